@@ -1,0 +1,130 @@
+"""What can go wrong, split by what the caller does next.
+
+    ZeroEventHubError
+    ├── OptionError            fix the option that it names, then build the query again
+    ├── PublisherError         the feed's owner has to act: it broke the protocol or refused the request
+    │   ├── MalformedLineError     a line that is neither an event nor a checkpoint
+    │   ├── AccessError            401 or 403: credentials
+    │   └── CursorGoneError        410: the publisher no longer has what follows the cursor
+    ├── UnavailableError       nothing is lost: start the query again once the publisher answers
+    ├── CheckpointError        Spark's checkpoint belongs to another feed, partition count or format
+    ├── ReplayError            a batch cannot be delivered again as it was
+    ├── StagingError           `stagingLocation` cannot be written or read
+    └── StoreError             the publisher's own store, feed name or input
+
+Facts are attributes, the message is for people: the value, the place and the remedy. Errors pickle, because Spark carries
+them between processes. Messages never contain a secret or a URL's query.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger("zeh_spark")
+
+
+class ZeroEventHubError(Exception):
+    """Base of all errors of this package.
+
+    `partition` and `cursor` say where in a feed it happened, where that is known.
+    """
+
+    def __init__(
+        self, message: str, *, partition: int | None = None, cursor: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.cursor = cursor
+
+
+class OptionError(ZeroEventHubError, ValueError):
+    """An option is missing, unknown, of the wrong type, or contradicts another one."""
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class PublisherError(ZeroEventHubError):
+    """The publisher's answer is final and cannot be used; asking again brings the same.
+
+    `status` is the HTTP status (None where the body is at fault), `body` the beginning of the answer's text.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        partition: int | None = None,
+        cursor: str | None = None,
+        status: int | None = None,
+        body: str | None = None,
+    ) -> None:
+        super().__init__(message, partition=partition, cursor=cursor)
+        self.status = status
+        self.body = body
+
+
+class MalformedLineError(PublisherError):
+    """A line of the feed that is neither an event nor a checkpoint."""
+
+
+class AccessError(PublisherError):
+    """401 or 403: the publisher does not accept the credentials."""
+
+
+class CursorGoneError(PublisherError):
+    """410: events after the cursor were removed before this consumer read them."""
+
+
+class UnavailableError(ZeroEventHubError):
+    """The publisher gave no usable answer within `retryTimeout`."""
+
+
+class CheckpointError(ZeroEventHubError):
+    """The offset in Spark's checkpoint does not fit the query's options."""
+
+    def __init__(self, message: str, *, expected: object = None, got: object = None) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.got = got
+
+
+class ReplayError(ZeroEventHubError):
+    """Spark asks for a batch again and the feed no longer gives the same events."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        partition: int | None = None,
+        cursor: str | None = None,
+        expected: object = None,
+        got: object = None,
+    ) -> None:
+        super().__init__(message, partition=partition, cursor=cursor)
+        self.expected = expected
+        self.got = got
+
+
+class StagingError(ZeroEventHubError):
+    """`stagingLocation` cannot be written, or a staged segment cannot be read."""
+
+
+class StoreError(ZeroEventHubError):
+    """The publisher's store refuses: no such feed, a name twice, input that cannot become events."""
+
+
+@contextmanager
+def at_spark_border() -> Iterator[None]:
+    """Let errors leave for Spark with one frame of ours, so that their message is the last line a user reads.
+
+    Spark prints a Python traceback into its own error. The full one, with its cause, goes to the log.
+    """
+    try:
+        yield
+    except ZeroEventHubError as exc:
+        log.debug("error handed to Spark", exc_info=exc)
+        raise exc.with_traceback(None) from None
