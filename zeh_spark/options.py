@@ -134,7 +134,11 @@ def parse_headers(text: str) -> tuple[str, ...]:
     if text.lower() == "none":
         return ()
     names = tuple(name.strip() for name in text.split(","))
-    if not all(names) or len(set(names)) != len(names) or (wire.ALL_HEADERS in names and names != (wire.ALL_HEADERS,)):
+    if (
+        not all(names)
+        or len(set(names)) != len(names)
+        or (wire.ALL_HEADERS in names and names != (wire.ALL_HEADERS,))
+    ):
         raise ValueError("must be _all, none, or different names with commas between them")
     return names
 
@@ -143,7 +147,9 @@ def parse_staging(text: str) -> str:
     """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what they mean."""
     location = re.sub(r"^s3a:", "s3:", re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)).rstrip("/")
     scheme = re.match(r"^([a-z][a-z0-9+]*):", location)
-    if not location.startswith("/") and (not scheme or scheme[1] not in {"file", "s3", "gs", "abfs", "abfss"}):
+    if not location.startswith("/") and (
+        not scheme or scheme[1] not in {"file", "s3", "gs", "abfs", "abfss"}
+    ):
         raise ValueError(
             "must be an absolute path that driver and executors share, or a URI with "
             "file, s3, s3a, gs, abfs or abfss"
@@ -152,7 +158,12 @@ def parse_staging(text: str) -> str:
 
 
 def _option(
-    parse: Callable[[str], Any], default: str | None, meaning: str, *, query: str = "both", repr: bool = True
+    parse: Callable[[str], Any],
+    default: str | None,
+    meaning: str,
+    *,
+    query: str = "both",
+    repr: bool = True,
 ) -> Any:
     """Declare an option. `default` is text, None where it has none; `query` says which queries use it."""
     about = {"parse": parse, "default": default, "meaning": meaning, "query": query}
@@ -168,22 +179,39 @@ def _option(
 class ClientOptions:
     """How to talk to the publisher."""
 
-    url: FeedUrl = _option(parse_url, None, "**required**: the feed's address; `.load(url)` does the same")
+    url: FeedUrl = _option(
+        parse_url, None, "**required**: the feed's address; `.load(url)` does the same"
+    )
     token: str | None = _option(parse_text, None, "bearer token", repr=False)
     token_file: str | None = _option(
-        parse_text, None, "file that holds the bearer token; read again when the publisher answers 401", repr=False
+        parse_text,
+        None,
+        "file that holds the bearer token; read again when the publisher answers 401",
+        repr=False,
     )
-    ca_file: str | None = _option(parse_text, None, "PEM file of the authorities to trust instead of the system's")
+    ca_file: str | None = _option(
+        parse_text, None, "PEM file of the authorities to trust instead of the system's"
+    )
     client_cert_file: str | None = _option(parse_text, None, "PEM file of the client's certificate")
-    client_key_file: str | None = _option(parse_text, None, "PEM file of its key, if that is not in the same file")
-    connect_timeout: float = _option(parse_duration, "10s", "longest wait for a connection")
-    read_timeout: float = _option(parse_duration, "60s", "longest silence within an answer; more than `wait`")
-    retry_timeout: float = _option(
-        parse_duration, "2m", "how long to retry when the publisher does not answer, or with 408, 425, 429 or 5xx"
+    client_key_file: str | None = _option(
+        parse_text, None, "PEM file of its key, if that is not in the same file"
     )
-    compression: str = _option(parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`")
+    connect_timeout: float = _option(parse_duration, "10s", "longest wait for a connection")
+    read_timeout: float = _option(
+        parse_duration, "60s", "longest silence within an answer; more than `wait`"
+    )
+    retry_timeout: float = _option(
+        parse_duration,
+        "2m",
+        "how long to retry when the publisher does not answer, or with 408, 425, 429 or 5xx",
+    )
+    compression: str = _option(
+        parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`"
+    )
     max_concurrent_requests: int = _option(
-        parse_count, "32", "most requests at a time; with more partitions than that there is no long polling",
+        parse_count,
+        "32",
+        "most requests at a time; with more partitions than that there is no long polling",
         query="streaming",
     )
     http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -194,54 +222,84 @@ class SourceOptions(ClientOptions):
     """All options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
 
     partition_count: int | None = _option(
-        parse_count, None, "number of partitions, the spec's `n`; learned where the publisher tells it"
+        parse_count,
+        None,
+        "number of partitions, the spec's `n`; learned where the publisher tells it",
     )
     starting_cursors: Cursors = _option(
-        parse_cursors, "first", "where a new query starts: `first`, `last`, or JSON with a cursor for every partition"
+        parse_cursors,
+        "first",
+        "where a new query starts: `first`, `last`, or JSON with a cursor for every partition",
     )
     ending_cursors: Cursors = _option(
-        parse_cursors, "last",
-        "where a batch query ends: `last`, or JSON with a cursor for every partition", query="batch",
+        parse_cursors,
+        "last",
+        "where a batch query ends: `last`, or JSON with a cursor for every partition",
+        query="batch",
     )
     headers: tuple[str, ...] = _option(
-        parse_headers, "_all", "event headers to ask for: `_all`, `none`, or names with commas between them"
+        parse_headers,
+        "_all",
+        "event headers to ask for: `_all`, `none`, or names with commas between them",
     )
     page_size_hint: int = _option(parse_count, "10000", "events a request asks for")
     max_events_per_trigger: int | None = _option(
-        parse_count, None, "most events in a micro-batch, as far as checkpoints allow", query="streaming"
+        parse_count,
+        None,
+        "most events in a micro-batch, as far as checkpoints allow",
+        query="streaming",
     )
     max_bytes_per_trigger: int = _option(
-        parse_size, "128m", "most bytes in a micro-batch, as far as checkpoints allow; memory follows it",
+        parse_size,
+        "128m",
+        "most bytes in a micro-batch, as far as checkpoints allow; memory follows it",
         query="streaming",
     )
     min_partitions: int | None = _option(
-        parse_count, None, "least number of Spark partitions for a large micro-batch; the driver's cores if not set",
+        parse_count,
+        None,
+        "least number of Spark partitions for a large micro-batch; the driver's cores if not set",
         query="streaming",
     )
     wait: float = _option(
-        parse_duration, "10s", "long polling: how long the publisher may hold an answer until there is an event; 0: off",
+        parse_duration,
+        "10s",
+        "long polling: how long the publisher may hold an answer until there is an event; 0: off",
         query="streaming",
     )
     poll_interval: float = _option(
-        parse_duration, "1s", "pause before a partition without news is asked again", query="streaming"
+        parse_duration,
+        "1s",
+        "pause before a partition without news is asked again",
+        query="streaming",
     )
     staging_location: str | None = _option(
-        parse_staging, None, "directory that driver and executors share: batches wait there until Spark has them",
+        parse_staging,
+        None,
+        "directory that driver and executors share: batches wait there until Spark has them",
         query="streaming",
     )
     replay: str = _option(
-        parse_choice("strict", "accept"), "strict",
-        "`accept` lets a batch that the feed no longer gives as it was pass once, changed", query="streaming",
+        parse_choice("strict", "accept"),
+        "strict",
+        "`accept` lets a batch that the feed no longer gives as it was pass once, changed",
+        query="streaming",
     )
     feed_id: str | None = _option(
-        parse_text, None, "name of the feed in the checkpoint, instead of its URL", query="streaming"
+        parse_text,
+        None,
+        "name of the feed in the checkpoint, instead of its URL",
+        query="streaming",
     )
     fail_on_data_loss: bool = _option(
-        parse_bool, "true", "`false` goes on with the oldest events left when the publisher removed unread ones",
+        parse_bool,
+        "true",
+        "`false` goes on with the oldest events left when the publisher removed unread ones",
         query="streaming",
     )
     mode: str = _option(
-        parse_choice("FAILFAST", "PERMISSIVE"), "FAILFAST",
+        parse_choice("FAILFAST", "PERMISSIVE"),
+        "FAILFAST",
         "`PERMISSIVE` puts lines that are not events into the corrupt-record column",
     )
     column_name_of_corrupt_record: str = _option(
@@ -255,7 +313,10 @@ class SourceOptions(ClientOptions):
 
     def check_partitions(self, partition_count: int) -> None:
         """Explicit cursors name every partition. Raises OptionError."""
-        for name, cursors in (("startingCursors", self.starting_cursors), ("endingCursors", self.ending_cursors)):
+        for name, cursors in (
+            ("startingCursors", self.starting_cursors),
+            ("endingCursors", self.ending_cursors),
+        ):
             if isinstance(cursors, dict) and len(cursors) != partition_count:
                 raise OptionError(
                     f"option {name!r} has cursors for {len(cursors)} partitions, but the feed {self.url} has "
@@ -298,7 +359,9 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
             about = known[names[key]]
             values[about.name] = _parsed(names[key], text, about)
     if "url" not in values:
-        raise OptionError("option 'url' is missing: the address of the feed, also as .load(url)", option="url")
+        raise OptionError(
+            "option 'url' is missing: the address of the feed, also as .load(url)", option="url"
+        )
     options = kind(**values, http_headers=headers)
     _check(options)
     return options
@@ -310,7 +373,8 @@ def _with_url(given: Mapping[str, str]) -> dict[str, str]:
     path = options.pop("path", None)
     if path is not None and options.setdefault("url", path) != path:
         raise OptionError(
-            "option 'url' and the argument of load() name different feeds; give one of them", option="url"
+            "option 'url' and the argument of load() name different feeds; give one of them",
+            option="url",
         )
     return options
 
@@ -368,9 +432,21 @@ def _check_source(options: SourceOptions) -> None:
             option="readTimeout",
         )
     if options.ending_cursors == "first":
-        raise OptionError("option 'endingCursors' must be last or JSON with cursors; got 'first'", option="endingCursors")
-    for name, cursors in (("startingCursors", options.starting_cursors), ("endingCursors", options.ending_cursors)):
-        if isinstance(cursors, dict) and name == "endingCursors" and {wire.FIRST, wire.LAST} & set(cursors.values()):
-            raise OptionError(f"option {name!r} needs real cursors, not '_first' or '_last'", option=name)
+        raise OptionError(
+            "option 'endingCursors' must be last or JSON with cursors; got 'first'",
+            option="endingCursors",
+        )
+    for name, cursors in (
+        ("startingCursors", options.starting_cursors),
+        ("endingCursors", options.ending_cursors),
+    ):
+        if (
+            isinstance(cursors, dict)
+            and name == "endingCursors"
+            and {wire.FIRST, wire.LAST} & set(cursors.values())
+        ):
+            raise OptionError(
+                f"option {name!r} needs real cursors, not '_first' or '_last'", option=name
+            )
     if options.partition_count is not None:
         options.check_partitions(options.partition_count)

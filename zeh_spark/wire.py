@@ -21,8 +21,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
 import msgspec
 import xxhash
 from msgspec import UNSET, Raw, UnsetType
@@ -53,20 +51,19 @@ STAMP_BYTES = sum(len(f'"{name}":"",') + size for name, size in STAMPS.items())
 """Room that a stored line leaves for its stamps."""
 
 _BOM = b"\xef\xbb\xbf"
-_NOT_JSON_NUMBER = re.compile(rb'(?<=[:,\[{\s])-?(?:NaN|Infinity)(?=[,\]}\s])')
+_NOT_JSON_NUMBER = re.compile(rb"(?<=[:,\[{\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 
 
-class Line(msgspec.Struct, gc=False):
-    """The envelope of one line; `data` stays as the bytes it came in."""
+class Event(msgspec.Struct, gc=False):
+    """The envelope of an event; `data` stays as the bytes it came in, UNSET where the publisher left it out."""
 
     partition: int | UnsetType | None = UNSET
     headers: dict[str, str | None] | UnsetType | None = UNSET
     data: Raw | UnsetType = UNSET
-    cursor: Any = UNSET
 
 
-decode_line = msgspec.json.Decoder(Line).decode
-decode_lines = msgspec.json.Decoder(Line).decode_lines
+_decode_event = msgspec.json.Decoder(Event).decode
+decode_events = msgspec.json.Decoder(Event).decode_lines
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_json = msgspec.json.Decoder(Raw).decode
 
@@ -230,7 +227,7 @@ def check_partition(value: bytes | Raw | int | UnsetType | None, asked: int, lin
     partition = msgspec.json.decode(value) if isinstance(value, bytes | Raw) else value
     if partition is None or partition is UNSET or (partition == asked and type(partition) is int):
         return
-    raise MalformedLineError(
+    raise PublisherError(
         f"partition {asked}: the publisher sent a line of partition {partition!r}, which was not asked for: "
         f"{excerpt(line)}",
         partition=asked,
@@ -247,13 +244,13 @@ def is_unknown(line: bytes) -> bool:
     return "data" not in keys and not ("partition" in keys and keys <= {"partition", "headers"})
 
 
-def parse_event(line: bytes, asked: int) -> Line | None:
+def parse_event(line: bytes, asked: int) -> Event | None:
     """One event line by itself; None for an unknown line. The slow way, which names what is wrong.
 
     Raises MalformedLineError with the line's beginning and the reason.
     """
     try:
-        parsed = decode_line(line)
+        parsed = _decode_event(line)
         if isinstance(parsed.data, Raw):
             bytes(parsed.data).decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
