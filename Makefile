@@ -1,0 +1,83 @@
+# Everything a developer does, each target with its own set-up. `make help` lists them.
+#
+# python3 (3.10 or later) makes a .venv here; `make BASE_PYTHON=python3.12 test` takes another one.
+# Stamp files say what is installed: after a change of setup.py it is installed again.
+
+BASE_PYTHON ?= python3
+PYTHON := $(CURDIR)/.venv/bin/python
+PIP := -m pip install --quiet --disable-pip-version-check
+OTHER_SPARKS := 4.0 4.1 4.3
+
+export PYSPARK_PYTHON := $(PYTHON)
+export PYSPARK_DRIVER_PYTHON := $(PYTHON)
+export SPARK_LOCAL_IP := 127.0.0.1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint bench python java $(OTHER_SPARKS:%=test-spark-%)
+.DELETE_ON_ERROR:
+
+help:  ## what there is
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
+
+demo: .venv/.installed | java  ## a year of real flights through a feed into a table, with a crash half way
+	$(PYTHON) -m zeh_spark.demo
+
+test: .venv/.installed .venv-reference/.installed | java  ## all tests but the campaigns
+	$(PYTHON) -m pytest -m "not campaign" --cov --cov-report=term $(ARGS)
+
+test-all: .venv/.installed .venv-reference/.installed | java  ## all tests with campaigns, and Spark 4.0, 4.1, 4.3
+	HYPOTHESIS_PROFILE=campaign $(PYTHON) -m pytest --cov --cov-report=term $(ARGS)
+	$(MAKE) $(OTHER_SPARKS:%=test-spark-%)
+
+lint: .venv/.installed  ## style, types and import layers
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest --quiet -p no:randomly tests/unit/test_layers.py
+
+bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kafka adds Spark's Kafka source
+	$(PYTHON) -m benchmarks $(if $(PEERS),--peers $(PEERS))
+
+$(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-reference/.installed | java
+	@if [ ! -x .venv-spark-$*/bin/python ]; then cat .venv-spark-$*/.installed; else set -x; \
+	PYSPARK_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python \
+	PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python \
+	.venv-spark-$*/bin/python -m pytest -m "not campaign" tests/integration tests/acceptance $(ARGS); fi
+
+# What the targets stand on
+
+python:
+	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	{ echo "Python 3.10 or later is needed; '$(BASE_PYTHON)' is $$($(BASE_PYTHON) --version 2>&1 || true)." \
+	"Name another one: make BASE_PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(BASE_PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	{ echo "Python's venv module is missing. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+java:
+	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	[ "$${version:-0}" -ge 17 ] || \
+	{ echo "Java 17 or later is missing, which Spark 4 needs (found: $${version:-none}; JAVA_HOME=$$JAVA_HOME)." \
+	"Debian, Ubuntu: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+
+.venv/.installed: setup.py pyproject.toml | python
+	$(BASE_PYTHON) -m venv .venv
+	$(PYTHON) $(PIP) --upgrade pip
+	$(PYTHON) $(PIP) --editable '.[publisher,dev]'
+	touch $@
+
+# The reference implementation, as a peer in tests. Its pins do not fit ours, and it needs Python 3.11.
+.venv-reference/.installed: | python
+	@mkdir -p .venv-reference
+	if $(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	$(BASE_PYTHON) -m venv .venv-reference && \
+	.venv-reference/bin/python $(PIP) --upgrade pip && \
+	.venv-reference/bin/python $(PIP) zeroeventhub==0.2.3 uvicorn; fi
+	touch $@
+
+.venv-spark-%/.installed: setup.py | python
+	@mkdir -p .venv-spark-$*
+	if [ $* = 4.3 ] && ! $(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	echo "Spark 4.3 is left out: it needs Python 3.11, and $(BASE_PYTHON) is older" > $@; else \
+	$(BASE_PYTHON) -m venv .venv-spark-$* && \
+	.venv-spark-$*/bin/python $(PIP) --upgrade pip && \
+	.venv-spark-$*/bin/python $(PIP) --editable '.[publisher,test]' 'pyspark[sql]==$*.*' && touch $@; fi

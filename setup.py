@@ -1,0 +1,100 @@
+"""What is installed, and what it needs. Settings of tools are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+
+def version() -> str:
+    """Read, not imported: the package's own imports are not installed yet."""
+    text = (ROOT / "zeh_spark" / "__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)[1]
+
+
+def readme() -> str:
+    path = ROOT / "README.md"
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+# PySpark is deliberately not here: clusters and Databricks bring their own, and pip must never
+# replace it. The lower bounds are what runs with Spark 4.0; pip leaves newer ones alone.
+REQUIRES = [
+    "msgspec>=0.19",  # the first with Python 3.13 and sorted keys
+    "numpy>=1.26",
+    "pyarrow>=15",
+    "requests>=2.31",
+    "urllib3>=2",  # raises for a body shorter than its Content-Length; 1.x took it for whole
+    "xxhash>=3.2",
+    "zstandard>=0.22",
+]
+
+PUBLISHER = [
+    "click>=8.1",
+    "httptools>=0.6",
+    "sqlalchemy>=2.0.30",
+    "starlette>=0.40",
+    "uvicorn>=0.30",
+]
+
+TEST = [
+    "chispa>=0.10",
+    "hypothesis>=6.100",
+    "psutil>=5.9",
+    "pytest>=8.2",
+    "pytest-cov>=5",
+    "pytest-randomly>=3.15",
+    "pytest-timeout>=2.3",
+    "setuptools>=77",  # the tests build the wheel and look into it
+    "trustme>=1.1",
+]
+
+# Pinned: what decides whether `make lint` is green, and the Spark that is developed on. A Python
+# data source needs pyarrow of PySpark's `sql` extra; pandas comes with it for what is grouped and
+# stateful. Its `connect` extra (grpc) is not needed.
+DEV = [
+    *TEST,
+    "mypy==2.4.1",
+    "pyspark[sql]==4.2.0",
+    "ruff==0.17.5",
+    "types-psutil",
+    "types-requests",
+]
+
+# 4.4.1 names jars that Maven Central does not have. Its Spark is 4.2, as in DEV.
+DELTA = ["delta-spark==4.4.0"]
+
+setup(
+    name="zeh-spark",
+    version=version(),
+    description="ZeroEventHub feeds for Apache Spark, effectively once, both ways",
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=["zeroeventhub", "spark", "pyspark", "structured streaming", "events", "ndjson"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Operating System :: POSIX",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Software Development :: Libraries",
+        "Typing :: Typed",
+    ],
+    python_requires=">=3.10",
+    # Spark finds data sources by listing the folders of sys.path. With this line an editable
+    # install puts the checkout there; without it, it would be an import hook that Spark cannot see.
+    package_dir={"": "."},
+    packages=find_packages(include=["zeh_spark", "zeh_spark.*"]),
+    py_modules=["pyspark_zeroeventhub"],
+    package_data={"zeh_spark": ["py.typed"]},
+    install_requires=REQUIRES,
+    extras_require={"publisher": PUBLISHER, "delta": DELTA, "test": TEST, "dev": DEV},
+    entry_points={"console_scripts": ["zeh-spark = zeh_spark.cli:main"]},
+)
