@@ -1,0 +1,229 @@
+"""What the read API asks of a feed, and the feed that a store's chunks make.
+
+Rules of a page of `ChunkFeed`, in this order:
+
+1. a cursor is `g.tag`, the last chunk that was read, or `_first` (position 0), or `_last` (the last chunk of the partitions that
+   the asked one covers); another spelling is refused, and so is a tag that the feed did not give at g;
+2. partition v of a reader's n is made of the stored partitions p with p mod n == v: the same rule for n equal, smaller, larger;
+3. chunks of all asked partitions come in order of g, whole, until the hint is reached, at least one; hint 0 brings none;
+4. a cursor follows each chunk; an asked partition without a chunk gets the one it came with, `_first` and `_last` as `g.tag`.
+
+The same request brings the same answer until more is committed. Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from zeh_spark import wire
+from zeh_spark.publisher.chunks import lines_of
+from zeh_spark.publisher.problems import bad_cursor, other_history
+from zeh_spark.publisher.store import Chunk, FeedState, Store, tag
+
+DEFAULT_HINT = 10_000
+READ_BYTES = 256 << 10
+"""Lines that one read of the store brings, about, where chunks are small."""
+
+_CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
+_WINDOW = 1024
+"""Chunks that are looked up at a time, for all partitions together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Events of one stored partition, and the cursor behind them.
+
+    `lines` as wire.event_line makes them, each ended by one b"\\n"; empty where nothing was read, and `partition` is then the
+    asked one. `stamps`: headers that each of these lines gets when it is served.
+    """
+
+    partition: int
+    lines: bytes
+    cursor: str
+    stamps: Mapping[str, str] = field(default_factory=dict)
+
+
+class Feed(Protocol):
+    """A feed of any kind. Methods may block and are called from worker threads."""
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        """An answer to `asked`, cursors by partition of the reader's n, of about `hint` events.
+
+        At least one block for each asked partition, none but empty ones for hint 0, and never a special cursor in one.
+        Raises Problem before the first block for cursors, or an n, that it refuses.
+        """
+
+    def version(self) -> object:
+        """Something that is different once there may be more events; asked every few ms while a reader waits."""
+
+
+@runtime_checkable
+class KeepsCursors(Protocol):
+    """A feed that can also keep cursors for its readers, the spec's `cursorset`."""
+
+    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None: ...
+
+    def load_cursors(self, name: str, n: int) -> dict[int, str]: ...
+
+
+class ChunkFeed:
+    """A feed of a store.
+
+    Guarantee: every event once and in order of g, however the reader cuts its pages; memory for one read, whatever the hint.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        """Raises UnknownFeedError."""
+        self.partitions = store.feed(name).partitions
+        self._store = store
+        self._name = name
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        feed = self._store.feed(self._name)
+        positions = self._positions(feed, asked, n)
+        cursors = {each: cursor for each, (_, cursor) in positions.items()}
+        stored = {
+            partition: position
+            for each, (position, _) in positions.items()
+            for partition in covered(each, n, feed.partitions)
+        }
+        for block in self._blocks(stored, feed.head, DEFAULT_HINT if hint is None else hint):
+            cursors.pop(block.partition % n, None)
+            yield block
+        for each, cursor in cursors.items():
+            yield Block(each, b"", cursor)
+
+    def version(self) -> object:
+        return self._store.version()
+
+    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
+        self._store.save_cursors(self._name, name, n, cursors)
+
+    def load_cursors(self, name: str, n: int) -> dict[int, str]:
+        return self._store.load_cursors(self._name, name, n)
+
+    def _positions(
+        self, feed: FeedState, asked: Mapping[int, str], n: int
+    ) -> dict[int, tuple[int, str]]:
+        """For each asked partition its g and cursor. Raises Problem."""
+        given = {each: parse_cursor(each, text) for each, text in asked.items()}
+        numbers = {found[0] for found in given.values() if found}
+        tags = {0: tag(feed.origin), **self._store.tags(self._name, numbers)}
+        positions = {}
+        for each, found in given.items():
+            if found:
+                check_history(each, asked[each], found, tags, feed.head)
+                positions[each] = (found[0], asked[each])
+            else:
+                last = asked[each] == wire.LAST and self._last(feed, each, n)
+                positions[each] = (last.g, last.cursor) if last else (0, f"0.{tags[0]}")
+        return positions
+
+    def _last(self, feed: FeedState, partition: int, n: int) -> Chunk | None:
+        """The last chunk below an asked partition, as of this page's head."""
+        return self._store.last(self._name, covered(partition, n, feed.partitions), feed.head)
+
+    def _blocks(self, positions: Mapping[int, int], head: int, hint: int) -> Iterator[Block]:
+        def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
+            return self._store.chunks(self._name, positions, head, limit)
+
+        chunks = up_to_hint(in_order(look_up, positions, head), hint)
+        for group in groups(chunks):
+            frames = self._store.frames([each.blob for each in group])
+            for chunk, frame in zip(group, frames, strict=True):
+                stamps = {"zeh-partition": str(chunk.partition), "zeh-time": str(chunk.time)}
+                yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamps)
+
+
+def covered(partition: int, n: int, partitions: int) -> range:
+    """The stored partitions that a reader's partition is made of; none where n is larger than what is stored."""
+    return range(partition, partitions, n)
+
+
+def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
+    """g and tag, None for a special cursor. Raises Problem for anything else."""
+    if cursor in (wire.FIRST, wire.LAST):
+        return None
+    match = _CURSOR.fullmatch(cursor)
+    if not match:
+        raise bad_cursor(
+            partition, cursor, "_first, _last, and cursors that this feed gave, like 17.0a1b2c3d"
+        )
+    return int(match[1]), match[2]
+
+
+def check_history(
+    partition: int, cursor: str, found: tuple[int, str], tags: Mapping[int, str], head: int
+) -> None:
+    """Raises Problem for a cursor that the feed, as it is now, cannot have given."""
+    g, given = found
+    if g > head:
+        raise other_history(partition, cursor, f"the feed ends at position {head}")
+    if tags.get(g) != given:
+        raise other_history(partition, cursor, f"position {g} has the tag {tags.get(g)!r}")
+
+
+def in_order(
+    look_up: Callable[[Mapping[int, int], int], list[Chunk]],
+    positions: Mapping[int, int],
+    head: int,
+) -> Iterator[Chunk]:
+    """Chunks of several partitions in order of g, up to the head.
+
+    `look_up` brings at most so many of each partition. What it brings is complete only up to the last chunk of a partition
+    that may have more: so far it is handed on. Windows grow, because most pages are short.
+    """
+    most = max(1, _WINDOW // max(1, len(positions)))
+    limit = min(8, most)
+    at = dict(positions)
+    while at:
+        found = look_up(at, limit)
+        complete = complete_up_to(found, limit, head)
+        yield from (each for each in found if each.g <= complete)
+        if complete == head:
+            return
+        at = {partition: max(position, complete) for partition, position in at.items()}
+        limit = min(2 * limit, most)
+
+
+def complete_up_to(found: Iterable[Chunk], limit: int, head: int) -> int:
+    """The g up to which chunks in order of g, at most `limit` of each partition, are all there are."""
+    counts: dict[int, int] = {}
+    for each in found:
+        counts[each.partition] = counts.get(each.partition, 0) + 1
+        if counts[each.partition] == limit:
+            return each.g  # the lowest of them, because they come in order
+    return head
+
+
+def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:
+    """Whole chunks until there are `hint` events; at least one, unless the hint is 0."""
+    events = 0
+    if not hint:
+        return
+    for chunk in chunks:
+        yield chunk
+        events += chunk.events
+        if events >= hint:
+            return
+
+
+def groups(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Neighbours that are read together: one, or several small ones."""
+    group: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        if group and (size + chunk.size > READ_BYTES or len(group) == 64):
+            yield group
+            group, size = [], 0
+        group.append(chunk)
+        size += chunk.size
+    if group:
+        yield group

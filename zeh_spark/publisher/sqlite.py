@@ -1,0 +1,132 @@
+"""SQLite beneath `sql.SqlStore`: everything that is SQLite's own.
+
+One file for all feeds. WAL, so that readers and the one writer do not wait for each other; synchronous=FULL, so that a commit
+is on disk when it returns; pages of 16 KiB, which write large blobs fastest (research/sink_review.md B).
+
+pysqlite begins transactions by itself, and too late: its own handling is off, and a write begins with BEGIN IMMEDIATE [a
+transaction that begins by reading fails at its first write, whatever the busy timeout, when somebody else has written between].
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, event, inspect
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.sql import Database, SqlStore, metadata
+
+APPLICATION_ID = 0x5A454831
+"""What says in the file's header that it is ours: "ZEH1"."""
+
+SCHEMA_VERSION = 1
+BUSY_MS = 30_000
+_WAL_BYTES = 64 << 20
+
+
+def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
+    """Raises StoreError for a file that is missing, unreadable, or not a store of ours."""
+    path = _path(file, must_exist)
+    write = _engine(path, "BEGIN IMMEDIATE")
+    read = _engine(path, None)
+    try:
+        _prepare(read, write)
+    except DBAPIError as exc:
+        raise StoreError(f"{path} cannot be used as a store: {exc.orig}") from exc
+    watch = _Watch(read)
+
+    def close() -> None:
+        watch.close()
+        read.dispose()
+        write.dispose()
+
+    return SqlStore(Database(read, write, watch.version, close))
+
+
+def _path(file: str, must_exist: bool) -> Path:
+    if not file or file == ":memory:":
+        raise StoreError(
+            "sqlite:/// needs a file, like sqlite:///feeds.db; memory: keeps feeds in memory"
+        )
+    path = Path(file)
+    if path.is_dir() or not path.parent.is_dir():
+        problem = (
+            "is a directory" if path.is_dir() else f"cannot be made: there is no {path.parent}"
+        )
+        raise StoreError(f"{path} {problem}; a store is one file, like sqlite:///feeds.db")
+    if must_exist and not path.exists():
+        raise StoreError(
+            f"there is no store {path}; zeh-spark create makes it, with its first feed"
+        )
+    return path
+
+
+def _engine(path: Path, begin: str | None) -> Engine:
+    """Connections whose transactions start with `begin`; without it each statement is its own."""
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        poolclass=QueuePool,
+        pool_size=8,
+        max_overflow=-1,
+        connect_args={"check_same_thread": False, "timeout": BUSY_MS / 1000},
+    )
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA page_size = 16384")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+
+    @event.listens_for(engine, "begin")
+    def began(connection: Connection) -> None:
+        if begin:
+            connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _prepare(read: Engine, write: Engine) -> None:
+    """Make the tables in a new file; refuse a file of somebody else."""
+    with read.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    with write.begin() as connection:
+        owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+        version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if owner == APPLICATION_ID and version > SCHEMA_VERSION:
+            raise StoreError(
+                f"the store is of version {version}; this zeh-spark knows {SCHEMA_VERSION}: upgrade it"
+            )
+        if owner == APPLICATION_ID:
+            return
+        if inspect(connection).get_table_names():
+            raise StoreError(
+                f"{write.url.database} is another program's database, not a store of feeds"
+            )
+        metadata.create_all(connection)
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+class _Watch:
+    """Notices commits of every connection, in any process: `data_version` of one that never writes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._lock = threading.Lock()
+        self._connection = engine.raw_connection()
+
+    def version(self) -> int:
+        with self._lock:
+            cursor = self._connection.cursor()
+            row = cursor.execute("PRAGMA data_version").fetchone()
+            cursor.close()
+            return int(row[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
