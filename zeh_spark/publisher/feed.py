@@ -174,6 +174,7 @@ def in_order(
     look_up: Callable[[Mapping[int, int], int], list[Chunk]],
     positions: Mapping[int, int],
     head: int,
+    limit: int = 8,
 ) -> Iterator[Chunk]:
     """Chunks of several partitions in order of g, up to the head.
 
@@ -181,7 +182,7 @@ def in_order(
     that may have more: so far it is handed on. Windows grow, because most pages are short.
     """
     most = max(1, _WINDOW // max(1, len(positions)))
-    limit = min(8, most)
+    limit = min(limit, most)
     at = dict(positions)
     while at:
         found = look_up(at, limit)

@@ -1,0 +1,211 @@
+"""Laws of a feed's pages: nothing lost, nothing twice, the same every time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark import wire
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.publisher.chunks import frame_of
+from zeh_spark.publisher.feed import Block, ChunkFeed, complete_up_to, groups, in_order
+from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.store import Chunk, StagedChunk
+
+Log = list[tuple[int, int]]
+"""A feed as the chunks written to it: stored partition and number of events."""
+
+numbers = itertools.count()
+
+
+def feed_of(partitions: int, log: Log) -> ChunkFeed:
+    store = MemoryStore()
+    store.create("f", partitions)
+    append(store, log)
+    return ChunkFeed(store, "f")
+
+
+def append(store: MemoryStore, log: Log) -> None:
+    for partition, events in log:
+        lines = [wire.event_line(partition, {}, b"%d" % next(numbers)) for _ in range(events)]
+        block = b"".join(line + b"\n" for line in lines)
+        batch = str(next(numbers))
+        chunk = StagedChunk(partition, events, len(block), frame_of(block))
+        store.commit("f", batch, store.stage(batch, [chunk]))
+
+
+def read(feed: ChunkFeed, asked: Mapping[int, str], n: int, hints: Iterator[int]) -> list[Block]:
+    """All pages from some cursors to the end, as a reader follows them."""
+    cursors, blocks = dict(asked), []
+    while True:
+        page = list(feed.page(cursors, n, next(hints)))
+        blocks += [block for block in page if block.lines]
+        cursors.update({block.partition % n: block.cursor for block in page})
+        if not any(block.lines for block in page):
+            return blocks
+
+
+def ids(blocks: Sequence[Block]) -> list[int]:
+    return [int(line.split(b'"data":')[1][:-1]) for b in blocks for line in b.lines.splitlines()]
+
+
+@st.composite
+def feeds(draw: st.DrawFn) -> tuple[ChunkFeed, Log]:
+    partitions = draw(st.integers(1, 6))
+    chunk = st.tuples(st.integers(0, partitions - 1), st.integers(1, 4))
+    log = draw(st.lists(chunk, max_size=30))
+    return feed_of(partitions, log), log
+
+
+@given(feeds(), st.integers(1, 10), st.lists(st.integers(1, 9), min_size=1))
+def test_any_n_and_any_cut_into_pages_gives_every_event_once_in_order(
+    given_feed: tuple[ChunkFeed, Log], n: int, hints: list[int]
+) -> None:
+    """I read with as many workers, and in pages as large, as I like."""
+    feed, log = given_feed
+    whole = ids(read(feed, {0: wire.FIRST}, 1, itertools.repeat(1000)))
+    parts = [ids(read(feed, {v: wire.FIRST}, n, itertools.cycle(hints))) for v in range(n)]
+    assert (sorted(whole), sum(events for _, events in log)) == (
+        sorted(itertools.chain(*parts)),
+        len(whole),
+    )
+    assert all(part == sorted(part) for part in [whole, *parts])
+
+
+@given(feeds(), st.integers(1, 10), st.data())
+def test_partitions_asked_together_come_in_the_order_of_the_feed(
+    given_feed: tuple[ChunkFeed, Log], n: int, data: st.DataObject
+) -> None:
+    """One request for several partitions is the same events as one request for each."""
+    feed, _ = given_feed
+    asked = data.draw(st.sets(st.integers(0, n - 1), min_size=1))
+    together = ids(read(feed, dict.fromkeys(asked, wire.FIRST), n, itertools.repeat(3)))
+    alone = [ids(read(feed, {v: wire.FIRST}, n, itertools.repeat(3))) for v in asked]
+    assert sorted(itertools.chain(*alone)) == together
+
+
+@given(feeds(), st.integers(1, 4), st.data())
+def test_any_checkpoint_is_a_place_to_go_on_from(
+    given_feed: tuple[ChunkFeed, Log], n: int, data: st.DataObject
+) -> None:
+    """Whatever checkpoint I kept, what follows it is the rest."""
+    feed, _ = given_feed
+    partition = data.draw(st.integers(0, n - 1))
+    blocks = read(feed, {partition: wire.FIRST}, n, itertools.repeat(2))
+    kept = data.draw(st.integers(0, len(blocks)))
+    cursor = blocks[kept - 1].cursor if kept else wire.FIRST
+    assert blocks[kept:] == read(feed, {partition: cursor}, n, itertools.repeat(1000))
+
+
+@given(feeds(), st.integers(1, 10), st.integers(0, 20))
+def test_same_request_brings_the_same_answer(
+    given_feed: tuple[ChunkFeed, Log], n: int, hint: int
+) -> None:
+    """Checkpoints do not depend on when I ask."""
+    feed, _ = given_feed
+    asked = dict.fromkeys(range(n), wire.FIRST)
+    assert list(feed.page(asked, n, hint)) == list(feed.page(asked, n, hint))
+
+
+@given(feeds(), st.integers(1, 10), st.integers(0, 20))
+def test_every_asked_partition_gets_a_checkpoint(
+    given_feed: tuple[ChunkFeed, Log], n: int, hint: int
+) -> None:
+    """I always know where I am, and never by a special cursor."""
+    feed, _ = given_feed
+    page = list(feed.page(dict.fromkeys(range(n), wire.LAST), n, hint))
+    assert (list(range(n)), []) == (
+        [b.partition for b in page],
+        [b for b in page if b.cursor.startswith("_")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"), [(0, 0), (1, 3), (3, 3), (4, 5), (5, 5), (6, 6), (None, 6), (999, 6)]
+)
+def test_page_is_whole_chunks_until_the_hint_is_reached(hint: int | None, expected: int) -> None:
+    """I get about as many events as I asked for."""
+    feed = feed_of(1, [(0, 3), (0, 2), (0, 1)])
+    assert expected == len(ids(list(feed.page({0: wire.FIRST}, 1, hint))))
+
+
+def test_last_is_the_end_of_its_own_partitions() -> None:
+    """`_last` brings nothing old, and nothing is skipped after it."""
+    feed = feed_of(2, [(0, 1), (1, 1), (1, 1)])
+    page = list(feed.page({0: wire.LAST, 1: wire.LAST}, 2, None))
+    assert [(0, b"", "1"), (1, b"", "3")] == [
+        (b.partition, b.lines, b.cursor.split(".")[0]) for b in page
+    ]
+
+
+def test_empty_feed_has_a_concrete_cursor_from_the_beginning() -> None:
+    """A reader that came before the first event misses none."""
+    store = MemoryStore()
+    store.create("f", 1)
+    feed = ChunkFeed(store, "f")
+    (first,), (last,) = (list(feed.page({0: each}, 1, None)) for each in (wire.FIRST, wire.LAST))
+    append(store, [(0, 2)])
+    assert (first.cursor, 2) == (last.cursor, len(ids(list(feed.page({0: last.cursor}, 1, None)))))
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "5", "1.xyz", "01.00000000", "1.00000000 ", "-1.00000000", "_middle"]
+)
+def test_cursor_of_another_form_is_malformed(cursor: str) -> None:
+    """A mangled cursor is named."""
+    with pytest.raises(Problem) as refused:
+        list(feed_of(1, [(0, 1)]).page({0: cursor}, 1, None))
+    assert ("malformed-cursor", 400, 0) == (
+        refused.value.name,
+        refused.value.status,
+        refused.value.members["partition"],
+    )
+
+
+@pytest.mark.parametrize("g", [0, 1, 2, 10**17])
+def test_cursor_of_another_feed_is_refused(g: int) -> None:
+    """A restored or swapped feed does not make me skip events in silence."""
+    with pytest.raises(Problem) as refused:
+        list(feed_of(1, [(0, 1)]).page({0: f"{g}.00000000"}, 1, None))
+    assert ("cursor-of-another-history", 409) == (refused.value.name, refused.value.status)
+
+
+def test_stamps_say_where_and_when_an_event_was_stored() -> None:
+    """The stored partition is known whatever n the reader has."""
+    (block,) = feed_of(3, [(2, 1)]).page({0: wire.FIRST}, 1, None)
+    assert ("2", 13) == (block.stamps["zeh-partition"], len(block.stamps["zeh-time"]))
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 5))
+def test_merged_windows_are_the_whole_log(partitions: list[int], limit: int) -> None:
+    """Looking up a few chunks at a time leaves out none."""
+    log = [chunk(g, partition) for g, partition in enumerate(partitions, 1)]
+
+    def look_up(at: Mapping[int, int], most: int) -> list[Chunk]:
+        behind = [[c for c in log if c.partition == p and c.g > g][:most] for p, g in at.items()]
+        return sorted(itertools.chain(*behind), key=lambda each: each.g)
+
+    assert log == list(in_order(look_up, dict.fromkeys(range(4), 0), len(log), limit))
+
+
+def test_window_is_complete_up_to_the_first_full_partition() -> None:
+    """A partition that may have more holds the others back."""
+    found = [chunk(g, partition) for g, partition in ((1, 0), (2, 1), (3, 1), (9, 0))]
+    assert [3, 20] == [complete_up_to(found, limit, 20) for limit in (2, 3)]
+
+
+@given(st.lists(st.integers(1, 1 << 20), max_size=200))
+def test_groups_are_bounded_and_keep_the_order(sizes: list[int]) -> None:
+    """Serving takes the memory of one large chunk, or of several small ones."""
+    log = [chunk(g, 0, size) for g, size in enumerate(sizes)]
+    found = list(groups(log))
+    assert log == list(itertools.chain(*found))
+    assert all(len(g) == 1 or sum(c.size for c in g) <= 256 << 10 for g in found)
+
+
+def chunk(g: int, partition: int, size: int = 1) -> Chunk:
+    return Chunk(g, partition, events=1, size=size, time=0, tag="", blob=g)
