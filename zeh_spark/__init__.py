@@ -1,3 +1,36 @@
-"""ZeroEventHub feeds for Apache Spark."""
+"""ZeroEventHub feeds for Apache Spark.
+
+Spark's side is imported on first use, so that the publisher and the command line run without PySpark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zeh_spark.datasource import register
+    from zeh_spark.parsing import parsed
+    from zeh_spark.queries import ProgressListener, drain
 
 __version__ = "0.1.0"
+
+__all__ = ["ProgressListener", "__version__", "drain", "parsed", "register"]
+
+_HOMES = {
+    "ProgressListener": "zeh_spark.queries",
+    "drain": "zeh_spark.queries",
+    "parsed": "zeh_spark.parsing",
+    "register": "zeh_spark.datasource",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -150,8 +150,9 @@ class FeedClient:
                 raise OptionError(f"option {name!r}: cannot read the file {path!r}", option=name)
         self._token = _read_token(options.token_file) if options.token_file else options.token
 
-    def page(self, request: PageRequest) -> Page:
-        return Page(self, request)
+    def page(self, request: PageRequest, hold: Callable[[int], object] = lambda size: None) -> Page:
+        """`hold` is called before each read, with the bytes that wait for a checkpoint; it may block."""
+        return Page(self, request, hold)
 
     def patience(self) -> _Patience:
         return _Patience(self._options.retry_timeout)
@@ -260,6 +261,7 @@ class Page:
 
     client: FeedClient
     request: PageRequest
+    hold: Callable[[int], object]
     cursor: str = ""
     events: int = 0
     complete: bool = False
@@ -293,6 +295,7 @@ class Page:
             for data in body:
                 yield from self._checked(scanner.feed(data), request)
                 self._check_size(scanner)
+                self.hold(scanner.held_bytes)
             yield from self._checked(_closed(scanner), request)
         finally:
             body.close()

@@ -1,0 +1,99 @@
+"""`format("zeroeventhub")`: the door through which Spark comes in.
+
+Rule for editors: options are checked when the DataSource is made, so that a mistake shows at `.load()`;
+what needs the schema waits for the reader's first call [an exception in `streamReader` itself reaches the
+user behind an unrelated UnboundLocalError of Spark's].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
+
+from zeh_spark.decode import Decoder
+from zeh_spark.errors import OptionError, at_spark_border
+from zeh_spark.options import SourceOptions, parse
+from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.stream import StreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_COLUMNS = {
+    "partition": IntegerType(),
+    "headers": MapType(StringType(), StringType()),
+    "data": StringType(),
+}
+
+
+class ZeroEventHubDataSource(DataSource):
+    """A ZeroEventHub feed as a DataFrame: partition INT, headers MAP<STRING, STRING>, data STRING.
+
+    `data` is each event's JSON byte for byte, NULL where the publisher left it out.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        with at_spark_border():
+            self._options = parse(SourceOptions, options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "zeroeventhub"
+
+    def schema(self) -> StructType:
+        fields = [StructField(name, kind) for name, kind in _COLUMNS.items()]
+        if self._options.mode == "PERMISSIVE":
+            fields.append(StructField(self._options.column_name_of_corrupt_record, StringType()))
+        return StructType(fields)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(self._options, decoder(schema, self._options))
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        return StreamReader(self._options, decoder(schema, self._options))
+
+
+def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:
+    """What to decode for a user's schema: a choice of our columns in any order.
+
+    The error is returned, not raised; the reader raises it where Spark shows it.
+    """
+    corrupt = options.column_name_of_corrupt_record
+    known = {**_COLUMNS, corrupt: StringType()}
+    for field in schema.fields:
+        if field.name not in known or field.dataType != known[field.name] or not field.nullable:
+            return OptionError(
+                f"the schema's column {field.simpleString()!r} is not one of this source's; it gives "
+                f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}; read "
+                f"with these and give the schema of 'data' to zeh_spark.parsed(df, schema)",
+                option="schema",
+            )
+    permissive = options.mode == "PERMISSIVE"
+    if permissive and corrupt not in schema.fieldNames():
+        return OptionError(
+            f"mode=PERMISSIVE needs the column {corrupt!r} STRING in the schema, or bad lines would "
+            f"vanish",
+            option="mode",
+        )
+    return Decoder(tuple(schema.fieldNames()), corrupt, permissive)
+
+
+def register(spark: SparkSession, *, by_value: bool = False) -> None:
+    """Make the format known to a session in which Spark does not find it by itself.
+
+    `by_value` sends the package's code along with each task, for clusters whose nodes do not have it installed (they
+    need its dependencies all the same).
+    """
+    if by_value:
+        from pyspark import cloudpickle
+
+        import zeh_spark
+
+        cloudpickle.register_pickle_by_value(  # type: ignore[no-untyped-call]  # has no types
+            zeh_spark
+        )
+    spark.dataSource.register(ZeroEventHubDataSource)

@@ -1,0 +1,72 @@
+"""Types for `data`: Spark's own JSON functions, with nothing dropped in silence.
+
+Runs on the driver; builds expressions only.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
+
+from zeh_spark.errors import OptionError
+
+
+def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) -> DataFrame:
+    """The frame with `data` parsed by `schema`: DDL text or a type.
+
+    The fields of a struct take the place of `data` as columns; any other type (`VARIANT`, `ARRAY<…>`)
+    stays in the column `data`. An event that does not fit stops the query; with `corrupt`, the name of
+    a column to add, its text goes there and its fields are NULL.
+
+    Raises OptionError where a field has the name of another column of the frame.
+    """
+    if isinstance(schema, str):
+        schema = _from_ddl(schema)
+    if isinstance(schema, VariantType):
+        return _variant(df, corrupt)
+    mode = {"mode": "FAILFAST"}
+    struct = schema
+    if corrupt:
+        struct = _with_corrupt(schema, corrupt)
+        mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
+    value = F.from_json("data", struct, mode)
+    if not isinstance(struct, StructType):
+        return df.withColumn("data", value)
+    _check_names(df, struct)
+    others = [F.col(name) for name in df.columns if name != "data"]
+    fields = [F.col("data").getField(name).alias(name) for name in struct.fieldNames()]
+    return df.withColumn("data", value).select(*others, *fields)
+
+
+def _from_ddl(schema: str) -> DataType:
+    """`a INT, b STRING` is a struct; a type's name alone is that type."""
+    return DataType.fromDDL(schema)
+
+
+def _variant(df: DataFrame, corrupt: str | None) -> DataFrame:
+    if not corrupt:
+        return df.withColumn("data", F.parse_json("data"))
+    value = F.try_parse_json("data")
+    bad = F.when(F.col("data").isNotNull() & value.isNull(), F.col("data"))
+    return df.withColumn(corrupt, bad).withColumn("data", value)
+
+
+def _with_corrupt(schema: DataType, corrupt: str) -> StructType:
+    if not isinstance(schema, StructType):
+        raise OptionError(
+            f"corrupt={corrupt!r} needs a schema with named fields, got {schema.simpleString()}",
+            option="corrupt",
+        )
+    return StructType([*schema.fields, StructField(corrupt, StringType())])
+
+
+def _check_names(df: DataFrame, struct: StructType) -> None:
+    taken = {name.lower() for name in df.columns if name != "data"}
+    for name in struct.fieldNames():
+        if name.lower() in taken:
+            raise OptionError(
+                f"the schema's field {name!r} has the name of a column of the frame; rename that column "
+                f"first: df.withColumnRenamed({name!r}, …)",
+                option="schema",
+            )

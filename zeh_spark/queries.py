@@ -1,0 +1,172 @@
+"""Watching running queries, and draining them where Spark cannot.
+
+Spark gives Python sources no channel for metrics, so the numbers are in the offsets (events and bytes of
+each batch) and, from Spark 4.2, in what the source reports as its latest offset (pages, retries, ignored
+lines, time spent fetching, events ready). `ProgressListener` turns them back into numbers.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from zeh_spark.errors import ZeroEventHubError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True)
+class FeedProgress:
+    """One batch of one feed. Totals (`pages` to `fetch_seconds`) count from the query's start; None before Spark 4.2."""
+
+    feed: str
+    batch_id: int
+    events: int
+    bytes: int
+    events_per_second: float
+    pages: int | None = None
+    retries: int | None = None
+    ignored_lines: int | None = None
+    fetch_seconds: float | None = None
+    ready_events: int | None = None
+
+    def __str__(self) -> str:
+        line = (
+            f"{self.feed}  batch {self.batch_id}  {self.events:,} events  "
+            f"{self.bytes / 1e6:,.1f} MB  {self.events_per_second:,.0f} events/s"
+        )
+        if self.ready_events:
+            line += f"  {self.ready_events:,} ready"
+        if self.retries:
+            line += f"  {self.retries} retries"
+        return line
+
+
+def feed_progress(progress: dict[str, Any]) -> list[FeedProgress]:
+    """The feeds in a query's progress (`query.lastProgress`, or its JSON as a dict)."""
+    found = []
+    for source in progress.get("sources", ()):
+        end = _document(source.get("endOffset"))
+        if not {"version", "feed", "partitionCount", "partitions"} <= end.keys():
+            continue
+        found.append(_feed_progress(progress, end, _document(source.get("latestOffset"))))
+    return found
+
+
+def _feed_progress(
+    progress: dict[str, Any], end: dict[str, Any], report: dict[str, Any]
+) -> FeedProgress:
+    batch_ran = progress.get("numInputRows", 0) or progress.get("durationMs", {}).get("addBatch")
+    partitions = end["partitions"].values() if batch_ran else ()
+    events = sum(each.get("events", 0) for each in partitions)
+    seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
+    return FeedProgress(
+        feed=end["feed"],
+        batch_id=progress["batchId"],
+        events=events,
+        bytes=sum(each.get("bytes", 0) for each in partitions),
+        events_per_second=events / seconds if seconds else 0.0,
+        pages=report.get("pages"),
+        retries=report.get("retries"),
+        ignored_lines=report.get("ignoredLines"),
+        fetch_seconds=report.get("fetchSeconds"),
+        ready_events=report.get("readyEvents"),
+    )
+
+
+def _document(offset: Any) -> dict[str, Any]:
+    """Offsets arrive as JSON text or already parsed, depending on Spark's version."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    return offset if isinstance(offset, dict) else {}
+
+
+class ProgressListener(StreamingQueryListener):
+    """Keeps the newest `FeedProgress` of each feed in `latest` and calls `report` with each.
+
+    `spark.streams.addListener(ProgressListener(live=True))` shows a line that is written over in place,
+    in a terminal or a notebook.
+    """
+
+    def __init__(
+        self, *, live: bool = False, report: Callable[[FeedProgress], object] | None = None
+    ) -> None:
+        self.latest: dict[str, FeedProgress] = {}
+        self.total_events: dict[str, int] = {}
+        self._report = report
+        self._show = _live_line() if live else None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        for progress in feed_progress(json.loads(event.progress.json)):
+            self.latest[progress.feed] = progress
+            total = self.total_events.get(progress.feed, 0) + progress.events
+            self.total_events[progress.feed] = total
+            if self._report:
+                self._report(progress)
+            if self._show:
+                self._show(f"{progress}  {total:,} in all")
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if self._show:
+            self._show(None)
+
+
+def _live_line() -> Callable[[str | None], None]:
+    """Shows a line over the one before; None ends it."""
+    try:
+        from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
+        from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        get_ipython = None
+    if get_ipython is not None and get_ipython() is not None:
+        handle = display({"text/plain": ""}, raw=True, display_id=True)
+        return lambda text: handle.update({"text/plain": text}, raw=True) if text else None
+
+    def show(text: str | None) -> None:
+        sys.stderr.write("\n" if text is None else f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+    return show
+
+
+def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) -> int:
+    """Run a query of one batch a run until the feed gives nothing new; returns the number of runs.
+
+    For Spark 4.0 and 4.1, where the trigger AvailableNow makes a single batch. `start` starts the query
+    with that trigger and the same checkpointLocation each time. Raises what the query raises, and
+    ZeroEventHubError after `timeout` seconds.
+    """
+    began = time.monotonic()
+    runs = 0
+    while True:
+        query = start()
+        query.awaitTermination()
+        runs += 1
+        if not any(progress["numInputRows"] for progress in query.recentProgress):
+            return runs
+        if timeout is not None and time.monotonic() - began > timeout:
+            raise ZeroEventHubError(f"drain: the feed still gives events after {timeout:g} s")

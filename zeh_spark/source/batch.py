@@ -1,0 +1,135 @@
+"""The batch source: one task for each feed partition, which follows it to its end and streams rows.
+
+The scale-out way to read a feed's history: executors fetch, nothing passes through the driver. A task that
+Spark runs again may see events that were not there before, unless `endingCursors` says where to stop.
+
+Rule for editors: a task hands out whole intervals only, so a request that breaks off can go on without
+doubles. `BatchReader` and its partitions are pickled, with the token that the tasks need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from zeh_spark import wire
+from zeh_spark.client import FeedClient, PageRequest
+from zeh_spark.decode import Decoder
+from zeh_spark.errors import OptionError, PublisherError, at_spark_border
+from zeh_spark.options import SourceOptions
+from zeh_spark.source.ending import Ending, ask_line, ask_target
+from zeh_spark.source.fetching import first_checkpoint
+
+_BLOCK = 1 << 20
+_MAX_INTERVAL = 4 * (128 << 20)
+
+
+@dataclass(frozen=True)
+class FeedPartition(InputPartition):
+    """A feed partition from `request.cursor` on. It ends at the checkpoint `until`, else as `target` says."""
+
+    request: PageRequest
+    target: str | None
+    until: str | None
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the feed holds when the query begins, in bounded memory, each event once."""
+
+    def __init__(self, options: SourceOptions, decoder: Decoder | OptionError) -> None:
+        self._options = options
+        self._decoder = decoder
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Where each partition starts and ends; asks the publisher."""
+        with at_spark_border():
+            if isinstance(self._decoder, OptionError):
+                raise self._decoder
+            options = self._options
+            client = self._client()
+            count = options.partition_count or client.partition_count()
+            options.check_partitions(count)
+            with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
+                return list(pool.map(lambda each: self._plan(client, each, count), range(count)))
+
+    def _client(self) -> FeedClient:
+        return FeedClient(self._options, max_interval=_MAX_INTERVAL)
+
+    def _plan(self, client: FeedClient, partition: int, partition_count: int) -> FeedPartition:
+        options = self._options
+        request = PageRequest(
+            partition, wire.LAST, partition_count, options.page_size_hint, options.headers
+        )
+        start = wire.FIRST
+        if isinstance(options.starting_cursors, dict):
+            start = options.starting_cursors[partition]
+        if start == wire.LAST or options.starting_cursors == "last":
+            start = first_checkpoint(client, request, options)
+        until = None
+        if isinstance(options.ending_cursors, dict):
+            until = options.ending_cursors[partition]
+        target = ask_target(client, request)
+        return FeedPartition(replace(request, cursor=start), target, until)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: follow one feed partition."""
+        assert isinstance(partition, FeedPartition)
+        assert isinstance(self._decoder, Decoder)
+        with at_spark_border():
+            for lines in gathered(follow(self._client(), partition)):
+                yield from self._decoder.batches(lines, partition.request.partition)
+
+
+def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
+    """The intervals from the partition's start to its end.
+
+    Raises PublisherError where the feed ends before the cursor that was asked for as its end.
+    """
+    request = partition.request
+    if request.cursor == partition.until:
+        return
+    ending = Ending(partition.target)
+    ending.starts_at(request.cursor)
+    while not ending.ended:
+        if ending.target and ending.line is None:
+            ending.line = ask_line(client, request, ending.target)
+        page = client.page(request)
+        for interval in page:
+            yield interval
+            if interval.cursor == partition.until:
+                return
+            ending.sees(interval)
+            if ending.ended:
+                break
+        else:
+            ending.page_ended(page)
+        request = replace(request, cursor=page.cursor)
+    if partition.until is not None:
+        raise _never_came(request, partition.until)
+
+
+def _never_came(request: PageRequest, until: str) -> PublisherError:
+    return PublisherError(
+        f"partition {request.partition}: the feed ended at cursor {request.cursor!r} and the checkpoint "
+        f"{until!r} of 'endingCursors' did not come: is it behind 'startingCursors', of this feed and "
+        f"partition, and does the publisher send the same checkpoints each time?",
+        partition=request.partition,
+        cursor=until,
+    )
+
+
+def gathered(intervals: Iterable[wire.Interval]) -> Iterator[bytes]:
+    """The lines of intervals, joined to blocks of at least 1 MiB where the intervals are small."""
+    blocks: list[bytes] = []
+    size = 0
+    for interval in intervals:
+        blocks.append(interval.lines)
+        size += len(interval.lines)
+        if size >= _BLOCK:
+            yield b"".join(blocks)
+            blocks, size = [], 0
+    yield b"".join(blocks)

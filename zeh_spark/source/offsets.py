@@ -1,0 +1,176 @@
+"""Offsets: what Spark's checkpoint keeps of a feed.
+
+Rule for editors: Spark compares offsets as JSON text, so `to_json` is the only place that orders
+keys, and an unchanged offset is handed back as the object that came in. Cursors are opaque: compared
+for equality, never ordered.
+
+    {"version": 1, "feed": URL or feedId, "partitionCount": n,
+     "stage": id, "batch": name, "segments": k,                        where batches are staged
+     "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
+
+Events, bytes and digest describe what lies between the previous offset and this one; a partition that
+did not move has neither events nor digest. Before the partition count is known, `*` stands for all.
+
+Runs on the driver; pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zeh_spark import wire
+from zeh_spark.errors import CheckpointError
+from zeh_spark.options import SourceOptions
+
+VERSION = 1
+_EVERY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a partition is, and what lies between its previous position and this one."""
+
+    cursor: str
+    events: int = 0
+    bytes: int = 0
+    digest: str | None = None
+
+    def unmoved(self) -> Position:
+        return Position(self.cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Where the batch that ends here waits: `<stagingLocation>/<stage>/<batch>/<0…segments-1>`."""
+
+    stage: str
+    batch: str
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """One position for each partition; `positions` is empty while their number is unknown."""
+
+    feed: str
+    positions: tuple[Position, ...]
+    everywhere: str = wire.FIRST
+    staged: Staged | None = None
+
+    @property
+    def partition_count(self) -> int | None:
+        return len(self.positions) or None
+
+    def resolved(self, partition_count: int) -> Offset:
+        """The same offset once the number of partitions is known."""
+        if self.positions:
+            return self
+        positions = (Position(self.everywhere),) * partition_count
+        return Offset(self.feed, positions, self.everywhere, self.staged)
+
+    def to_json(self) -> dict[str, Any]:
+        """Canonical: equal offsets give equal text."""
+        partitions: dict[str, Any] = {
+            str(partition): _position_json(position)
+            for partition, position in enumerate(self.positions)
+        }
+        document: dict[str, Any] = {
+            "version": VERSION,
+            "feed": self.feed,
+            "partitionCount": self.partition_count,
+        }
+        if self.staged:
+            document["stage"] = self.staged.stage
+            document["batch"] = self.staged.batch
+            document["segments"] = self.staged.segments
+        document["partitions"] = partitions or {_EVERY: {"cursor": self.everywhere}}
+        return document
+
+
+def _position_json(position: Position) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "cursor": position.cursor,
+        "events": position.events,
+        "bytes": position.bytes,
+    }
+    if position.digest is not None:
+        document["digest"] = position.digest
+    return document
+
+
+def initial(options: SourceOptions) -> Offset:
+    """Where a new query starts; the same on every call, without the network."""
+    cursors = options.starting_cursors
+    if isinstance(cursors, dict):
+        return Offset(options.feed, tuple(Position(cursor) for cursor in cursors.values()))
+    everywhere = wire.FIRST if cursors == "first" else wire.LAST
+    positions = (Position(everywhere),) * (options.partition_count or 0)
+    return Offset(options.feed, positions, everywhere)
+
+
+def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
+    """An offset out of the checkpoint, checked against the query's options.
+
+    Raises CheckpointError for another format, feed or partition count, with the way on.
+    """
+    version = document.get("version")
+    if version != VERSION:
+        raise CheckpointError(
+            f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark reads "
+            f"format {VERSION}: use the version that wrote it, or a new checkpointLocation",
+            expected=VERSION,
+            got=version,
+        )
+    try:
+        offset = _parsed(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise CheckpointError(
+            f"the checkpoint holds an offset that zeh-spark did not write ({exc!r}): {document!r}; "
+            f"use a new checkpointLocation",
+            got=document,
+        ) from exc
+    _check_feed(offset, options)
+    return offset
+
+
+def _parsed(document: Mapping[str, Any]) -> Offset:
+    staged = None
+    if "stage" in document:
+        staged = Staged(str(document["stage"]), str(document["batch"]), int(document["segments"]))
+    partitions = document["partitions"]
+    feed = str(document["feed"])
+    if document["partitionCount"] is None:
+        return Offset(feed, (), str(partitions[_EVERY]["cursor"]), staged)
+    positions = tuple(
+        _parsed_position(partitions[str(partition)])
+        for partition in range(document["partitionCount"])
+    )
+    return Offset(feed, positions, staged=staged)
+
+
+def _parsed_position(fields: Mapping[str, Any]) -> Position:
+    return Position(
+        str(fields["cursor"]), int(fields["events"]), int(fields["bytes"]), fields.get("digest")
+    )
+
+
+def _check_feed(offset: Offset, options: SourceOptions) -> None:
+    if offset.feed != options.feed:
+        raise CheckpointError(
+            f"the checkpoint belongs to the feed {offset.feed!r}, the options name {options.feed!r}. "
+            f"If it is the same feed at another address, add the option feedId={offset.feed!r}; "
+            f"if not, use a new checkpointLocation",
+            expected=offset.feed,
+            got=options.feed,
+        )
+    asked = options.partition_count
+    if asked is not None and offset.partition_count not in {None, asked}:
+        raise CheckpointError(
+            f"the checkpoint has {offset.partition_count} partitions, option 'partitionCount' says "
+            f"{asked}: go on with partitionCount={offset.partition_count}, or start with a new "
+            f"checkpointLocation and 'startingCursors' (the README says how)",
+            expected=offset.partition_count,
+            got=asked,
+        )

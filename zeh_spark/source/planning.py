@@ -1,0 +1,99 @@
+"""Which intervals make a micro-batch, and which bytes make a Spark partition.
+
+Rule for editors: pure functions. Each interval goes into exactly one batch, each line into exactly one
+segment, in feed order. Limits are soft by one interval, because only whole intervals can be delivered.
+
+A Python task costs 50-70 ms by itself, so there are as few segments as keep all cores busy [one segment
+for each feed partition: a feed of 32 partitions would pay two seconds a batch].
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from zeh_spark.source.segments import Segment
+from zeh_spark.wire import Interval
+
+SEGMENT_BYTES = 32 << 20
+"""Most bytes of lines in a segment, before compression: a task must stay far below 128 MiB."""
+
+SMALL_SEGMENT_BYTES = 1 << 20
+"""Below this a segment is not divided for the sake of more cores."""
+
+
+def take(
+    ready: Mapping[int, Sequence[Interval]], max_events: int | None, max_bytes: int
+) -> dict[int, int]:
+    """How many of the ready intervals of each partition go into the next batch.
+
+    Evenly by bytes, so that no partition starves another; at least one interval that has events.
+    Nothing (an empty dict) where no ready interval has events.
+    """
+    events = sum(interval.events for each in ready.values() for interval in each)
+    size = sum(len(interval.lines) for each in ready.values() for interval in each)
+    if not events:
+        return {}
+    if size <= max_bytes and (max_events is None or events <= max_events):
+        return {partition: len(intervals) for partition, intervals in ready.items() if intervals}
+    return _take_evenly(ready, max_events if max_events is not None else events, max_bytes)
+
+
+def _take_evenly(
+    ready: Mapping[int, Sequence[Interval]], max_events: int, max_bytes: int
+) -> dict[int, int]:
+    taken = dict.fromkeys(ready, 0)
+    events = size = 0
+    turns = [(0, partition) for partition, intervals in ready.items() if intervals]
+    heapq.heapify(turns)
+    while turns:
+        mine, partition = heapq.heappop(turns)
+        interval = ready[partition][taken[partition]]
+        full = events + interval.events > max_events or size + len(interval.lines) > max_bytes
+        if full and events and interval.events:
+            continue  # this partition has had its share; a smaller interval of another may fit
+        taken[partition] += 1
+        events += interval.events
+        size += len(interval.lines)
+        if taken[partition] < len(ready[partition]):
+            heapq.heappush(turns, (mine + len(interval.lines), partition))
+    return {partition: count for partition, count in taken.items() if count}
+
+
+def segment_count(size: int, min_partitions: int) -> int:
+    """How many segments `size` bytes are cut into."""
+    wanted = min(min_partitions, size // SMALL_SEGMENT_BYTES)
+    return max(1, wanted, -(-size // SEGMENT_BYTES))
+
+
+def segments(lines: Mapping[int, Iterable[bytes]], size: int, count: int) -> Iterator[Segment]:
+    """Cut lines, partition by partition in order, into about `count` equal segments, at newlines.
+
+    A feed partition's segments are consecutive, so that a relay keeps its order.
+    """
+    goal = -(-size // count)
+    segment = Segment()
+    for partition in sorted(lines):
+        for block in lines[partition]:
+            for piece in _pieces(block, goal, segment.size):
+                if segment.size and segment.size + len(piece) > goal:
+                    yield segment
+                    segment = Segment()
+                segment.add(partition, piece)
+    if segment.size:
+        yield segment
+
+
+def _pieces(block: bytes, goal: int, filled: int) -> Iterator[bytes]:
+    """Cut a block so that its first piece fills up a segment and the others make one each."""
+    begin, room = 0, goal - filled
+    while len(block) - begin > max(room, 0):
+        end = block.rfind(b"\n", begin, begin + max(room, 0)) + 1
+        if not end and room >= goal:  # a line longer than a segment stays whole
+            end = block.index(b"\n", begin) + 1
+        if end:
+            yield block[begin:end]
+            begin = end
+        room = goal
+    if begin < len(block):
+        yield block[begin:]

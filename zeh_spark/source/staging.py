@@ -1,0 +1,109 @@
+"""Batches kept in a directory that driver and executors share, so that they can be delivered again.
+
+    <stagingLocation>/<stage>/<batch>/<segment>
+
+`stage` is random, made with a checkpoint's first batch and kept for its life; batch names are random and
+become known only through the offset, so a half written batch is nobody's and nothing has to be renamed.
+
+Rule for editors: a reader deletes under its own stage only, and only what no offset can name any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+from pyarrow import fs
+
+from zeh_spark.errors import StagingError
+from zeh_spark.source.offsets import Staged
+
+
+class Staging:
+    """One stage under a `stagingLocation`: a path, or a URI that pyarrow.fs knows. Travels to executors."""
+
+    def __init__(self, location: str, stage: str) -> None:
+        self.location = location
+        self.stage = stage
+
+    @cached_property
+    def _root(self) -> tuple[fs.FileSystem, str]:
+        if self.location.startswith("/"):
+            return fs.LocalFileSystem(), self.location
+        filesystem, path = fs.FileSystem.from_uri(self.location)
+        return filesystem, path
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"location": self.location, "stage": self.stage}
+
+    def _path(self, *names: str) -> str:
+        return "/".join((self._root[1], self.stage, *names))
+
+    def probe(self) -> None:
+        """Write and remove a file, so that a wrong location fails before the first batch."""
+        with self._explained("write to"):
+            name = f"probe-{secrets.token_hex(8)}"
+            self._write(name, "0", b"probe")
+            self._root[0].delete_dir(self._path(name))
+
+    def keep(self, payloads: Iterator[bytes]) -> Staged:
+        """Write a batch's segments; they are durable when this returns, as far as the file system is."""
+        batch = secrets.token_hex(8)
+        number = 0
+        with self._explained("write to"):
+            for number, payload in enumerate(payloads, 1):
+                self._write(batch, str(number - 1), payload)
+        return Staged(self.stage, batch, number)
+
+    def _write(self, batch: str, name: str, payload: bytes) -> None:
+        filesystem = self._root[0]
+        filesystem.create_dir(self._path(batch), recursive=True)
+        with filesystem.open_output_stream(self._path(batch, name)) as file:
+            file.write(payload)
+
+    def read(self, batch: str, segment: int) -> bytes:
+        """A segment's payload. Raises StagingError where it cannot be read."""
+        with (
+            self._explained("read from"),
+            self._root[0].open_input_stream(self._path(batch, str(segment))) as file,
+        ):
+            return bytes(file.read())
+
+    def has(self, staged: Staged) -> bool:
+        """Whether every segment of a batch is there."""
+        with self._explained("read from"):
+            paths = [self._path(staged.batch, str(number)) for number in range(staged.segments)]
+            found = self._root[0].get_file_info(paths)
+            return all(info.type == fs.FileType.File for info in found)
+
+    def forget(self, batch: str) -> None:
+        """Delete a batch; one that is not there is no error."""
+        with self._explained("delete from"):
+            filesystem, path = self._root[0], self._path(batch)
+            if filesystem.get_file_info(path).type == fs.FileType.Directory:
+                filesystem.delete_dir(path)
+
+    def forget_all_but(self, batch: str | None) -> None:
+        """Delete what a crash has left under this stage."""
+        with self._explained("read from"):
+            selector = fs.FileSelector(self._path(), allow_not_found=True)
+            names = [info.base_name for info in self._root[0].get_file_info(selector)]
+        for name in names:
+            if name != batch:
+                self.forget(name)
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as exc:
+            raise StagingError(
+                f"option 'stagingLocation': cannot {doing} {self.location!r}: {exc}; it has to be a "
+                f"directory that the driver can write and all executors can read"
+            ) from exc
+
+
+def new_stage() -> str:
+    return secrets.token_hex(8)

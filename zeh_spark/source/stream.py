@@ -1,0 +1,320 @@
+"""The stream source: what Spark calls on the driver, and what its tasks do.
+
+The driver reads every page once, because only reading tells where a batch may end, and hands the bytes to
+the tasks, which decode them (see DESIGN in the README's "How it works").
+
+Rule for editors: `StreamReader` is pickled, by the planner and into tasks, so it holds options until its
+first call and takes none of them along: no URL and no token reach an executor. `partitions` and `read` may
+run more than once for the same batch and give the same each time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from zeh_spark import wire
+from zeh_spark._compat import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
+from zeh_spark.client import FeedClient, PageRequest
+from zeh_spark.decode import Decoder
+from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
+from zeh_spark.options import SourceOptions
+from zeh_spark.source import offsets, planning
+from zeh_spark.source.fetching import Fetcher, first_checkpoint
+from zeh_spark.source.offsets import Offset, Position, Staged
+from zeh_spark.source.replay import read_again
+from zeh_spark.source.segments import pack, unpack
+from zeh_spark.source.staging import Staging, new_stage
+
+_MAX_PAYLOAD = 96 << 20
+"""Spark refuses tasks of 128 MiB on a cluster."""
+
+
+@dataclass(frozen=True)
+class SegmentPartition(InputPartition):
+    """A segment on its way to a task: its bytes, or the place where they are staged."""
+
+    payload: bytes | None = field(default=None, repr=False)
+    staging: Staging | None = field(default=None, repr=False)
+    batch: str = ""
+    segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The batch (start, end] that Spark is working on."""
+
+    start: Mapping[str, Any]
+    end: dict[str, Any]
+    partitions: Sequence[SegmentPartition]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Delivers each event of the feed once per checkpoint, or fails by name."""
+
+    def __init__(self, options: SourceOptions, decoder: Decoder | OptionError) -> None:
+        self._options: SourceOptions | None = options
+        self._decoder = decoder
+        self._finite = False
+        self._driver: StreamDriver | None = None
+        self._last: Mapping[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_decoder": self._decoder}
+
+    def initialOffset(self) -> dict[str, Any]:
+        with at_spark_border():
+            return offsets.initial(self._begun.options).to_json()
+
+    def getDefaultReadLimit(self) -> ReadMaxBytes:
+        with at_spark_border():
+            return ReadMaxBytes(self._begun.options.max_bytes_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._finite = True
+
+    def latestOffset(  # without arguments on 4.0 and 4.1
+        self, start: dict[str, Any] | None = None, limit: object = None
+    ) -> dict[str, Any]:
+        with at_spark_border():
+            driver = self._begun
+            if start is None:
+                start = dict(self._last or offsets.initial(driver.options).to_json())
+            finite = self._finite or isinstance(limit, ReadAllAvailable)
+            self._last = end = driver.latest_offset(start, finite=finite)
+            return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with at_spark_border():
+            if start == end:
+                self._restart_at(end)
+                return []
+            return self._begun.partitions(start, end)
+
+    def _restart_at(self, end: dict[str, Any]) -> None:
+        """4.0 and 4.1 tell a restarted query its position only by `partitions(x, x)`."""
+        if self._last is not None and self._last != end:
+            raise CheckpointError(
+                "Spark asked for new offsets before it told the checkpoint's: this is what "
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=true does, with which "
+                "events would come twice; switch it off",
+                expected=self._last,
+                got=end,
+            )
+        self._last = end
+
+    def commit(self, end: dict[str, Any]) -> None:
+        with at_spark_border():
+            self._begun.commit(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._driver.report() if self._driver else None
+
+    def stop(self) -> None:
+        if self._driver:
+            self._driver.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: decode one segment."""
+        assert isinstance(partition, SegmentPartition)
+        assert isinstance(self._decoder, Decoder)
+        with at_spark_border():
+            payload = partition.payload
+            if payload is None:
+                assert partition.staging is not None
+                payload = partition.staging.read(partition.batch, partition.segment)
+            for feed_partition, lines in unpack(payload):
+                yield from self._decoder.batches(lines, feed_partition)
+
+    @property
+    def _begun(self) -> StreamDriver:
+        if isinstance(self._decoder, OptionError):
+            raise self._decoder
+        if self._driver is None:
+            assert self._options is not None
+            self._driver = StreamDriver(self._options)
+        return self._driver
+
+
+class StreamDriver:
+    """The driver's side of one running query: what is read ahead, and the batch in work.
+
+    `latest_offset` makes batches, `partitions` hands them out or brings them again.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._client = FeedClient(options, max_interval=4 * options.max_bytes_per_trigger)
+        self._fetcher: Fetcher | None = None
+        self._cursors: list[str] = []
+        self._first = True
+        self._batch: _Batch | None = None
+        self._staging: Staging | None = None
+        self._partition_count = options.partition_count
+
+    def latest_offset(self, start: dict[str, Any], *, finite: bool) -> dict[str, Any]:
+        """The end of the next batch; `start` itself when nothing is due."""
+        self._batch = None  # Spark is done with it
+        offset = self._parsed(start)
+        if any(position.cursor == wire.LAST for position in offset.positions):
+            return self._resolve_last(offset).to_json()
+        fetcher = self._fetcher_at(offset, finite=finite)
+        fetcher.wait(first=self._first)
+        self._first = False
+        taken = fetcher.take() or fetcher.take_advances()
+        if not taken:
+            return start
+        self._batch = self._make_batch(start, offset, taken)
+        return self._batch.end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """From memory, else staged, else read again and compared."""
+        if self._batch is None or (self._batch.start, self._batch.end) != (start, end):
+            self._batch = _Batch(start, end, self._again(start, end))
+        return self._batch.partitions
+
+    def commit(self, end: dict[str, Any]) -> None:
+        staged = offsets.parse(end, self.options).staged
+        if staged and (staging := self._staging_of(staged.stage)):
+            staging.forget(staged.batch)
+
+    def report(self) -> dict[str, Any] | None:
+        """Numbers for the query's progress: what reading took so far, and what is ready."""
+        if self._fetcher is None:
+            return None
+        events, size = self._fetcher.held()
+        statistics = self._fetcher.statistics
+        return {
+            "pages": statistics.pages,
+            "retries": statistics.retries,
+            "ignoredLines": statistics.ignored_lines,
+            "fetchSeconds": round(statistics.seconds, 3),
+            "readyEvents": events,
+            "readyBytes": size,
+        }
+
+    def close(self) -> None:
+        if self._fetcher:
+            self._fetcher.close()
+
+    def _parsed(self, document: Mapping[str, Any]) -> Offset:
+        offset = offsets.parse(document, self.options)
+        count = offset.partition_count or self._partition_count or self._client.partition_count()
+        if self._partition_count is None:
+            self.options.check_partitions(count)
+            self._partition_count = count
+        return offset.resolved(count)
+
+    def _fetcher_at(self, offset: Offset, *, finite: bool) -> Fetcher:
+        cursors = [position.cursor for position in offset.positions]
+        if self._fetcher and self._cursors == cursors:
+            return self._fetcher
+        self.close()
+        self._cursors = cursors
+        self._prepare_staging(offset.staged)
+        self._fetcher = Fetcher(self._client, self.options, cursors, finite=finite)
+        self._fetcher.start()
+        return self._fetcher
+
+    def _resolve_last(self, offset: Offset) -> Offset:
+        """Batch 0 of a query that starts at `_last`: positions and no events [so that it can be replayed]."""
+
+        def resolve(partition: int, position: Position) -> Position:
+            if position.cursor != wire.LAST:
+                return position
+            request = self._request(partition, position.cursor, len(offset.positions))
+            return Position(first_checkpoint(self._client, request, self.options))
+
+        with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
+            positions = tuple(pool.map(resolve, range(len(offset.positions)), offset.positions))
+        return replace(offset, positions=positions)
+
+    def _request(self, partition: int, cursor: str, partition_count: int) -> PageRequest:
+        options = self.options
+        return PageRequest(
+            partition, cursor, partition_count, options.page_size_hint, options.headers
+        )
+
+    def _make_batch(
+        self, start: dict[str, Any], offset: Offset, taken: dict[int, list[wire.Interval]]
+    ) -> _Batch:
+        positions = [position.unmoved() for position in offset.positions]
+        for partition, intervals in taken.items():
+            positions[partition] = _position(intervals)
+        self._cursors = [position.cursor for position in positions]
+        lines = {
+            partition: [interval.lines for interval in intervals if interval.events]
+            for partition, intervals in taken.items()
+        }
+        payloads = self._packed(lines, sum(position.bytes for position in positions))
+        staged = self._staging.keep(payloads) if self._staging else None
+        end = Offset(offset.feed, tuple(positions), staged=staged).to_json()
+        partitions = (
+            _staged_partitions(self._staging, staged)
+            if self._staging and staged
+            else [SegmentPartition(_checked(payload)) for payload in payloads]
+        )
+        return _Batch(start, end, partitions)
+
+    def _packed(self, lines: Mapping[int, list[bytes]], size: int) -> Iterator[bytes]:
+        """Segments, compressed on all cores."""
+        if not size:
+            return
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        wanted = self.options.min_partitions or cores or 1
+        count = planning.segment_count(size, wanted)
+        with ThreadPoolExecutor(cores) as pool:
+            yield from pool.map(pack, list(planning.segments(lines, size, count)))
+
+    def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SegmentPartition]:
+        """A batch that Spark repeats after a restart."""
+        target = self._parsed(end)
+        origin = self._parsed(start)
+        staging = self._staging_of(target.staged.stage) if target.staged else None
+        if staging and target.staged and staging.has(target.staged):
+            return _staged_partitions(staging, target.staged)
+        lines = read_again(self._client, self.options, origin.positions, target.positions)
+        size = sum(len(block) for blocks in lines.values() for block in blocks)
+        return [SegmentPartition(_checked(payload)) for payload in self._packed(lines, size)]
+
+    def _staging_of(self, stage: str) -> Staging | None:
+        location = self.options.staging_location
+        return Staging(location, stage) if location else None
+
+    def _prepare_staging(self, staged: Staged | None) -> None:
+        """At the beginning of a run: go on with the checkpoint's stage, and clear what a crash left there."""
+        self._staging = self._staging_of(staged.stage if staged else new_stage())
+        if self._staging:
+            self._staging.probe()
+            self._staging.forget_all_but(staged.batch if staged else None)
+
+
+def _position(intervals: Sequence[wire.Interval]) -> Position:
+    """Where intervals lead, and what lies in them."""
+    events = sum(interval.events for interval in intervals)
+    size = sum(len(interval.lines) for interval in intervals)
+    digest = wire.digest(interval.lines for interval in intervals) if events else None
+    return Position(intervals[-1].cursor, events, size, digest)
+
+
+def _staged_partitions(staging: Staging, staged: Staged) -> list[SegmentPartition]:
+    return [
+        SegmentPartition(staging=staging, batch=staged.batch, segment=number)
+        for number in range(staged.segments)
+    ]
+
+
+def _checked(payload: bytes) -> bytes:
+    if len(payload) > _MAX_PAYLOAD:
+        raise OptionError(
+            f"a single event takes {len(payload)} bytes compressed, more than Spark carries to a task "
+            f"(spark.rpc.message.maxSize, 128 MiB): set 'stagingLocation'",
+            option="stagingLocation",
+        )
+    return payload
