@@ -1,0 +1,50 @@
+"""What every test can use: one file of fixtures for each concern, and what this machine has.
+
+A part that is absent on a machine is named in the report's header, and the tests that need it skip with the same words.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib import metadata
+
+from hypothesis import HealthCheck, settings
+
+from tests import fix_reference
+
+pytest_plugins = [
+    "tests.fix_proxy",
+    "tests.fix_raw_server",
+    "tests.fix_reference",
+]
+
+# No deadline: a shared machine pauses. `make test-all` looks 20 times as long.
+settings.register_profile(
+    "usual", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("campaign", settings.get_profile("usual"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
+
+
+def pytest_report_header() -> list[str]:
+    header = [f"python {platform.python_version()}, spark {_spark()}, {_java()}"]
+    reasons = [fix_reference.why_absent()]
+    header += [f"absent: {reason}" for reason in reasons if reason]
+    return header
+
+
+def _spark() -> str:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    if not java:
+        return "java absent"
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    return said.partition("\n")[0].replace('"', "")

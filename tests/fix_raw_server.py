@@ -1,0 +1,268 @@
+"""A server that sends exactly the bytes a test scripts: every way in which an answer can end, and some that are wrong.
+
+    raw_server.script(short(body, missing=10), ok(body))        one answer for each request, in this order
+    raw_server.respond = lambda request: ok(feed[request.query["cursor0"]])       or by what was asked
+
+Connections stay open between answers, as in HTTP/1.1, unless an answer ends otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+import trustme
+
+NDJSON = "application/x-ndjson"
+_PATIENCE = 30
+"""Seconds until a test that never sets its condition fails."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client sent. Header names are in lower case; `connection` counts TCP connections from 0."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+    connection: int
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Decoded parameters; fails if one is there twice."""
+        pairs = parse_qsl(urlsplit(self.target).query, keep_blank_values=True)
+        assert len(dict(pairs)) == len(pairs), f"a parameter is there twice: {self.target}"
+        return dict(pairs)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Pieces in order: bytes are sent, an event is waited for. Then the connection is kept, closed or reset."""
+
+    pieces: tuple[bytes | threading.Event, ...]
+    end: Literal["keep", "close", "reset"] = "keep"
+
+    def then(self, *pieces: bytes | threading.Event) -> Answer:
+        return Answer((*self.pieces, *pieces), self.end)
+
+
+def head(status: int = 200, **headers: str | int) -> bytes:
+    """Status line and headers; `content_type` becomes Content-Type."""
+    lines = [f"HTTP/1.1 {status} scripted"]
+    lines += [f"{name.replace('_', '-').title()}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def ok(body: bytes = b"", status: int = 200, **headers: str | int) -> Answer:
+    """A whole answer with Content-Length."""
+    headers = {"content_type": NDJSON, "content_length": len(body), **headers}
+    return Answer((head(status, **headers) + body,))
+
+
+def refused(status: int, text: str = "", **headers: str | int) -> Answer:
+    """An error with a text."""
+    return ok(text.encode(), status, **{"content_type": "text/plain", **headers})
+
+
+def redirect(location: str, status: int = 307) -> Answer:
+    return ok(b"", status, location=location)
+
+
+def short(body: bytes, missing: int = 1) -> Answer:
+    """Content-Length promises `missing` bytes more than come before the connection is closed."""
+    return Answer((head(content_type=NDJSON, content_length=len(body) + missing) + body,), "close")
+
+
+def until_close(body: bytes) -> Answer:
+    """Neither length nor chunks: only the end of the connection ends it."""
+    return Answer((head(content_type=NDJSON, connection="close") + body,), "close")
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def chunked(*chunks: bytes | threading.Event, **headers: str | int) -> Answer:
+    """A whole answer in chunks; between them it may wait for events."""
+    begin = head(**{"content_type": NDJSON, "transfer_encoding": "chunked", **headers})
+    pieces = [chunk(each) if isinstance(each, bytes) else each for each in chunks]
+    return Answer((begin, *pieces, b"0\r\n\r\n"))
+
+
+def chunked_without_end(*chunks: bytes | threading.Event) -> Answer:
+    """Whole chunks, but the last one, which says that this was all, never comes."""
+    return Answer(chunked(*chunks).pieces[:-1], "close")
+
+
+def chunked_cut(data: bytes, cut: int) -> Answer:
+    """One chunk, of which only the first `cut` bytes come."""
+    begin = head(content_type=NDJSON, transfer_encoding="chunked")
+    return Answer((begin + b"%x\r\n" % len(data) + data[:cut],), "close")
+
+
+def gzipped(body: bytes, cut: int = 0) -> Answer:
+    """Packed, and framed as it should be; `cut` bytes of the packed stream's end are left out before framing."""
+    packed = gzip.compress(body)
+    return ok(packed[: len(packed) - cut], content_encoding="gzip")
+
+
+def reset(body: bytes = b"", missing: int = 1) -> Answer:
+    """The connection is reset, in the middle of an answer or (without a body) before it."""
+    begin = head(content_type=NDJSON, content_length=len(body) + missing) if body else b""
+    return Answer((begin + body,), "reset")
+
+
+class RawServer:
+    """Answers on 127.0.0.1, at a port of its own. Keeps every request it got, in order of arrival."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.requests: list[Request] = []
+        self.respond: Callable[[Request], Answer] = self._next_scripted
+        self._scripted: list[Answer] = []
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://localhost:{self.port}/feed/v1"
+
+    def script(self, *answers: Answer) -> None:
+        """Answer the next requests with these; the last one is repeated."""
+        self._scripted = list(answers)
+
+    def close(self) -> None:
+        # shutdown wakes the thread in accept(), which close() does not
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(_PATIENCE)
+
+    def _next_scripted(self, request: Request) -> Answer:
+        with self._lock:
+            if not self._scripted:
+                return refused(500, "the test scripted no answer")
+            return self._scripted[0] if len(self._scripted) == 1 else self._scripted.pop(0)
+
+    def _accept(self) -> None:
+        number = 0
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection, number), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+            number += 1
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        # What a client or the test's end breaks off is no failure of the server.
+        with contextlib.suppress(ConnectionError, ssl.SSLError, OSError):
+            if self._tls:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            with self._lock:
+                self._open.add(connection)
+            with connection.makefile("rb") as reader:
+                while request := _read_request(reader, number):
+                    with self._lock:
+                        self.requests.append(request)
+                    if not _send(connection, self.respond(request)):
+                        break
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+
+def _read_request(reader, number: int) -> Request | None:
+    line = reader.readline().decode("latin-1")
+    if not line:
+        return None
+    method, target, _ = line.split(" ")
+    headers = {}
+    while (field := reader.readline().decode("latin-1").strip()) != "":
+        name, _, value = field.partition(":")
+        headers[name.lower()] = value.strip()
+    body = reader.read(int(headers.get("content-length", 0)))
+    return Request(method, target, headers, body, number)
+
+
+def _send(connection: socket.socket, answer: Answer) -> bool:
+    """Returns whether the connection stays open."""
+    for piece in answer.pieces:
+        if isinstance(piece, bytes):
+            connection.sendall(piece)
+        elif not piece.wait(_PATIENCE):
+            raise TimeoutError("the test never set the event that its answer waits for")
+    if answer.end == "reset":
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return answer.end == "keep"
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority that nobody knows, with its PEM files."""
+
+    ca: trustme.CA
+    ca_file: str
+    client_cert_file: str
+    """Certificate and key of a client in one file."""
+
+    def server_context(self, *, host: str = "localhost", ask_client: bool = False) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.ca.issue_cert(host).configure_cert(context)
+        if ask_client:
+            self.ca.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+@pytest.fixture
+def raw_server() -> Iterator[RawServer]:
+    with contextlib.closing(RawServer()) as server:
+        yield server
+
+
+@pytest.fixture
+def start_raw_server() -> Iterator[Callable[..., RawServer]]:
+    """Start as many as a test needs, with TLS or without: `start_raw_server(authority.server_context())`."""
+    with contextlib.ExitStack() as stack:
+        yield lambda tls=None: stack.enter_context(contextlib.closing(RawServer(tls)))
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    folder: Path = tmp_path_factory.mktemp("authority")
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(folder / "ca.pem")
+    ca.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(
+        folder / "client.pem"
+    )
+    return Authority(ca, str(folder / "ca.pem"), str(folder / "client.pem"))

@@ -1,0 +1,106 @@
+"""Stored lines as they are served: the reader's partition number, stamps, and the headers asked for. Pure.
+
+Rule for editors: with `headers=_all`, the hot path, there is no Python per line. It rests on what every writer checks: a stored
+line begins exactly `{"partition":P,"headers":{`, and JSON has no raw newline inside, so the bytes `\\n{"partition":P,"headers":{`
+are found at the beginning of lines only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+from msgspec import Raw
+
+from zeh_spark import wire
+from zeh_spark.publisher.feed import Block
+
+Render = Callable[[Block, int], bytes]
+"""A block's lines as lines of a reader's partition."""
+
+WRITE_BYTES = 256 << 10
+"""What is sent at a time, at least, where there is more."""
+
+
+class _Event(msgspec.Struct, gc=False):
+    headers: dict[str, str]
+    data: Raw
+
+
+class _Data(msgspec.Struct, gc=False):
+    data: Raw
+
+
+_events = msgspec.json.Decoder(_Event)
+_data = msgspec.json.Decoder(_Data)
+
+
+def renderer(headers: tuple[str, ...]) -> Render:
+    """`headers` as asked for: names, `_all`, or none."""
+    if wire.ALL_HEADERS in headers:
+        return with_all_headers
+    if not headers:
+        return without_headers
+
+    def render(block: Block, partition: int) -> bytes:
+        return with_some_headers(block, partition, headers)
+
+    return render
+
+
+def with_all_headers(block: Block, partition: int) -> bytes:
+    """Two searches over the block: lines that have headers, and lines that have none."""
+    stamps = _members(block.stamps)
+    if not stamps and partition == block.partition:
+        return block.lines
+    stored, served = (
+        b'{"partition":%d,"headers":{' % each for each in (block.partition, partition)
+    )
+    comma = b"," if stamps else b""
+    lines = _replaced(block.lines, stored + b'"', served + stamps + comma + b'"')
+    return _replaced(lines, stored + b"}", served + stamps + b"}")
+
+
+def without_headers(block: Block, partition: int) -> bytes:
+    begin = b'{"partition":%d,"data":' % partition
+    return b"".join([begin + each.data + b"}\n" for each in _data.decode_lines(block.lines)])
+
+
+def with_some_headers(block: Block, partition: int, names: Iterable[str]) -> bytes:
+    """The member `headers` is left out of events that have none of these."""
+    begin = b'{"partition":%d,' % partition
+    lines = []
+    for event in _events.decode_lines(block.lines):
+        has = {**event.headers, **block.stamps}
+        wanted = _members({name: has[name] for name in names if name in has})
+        headers = b'"headers":{%b},' % wanted if wanted else b""
+        lines.append(b'%b%b"data":%b}\n' % (begin, headers, event.data))
+    return b"".join(lines)
+
+
+def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
+    """The body of an answer, in pieces worth a write each: a checkpoint behind the events of each block."""
+    pieces: list[bytes] = []
+    size = 0
+    for block in blocks:
+        partition = block.partition % n
+        if block.lines:
+            pieces.append(render(block, partition))
+        pieces.append(wire.checkpoint_line(partition, block.cursor))
+        size += len(block.lines)
+        if size >= WRITE_BYTES:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    if pieces:
+        yield b"".join(pieces)
+
+
+def _members(headers: Mapping[str, str]) -> bytes:
+    """Headers as members of a JSON object, without its braces."""
+    return msgspec.json.encode(headers)[1:-1]
+
+
+def _replaced(lines: bytes, old: bytes, new: bytes) -> bytes:
+    """Replace what lines begin with."""
+    replaced = lines.replace(b"\n" + old, b"\n" + new)
+    return new + replaced[len(old) :] if lines.startswith(old) else replaced

@@ -1,0 +1,198 @@
+"""The query of a read request (spec, "Parameters"): text in, an `Ask` out, or the problem that names what is wrong. Pure.
+
+Parameters that the spec does not know are ignored; those that it knows must come once and be right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from zeh_spark.publisher.problems import Problem, bad_request
+
+MAX_N = 65_536
+MAX_WAIT = 60.0
+
+_CURSOR = re.compile(r"cursor(0|[1-9][0-9]{0,8})")
+_KNOWN = {"n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor"}
+_PRINTABLE = re.compile(r"[ -~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A read request. It has either `cursors` by partition of its n, or the partitions to `resume`.
+
+    `hint` is None where the feed decides; `wait` is in seconds, at most MAX_WAIT.
+    """
+
+    n: int
+    cursors: Mapping[int, str]
+    resume: tuple[int, ...]
+    hint: int | None
+    headers: tuple[str, ...]
+    wait: float
+    cursor_set: str | None
+
+
+def parse_query(query: str, partition_count: int) -> Ask:
+    """Raises Problem."""
+    given = _parameters(query)
+    n = _n(given.get("n"), partition_count)
+    cursors = _cursors(given, n)
+    cursor_set = _cursor_set(given)
+    resume = _resume(given.get("resume"), n)
+    if resume and cursors:
+        raise bad_request(
+            "resume-with-cursors", "resume and cursorN exclude each other; give one of them"
+        )
+    if resume and cursor_set is None:
+        raise bad_request(
+            "cursorset-missing", "resume needs cursorset, the name that the cursors were kept under"
+        )
+    if not resume and not cursors:
+        raise bad_request(
+            "cursors-missing",
+            f"no partition is asked for: give cursorN for at least one N of 0 to {n - 1}, with a cursor, _first or _last",
+        )
+    return Ask(
+        n=n,
+        cursors=cursors,
+        resume=resume,
+        hint=_hint(given.get("pagesizehint")),
+        headers=_headers(given.get("headers", "")),
+        wait=_wait(given.get("wait")),
+        cursor_set=cursor_set,
+    )
+
+
+def _parameters(query: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
+        if name not in _KNOWN and not _CURSOR.fullmatch(name):
+            continue
+        if name in given:
+            raise bad_request(
+                "duplicate-parameter",
+                f"{name} is given twice, as {given[name]!r} and {value!r}; give it once",
+                parameter=name,
+            )
+        given[name] = value
+    return given
+
+
+def _n(text: str | None, partition_count: int) -> int:
+    """Whatever is wrong with n, the reader learns the partition count: that is the handshake."""
+    if text is None:
+        raise bad_request(
+            "partition-count-missing",
+            f"n, the number of partitions the reader works with, is missing; the feed has {partition_count}",
+            partitionCount=partition_count,
+        )
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= MAX_N:
+        raise bad_request(
+            "bad-partition-count",
+            f"n is {text!r}; allowed are whole numbers from 1 to {MAX_N}; the feed has {partition_count} partitions",
+            partitionCount=partition_count,
+            maximum=MAX_N,
+        )
+    return int(text)
+
+
+def _cursors(given: Mapping[str, str], n: int) -> dict[int, str]:
+    cursors = {}
+    for name, text in given.items():
+        match = _CURSOR.fullmatch(name)
+        if not match:
+            continue
+        partition = int(match[1])
+        if partition >= n:
+            raise bad_request(
+                "partition-out-of-range",
+                f"{name} is given, but with n={n} there are cursor0 to cursor{n - 1}",
+                partition=partition,
+                n=n,
+            )
+        if not _PRINTABLE.fullmatch(text):
+            raise bad_request(
+                "malformed-cursor",
+                f"{name} is {text!r}; allowed are printable ASCII characters, at least one",
+                partition=partition,
+                cursor=text,
+            )
+        cursors[partition] = text
+    return dict(sorted(cursors.items()))
+
+
+def _hint(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise bad_request(
+            "bad-page-size-hint", f"pagesizehint is {text!r}; allowed are whole numbers from 0"
+        )
+    return int(text)
+
+
+def _headers(text: str) -> tuple[str, ...]:
+    """Names with commas between them, perhaps one more behind; each once."""
+    return tuple(dict.fromkeys(name for name in text.split(",") if name))
+
+
+def _wait(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
+        raise bad_request("bad-wait", f"wait is {text!r}; allowed are seconds, like 10 or 0.5")
+    return min(float(text), MAX_WAIT)
+
+
+def _cursor_set(given: Mapping[str, str]) -> str | None:
+    name = given.get("cursorset")
+    if name is not None and (len(name) > 50 or not _PRINTABLE.fullmatch(name)):
+        raise bad_request(
+            "bad-cursorset",
+            f"cursorset is {name!r}; allowed are 1 to 50 printable ASCII characters",
+        )
+    store = given.get("store_cursor")
+    if store not in (None, "1"):
+        raise bad_request("bad-store-cursor", f"store_cursor is {store!r}; allowed is 1")
+    if store and name is None:
+        raise bad_request(
+            "cursorset-missing", "store_cursor needs cursorset, the name to keep cursors under"
+        )
+    return name
+
+
+def _resume(text: str | None, n: int) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    numbers = text.removesuffix(",").split(",")
+    wrong = next((each for each in numbers if not _is_partition(each, n)), None)
+    if wrong is not None or len(set(map(int, numbers))) != len(numbers):
+        raise bad_request(
+            "bad-resume",
+            f"resume is {text!r}; allowed are different partitions of 0 to {n - 1} with commas between them",
+            n=n,
+        )
+    return tuple(sorted(map(int, numbers)))
+
+
+def _is_partition(text: str, n: int) -> bool:
+    return bool(re.fullmatch(r"[0-9]{1,9}", text)) and int(text) < n
+
+
+def resumed(ask: Ask, kept: Mapping[int, str]) -> dict[int, str]:
+    """The cursors to resume from. Raises Problem for a partition that nothing was kept for."""
+    missing = [each for each in ask.resume if each not in kept]
+    if missing:
+        raise Problem(
+            "unknown-cursorset",
+            400,
+            f"nothing is kept under cursorset {ask.cursor_set!r} with n={ask.n} for partition {missing[0]}; "
+            f"give cursors with cursorset first",
+            cursorset=ask.cursor_set,
+            partition=missing[0],
+        )
+    return {each: kept[each] for each in ask.resume}
