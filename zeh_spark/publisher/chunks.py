@@ -1,7 +1,7 @@
 """How events become chunks and chunks become lines again. Pure.
 
-A chunk is one zstd frame of whole lines of one partition: at most 1,000 events and 1 MiB before compression. Frames carry their
-content size, so that reading allocates once.
+A chunk is one zstd frame of whole lines of one partition: at most 1,000 events and 1 MiB before
+compression. Frames carry their content size, so that reading allocates once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Chunker:
         size = len(line)
         if size > LINE_BYTES + 1:
             raise ValueError(
-                f"the event takes {size - 1:,} bytes as a line of the feed; at most {LINE_BYTES:,} are allowed"
+                f"the event takes {size - 1:,} bytes as a line of the feed; at most {LINE_BYTES:,} "
+                f"are allowed"
             )
         full = []
         if self._sizes.get(partition, 0) + size > CHUNK_BYTES:

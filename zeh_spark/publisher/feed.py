@@ -2,13 +2,18 @@
 
 Rules of a page of `ChunkFeed`, in this order:
 
-1. a cursor is `g.tag`, the last chunk that was read, or `_first` (position 0), or `_last` (the last chunk of the partitions that
-   the asked one covers); another spelling is refused, and so is a tag that the feed did not give at g;
-2. partition v of a reader's n is made of the stored partitions p with p mod n == v: the same rule for n equal, smaller, larger;
-3. chunks of all asked partitions come in order of g, whole, until the hint is reached, at least one; hint 0 brings none;
-4. a cursor follows each chunk; an asked partition without a chunk gets the one it came with, `_first` and `_last` as `g.tag`.
+1. a cursor is `g.tag`, the last chunk that was read, or `_first` (position 0), or `_last` (the last
+   chunk of the partitions that the asked one covers); another spelling is refused, and so is a tag
+   that the feed did not give at g;
+2. partition v of a reader's n is made of the stored partitions p with p mod n == v: the same rule
+   for n equal, smaller, larger;
+3. chunks of all asked partitions come in order of g, whole, until the hint is reached, at least
+   one; hint 0 brings none;
+4. a cursor follows each chunk; an asked partition without a chunk gets the one it came with,
+   `_first` and `_last` as `g.tag`.
 
-The same request brings the same answer until more is committed. Runs in the publisher's worker threads.
+The same request brings the same answer until more is committed. Runs in the publisher's worker
+threads.
 """
 
 from __future__ import annotations
@@ -36,8 +41,9 @@ _WINDOW = 1024
 class Block:
     """Events of one stored partition, and the cursor behind them.
 
-    `lines` as wire.event_line makes them, each ended by one b"\\n"; empty where nothing was read, and `partition` is then the
-    asked one. `stamps`: headers that each of these lines gets when it is served.
+    `lines` as wire.event_line makes them, each ended by one b"\\n"; empty where nothing was read,
+    and `partition` is then the asked one. `stamps`: headers that each of these lines gets when it
+    is served.
     """
 
     partition: int
@@ -56,12 +62,15 @@ class Feed(Protocol):
     def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
         """An answer to `asked`, cursors by partition of the reader's n, of about `hint` events.
 
-        At least one block for each asked partition, none but empty ones for hint 0, and never a special cursor in one.
-        Raises Problem before the first block for cursors, or an n, that it refuses.
+        At least one block for each asked partition, none but empty ones for hint 0, and never a
+        special cursor in one. Raises Problem before the first block for cursors, or an n, that it
+        refuses.
         """
 
     def version(self) -> object:
-        """Something that is different once there may be more events; asked every few ms while a reader waits."""
+        """Something that is different once there may be more events; asked every few ms while a
+        reader waits.
+        """
 
 
 @runtime_checkable
@@ -76,7 +85,8 @@ class KeepsCursors(Protocol):
 class ChunkFeed:
     """A feed of a store.
 
-    Guarantee: every event once and in order of g, however the reader cuts its pages; memory for one read, whatever the hint.
+    Guarantee: every event once and in order of g, however the reader cuts its pages; memory for one
+    read, whatever the hint.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -143,7 +153,9 @@ class ChunkFeed:
 
 
 def covered(partition: int, n: int, partitions: int) -> range:
-    """The stored partitions that a reader's partition is made of; none where n is larger than what is stored."""
+    """The stored partitions that a reader's partition is made of; none where n is larger than what
+    is stored.
+    """
     return range(partition, partitions, n)
 
 
@@ -178,8 +190,9 @@ def in_order(
 ) -> Iterator[Chunk]:
     """Chunks of several partitions in order of g, up to the head.
 
-    `look_up` brings at most so many of each partition. What it brings is complete only up to the last chunk of a partition
-    that may have more: so far it is handed on. Windows grow, because most pages are short.
+    `look_up` brings at most so many of each partition. What it brings is complete only up to the
+    last chunk of a partition that may have more: so far it is handed on. Windows grow, because most
+    pages are short.
     """
     most = max(1, _WINDOW // max(1, len(positions)))
     limit = min(limit, most)

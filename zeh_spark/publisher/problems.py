@@ -1,7 +1,8 @@
 """What a publisher refuses, as RFC 9457 problem documents.
 
-Rule for editors: `detail` says the value that came and what is allowed; facts are also members of the document, so that a
-program need not read the sentence. Names of problems are part of the API: clients compare `type`.
+Rule for editors: `detail` says the value that came and what is allowed; facts are also members of
+the document, so that a program need not read the sentence. Names of problems are part of the API:
+clients compare `type`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def other_history(partition: int, cursor: str, why: str) -> Problem:
     return Problem(
         "cursor-of-another-history",
         409,
-        f"cursor{partition} is {cursor!r}, but {why}: it belongs to another feed, or to a history that a restore of this "
+        f"cursor{partition} is {cursor!r}, but {why}: it belongs to another feed, or to a history "
+        f"that a restore of this "
         f"feed undid; start from _first, or from a cursor that this feed gave",
         partition=partition,
         cursor=cursor,

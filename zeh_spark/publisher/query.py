@@ -1,4 +1,5 @@
-"""The query of a read request (spec, "Parameters"): text in, an `Ask` out, or the problem that names what is wrong. Pure.
+"""The query of a read request (spec, "Parameters"): text in, an `Ask` out, or the problem that
+names what is wrong. Pure.
 
 Parameters that the spec does not know are ignored; those that it knows must come once and be right.
 """
@@ -54,7 +55,8 @@ def parse_query(query: str, partition_count: int) -> Ask:
     if not resume and not cursors:
         raise bad_request(
             "cursors-missing",
-            f"no partition is asked for: give cursorN for at least one N of 0 to {n - 1}, with a cursor, _first or _last",
+            f"no partition is asked for: give cursorN for at least one N of 0 to {n - 1}, with a "
+            f"cursor, _first or _last",
         )
     return Ask(
         n=n,
@@ -87,13 +89,15 @@ def _n(text: str | None, partition_count: int) -> int:
     if text is None:
         raise bad_request(
             "partition-count-missing",
-            f"n, the number of partitions the reader works with, is missing; the feed has {partition_count}",
+            f"n, the number of partitions the reader works with, is missing; the feed has "
+            f"{partition_count}",
             partitionCount=partition_count,
         )
     if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= MAX_N:
         raise bad_request(
             "bad-partition-count",
-            f"n is {text!r}; allowed are whole numbers from 1 to {MAX_N}; the feed has {partition_count} partitions",
+            f"n is {text!r}; allowed are whole numbers from 1 to {MAX_N}; the feed has "
+            f"{partition_count} partitions",
             partitionCount=partition_count,
             maximum=MAX_N,
         )
@@ -173,7 +177,8 @@ def _resume(text: str | None, n: int) -> tuple[int, ...]:
     if wrong is not None or len(set(map(int, numbers))) != len(numbers):
         raise bad_request(
             "bad-resume",
-            f"resume is {text!r}; allowed are different partitions of 0 to {n - 1} with commas between them",
+            f"resume is {text!r}; allowed are different partitions of 0 to {n - 1} with commas "
+            f"between them",
             n=n,
         )
     return tuple(sorted(map(int, numbers)))
@@ -190,7 +195,8 @@ def resumed(ask: Ask, kept: Mapping[int, str]) -> dict[int, str]:
         raise Problem(
             "unknown-cursorset",
             400,
-            f"nothing is kept under cursorset {ask.cursor_set!r} with n={ask.n} for partition {missing[0]}; "
+            f"nothing is kept under cursorset {ask.cursor_set!r} with n={ask.n} for partition "
+            f"{missing[0]}; "
             f"give cursors with cursorset first",
             cursorset=ask.cursor_set,
             partition=missing[0],

@@ -1,8 +1,9 @@
 """A store in a SQL database, through SQLAlchemy Core.
 
-Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how a foreign commit is noticed)
-is in `sqlite`, and will be in a module beside it for PostgreSQL. A read is one short statement or a few, never held open while
-a client is waited for. A write is one short transaction.
+Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how
+a foreign commit is noticed) is in `sqlite`, and will be in a module beside it for PostgreSQL. A
+read is one short statement or a few, never held open while a client is waited for. A write is one
+short transaction.
 
 Payload is written once, into `blobs`, when it is staged; a commit moves rows of a few numbers.
 """
@@ -132,7 +133,9 @@ _LAST_CHUNK = (
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a dialect brings. `write` connections begin a transaction that already excludes other writers."""
+    """What a dialect brings. `write` connections begin a transaction that already excludes other
+    writers.
+    """
 
     read: Engine
     write: Engine
@@ -143,7 +146,8 @@ class Database:
 class SqlStore:
     """Feeds in a SQL database.
 
-    Guarantee: `commit` returns after its transaction is on disk (fsync), and readers see it whole or not at all.
+    Guarantee: `commit` returns after its transaction is on disk (fsync), and readers see it whole
+    or not at all.
     """
 
     def __init__(self, database: Database) -> None:
@@ -213,7 +217,8 @@ class SqlStore:
     def commit(self, feed: str, batch: str, chunks: int) -> FeedState:
         with self._writing() as connection:
             feed_id, before = _feed(connection, feed, lock=True)
-            # Counted are the rows that this statement moved: rows looked at before could be gone by now.
+            # Counted are the rows that this statement moved: rows looked at before could be gone by
+            # now.
             move = delete(staged).where(staged.c.batch == batch).returning(*_MOVED)
             moved = sorted(
                 (Moved(*row) for row in connection.execute(move)), key=lambda each: each.blob

@@ -1,10 +1,12 @@
 """SQLite beneath `sql.SqlStore`: everything that is SQLite's own.
 
-One file for all feeds. WAL, so that readers and the one writer do not wait for each other; synchronous=FULL, so that a commit
-is on disk when it returns; pages of 16 KiB, which write large blobs fastest (research/sink_review.md B).
+One file for all feeds. WAL, so that readers and the one writer do not wait for each other;
+synchronous=FULL, so that a commit is on disk when it returns; pages of 16 KiB, which write large
+blobs fastest (research/sink_review.md B).
 
-pysqlite begins transactions by itself, and too late: its own handling is off, and a write begins with BEGIN IMMEDIATE [a
-transaction that begins by reading fails at its first write, whatever the busy timeout, when somebody else has written between].
+pysqlite begins transactions by itself, and too late: its own handling is off, and a write begins
+with BEGIN IMMEDIATE [a transaction that begins by reading fails at its first write, whatever the
+busy timeout, when somebody else has written between].
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ def _prepare(read: Engine, write: Engine) -> None:
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         if owner == APPLICATION_ID and version > SCHEMA_VERSION:
             raise StoreError(
-                f"the store is of version {version}; this zeh-spark knows {SCHEMA_VERSION}: upgrade it"
+                f"the store is of version {version}; this zeh-spark knows {SCHEMA_VERSION}: "
+                f"upgrade it"
             )
         if owner == APPLICATION_ID:
             return

@@ -1,10 +1,12 @@
 """Where a publisher keeps its feeds: the interface of every store, and the rules they share.
 
-A feed is a log of chunks. A chunk holds events of one partition and gets its position g, feed-wide and without gaps from 1,
-when its batch is committed. A batch is staged first, which nobody sees, then committed whole.
+A feed is a log of chunks. A chunk holds events of one partition and gets its position g, feed-wide
+and without gaps from 1, when its batch is committed. A batch is staged first, which nobody sees,
+then committed whole.
 
-Rule for editors: what a store decides is in the functions here (`history`, `committed`, `check_name`), the same for every store;
-tests/contract runs one text against all of them. Runs in the publisher and in commands that write, never on an event loop.
+Rule for editors: what a store decides is in the functions here (`history`, `committed`,
+`check_name`), the same for every store; tests/contract runs one text against all of them. Runs in
+the publisher and in commands that write, never on an event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class StoreBusyError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class StagedChunk:
-    """A chunk before its commit: one zstd frame (with content size) of whole lines of one partition.
+    """A chunk before its commit: one zstd frame (with content size) of whole lines of one
+    partition.
 
     `size` is the lines' bytes before compression.
     """
@@ -71,7 +74,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """A feed as of now. `origin` is its random id, the history before its first chunk; `history` the one up to `head`."""
+    """A feed as of now. `origin` is its random id, the history before its first chunk; `history`
+    the one up to `head`.
+    """
 
     name: str
     partitions: int
@@ -107,8 +112,8 @@ class Moved:
 class Store(Protocol):
     """Every method may block, and may be called from any thread.
 
-    Guarantee: a committed batch is durable as far as the store is, and visible whole, in all partitions at once; whoever sees
-    position g sees all before it.
+    Guarantee: a committed batch is durable as far as the store is, and visible whole, in all
+    partitions at once; whoever sees position g sees all before it.
     """
 
     def create(self, name: str, partitions: int) -> FeedState:
@@ -121,16 +126,21 @@ class Store(Protocol):
         """All feeds by name."""
 
     def stage(self, batch: str, chunks: Iterable[StagedChunk]) -> int:
-        """Keep chunks until `commit`, invisible; returns how many. Drops batches that crashed writers left."""
+        """Keep chunks until `commit`, invisible; returns how many. Drops batches that crashed
+        writers left.
+        """
 
     def commit(self, feed: str, batch: str, chunks: int) -> FeedState:
-        """Make the batch visible, in the order of staging. Raises StoreError unless exactly `chunks` are moved."""
+        """Make the batch visible, in the order of staging. Raises StoreError unless exactly
+        `chunks` are moved.
+        """
 
     def discard(self, batch: str) -> None:
         """Drop what is staged of a batch; one that is committed or unknown is left alone."""
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        """Chunks of the stored partitions in `positions`, each from behind its position up to g = `upto`.
+        """Chunks of the stored partitions in `positions`, each from behind its position up to g =
+        `upto`.
 
         At most `limit` of each partition; all in order of g.
         """
@@ -185,7 +195,8 @@ def committed(
 ) -> tuple[FeedState, list[Chunk]]:
     """The feed after a commit, and the positions it gives to the moved chunks.
 
-    H(g) = SHA-256(H(g-1) ‖ partition, 4 bytes ‖ SHA-256 of the frame). Raises StoreError if the batch is not whole.
+    H(g) = SHA-256(H(g-1) ‖ partition, 4 bytes ‖ SHA-256 of the frame). Raises StoreError if the
+    batch is not whole.
     """
     if len(moved) != expected:
         raise StoreError(

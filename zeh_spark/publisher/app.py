@@ -1,0 +1,223 @@
+"""The read API of ZeroEventHub over HTTP, as an ASGI app that any other can mount.
+
+Rule for editors: feeds and stores block, so they are touched in worker threads only, in short calls: nothing is held while a
+client is slow. What can be refused is refused before the first byte; a fault after it aborts the connection, because a body
+that ends in order would pass for a whole page.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import TypeVar
+
+import anyio.to_thread
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from zeh_spark import wire
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import problems
+from zeh_spark.publisher.feed import Block, ChunkFeed, Feed, KeepsCursors
+from zeh_spark.publisher.lines import body, renderer
+from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.query import Ask, parse_query, resumed
+from zeh_spark.publisher.store import Store, StoreBusyError, UnknownFeedError
+from zeh_spark.publisher.waiting import Pulse, unless_gone
+
+log = logging.getLogger("zeh_spark.publisher")
+
+WORKERS = 8
+"""Threads that read feeds: what is in memory at a time is bounded by them and by what clients have not taken yet."""
+
+T = TypeVar("T")
+
+
+def create_app(feeds: Store | Mapping[str, Feed]) -> Starlette:
+    """An app that serves each feed at /<its name>: those of a store, or feeds of any kind by name.
+
+    `app.state.stop()` ends all long polls; call it when the server is about to stop.
+    """
+    publisher = Publisher(feeds)
+    app = Starlette(
+        routes=[Route("/{feed:path}", publisher.read, methods=["GET"])],
+        exception_handlers={
+            Problem: _problem,
+            UnknownFeedError: _unknown_feed,
+            StoreBusyError: _busy,
+            StoreError: _store_failed,
+            HTTPException: _http_error,
+        },
+    )
+    app.state.stop = publisher.stop
+    return app
+
+
+class Publisher:
+    """The shell around feeds: threads, waiting, streaming."""
+
+    def __init__(self, feeds: Store | Mapping[str, Feed]) -> None:
+        self._feeds = feeds
+        self._limiter = anyio.CapacityLimiter(WORKERS)
+        self._pulses: dict[str, Pulse] = {}
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        for pulse in self._pulses.values():
+            pulse.stop()
+
+    async def read(self, request: Request) -> Response:
+        name = request.path_params["feed"]
+        feed = await self._in_thread(partial(self._feed, name))
+        ask = parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
+        keep = request.method == "GET"
+        cursors = await self._in_thread(partial(starting_cursors, feed, ask, keep=keep))
+        blocks = await self._page(request, name, feed, ask, cursors)
+        pieces = body(blocks, ask.n, renderer(ask.headers))
+        headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+        if accepts_gzip(request.headers.get("accept-encoding", "")):
+            headers["Content-Encoding"] = "gzip"
+            pieces = gzipped(pieces)
+        return StreamingResponse(
+            self._stream(name, pieces if keep else iter(())),
+            headers=headers,
+            media_type=f"{wire.CONTENT_TYPE}; charset=utf-8",
+        )
+
+    async def _page(
+        self, request: Request, name: str, feed: Feed, ask: Ask, cursors: Mapping[int, str]
+    ) -> Iterator[Block]:
+        """The page, begun: what can be refused has been. Waits for events where the request says so."""
+        end = time.monotonic() + (ask.wait if ask.hint != 0 and request.method == "GET" else 0)
+        while True:
+            seen = await self._in_thread(feed.version) if ask.wait else None
+            before, rest = await self._in_thread(partial(begun, feed, cursors, ask))
+            left = end - time.monotonic()
+            if any(block.lines for block in before) or left <= 0 or self._stopped:
+                return chain(before, rest)
+            cursors = {**cursors, **{block.partition: block.cursor for block in before}}
+            pulse = self._pulse(name, feed)
+            if not await unless_gone(request, partial(pulse.changed, seen, left)):
+                return iter(())
+
+    async def _stream(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+        try:
+            while piece := await self._in_thread(partial(next, pieces, b"")):
+                yield piece
+        except Exception as exc:
+            log.error("the answer of feed %r is aborted: %s", name, exc)
+            raise
+
+    def _feed(self, name: str) -> Feed:
+        if isinstance(self._feeds, Mapping):
+            if name not in self._feeds:
+                raise UnknownFeedError(f"there is no feed {name!r} here")
+            return self._feeds[name]
+        return ChunkFeed(self._feeds, name)
+
+    def _pulse(self, name: str, feed: Feed) -> Pulse:
+        """One for a whole store, whose version all its feeds share."""
+        key = name if isinstance(self._feeds, Mapping) else ""
+        if key not in self._pulses:
+            self._pulses[key] = Pulse(partial(self._in_thread, feed.version))
+        return self._pulses[key]
+
+    def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        return anyio.to_thread.run_sync(call, limiter=self._limiter)
+
+
+def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
+    """The cursors that a request starts from, kept under its cursorset if it names one.
+
+    Special cursors are replaced by what they mean now: `_last` taken again after a wait, or on resuming, would skip events.
+    """
+    if ask.cursor_set is None:
+        return _resolved(feed, ask.cursors, ask.n) if ask.wait else ask.cursors
+    if not isinstance(feed, KeepsCursors):
+        raise problems.bad_request(
+            "cursorset-unsupported", "this feed keeps no cursors for readers"
+        )
+    if ask.resume:
+        return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n))
+    cursors = _resolved(feed, ask.cursors, ask.n)
+    if keep:
+        feed.save_cursors(ask.cursor_set, ask.n, cursors)
+    return cursors
+
+
+def begun(feed: Feed, cursors: Mapping[int, str], ask: Ask) -> tuple[list[Block], Iterator[Block]]:
+    """A page up to its first block with events, if it has one, and the rest of it."""
+    page = feed.page(cursors, ask.n, ask.hint)
+    before = []
+    for block in page:
+        before.append(block)
+        if block.lines:
+            break
+    return before, page
+
+
+def accepts_gzip(accepted: str) -> bool:
+    """Read an Accept-Encoding header (RFC 9110, 12.5.3)."""
+    weights = {}
+    for each in accepted.lower().split(","):
+        coding, _, parameter = each.partition(";")
+        weights[coding.strip()] = parameter.replace(" ", "")
+    weight = weights.get("gzip", weights.get("*"))
+    return weight is not None and weight.rstrip("0").rstrip(".") != "q="
+
+
+def gzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Each piece can be read as soon as it is there."""
+    compressor = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    for piece in pieces:
+        yield compressor.compress(piece) + compressor.flush(zlib.Z_SYNC_FLUSH)
+    yield compressor.flush()
+
+
+def _resolved(feed: Feed, cursors: Mapping[int, str], n: int) -> dict[int, str]:
+    return {block.partition: block.cursor for block in feed.page(cursors, n, 0)}
+
+
+def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(
+        msgspec.json.encode(problem.document()),
+        status_code=problem.status,
+        headers=headers,
+        media_type=problems.CONTENT_TYPE,
+    )
+
+
+async def _problem(_: Request, exc: Exception) -> Response:
+    assert isinstance(exc, Problem)
+    return _answer(exc)
+
+
+async def _unknown_feed(_: Request, exc: Exception) -> Response:
+    return _answer(Problem("unknown-feed", 404, str(exc)))
+
+
+async def _busy(_: Request, exc: Exception) -> Response:
+    return _answer(Problem("store-busy", 503, str(exc)), {"Retry-After": "1"})
+
+
+async def _store_failed(_: Request, exc: Exception) -> Response:
+    log.error("the store failed: %s", exc)
+    return _answer(Problem("store-failed", 500, "the publisher's store failed; its log says why"))
+
+
+async def _http_error(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    names = {404: "unknown-feed", 405: "method-not-allowed"}
+    detail = f"{request.method} {request.url.path}: {exc.detail}"
+    return _answer(
+        Problem(names.get(exc.status_code, "refused"), exc.status_code, detail), exc.headers
+    )
