@@ -1,6 +1,7 @@
 """What every test can use: one file of fixtures for each concern, and what this machine has.
 
-A part that is absent on a machine is named in the report's header, and the tests that need it skip with the same words.
+A part that is absent on a machine is named in the report's header, and the tests that need it skip
+with the same words.
 """
 
 import os

@@ -14,8 +14,9 @@ import pytest
 class Proxy:
     """Passes bytes on, until told otherwise.
 
-    `cut_after(n)`: each new connection breaks once n bytes came from the server. `deaf()`: takes connections and says nothing.
-    `stop()`: refuses connections, and breaks those that are open. `start()`: as it was at first, at the same port.
+    `cut_after(n)`: each new connection breaks once n bytes came from the server. `deaf()`: takes
+    connections and says nothing. `stop()`: refuses connections, and breaks those that are open.
+    `start()`: as it was at first, at the same port.
     """
 
     def __init__(self, server_port: int) -> None:

@@ -1,7 +1,9 @@
-"""A server that sends exactly the bytes a test scripts: every way in which an answer can end, and some that are wrong.
+"""A server that sends exactly the bytes a test scripts: every way in which an answer can end, and
+some that are wrong.
 
-    raw_server.script(short(body, missing=10), ok(body))        one answer for each request, in this order
-    raw_server.respond = lambda request: ok(feed[request.query["cursor0"]])       or by what was asked
+    raw_server.script(short(body, missing=10), ok(body))        one answer for each request, in this
+    order raw_server.respond = lambda request: ok(feed[request.query["cursor0"]])       or by what
+    was asked
 
 Connections stay open between answers, as in HTTP/1.1, unless an answer ends otherwise.
 """
@@ -30,7 +32,9 @@ _PATIENCE = 30
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sent. Header names are in lower case; `connection` counts TCP connections from 0."""
+    """What a client sent. Header names are in lower case; `connection` counts TCP connections from
+    0.
+    """
 
     method: str
     target: str
@@ -52,7 +56,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Pieces in order: bytes are sent, an event is waited for. Then the connection is kept, closed or reset."""
+    """Pieces in order: bytes are sent, an event is waited for. Then the connection is kept, closed
+    or reset.
+    """
 
     pieces: tuple[bytes | threading.Event, ...]
     end: Literal["keep", "close", "reset"] = "keep"
@@ -116,7 +122,9 @@ def chunked_cut(data: bytes, cut: int) -> Answer:
 
 
 def gzipped(body: bytes, cut: int = 0) -> Answer:
-    """Packed, and framed as it should be; `cut` bytes of the packed stream's end are left out before framing."""
+    """Packed, and framed as it should be; `cut` bytes of the packed stream's end are left out
+    before framing.
+    """
     packed = gzip.compress(body)
     return ok(packed[: len(packed) - cut], content_encoding="gzip")
 
@@ -128,7 +136,7 @@ def reset(body: bytes = b"", missing: int = 1) -> Answer:
 
 
 class RawServer:
-    """Answers on 127.0.0.1, at a port of its own. Keeps every request it got, in order of arrival."""
+    """Answers on 127.0.0.1, at a port of its own. Keeps every request, in order of arrival."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
@@ -235,7 +243,9 @@ class Authority:
     client_cert_file: str
     """Certificate and key of a client in one file."""
 
-    def server_context(self, *, host: str = "localhost", ask_client: bool = False) -> ssl.SSLContext:
+    def server_context(
+        self, *, host: str = "localhost", ask_client: bool = False
+    ) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.ca.issue_cert(host).configure_cert(context)
         if ask_client:
@@ -252,7 +262,9 @@ def raw_server() -> Iterator[RawServer]:
 
 @pytest.fixture
 def start_raw_server() -> Iterator[Callable[..., RawServer]]:
-    """Start as many as a test needs, with TLS or without: `start_raw_server(authority.server_context())`."""
+    """Start as many as a test needs, with TLS or without:
+    `start_raw_server(authority.server_context())`.
+    """
     with contextlib.ExitStack() as stack:
         yield lambda tls=None: stack.enter_context(contextlib.closing(RawServer(tls)))
 

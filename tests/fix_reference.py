@@ -1,6 +1,7 @@
 """The reference implementation of the protocol, `zeroeventhub` from PyPI, as server and as client.
 
-It lives in `.venv-reference`, because its pins do not fit ours; ZEH_REFERENCE_PYTHON names another Python that has it.
+It lives in `.venv-reference`, because its pins do not fit ours; ZEH_REFERENCE_PYTHON names another
+Python that has it.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def reference_server(
 
 @pytest.fixture
 def start_reference_server() -> Iterator[Callable[..., str]]:
-    """`start_reference_server(events=…, …)` gives the URL of a feed; skips where the reference is absent."""
+    """`start_reference_server(events=…, …)` gives the URL of a feed; skips where the reference is
+    absent.
+    """
     if reason := why_absent():
         pytest.skip(reason)
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,7 @@
 """One page read with the reference client, run by the Python of `.venv-reference`. Not a test.
 
-Usage: reference_client.py REQUEST, as JSON (see `fix_reference.reference_page`). Prints JSON: events, checkpoints, error.
+Usage: reference_client.py REQUEST, as JSON (see `fix_reference.reference_page`). Prints JSON:
+events, checkpoints, error.
 """
 
 import asyncio
@@ -18,7 +19,9 @@ async def main():
     cursors = [zeroeventhub.Cursor(int(each), at) for each, at in request["cursors"].items()]
     async with httpx.AsyncClient(timeout=request["timeout"]) as http:
         client = zeroeventhub.Client(request["url"], request["partition_count"], http)
-        async for line in client.fetch_events(cursors, request["page_size_hint"], request["headers"]):
+        async for line in client.fetch_events(
+            cursors, request["page_size_hint"], request["headers"]
+        ):
             if isinstance(line, zeroeventhub.Cursor):
                 page["checkpoints"].append([line.partition_id, line.cursor])
             else:

@@ -1,6 +1,8 @@
-"""A feed of the reference implementation, run by the Python of `.venv-reference`, which has it. Not a test.
+"""A feed of the reference implementation, run by the Python of `.venv-reference`, which has it. Not
+a test.
 
-Usage: reference_server.py SETTINGS, as JSON (see `fix_reference.ReferenceServer`). It serves the socket that it was given.
+Usage: reference_server.py SETTINGS, as JSON (see `fix_reference.ReferenceServer`). It serves the
+socket that it was given.
 """
 
 import json
@@ -16,7 +18,9 @@ app = FastAPI()
 
 
 class Reader:
-    """Events {"id": 0}, {"id": 1}, … in each partition; a cursor is the id of the last event before it."""
+    """Events {"id": 0}, {"id": 1}, … in each partition; a cursor is the id of the last event before
+    it.
+    """
 
     failures_left = settings["failures"]
 

@@ -1,6 +1,7 @@
 """ZeroEventHub feeds for Apache Spark.
 
-Spark's side is imported on first use, so that the publisher and the command line run without PySpark.
+Spark's side is imported on first use, so that the publisher and the command line run without
+PySpark.
 """
 
 from __future__ import annotations

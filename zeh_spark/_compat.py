@@ -1,4 +1,6 @@
-"""Where Spark 4.0 to 4.3 differ, and nothing else. Features are looked for, not versions [platforms backport]."""
+"""Where Spark 4.0 to 4.3 differ, and nothing else. Features are looked for, not versions [platforms
+backport].
+"""
 
 from __future__ import annotations
 

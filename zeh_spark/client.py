@@ -1,9 +1,12 @@
-"""The HTTP side of reading a feed: one request for one partition, read as it arrives, repeated until it was whole.
+"""The HTTP side of reading a feed: one request for one partition, read as it arrives, repeated
+until it was whole.
 
-Rule for editors: the end of a body counts only if its framing proves it (Content-Length, last chunk, gzip's end). What was cut
-is asked for again from the last checkpoint; nothing behind a checkpoint that did not arrive is ever handed out.
+Rule for editors: the end of a body counts only if its framing proves it (Content-Length, last
+chunk, gzip's end). What was cut is asked for again from the last checkpoint; nothing behind a
+checkpoint that did not arrive is ever handed out.
 
-Runs in threads of the driver (stream) and in tasks (batch). A client may be shared between threads: each has its own session.
+Runs in threads of the driver (stream) and in tasks (batch). A client may be shared between threads:
+each has its own session.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ _MAX_HINT_FACTOR = 64
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What is asked for: the page of one partition behind a cursor (spec "Parameters"). `wait` in seconds, 0 for none."""
+    """What is asked for: the page of one partition behind a cursor (spec "Parameters"). `wait` in
+    seconds, 0 for none.
+    """
 
     partition: int
     cursor: str
@@ -103,7 +108,7 @@ class _NoProgressError(Exception):
 
 @dataclass(slots=True)
 class _Patience:
-    """How long one difficulty may last: starts with its first failure, ends with the next progress."""
+    """How long one difficulty may last: from its first failure to the next progress."""
 
     timeout: float
     clock: Callable[[], float] = time.monotonic
@@ -129,7 +134,9 @@ class _Patience:
 
 
 def backoff(attempt: int, jitter: float) -> float:
-    """Seconds before try number `attempt` + 1: doubling from 0.2 to at most 10, of which half is chance."""
+    """Seconds before try number `attempt` + 1: doubling from 0.2 to at most 10, of which half is
+    chance.
+    """
     return float(min(10.0, 0.1 * 2 ** min(attempt, 10))) * (0.5 + jitter / 2)
 
 
@@ -151,14 +158,17 @@ class FeedClient:
         self._token = _read_token(options.token_file) if options.token_file else options.token
 
     def page(self, request: PageRequest, hold: Callable[[int], object] = lambda size: None) -> Page:
-        """`hold` is called before each read, with the bytes that wait for a checkpoint; it may block."""
+        """`hold` is called before each read, with the bytes that wait for a checkpoint; it may
+        block.
+        """
         return Page(self, request, hold)
 
     def patience(self) -> _Patience:
         return _Patience(self._options.retry_timeout)
 
     def partition_count(self) -> int:
-        """Ask without parameters; a publisher may tell its partition count in the 400 that it answers (RFC 9457).
+        """Ask without parameters; a publisher may tell its partition count in the 400 that it
+        answers (RFC 9457).
 
         Raises OptionError naming `partitionCount` where it does not.
         """
@@ -177,7 +187,8 @@ class FeedClient:
             if type(count) is int and count > 0:
                 return count
             raise OptionError(
-                f"option 'partitionCount' is missing, and the publisher of {self.url} does not tell it: give the "
+                f"option 'partitionCount' is missing, and the publisher of {self.url} does not "
+                f"tell it: give the "
                 f"number of partitions that its documentation names",
                 option="partitionCount",
             )
@@ -187,7 +198,9 @@ class FeedClient:
         return _Body(self._get(query), self.url)
 
     def _get(self, query: str) -> requests.Response:
-        """Follow redirects, credentials for the feed's own origin only; a token file is read again after a 401."""
+        """Follow redirects, credentials for the feed's own origin only; a token file is read again
+        after a 401.
+        """
         url = _with_query(self.url.full, query)
         refreshed = False
         for _ in range(_MAX_REDIRECTS):
@@ -255,8 +268,9 @@ class FeedClient:
 class Page:
     """A page of one partition, as an iterable of intervals that goes on through interruptions.
 
-    After the iteration: `cursor` is the last checkpoint (the request's, if none came), `events` tells whether the last answer
-    brought any, `complete` whether its end was proven, `tail` the event lines that no checkpoint closed.
+    After the iteration: `cursor` is the last checkpoint (the request's, if none came), `events`
+    tells whether the last answer brought any, `complete` whether its end was proven, `tail` the
+    event lines that no checkpoint closed.
     """
 
     client: FeedClient
@@ -269,7 +283,9 @@ class Page:
     statistics: Statistics = field(default_factory=Statistics)
 
     def __iter__(self) -> Iterator[wire.Interval]:
-        """Raises PublisherError for final answers, UnavailableError after `retryTimeout` without progress."""
+        """Raises PublisherError for final answers, UnavailableError after `retryTimeout` without
+        progress.
+        """
         self.cursor = self.request.cursor
         patience = self.client.patience()
         request = self.request
@@ -319,8 +335,10 @@ class Page:
     def _check_size(self, scanner: wire.PageScanner) -> None:
         if scanner.held_bytes > self.client.max_interval:
             raise PublisherError(
-                f"partition {scanner.partition}, cursor {self.cursor!r}: {scanner.held_bytes} bytes came without a "
-                f"checkpoint, more than 4 × maxBytesPerTrigger; raise 'maxBytesPerTrigger', or ask the publisher's "
+                f"partition {scanner.partition}, cursor {self.cursor!r}: {scanner.held_bytes} "
+                f"bytes came without a "
+                f"checkpoint, more than 4 × maxBytesPerTrigger; raise 'maxBytesPerTrigger', or ask "
+                f"the publisher's "
                 f"owner for checkpoints at shorter distances",
                 partition=scanner.partition,
                 cursor=self.cursor,
@@ -332,8 +350,10 @@ class Page:
         if hint <= self.request.page_size_hint * _MAX_HINT_FACTOR:
             return replace(request, page_size_hint=hint, wait=0)
         raise PublisherError(
-            f"partition {request.partition}: behind cursor {self.cursor!r} the publisher sends events but no checkpoint "
-            f"that moves on (asked for up to {request.page_size_hint} events): nothing can be delivered exactly once; "
+            f"partition {request.partition}: behind cursor {self.cursor!r} the publisher sends "
+            f"events but no checkpoint "
+            f"that moves on (asked for up to {request.page_size_hint} events): nothing can be "
+            f"delivered exactly once; "
             f"raise 'pageSizeHint', or tell the publisher's owner",
             partition=request.partition,
             cursor=self.cursor,
@@ -348,7 +368,9 @@ def _closed(scanner: wire.PageScanner) -> list[wire.Interval]:
 
 
 class _Body:
-    """The bytes of an answer's body. `proven` tells, at its end, whether the framing shows that nothing is missing."""
+    """The bytes of an answer's body. `proven` tells, at its end, whether the framing shows that
+    nothing is missing.
+    """
 
     def __init__(self, response: requests.Response, url: FeedUrl) -> None:
         self._response = response
@@ -382,7 +404,9 @@ class _Body:
 
 
 def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
-    """Unpack gzip, one member behind the other; the last one must have ended [libraries take a cut stream for whole]."""
+    """Unpack gzip, one member behind the other; the last one must have ended [libraries take a cut
+    stream for whole].
+    """
     unpack = zlib.decompressobj(31)
     started = False
     for piece in pieces:
@@ -394,7 +418,7 @@ def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
                 data = unpack.decompress(piece, 4 * _READ_SIZE)
             except zlib.error as exc:
                 raise _TransientError(UnavailableError(f"{url}: broken gzip ({exc})")) from exc
-            piece = unpack.unconsumed_tail or unpack.unused_data  # noqa: PLW2901
+            piece = unpack.unconsumed_tail or unpack.unused_data
             if data:
                 yield data
     if started and not unpack.eof:
@@ -436,13 +460,15 @@ def _network_failure(exc: Exception, url: FeedUrl) -> Exception:
     reason = _innermost(exc)
     if isinstance(reason, ssl.SSLCertVerificationError) or "WRONG_VERSION_NUMBER" in str(reason):
         return PublisherError(
-            f"{url}: TLS: {reason}; check 'caFile', the host name, and whether the address should begin with http:"
+            f"{url}: TLS: {reason}; check 'caFile', the host name, and whether the address should "
+            f"begin with http:"
         )
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
         return PublisherError(f"{url}: a redirect leads to an invalid address")
     return _TransientError(
         UnavailableError(
-            f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: {reason}); the query "
+            f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: "
+            f"{reason}); the query "
             f"can be started again once it does; 'retryTimeout' says how long to try"
         )
     )
@@ -460,7 +486,9 @@ def _innermost(exc: BaseException) -> BaseException:
 
 
 def _check_status(response: requests.Response, url: FeedUrl) -> None:
-    """Tell answers that are final from those that may change; 4xx and 5xx carry the body's beginning."""
+    """Tell answers that are final from those that may change; 4xx and 5xx carry the body's
+    beginning.
+    """
     status = response.status_code
     if 200 <= status < 300:
         if (
@@ -470,7 +498,8 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
         ):
             response.close()
             raise PublisherError(
-                f"{url} answered with an HTML page instead of a feed: a login page, or a wrong address?",
+                f"{url} answered with an HTML page instead of a feed: a login page, or a wrong "
+                f"address?",
                 status=status,
             )
         return

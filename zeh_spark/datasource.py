@@ -1,8 +1,8 @@
 """`format("zeroeventhub")`: the door through which Spark comes in.
 
-Rule for editors: options are checked when the DataSource is made, so that a mistake shows at `.load()`;
-what needs the schema waits for the reader's first call [an exception in `streamReader` itself reaches the
-user behind an unrelated UnboundLocalError of Spark's].
+Rule for editors: options are checked when the DataSource is made, so that a mistake shows at
+`.load()`; what needs the schema waits for the reader's first call [an exception in `streamReader`
+itself reaches the user behind an unrelated UnboundLocalError of Spark's].
 """
 
 from __future__ import annotations
@@ -67,15 +67,18 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
     for field in schema.fields:
         if field.name not in known or field.dataType != known[field.name] or not field.nullable:
             return OptionError(
-                f"the schema's column {field.simpleString()!r} is not one of this source's; it gives "
-                f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}; read "
+                f"the schema's column {field.simpleString()!r} is not one of this source's; it "
+                f"gives "
+                f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}; "
+                f"read "
                 f"with these and give the schema of 'data' to zeh_spark.parsed(df, schema)",
                 option="schema",
             )
     permissive = options.mode == "PERMISSIVE"
     if permissive and corrupt not in schema.fieldNames():
         return OptionError(
-            f"mode=PERMISSIVE needs the column {corrupt!r} STRING in the schema, or bad lines would "
+            f"mode=PERMISSIVE needs the column {corrupt!r} STRING in the schema, or bad lines "
+            f"would "
             f"vanish",
             option="mode",
         )
@@ -85,8 +88,8 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
 def register(spark: SparkSession, *, by_value: bool = False) -> None:
     """Make the format known to a session in which Spark does not find it by itself.
 
-    `by_value` sends the package's code along with each task, for clusters whose nodes do not have it installed (they
-    need its dependencies all the same).
+    `by_value` sends the package's code along with each task, for clusters whose nodes do not have
+    it installed (they need its dependencies all the same).
     """
     if by_value:
         from pyspark import cloudpickle

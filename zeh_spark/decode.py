@@ -1,10 +1,11 @@
 """Event lines to Arrow record batches, on executors.
 
-Rule for editors: columns at a time, never a Python object per cell that Arrow could hold. A block that is in any way unusual is
-decoded again line by line, which knows the reasons; the usual block pays nothing for that.
+Rule for editors: columns at a time, never a Python object per cell that Arrow could hold. A block
+that is in any way unusual is decoded again line by line, which knows the reasons; the usual block
+pays nothing for that.
 
-Blocks of about 1 MiB with garbage collection held off: 623k events/s a core against 510k for whole segments [a block's objects fit
-the cache, and collecting would walk them again and again].
+Blocks of about 1 MiB with garbage collection held off: 623k events/s a core against 510k for whole
+segments [a block's objects fit the cache, and collecting would walk them again and again].
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """What a query wants from the lines: its columns in order, and what to do with lines that are no events.
+    """What a query wants from the lines: its columns in order, and what to do with lines that are
+    no events.
 
-    `columns` are names out of partition, headers, data and `corrupt`, the corrupt-record column. `permissive` puts bad lines
-    there; else the first bad line raises MalformedLineError. Travels to executors.
+    `columns` are names out of partition, headers, data and `corrupt`, the corrupt-record column.
+    `permissive` puts bad lines there; else the first bad line raises MalformedLineError. Travels to
+    executors.
     """
 
     columns: tuple[str, ...]

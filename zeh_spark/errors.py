@@ -2,18 +2,17 @@
 
     ZeroEventHubError
     ├── OptionError            fix the option that it names, then build the query again
-    ├── PublisherError         the feed's owner has to act: it broke the protocol or refused the request
-    │   ├── MalformedLineError     a line that is neither an event nor a checkpoint
-    │   ├── AccessError            401 or 403: credentials
-    │   └── CursorGoneError        410: the publisher no longer has what follows the cursor
-    ├── UnavailableError       nothing is lost: start the query again once the publisher answers
-    ├── CheckpointError        Spark's checkpoint belongs to another feed, partition count or format
-    ├── ReplayError            a batch cannot be delivered again as it was
-    ├── StagingError           `stagingLocation` cannot be written or read
-    └── StoreError             the publisher's own store, feed name or input
+    ├── PublisherError         the feed's owner has to act: it broke the protocol or refused the
+    request │   ├── MalformedLineError     a line that is neither an event nor a checkpoint │   ├──
+    AccessError            401 or 403: credentials │   └── CursorGoneError        410: the publisher
+    no longer has what follows the cursor ├── UnavailableError       nothing is lost: start the
+    query again once the publisher answers ├── CheckpointError        Spark's checkpoint belongs to
+    another feed, partition count or format ├── ReplayError            a batch cannot be delivered
+    again as it was ├── StagingError           `stagingLocation` cannot be written or read └──
+    StoreError             the publisher's own store, feed name or input
 
-Facts are attributes, the message is for people: the value, the place and the remedy. Errors pickle, because Spark carries
-them between processes. Messages never contain a secret or a URL's query.
+Facts are attributes, the message is for people: the value, the place and the remedy. Errors pickle,
+because Spark carries them between processes. Messages never contain a secret or a URL's query.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ class OptionError(ZeroEventHubError, ValueError):
 class PublisherError(ZeroEventHubError):
     """The publisher's answer is final and cannot be used; asking again brings the same.
 
-    `status` is the HTTP status (None where the body is at fault), `body` the beginning of the answer's text.
+    `status` is the HTTP status (None where the body is at fault), `body` the beginning of the
+    answer's text.
     """
 
     def __init__(
@@ -114,14 +114,16 @@ class StagingError(ZeroEventHubError):
 
 
 class StoreError(ZeroEventHubError):
-    """The publisher's store refuses: no such feed, a name twice, input that cannot become events."""
+    """The publisher's store refuses: no such feed, a name twice, input that is no events."""
 
 
 @contextmanager
 def at_spark_border() -> Iterator[None]:
-    """Let errors leave for Spark with one frame of ours, so that their message is the last line a user reads.
+    """Let errors leave for Spark with one frame of ours, so that their message is the last line a
+    user reads.
 
-    Spark prints a Python traceback into its own error. The full one, with its cause, goes to the log.
+    Spark prints a Python traceback into its own error. The full one, with its cause, goes to the
+    log.
     """
     try:
         yield

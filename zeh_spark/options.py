@@ -1,9 +1,11 @@
 """The options of the source: one declaration each, with its default as a user would write it.
 
-Rule for editors: a new option is a field below and a row in the README's table (a test compares them). Whatever holds a secret has
-`token`, `secret` or `password` in its name, because Spark hides such options in plans, and `repr=False` here.
+Rule for editors: a new option is a field below and a row in the README's table (a test compares
+them). Whatever holds a secret has `token`, `secret` or `password` in its name, because Spark hides
+such options in plans, and `repr=False` here.
 
-Parsing touches neither network nor files. It runs wherever a DataSource is made: driver and planner.
+Parsing touches neither network nor files. It runs wherever a DataSource is made: driver and
+planner.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from zeh_spark.errors import OptionError
 Cursors = Literal["first", "last"] | dict[int, str]
 
 HEADER_PREFIX = "http.header."
-SECRET_HEADER_PREFIX = "http.secret.header."  # noqa: S105 - an option's name
+SECRET_HEADER_PREFIX = "http.secret.header."
 _CREDENTIAL_HEADERS = {"authorization", "cookie", "proxy-authorization"}
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -60,7 +62,8 @@ def parse_url(text: str) -> FeedUrl:
         raise ValueError("must be the feed's whole address, like https://orders.example/feed/v1")
     if "@" in parts.netloc:
         raise ValueError(
-            f"must not hold a user name or password, because Spark shows it in plans; use 'token', or "
+            f"must not hold a user name or password, because Spark shows it in plans; use 'token', "
+            f"or "
             f"'{SECRET_HEADER_PREFIX}Authorization'"
         )
     return FeedUrl(parts._replace(fragment="").geturl())
@@ -114,7 +117,10 @@ def parse_cursors(text: str) -> Cursors:
     """`first`, `last`, or JSON with a cursor for every partition: {"0": "…", "1": "_first"}."""
     if text.lower() in {"first", "last"}:
         return "first" if text.lower() == "first" else "last"
-    complaint = 'must be first, last, or JSON with a cursor for every partition, like {"0": "1024", "1": "_first"}'
+    complaint = (
+        "must be first, last, or JSON with a cursor for every partition, "
+        'like {"0": "1024", "1": "_first"}'
+    )
     try:
         given = json.loads(text)
         cursors = {int(partition): cursor for partition, cursor in given.items()}
@@ -122,7 +128,8 @@ def parse_cursors(text: str) -> Cursors:
         raise ValueError(complaint) from None
     if len(cursors) != len(given) or sorted(cursors) != list(range(len(cursors))) or not cursors:
         raise ValueError(
-            f"{complaint}; partitions given: {sorted(cursors)}, needed: every one from 0 without a gap"
+            f"{complaint}; partitions given: {sorted(cursors)}, needed: every one from 0 without a "
+            f"gap"
         )
     if not all(isinstance(cursor, str) and cursor for cursor in cursors.values()):
         raise ValueError(f"{complaint}; each cursor must be a string that is not empty")
@@ -144,7 +151,9 @@ def parse_headers(text: str) -> tuple[str, ...]:
 
 
 def parse_staging(text: str) -> str:
-    """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what they mean."""
+    """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what
+    they mean.
+    """
     location = re.sub(r"^s3a:", "s3:", re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)).rstrip("/")
     scheme = re.match(r"^([a-z][a-z0-9+]*):", location)
     if not location.startswith("/") and (
@@ -165,7 +174,9 @@ def _option(
     query: str = "both",
     repr: bool = True,
 ) -> Any:
-    """Declare an option. `default` is text, None where it has none; `query` says which queries use it."""
+    """Declare an option. `default` is text, None where it has none; `query` says which queries use
+    it.
+    """
     about = {"parse": parse, "default": default, "meaning": meaning, "query": query}
     value = dataclasses.MISSING if default is None else parse(default)
     if default is None and meaning.startswith("**required**"):
@@ -319,7 +330,8 @@ class SourceOptions(ClientOptions):
         ):
             if isinstance(cursors, dict) and len(cursors) != partition_count:
                 raise OptionError(
-                    f"option {name!r} has cursors for {len(cursors)} partitions, but the feed {self.url} has "
+                    f"option {name!r} has cursors for {len(cursors)} partitions, but the feed "
+                    f"{self.url} has "
                     f"{partition_count}: give one for each of 0 to {partition_count - 1} "
                     f"('_first' for a partition's beginning)",
                     option=name,
@@ -386,7 +398,8 @@ def _http_header(key: str, value: str) -> tuple[str, str]:
         raise OptionError(f"option {key!r} is not a valid HTTP header name and value", option=key)
     if name in _CREDENTIAL_HEADERS and not secret:
         raise OptionError(
-            f"option {key!r}: Spark would show its value in plans; use 'token', or '{SECRET_HEADER_PREFIX}{name}'",
+            f"option {key!r}: Spark would show its value in plans; use 'token', or "
+            f"'{SECRET_HEADER_PREFIX}{name}'",
             option=key,
         )
     return name, value
@@ -427,7 +440,8 @@ def _check(options: ClientOptions) -> None:
 def _check_source(options: SourceOptions) -> None:
     if options.wait and options.read_timeout <= options.wait:
         raise OptionError(
-            f"option 'readTimeout' ({options.read_timeout:g} s) must be more than 'wait' ({options.wait:g} s): "
+            f"option 'readTimeout' ({options.read_timeout:g} s) must be more than 'wait' "
+            f"({options.wait:g} s): "
             f"a publisher may stay silent that long",
             option="readTimeout",
         )

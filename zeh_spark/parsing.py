@@ -5,6 +5,8 @@ Runs on the driver; builds expressions only.
 
 from __future__ import annotations
 
+from typing import cast
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
@@ -15,9 +17,9 @@ from zeh_spark.errors import OptionError
 def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) -> DataFrame:
     """The frame with `data` parsed by `schema`: DDL text or a type.
 
-    The fields of a struct take the place of `data` as columns; any other type (`VARIANT`, `ARRAY<…>`)
-    stays in the column `data`. An event that does not fit stops the query; with `corrupt`, the name of
-    a column to add, its text goes there and its fields are NULL.
+    The fields of a struct take the place of `data` as columns; any other type (`VARIANT`,
+    `ARRAY<…>`) stays in the column `data`. An event that does not fit stops the query; with
+    `corrupt`, the name of a column to add, its text goes there and its fields are NULL.
 
     Raises OptionError where a field has the name of another column of the frame.
     """
@@ -30,7 +32,7 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
     if corrupt:
         struct = _with_corrupt(schema, corrupt)
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
-    value = F.from_json("data", struct, mode)
+    value = F.from_json("data", cast("StructType", struct), mode)
     if not isinstance(struct, StructType):
         return df.withColumn("data", value)
     _check_names(df, struct)
@@ -66,7 +68,8 @@ def _check_names(df: DataFrame, struct: StructType) -> None:
     for name in struct.fieldNames():
         if name.lower() in taken:
             raise OptionError(
-                f"the schema's field {name!r} has the name of a column of the frame; rename that column "
+                f"the schema's field {name!r} has the name of a column of the frame; rename that "
+                f"column "
                 f"first: df.withColumnRenamed({name!r}, …)",
                 option="schema",
             )

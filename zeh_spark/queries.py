@@ -1,8 +1,9 @@
 """Watching running queries, and draining them where Spark cannot.
 
-Spark gives Python sources no channel for metrics, so the numbers are in the offsets (events and bytes of
-each batch) and, from Spark 4.2, in what the source reports as its latest offset (pages, retries, ignored
-lines, time spent fetching, events ready). `ProgressListener` turns them back into numbers.
+Spark gives Python sources no channel for metrics, so the numbers are in the offsets (events and
+bytes of each batch) and, from Spark 4.2, in what the source reports as its latest offset (pages,
+retries, ignored lines, time spent fetching, events ready). `ProgressListener` turns them back into
+numbers.
 
 Runs on the driver.
 """
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FeedProgress:
-    """One batch of one feed. Totals (`pages` to `fetch_seconds`) count from the query's start; None before Spark 4.2."""
+    """One batch of one feed. Totals (`pages` to `fetch_seconds`) count from the query's start; None
+    before Spark 4.2.
+    """
 
     feed: str
     batch_id: int
@@ -102,8 +105,8 @@ def _document(offset: Any) -> dict[str, Any]:
 class ProgressListener(StreamingQueryListener):
     """Keeps the newest `FeedProgress` of each feed in `latest` and calls `report` with each.
 
-    `spark.streams.addListener(ProgressListener(live=True))` shows a line that is written over in place,
-    in a terminal or a notebook.
+    `spark.streams.addListener(ProgressListener(live=True))` shows a line that is written over in
+    place, in a terminal or a notebook.
     """
 
     def __init__(
@@ -156,9 +159,9 @@ def _live_line() -> Callable[[str | None], None]:
 def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) -> int:
     """Run a query of one batch a run until the feed gives nothing new; returns the number of runs.
 
-    For Spark 4.0 and 4.1, where the trigger AvailableNow makes a single batch. `start` starts the query
-    with that trigger and the same checkpointLocation each time. Raises what the query raises, and
-    ZeroEventHubError after `timeout` seconds.
+    For Spark 4.0 and 4.1, where the trigger AvailableNow makes a single batch. `start` starts the
+    query with that trigger and the same checkpointLocation each time. Raises what the query raises,
+    and ZeroEventHubError after `timeout` seconds.
     """
     began = time.monotonic()
     runs = 0

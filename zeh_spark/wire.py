@@ -2,18 +2,22 @@
 
 Pure: no socket, clock, Spark or SQL. Runs everywhere: driver, executors, publisher.
 
-Rule for editors: bytes in, values out, one error type whatever the bytes (`MalformedLineError`). Lines end at b"\\n" and nowhere
-else [U+2028, U+0085, form feed are legal inside a JSON string]. What a line is, in this order (spec "Response", and what real
-publishers send):
+Rule for editors: bytes in, values out, one error type whatever the bytes (`MalformedLineError`).
+Lines end at b"\\n" and nowhere else [U+2028, U+0085, form feed are legal inside a JSON string].
+What a line is, in this order (spec "Response", and what real publishers send):
 
 1. whitespace only: nothing;
-2. `cursor` is a non-empty string or an integer: a checkpoint, also when `data` is beside it [as in every reference client];
+2. `cursor` is a non-empty string or an integer: a checkpoint, also when `data` is beside it [as in
+   every reference client];
 3. `data` is there, whatever its value: an event;
-4. nothing but `partition` and perhaps `headers`: an event without data [a Go publisher omits empty data];
-5. any other JSON object: unknown, left out and counted [later versions of the protocol may add lines];
+4. nothing but `partition` and perhaps `headers`: an event without data [a Go publisher omits empty
+   data];
+5. any other JSON object: unknown, left out and counted [later versions of the protocol may add
+   lines];
 6. anything else: malformed.
 
-Envelope keys written with JSON escapes are not recognised [finding them would mean to parse every event on the driver].
+Envelope keys written with JSON escapes are not recognised [finding them would mean to parse every
+event on the driver].
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
 import msgspec
 import xxhash
 from msgspec import UNSET, Raw, UnsetType
@@ -33,7 +38,9 @@ ALL_HEADERS = "_all"
 CONTENT_TYPE = "application/x-ndjson"
 
 MAX_LINE = 65_535
-"""Bytes of the longest line, without its newline: the Go client reads no further and does not say so."""
+"""Bytes of the longest line, without its newline: the Go client reads no further and does not say
+so.
+"""
 
 RESERVED_HEADER = "zeh-"
 """Header names that begin so are the publisher's own stamps; writers drop them."""
@@ -55,7 +62,9 @@ _NOT_JSON_NUMBER = re.compile(rb"(?<=[:,\[{\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 
 
 class Event(msgspec.Struct, gc=False):
-    """The envelope of an event; `data` stays as the bytes it came in, UNSET where the publisher left it out."""
+    """The envelope of an event; `data` stays as the bytes it came in, UNSET where the publisher
+    left it out.
+    """
 
     partition: int | UnsetType | None = UNSET
     headers: dict[str, str | None] | UnsetType | None = UNSET
@@ -72,7 +81,8 @@ _decode_json = msgspec.json.Decoder(Raw).decode
 class Interval:
     """The events of one partition up to a checkpoint: the smallest thing that can be delivered.
 
-    `lines`: event lines only, each ended by one b"\\n"; `events`: how many; `cursor`: the checkpoint behind them.
+    `lines`: event lines only, each ended by one b"\\n"; `events`: how many; `cursor`: the
+    checkpoint behind them.
     """
 
     lines: bytes
@@ -83,8 +93,8 @@ class Interval:
 class PageScanner:
     """Cuts the body of one answer into intervals, as its bytes arrive.
 
-    It looks for checkpoints by searching bytes and parses only the lines that may be one; events are counted, not parsed.
-    The same bytes give the same intervals however the network cut them.
+    It looks for checkpoints by searching bytes and parses only the lines that may be one; events
+    are counted, not parsed. The same bytes give the same intervals however the network cut them.
     """
 
     def __init__(self, partition: int) -> None:
@@ -118,7 +128,8 @@ class PageScanner:
         return self._scan(block)
 
     def close(self) -> list[Interval]:
-        """The body ended as its framing promised. A last line that is not JSON is a publisher's cry for help.
+        """The body ended as its framing promised. A last line that is not JSON is a publisher's cry
+        for help.
 
         Raises PublisherError for such a line; intervals handed out before stand.
         """
@@ -138,7 +149,8 @@ class PageScanner:
             _decode_object(line.removeprefix(_BOM))
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             raise PublisherError(
-                f"partition {self.partition}: the publisher ended its answer with a line that is not JSON, "
+                f"partition {self.partition}: the publisher ended its answer with a line that is "
+                f"not JSON, "
                 f"which is how it reports an error after the answer has begun: {excerpt(line)}",
                 partition=self.partition,
                 body=excerpt(line),
@@ -194,9 +206,11 @@ class PageScanner:
 
 
 def checkpoint_cursor(line: bytes, asked: int) -> str | None:
-    """The cursor of a checkpoint line; None for any other line, malformed ones included [executors name those].
+    """The cursor of a checkpoint line; None for any other line, malformed ones included [executors
+    name those].
 
-    Raises PublisherError for a cursor that is neither string nor integer, or of a partition that was not asked for.
+    Raises PublisherError for a cursor that is neither string nor integer, or of a partition that
+    was not asked for.
     """
     try:
         fields = _decode_object(line)
@@ -214,7 +228,8 @@ def checkpoint_cursor(line: bytes, asked: int) -> str | None:
     check_partition(fields.get("partition", b"null"), asked, line)
     if cursor == LAST:
         raise MalformedLineError(
-            f"partition {asked}: the publisher sent the special cursor {LAST!r} as a checkpoint; going on from it "
+            f"partition {asked}: the publisher sent the special cursor {LAST!r} as a checkpoint; "
+            f"going on from it "
             f"would skip events",
             partition=asked,
             body=excerpt(line),
@@ -223,12 +238,15 @@ def checkpoint_cursor(line: bytes, asked: int) -> str | None:
 
 
 def check_partition(value: bytes | Raw | int | UnsetType | None, asked: int, line: bytes) -> None:
-    """Refuse a line of another partition; a line that names none belongs to the one that was asked for."""
+    """Refuse a line of another partition; a line that names none belongs to the one that was asked
+    for.
+    """
     partition = msgspec.json.decode(value) if isinstance(value, bytes | Raw) else value
     if partition is None or partition is UNSET or (partition == asked and type(partition) is int):
         return
     raise PublisherError(
-        f"partition {asked}: the publisher sent a line of partition {partition!r}, which was not asked for: "
+        f"partition {asked}: the publisher sent a line of partition {partition!r}, which was not "
+        f"asked for: "
         f"{excerpt(line)}",
         partition=asked,
         body=excerpt(line),
@@ -255,7 +273,8 @@ def parse_event(line: bytes, asked: int) -> Event | None:
             bytes(parsed.data).decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise MalformedLineError(
-            f"partition {asked}: a line of the feed is not an event: {why_not(line, exc)}: {excerpt(line)}",
+            f"partition {asked}: a line of the feed is not an event: {why_not(line, exc)}: "
+            f"{excerpt(line)}",
             partition=asked,
             body=excerpt(line),
         ) from None
@@ -269,7 +288,8 @@ def why_not(line: bytes, error: Exception) -> str:
     """Say in words why a line could not be parsed."""
     if number := _NOT_JSON_NUMBER.search(line):
         return (
-            f"{number[0].decode()} is not JSON (RFC 8259); the publisher has to send null or a string instead, "
+            f"{number[0].decode()} is not JSON (RFC 8259); the publisher has to send null or a "
+            f"string instead, "
             f"in Python with json.dumps(…, allow_nan=False)"
         )
     if isinstance(error, RecursionError):
@@ -286,7 +306,8 @@ def excerpt(line: bytes, length: int = 200) -> str:
 
 
 def validated_json(text: bytes) -> bytes:
-    """JSON text as it can stand in a line: newlines between tokens become spaces, nothing else changes.
+    """JSON text as it can stand in a line: newlines between tokens become spaces, nothing else
+    changes.
 
     Raises ValueError with the reason.
     """
@@ -299,7 +320,9 @@ def validated_json(text: bytes) -> bytes:
 
 
 def event_line(partition: int, headers: Mapping[str, str], data: bytes) -> bytes:
-    """An event as it is stored and served: headers always present, their names sorted, no newline at the end."""
+    """An event as it is stored and served: headers always present, their names sorted, no newline
+    at the end.
+    """
     rendered = msgspec.json.encode(headers, order="sorted") if headers else b"{}"
     return b'{"partition":%d,"headers":%b,"data":%b}' % (partition, rendered, data)
 
@@ -309,7 +332,9 @@ def checkpoint_line(partition: int, cursor: str) -> bytes:
 
 
 def digest(blocks: Iterable[bytes]) -> str:
-    """What tells whether the same events came again: xxh3-128 over event lines in order, as 32 hex digits."""
+    """What tells whether the same events came again: xxh3-128 over event lines in order, as 32 hex
+    digits.
+    """
     hasher = xxhash.xxh3_128()
     for block in blocks:
         hasher.update(block)

@@ -208,7 +208,7 @@ def in_order(
 
 
 def complete_up_to(found: Iterable[Chunk], limit: int, head: int) -> int:
-    """The g up to which chunks in order of g, at most `limit` of each partition, are all there are."""
+    """The g up to which chunks, at most `limit` of each partition, are all there are."""
     counts: dict[int, int] = {}
     for each in found:
         counts[each.partition] = counts.get(each.partition, 0) + 1

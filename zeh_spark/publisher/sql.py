@@ -356,7 +356,7 @@ def _groups(staging: Iterable[StagedChunk]) -> Iterator[list[StagedChunk]]:
 
 @contextmanager
 def _database_errors() -> Iterator[None]:
-    """The database's errors in our words. Constraint violations pass: callers know what they mean."""
+    """The database's errors in our words. Constraint violations pass: callers know them."""
     try:
         yield
     except IntegrityError:

@@ -117,7 +117,7 @@ def _prepare(read: Engine, write: Engine) -> None:
 
 
 class _Watch:
-    """Notices commits of every connection, in any process: `data_version` of one that never writes."""
+    """Notices commits of any connection and process: `data_version` of one that never writes."""
 
     def __init__(self, engine: Engine) -> None:
         self._lock = threading.Lock()

@@ -23,7 +23,7 @@ from zeh_spark.errors import StoreError
 
 MAX_PARTITIONS = 1024
 STAGED_FOR = 24 * 3600.0
-"""Seconds after which a batch that was staged and never committed is dropped: its writer crashed."""
+"""Seconds after which a batch that was never committed is dropped: its writer crashed."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESERVED_NAMES = {"healthz", "metrics"}

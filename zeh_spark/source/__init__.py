@@ -1,1 +1,3 @@
-"""Reading a feed into Spark. Offsets, planning and ending decide; fetching, staging, stream and batch do."""
+"""Reading a feed into Spark. Offsets, planning and ending decide; fetching, staging, stream and
+batch do.
+"""

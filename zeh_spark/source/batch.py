@@ -1,10 +1,11 @@
 """The batch source: one task for each feed partition, which follows it to its end and streams rows.
 
-The scale-out way to read a feed's history: executors fetch, nothing passes through the driver. A task that
-Spark runs again may see events that were not there before, unless `endingCursors` says where to stop.
+The scale-out way to read a feed's history: executors fetch, nothing passes through the driver. A
+task that Spark runs again may see events that were not there before, unless `endingCursors` says
+where to stop.
 
-Rule for editors: a task hands out whole intervals only, so a request that breaks off can go on without
-doubles. `BatchReader` and its partitions are pickled, with the token that the tasks need.
+Rule for editors: a task hands out whole intervals only, so a request that breaks off can go on
+without doubles. `BatchReader` and its partitions are pickled, with the token that the tasks need.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _MAX_INTERVAL = 4 * (128 << 20)
 
 @dataclass(frozen=True)
 class FeedPartition(InputPartition):
-    """A feed partition from `request.cursor` on. It ends at the checkpoint `until`, else as `target` says."""
+    """A feed partition from `request.cursor` on. It ends at the checkpoint `until`, else as
+    `target` says.
+    """
 
     request: PageRequest
     target: str | None
@@ -114,8 +117,10 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
 
 def _never_came(request: PageRequest, until: str) -> PublisherError:
     return PublisherError(
-        f"partition {request.partition}: the feed ended at cursor {request.cursor!r} and the checkpoint "
-        f"{until!r} of 'endingCursors' did not come: is it behind 'startingCursors', of this feed and "
+        f"partition {request.partition}: the feed ended at cursor {request.cursor!r} and the "
+        f"checkpoint "
+        f"{until!r} of 'endingCursors' did not come: is it behind 'startingCursors', of this feed "
+        f"and "
         f"partition, and does the publisher send the same checkpoints each time?",
         partition=request.partition,
         cursor=until,

@@ -1,14 +1,15 @@
 """When a read that has to end has read a partition to its end.
 
-A feed has no end, and the protocol no call that tells its head. A finite read (`spark.read`, the triggers
-AvailableNow and Once) asks `_last` once when it begins; the *last* checkpoint of that answer is its target T
-[the reference server's `_last` serves one event before it]. The partition has ended at the first of
+A feed has no end, and the protocol no call that tells its head. A finite read (`spark.read`, the
+triggers AvailableNow and Once) asks `_last` once when it begins; the *last* checkpoint of that
+answer is its target T [the reference server's `_last` serves one event before it]. The partition
+has ended at the first of
 
-(a) a whole answer, asked without `wait`, without events and with the same cursor or none; or the second
-    answer in a row without events [a publisher may skip over what it filters];
+(a) a whole answer, asked without `wait`, without events and with the same cursor or none; or the
+    second answer in a row without events [a publisher may skip over what it filters];
 (b) the checkpoint T [a start at T has ended];
-(c) the end of the page that holds the first event behind T [T itself may never come again, and a feed
-    that never goes quiet never gives (a)].
+(c) the end of the page that holds the first event behind T [T itself may never come again, and a
+    feed that never goes quiet never gives (a)].
 
 Stopping early only leaves events for the next read. How long a page is says nothing.
 

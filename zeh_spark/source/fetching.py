@@ -1,10 +1,13 @@
-"""Reading ahead: threads of the driver that follow all partitions and hold what is not in a batch yet.
+"""Reading ahead: threads of the driver that follow all partitions and hold what is not in a batch
+yet.
 
-Rule for editors: `Fetcher` owns every lock and thread of the source; what it decides about room and turns
-is decided under `_changed`. A partition is busy in one thread at most, so its intervals stay in order.
+Rule for editors: `Fetcher` owns every lock and thread of the source; what it decides about room and
+turns is decided under `_changed`. A partition is busy in one thread at most, so its intervals stay
+in order.
 
-Memory: at most `maxBytesPerTrigger` are held ready. A thread that would hold more waits inside its page,
-as long as a batch can be made without it; where none can, the partition that is furthest goes on alone.
+Memory: at most `maxBytesPerTrigger` are held ready. A thread that would hold more waits inside its
+page, as long as a batch can be made without it; where none can, the partition that is furthest goes
+on alone.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ class Fetcher:
     def _wait_for(
         self, enough: Callable[[], bool], without_events: float | None, with_events: float
     ) -> None:
-        """Until enough, or for so many seconds, depending on whether there are events; None: ever."""
+        """Until enough, or so many seconds, depending on whether there are events; None: ever."""
         began = time.monotonic()
         while not self._error and not enough():
             limit = with_events if self._ready_events else without_events
@@ -245,7 +248,8 @@ class Fetcher:
 
     def _go_on_from_first(self, track: Track, exc: CursorGoneError) -> None:
         log.warning(
-            "partition %d: EVENTS ARE LOST: the publisher no longer has what follows cursor %r (%s); "
+            "partition %d: EVENTS ARE LOST: the publisher no longer has what follows cursor %r "
+            "(%s); "
             "going on with the oldest events left, because failOnDataLoss=false",
             track.partition,
             track.cursor,
@@ -266,7 +270,8 @@ class Fetcher:
 
 
 def first_checkpoint(client: FeedClient, request: PageRequest, options: SourceOptions) -> str:
-    """What `_last` means now: the first checkpoint of its answer; the events before it are not ours.
+    """What `_last` means now: the first checkpoint of its answer; the events before it are not
+    ours.
 
     Raises UnavailableError after `retryTimeout` without any.
     """

@@ -1,15 +1,16 @@
 """Offsets: what Spark's checkpoint keeps of a feed.
 
 Rule for editors: Spark compares offsets as JSON text, so `to_json` is the only place that orders
-keys, and an unchanged offset is handed back as the object that came in. Cursors are opaque: compared
-for equality, never ordered.
+keys, and an unchanged offset is handed back as the object that came in. Cursors are opaque:
+compared for equality, never ordered.
 
     {"version": 1, "feed": URL or feedId, "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        where batches are staged
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
-Events, bytes and digest describe what lies between the previous offset and this one; a partition that
-did not move has neither events nor digest. Before the partition count is known, `*` stands for all.
+Events, bytes and digest describe what lies between the previous offset and this one; a partition
+that did not move has neither events nor digest. Before the partition count is known, `*` stands for
+all.
 
 Runs on the driver; pure.
 """
@@ -118,7 +119,8 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
     version = document.get("version")
     if version != VERSION:
         raise CheckpointError(
-            f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark reads "
+            f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
+            f"reads "
             f"format {VERSION}: use the version that wrote it, or a new checkpointLocation",
             expected=VERSION,
             got=version,
@@ -159,7 +161,8 @@ def _parsed_position(fields: Mapping[str, Any]) -> Position:
 def _check_feed(offset: Offset, options: SourceOptions) -> None:
     if offset.feed != options.feed:
         raise CheckpointError(
-            f"the checkpoint belongs to the feed {offset.feed!r}, the options name {options.feed!r}. "
+            f"the checkpoint belongs to the feed {offset.feed!r}, the options name "
+            f"{options.feed!r}. "
             f"If it is the same feed at another address, add the option feedId={offset.feed!r}; "
             f"if not, use a new checkpointLocation",
             expected=offset.feed,

@@ -1,10 +1,11 @@
 """Which intervals make a micro-batch, and which bytes make a Spark partition.
 
-Rule for editors: pure functions. Each interval goes into exactly one batch, each line into exactly one
-segment, in feed order. Limits are soft by one interval, because only whole intervals can be delivered.
+Rule for editors: pure functions. Each interval goes into exactly one batch, each line into exactly
+one segment, in feed order. Limits are soft by one interval, because only whole intervals can be
+delivered.
 
-A Python task costs 50-70 ms by itself, so there are as few segments as keep all cores busy [one segment
-for each feed partition: a feed of 32 partitions would pay two seconds a batch].
+A Python task costs 50-70 ms by itself, so there are as few segments as keep all cores busy [one
+segment for each feed partition: a feed of 32 partitions would pay two seconds a batch].
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reading a batch again that Spark asks for a second time, when it was not staged.
 
-The protocol promises neither the same checkpoints nor the same order, so what came is compared with what
-the offset says: the same number of events with the same digest, or an error. Never something else.
+The protocol promises neither the same checkpoints nor the same order, so what came is compared with
+what the offset says: the same number of events with the same digest, or an error. Never something
+else.
 
 Runs on the driver; executors never fetch here.
 """
@@ -64,8 +65,10 @@ def _mismatch(request: PageRequest, end: Position, found: str, got: object = Non
     return ReplayError(
         f"partition {request.partition}: Spark has to repeat a batch of {end.events} events from "
         f"cursor {request.cursor!r} to {end.cursor!r}, but {found}. For the future: set "
-        f"'stagingLocation', which keeps batches until they are done. For now: look whether the sink "
-        f"has committed that batch. If it has not, restart once with replay=accept, which takes what "
+        f"'stagingLocation', which keeps batches until they are done. For now: look whether the "
+        f"sink "
+        f"has committed that batch. If it has not, restart once with replay=accept, which takes "
+        f"what "
         f"the feed gives now; if it has, start with a new checkpointLocation from the end cursors",
         partition=request.partition,
         cursor=request.cursor,

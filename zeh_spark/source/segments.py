@@ -1,7 +1,7 @@
 """Segments: the bytes of a batch that one task decodes, and how they travel.
 
-A packed segment is a line of JSON that names its parts, then one zstd frame of all their lines [raw, the
-same bytes cost Spark's transport five times the time and its heap ten times the room].
+A packed segment is a line of JSON that names its parts, then one zstd frame of all their lines
+[raw, the same bytes cost Spark's transport five times the time and its heap ten times the room].
 
 Packed on the driver, unpacked on executors; pure.
 """

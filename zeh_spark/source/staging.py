@@ -2,10 +2,12 @@
 
     <stagingLocation>/<stage>/<batch>/<segment>
 
-`stage` is random, made with a checkpoint's first batch and kept for its life; batch names are random and
-become known only through the offset, so a half written batch is nobody's and nothing has to be renamed.
+`stage` is random, made with a checkpoint's first batch and kept for its life; batch names are
+random and become known only through the offset, so a half written batch is nobody's and nothing has
+to be renamed.
 
-Rule for editors: a reader deletes under its own stage only, and only what no offset can name any more.
+Rule for editors: a reader deletes under its own stage only, and only what no offset can name any
+more.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from zeh_spark.source.offsets import Staged
 
 
 class Staging:
-    """One stage under a `stagingLocation`: a path, or a URI that pyarrow.fs knows. Travels to executors."""
+    """One stage under a `stagingLocation`: a path, or a URI that pyarrow.fs knows. Travels to
+    executors.
+    """
 
     def __init__(self, location: str, stage: str) -> None:
         self.location = location
@@ -49,7 +53,9 @@ class Staging:
             self._root[0].delete_dir(self._path(name))
 
     def keep(self, payloads: Iterator[bytes]) -> Staged:
-        """Write a batch's segments; they are durable when this returns, as far as the file system is."""
+        """Write a batch's segments; they are durable when this returns, as far as the file system
+        is.
+        """
         batch = secrets.token_hex(8)
         number = 0
         with self._explained("write to"):
@@ -100,7 +106,8 @@ class Staging:
             yield
         except (OSError, ValueError) as exc:
             raise StagingError(
-                f"option 'stagingLocation': cannot {doing} {self.location!r}: {exc}; it has to be a "
+                f"option 'stagingLocation': cannot {doing} {self.location!r}: {exc}; it has to be "
+                f"a "
                 f"directory that the driver can write and all executors can read"
             ) from exc
 

@@ -1,11 +1,11 @@
 """The stream source: what Spark calls on the driver, and what its tasks do.
 
-The driver reads every page once, because only reading tells where a batch may end, and hands the bytes to
-the tasks, which decode them (see DESIGN in the README's "How it works").
+The driver reads every page once, because only reading tells where a batch may end, and hands the
+bytes to the tasks, which decode them (see DESIGN in the README's "How it works").
 
-Rule for editors: `StreamReader` is pickled, by the planner and into tasks, so it holds options until its
-first call and takes none of them along: no URL and no token reach an executor. `partitions` and `read` may
-run more than once for the same batch and give the same each time.
+Rule for editors: `StreamReader` is pickled, by the planner and into tasks, so it holds options
+until its first call and takes none of them along: no URL and no token reach an executor.
+`partitions` and `read` may run more than once for the same batch and give the same each time.
 """
 
 from __future__ import annotations
@@ -223,7 +223,9 @@ class StreamDriver:
         return self._fetcher
 
     def _resolve_last(self, offset: Offset) -> Offset:
-        """Batch 0 of a query that starts at `_last`: positions and no events [so that it can be replayed]."""
+        """Batch 0 of a query that starts at `_last`: positions and no events [so that it can be
+        replayed].
+        """
 
         def resolve(partition: int, position: Position) -> Position:
             if position.cursor != wire.LAST:
@@ -288,7 +290,9 @@ class StreamDriver:
         return Staging(location, stage) if location else None
 
     def _prepare_staging(self, staged: Staged | None) -> None:
-        """At the beginning of a run: go on with the checkpoint's stage, and clear what a crash left there."""
+        """At the beginning of a run: go on with the checkpoint's stage, and clear what a crash left
+        there.
+        """
         self._staging = self._staging_of(staged.stage if staged else new_stage())
         if self._staging:
             self._staging.probe()
@@ -313,7 +317,8 @@ def _staged_partitions(staging: Staging, staged: Staged) -> list[SegmentPartitio
 def _checked(payload: bytes) -> bytes:
     if len(payload) > _MAX_PAYLOAD:
         raise OptionError(
-            f"a single event takes {len(payload)} bytes compressed, more than Spark carries to a task "
+            f"a single event takes {len(payload)} bytes compressed, more than Spark carries to a "
+            f"task "
             f"(spark.rpc.message.maxSize, 128 MiB): set 'stagingLocation'",
             option="stagingLocation",
         )
