@@ -35,10 +35,10 @@ class ZeroEventHubDataSource(DataSource):
     `data` is each event's JSON byte for byte, NULL where the publisher left it out.
     """
 
+    @at_spark_border
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        with at_spark_border():
-            self._options = parse(SourceOptions, options)
+        self._options = parse(SourceOptions, options)
 
     @classmethod
     def name(cls) -> str:

@@ -17,9 +17,14 @@ because Spark carries them between processes. Messages never contain a secret or
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 log = logging.getLogger("zeh_spark")
 
@@ -117,16 +122,33 @@ class StoreError(ZeroEventHubError):
     """The publisher's store refuses: no such feed, a name twice, input that is no events."""
 
 
-@contextmanager
-def at_spark_border() -> Iterator[None]:
-    """Let errors leave for Spark with one frame of ours, so that their message is the last line a
-    user reads.
+def at_spark_border(function: Callable[P, R]) -> Callable[P, R]:
+    """Let errors leave for Spark with one frame of ours, so that their message is the last line.
 
-    Spark prints a Python traceback into its own error. The full one, with its cause, goes to the
-    log.
+    Spark prints a Python traceback into its own error. The full one, with its cause, is logged.
     """
-    try:
-        yield
-    except ZeroEventHubError as exc:
-        log.debug("error handed to Spark", exc_info=exc)
-        raise exc.with_traceback(None) from None
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generator(*args: P.args, **kwargs: P.kwargs) -> Iterator[object]:
+            try:
+                yield from function(*args, **kwargs)
+            except ZeroEventHubError as exc:
+                raise _bare(exc) from None
+
+        return cast("Callable[P, R]", generator)
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except ZeroEventHubError as exc:
+            raise _bare(exc) from None
+
+    return wrapper
+
+
+def _bare(exc: ZeroEventHubError) -> ZeroEventHubError:
+    level = logging.WARNING if exc.__cause__ else logging.DEBUG
+    log.log(level, "this error goes to Spark", exc_info=exc)
+    return exc.with_traceback(None)

@@ -47,17 +47,17 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._decoder = decoder
 
+    @at_spark_border
     def partitions(self) -> Sequence[InputPartition]:
         """Where each partition starts and ends; asks the publisher."""
-        with at_spark_border():
-            if isinstance(self._decoder, OptionError):
-                raise self._decoder
-            options = self._options
-            client = self._client()
-            count = options.partition_count or client.partition_count()
-            options.check_partitions(count)
-            with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
-                return list(pool.map(lambda each: self._plan(client, each, count), range(count)))
+        if isinstance(self._decoder, OptionError):
+            raise self._decoder
+        options = self._options
+        client = self._client()
+        count = options.partition_count or client.partition_count()
+        options.check_partitions(count)
+        with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
+            return list(pool.map(lambda each: self._plan(client, each, count), range(count)))
 
     def _client(self) -> FeedClient:
         return FeedClient(self._options, max_interval=_MAX_INTERVAL)
@@ -78,13 +78,13 @@ class BatchReader(DataSourceReader):
         target = ask_target(client, request)
         return FeedPartition(replace(request, cursor=start), target, until)
 
+    @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: follow one feed partition."""
         assert isinstance(partition, FeedPartition)
         assert isinstance(self._decoder, Decoder)
-        with at_spark_border():
-            for lines in gathered(follow(self._client(), partition)):
-                yield from self._decoder.batches(lines, partition.request.partition)
+        for lines in gathered(follow(self._client(), partition)):
+            yield from self._decoder.batches(lines, partition.request.partition)
 
 
 def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:

@@ -68,34 +68,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {"_decoder": self._decoder}
 
+    @at_spark_border
     def initialOffset(self) -> dict[str, Any]:
-        with at_spark_border():
-            return offsets.initial(self._begun.options).to_json()
+        return offsets.initial(self._begun.options).to_json()
 
+    @at_spark_border
     def getDefaultReadLimit(self) -> ReadMaxBytes:
-        with at_spark_border():
-            return ReadMaxBytes(self._begun.options.max_bytes_per_trigger)
+        return ReadMaxBytes(self._begun.options.max_bytes_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._finite = True
 
+    @at_spark_border
     def latestOffset(  # without arguments on 4.0 and 4.1
         self, start: dict[str, Any] | None = None, limit: object = None
     ) -> dict[str, Any]:
-        with at_spark_border():
-            driver = self._begun
-            if start is None:
-                start = dict(self._last or offsets.initial(driver.options).to_json())
-            finite = self._finite or isinstance(limit, ReadAllAvailable)
-            self._last = end = driver.latest_offset(start, finite=finite)
-            return end
+        driver = self._begun
+        if start is None:
+            start = dict(self._last or offsets.initial(driver.options).to_json())
+        finite = self._finite or isinstance(limit, ReadAllAvailable)
+        self._last = end = driver.latest_offset(start, finite=finite)
+        return end
 
+    @at_spark_border
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with at_spark_border():
-            if start == end:
-                self._restart_at(end)
-                return []
-            return self._begun.partitions(start, end)
+        if start == end:
+            self._restart_at(end)
+            return []
+        return self._begun.partitions(start, end)
 
     def _restart_at(self, end: dict[str, Any]) -> None:
         """4.0 and 4.1 tell a restarted query its position only by `partitions(x, x)`."""
@@ -109,9 +109,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._last = end
 
+    @at_spark_border
     def commit(self, end: dict[str, Any]) -> None:
-        with at_spark_border():
-            self._begun.commit(end)
+        self._begun.commit(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._driver.report() if self._driver else None
@@ -120,17 +120,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver:
             self._driver.close()
 
+    @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: decode one segment."""
         assert isinstance(partition, SegmentPartition)
         assert isinstance(self._decoder, Decoder)
-        with at_spark_border():
-            payload = partition.payload
-            if payload is None:
-                assert partition.staging is not None
-                payload = partition.staging.read(partition.batch, partition.segment)
-            for feed_partition, lines in unpack(payload):
-                yield from self._decoder.batches(lines, feed_partition)
+        payload = partition.payload
+        if payload is None:
+            assert partition.staging is not None
+            payload = partition.staging.read(partition.batch, partition.segment)
+        for feed_partition, lines in unpack(payload):
+            yield from self._decoder.batches(lines, feed_partition)
 
     @property
     def _begun(self) -> StreamDriver:
@@ -205,11 +205,17 @@ class StreamDriver:
 
     def _parsed(self, document: Mapping[str, Any]) -> Offset:
         offset = offsets.parse(document, self.options)
-        count = offset.partition_count or self._partition_count or self._client.partition_count()
         if self._partition_count is None:
-            self.options.check_partitions(count)
-            self._partition_count = count
-        return offset.resolved(count)
+            self._partition_count = self._learned_count(offset)
+        return offset.resolved(self._partition_count)
+
+    def _learned_count(self, offset: Offset) -> int:
+        """From the checkpoint, or from the publisher for a new query."""
+        if offset.partition_count and offset != offsets.initial(self.options):
+            return offset.partition_count
+        count = self._client.partition_count()
+        self.options.check_partitions(count)
+        return count
 
     def _fetcher_at(self, offset: Offset, *, finite: bool) -> Fetcher:
         cursors = [position.cursor for position in offset.positions]
