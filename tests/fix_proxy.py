@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER on, for 0 seconds: closing drops what was not sent and resets."""
+
+
 class Proxy:
     """Passes bytes on, until told otherwise.
 
@@ -26,6 +30,7 @@ class Proxy:
         self._reset = False
         self._deaf = False
         self._open: set[socket.socket] = set()
+        self._silent: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -50,6 +55,9 @@ class Proxy:
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+                if connection in self._silent:
+                    connection.close()
+            self._open -= self._silent
 
     def start(self) -> None:
         self.stop()
@@ -68,7 +76,9 @@ class Proxy:
                 return
             self.connections += 1
             self._keep(client)
-            if not self._deaf:
+            if self._deaf:
+                self._silent.add(client)
+            else:
                 self._spawn(self._join, client)
 
     def _join(self, client: socket.socket) -> None:
@@ -89,7 +99,7 @@ class Proxy:
                 left = None if left is None else left - len(data)
         if left == 0 and self._reset:
             with contextlib.suppress(OSError):
-                target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                target.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._drop(target)
         self._drop(source)
 
@@ -98,20 +108,14 @@ class Proxy:
             self._open.add(connection)
 
     def _drop(self, connection: socket.socket) -> None:
-        """Wake the other direction's thread too, which may wait in recv()."""
+        """Wake the other direction's thread too, which may wait in recv() and would keep it open."""
         with self._lock:
             self._open.discard(connection)
-        if not self._resets(connection):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        connection.close()
-
-    @staticmethod
-    def _resets(connection: socket.socket) -> bool:
         with contextlib.suppress(OSError):
-            lingers = connection.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
-            return lingers == struct.pack("ii", 1, 0)
-        return False
+            # closing sends the reset; shutting down both ways would say a polite end before it
+            resets = connection.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == _RESET
+            connection.shutdown(socket.SHUT_RD if resets else socket.SHUT_RDWR)
+        connection.close()
 
 
 @pytest.fixture
