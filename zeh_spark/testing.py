@@ -7,18 +7,17 @@ with running_publisher(store) as url:
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-import uvicorn
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.publisher import Feed, Store, create_app
 from zeh_spark.publisher.chunks import Chunker
+from zeh_spark.publisher.serving import Server, listen
 
 
 @contextmanager
@@ -30,11 +29,8 @@ def running_publisher(
     `app`: what to serve instead, if it mounts the publisher somewhere.
     """
     publisher = create_app(feeds)
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app or publisher, lifespan="off", log_config=None, timeout_graceful_shutdown=1
-    )
-    server = _Server(config)
+    listener = listen("127.0.0.1", 0)
+    server = Server(app or publisher, publisher.state.stop)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -43,7 +39,6 @@ def running_publisher(
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        publisher.state.stop()
         thread.join(30)
         listener.close()
 
@@ -60,15 +55,3 @@ def publish(
         chunks += chunker.add(to, {}, json.dumps(event, allow_nan=False).encode())
     chunks += chunker.close()
     store.commit(feed, batch, store.stage(batch, chunks))
-
-
-class _Server(uvicorn.Server):
-    """Says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()

@@ -50,8 +50,11 @@ class Chunker:
     def add(self, partition: int, headers: Mapping[str, str], data: bytes) -> list[StagedChunk]:
         """Take an event, whose data is JSON without newlines; returns what is full.
 
-        Reserved headers are dropped. Raises ValueError for a line that is too long.
+        Reserved headers are dropped. Raises ValueError for a line that is too long, and for null,
+        which some clients take for no event at all.
         """
+        if data == b"null":
+            raise ValueError("null cannot be an event's data")
         if headers:
             headers = {k: v for k, v in headers.items() if not k.startswith(wire.RESERVED_HEADER)}
         line = wire.event_line(partition, headers, data) + b"\n"

@@ -1,0 +1,248 @@
+"""Files into a feed: one load is one batch over all files, published whole or not at all.
+
+Reading, chunking and staging are one stream, so that memory does not grow with the files. Whatever goes wrong names the file,
+the line or row, and the reason, and nothing is published; a load that is killed leaves invisible chunks, which the store drops
+later.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import IO, BinaryIO, NamedTuple, cast
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from zeh_spark import wire
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.chunks import Chunker
+from zeh_spark.publisher.store import FeedState, StagedChunk, Store
+
+INPUT_LINE = 16 << 20
+"""Bytes of the longest input line that is looked at: one far beyond what fits into a feed."""
+
+_NDJSON = {"ndjson", "jsonl", "json"}
+_BOM = b"\xef\xbb\xbf"
+_INTEGER = re.compile(rb"-?[0-9]+")
+
+
+class Event(NamedTuple):
+    """An event of a file. It goes to its partition, else to its key's, else anywhere."""
+
+    line: int
+    data: bytes
+    key: str | None = None
+    partition: int | None = None
+    headers: dict[str, str] | None = None
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of `--envelope`."""
+
+    data: Raw
+    key: str | int | None = None
+    partition: int | None = None
+    headers: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file to load, or `-` for `stdin`. `key` is the column or field that chooses the partition."""
+
+    name: str
+    stdin: IO[bytes] | None = None
+    key: str | None = None
+    envelope: bool = False
+
+    @property
+    def kind(self) -> str:
+        """`ndjson`, `csv` or `parquet`. Raises StoreError."""
+        if self.name == "-":
+            return "ndjson"
+        extension = self.name.lower().removesuffix(".gz").rpartition(".")[2]
+        if extension in _NDJSON:
+            return "ndjson"
+        packed = self.name.lower().endswith(".gz")
+        if extension == "csv" or (extension == "parquet" and not packed):
+            return extension
+        raise StoreError(
+            f"{self.name}: unknown kind of file; known are .ndjson, .jsonl, .json and .csv, each also with .gz, "
+            f".parquet, and - for NDJSON from standard input"
+        )
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a load did, or has done so far. `position`: bytes of the current file that are read."""
+
+    events: int = 0
+    bytes: int = 0
+    feed: FeedState | None = None
+    position: Callable[[], int] = field(default=lambda: 0, repr=False)
+
+
+def load(
+    store: Store,
+    feed: str,
+    sources: Sequence[Source],
+    progress: Callable[[int], object] = lambda size: None,
+) -> Loaded:
+    """Publish all events of the sources as one batch. `progress` is told bytes as they are read.
+
+    Raises StoreError; then nothing was published.
+    """
+    for source in sources:
+        _check(source)
+    loaded, batch = Loaded(), uuid.uuid4().hex
+    partitions = store.feed(feed).partitions
+    try:
+        count = store.stage(batch, _chunks(sources, partitions, loaded, progress))
+        loaded.feed = store.commit(feed, batch, count)
+    except BaseException:
+        with suppress(StoreError):  # the first error is the one to tell
+            store.discard(batch)
+        raise
+    return loaded
+
+
+def _check(source: Source) -> None:
+    if source.envelope and (source.kind != "ndjson" or source.key):
+        what = "a key of its own" if source.key else f"a {source.kind} file"
+        raise StoreError(
+            f"{source.name}: an envelope is a line of NDJSON with its own key, not {what}"
+        )
+
+
+def _chunks(
+    sources: Sequence[Source], partitions: int, loaded: Loaded, progress: Callable[[int], object]
+) -> Iterator[StagedChunk]:
+    chunker, turn = Chunker(), 0
+    for source in sources:
+        told = 0
+        for event in _named(source, loaded):
+            try:
+                partition, turn = route(event, partitions, turn)
+                full = chunker.add(partition, event.headers or {}, event.data)
+            except ValueError as exc:
+                raise _bad_line(source, event.line, exc) from None
+            yield from full
+            if full:
+                position = loaded.position()
+                progress(max(0, position - told))
+                told = max(told, position)
+        loaded.events, loaded.bytes = chunker.events, chunker.bytes
+    yield from chunker.close()
+
+
+def route(event: Event, partitions: int, turn: int) -> tuple[int, int]:
+    """An event's partition, and whose turn it is then among events that may go anywhere. Raises ValueError."""
+    if event.partition is not None and event.key is not None:
+        raise ValueError("'partition' and 'key' exclude each other")
+    if event.partition is not None:
+        if not 0 <= event.partition < partitions:
+            raise ValueError(
+                f"there is no partition {event.partition}: the feed has 0 to {partitions - 1}"
+            )
+        return event.partition, turn
+    if event.key is not None:
+        return wire.partition_of(event.key, partitions), turn
+    return turn, (turn + 1) % partitions
+
+
+def _named(source: Source, loaded: Loaded) -> Iterator[Event]:
+    """The events of a source; what its reader raises, with the source's name."""
+    try:
+        with ExitStack() as files:
+            yield from _events(source, files, loaded)
+    except (OSError, EOFError, zlib.error) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise StoreError(f"{source.name}: {reason}; nothing was published") from exc
+    except ValueError as exc:
+        raise StoreError(f"{source.name}: {exc}; nothing was published") from exc
+
+
+def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[Event]:
+    if source.name == "-":
+        assert source.stdin is not None
+        loaded.position = lambda: 0
+        return ndjson(source, source.stdin)
+    raw: IO[bytes] = files.enter_context(open(source.name, "rb"))
+    loaded.position = raw.tell
+    packed = source.name.lower().endswith(".gz")
+    stream = files.enter_context(gzip.open(raw)) if packed else raw
+    if source.kind == "ndjson":
+        return ndjson(source, cast(IO[bytes], stream))
+    from zeh_spark.publisher.tables import (
+        csv_rows,
+        parquet_rows,
+    )  # pyarrow takes its time to import
+
+    rows = csv_rows if source.kind == "csv" else parquet_rows
+    return (Event(*row) for row in rows(cast(BinaryIO, stream), source.key))
+
+
+def ndjson(source: Source, stream: IO[bytes]) -> Iterator[Event]:
+    """Lines as events; blank lines are nothing. Raises StoreError with the line's number."""
+    parse = _enveloped if source.envelope else _keyed(source.key) if source.key else _bare
+    number = 0
+    while line := stream.readline(INPUT_LINE):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if line.isspace() or not line:
+            continue
+        try:
+            if len(line) == INPUT_LINE:
+                raise ValueError(f"the line is longer than {INPUT_LINE:,} bytes")
+            yield parse(number, line)
+        except (ValueError, msgspec.MsgspecError, RecursionError) as exc:
+            raise _bad_line(source, number, exc) from None
+
+
+def _bare(number: int, line: bytes) -> Event:
+    return Event(number, wire.validated_json(line))
+
+
+def _enveloped(number: int, line: bytes) -> Event:
+    wire.validated_json(line)  # also the bytes that the decoder skips
+    given = msgspec.json.decode(line, type=Envelope)
+    key = None if given.key is None else str(given.key)
+    data = wire.validated_json(bytes(given.data))
+    return Event(number, data, key, given.partition, given.headers)
+
+
+def _keyed(name: str) -> Callable[[int, bytes], Event]:
+    """Lines whose field of that name is the key."""
+    shape = msgspec.defstruct("Keyed", [("key", Raw | UnsetType, UNSET)], rename={"key": name})
+    decode = msgspec.json.Decoder(shape).decode
+
+    def parse(number: int, line: bytes) -> Event:
+        data = wire.validated_json(line)
+        key = getattr(decode(data), "key")  # noqa: B009 - a struct that mypy cannot see
+        if key is UNSET:
+            raise ValueError(f"there is no field {name!r} for the key; null spreads evenly")
+        return Event(number, data, _key_text(bytes(key)))
+
+    return parse
+
+
+def _key_text(value: bytes) -> str | None:
+    if value == b"null":
+        return None
+    if value.startswith(b'"'):
+        return msgspec.json.decode(value, type=str)
+    if _INTEGER.fullmatch(value):
+        return value.decode()
+    raise ValueError(f"the key is {value.decode()}; a key is text or an integer")
+
+
+def _bad_line(source: Source, number: int, exc: Exception) -> StoreError:
+    name = "standard input" if source.name == "-" else source.name
+    where = "line" if source.kind == "ndjson" else "row"
+    return StoreError(f"{name}, {where} {number}: {exc}; nothing was published")

@@ -1,0 +1,95 @@
+"""A publisher as a server: one for each SQLite file, with a port, that stops soon when told to."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.app import create_app
+from zeh_spark.publisher.store import Store
+
+GRACE_SECONDS = 3
+"""How long answers that have begun may take to end when the publisher stops."""
+
+
+class Server(uvicorn.Server):
+    """Ends long polls when it stops, which uvicorn would wait for; sets `ready` once it listens."""
+
+    def __init__(self, app: ASGIApp, stop: Callable[[], object]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+            )
+        )
+        self.ready = threading.Event()
+        self._stop = stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stop()
+        await super().shutdown(sockets)
+
+
+def serve(store: Store, listener: socket.socket) -> None:
+    """Until SIGINT or SIGTERM, which then ends the process with exit code 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(
+            number, _exit
+        )  # uvicorn's own take over, and raise the signal again at the end
+    app = create_app(store)
+    Server(app, app.state.stop).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises StoreError where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as exc:
+        raise StoreError(
+            f"cannot listen on {host}:{port}: {exc.strerror}; choose another --port or --host"
+        ) from exc
+
+
+@contextmanager
+def only_publisher(store_url: str) -> Iterator[None]:
+    """Hold the lock of a SQLite store's file. Raises StoreError if another process serves it.
+
+    The lock is the operating system's and ends with the process, however that ends; the file stays.
+    """
+    import fcntl  # POSIX only, like this command
+
+    file = Path(store_url.removeprefix("sqlite:///") + ".serve.lock")
+    try:
+        lock = file.open("a")
+    except OSError as exc:
+        raise StoreError(f"the lock file {file} cannot be written: {exc.strerror}") from exc
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(
+                f"{store_url} is served by another process already, which holds {file}; "
+                f"stop that one first"
+            ) from None
+        yield
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
