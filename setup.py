@@ -57,6 +57,7 @@ TEST = [
 DEV = [
     *TEST,
     "mypy==2.4.1",
+    "pandas<3",  # PySpark 4.2 warns of 3 at each start
     "pyspark[sql]==4.2.0",
     "ruff==0.17.5",
     "types-psutil",

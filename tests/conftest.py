@@ -12,12 +12,11 @@ from importlib import metadata
 
 from hypothesis import HealthCheck, settings
 
-from tests import fix_reference
-
 pytest_plugins = [
     "tests.fix_proxy",
     "tests.fix_raw_server",
     "tests.fix_reference",
+    "tests.fix_spark",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` looks 20 times as long.
@@ -29,6 +28,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
 def pytest_report_header() -> list[str]:
+    from tests import fix_reference  # not before pytest has loaded it as a plugin
+
     header = [f"python {platform.python_version()}, spark {_spark()}, {_java()}"]
     reasons = [fix_reference.why_absent()]
     header += [f"absent: {reason}" for reason in reasons if reason]

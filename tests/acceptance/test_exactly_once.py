@@ -1,0 +1,102 @@
+"""The first promise: each event once, through any crash, or an error that says what to do."""
+
+from collections import Counter
+
+import pytest
+
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+
+PARTITIONS = 3
+STAGES = ["planned", "tasks", "written"]
+
+
+@pytest.fixture
+def orders():
+    """A feed of 900 events in many small chunks; gives the store and the feed's URL."""
+    store = MemoryStore()
+    store.create("orders", PARTITIONS)
+    add(store, range(900))
+    with running_publisher(store) as url:
+        yield store, f"{url}/orders"
+
+
+def add(store, numbers):
+    for begin in range(numbers.start, numbers.stop, 60):
+        publish(store, "orders", [{"i": i} for i in range(begin, min(begin + 60, numbers.stop))])
+
+
+@pytest.mark.parametrize("crash_at", STAGES)
+@pytest.mark.parametrize("staged", [False, True], ids=["read again", "staged"])
+def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path, crash_at, staged):
+    """A job that is killed in a batch, while the feed grows, goes on without loss or doubles."""
+    store, url = orders
+    staging = {"stagingLocation": str(tmp_path / "staging")} if staged else {}
+    streaming = job(url=url, maxEventsPerTrigger="200", **staging)
+
+    streaming.run(crash=(1, crash_at))
+    add(store, range(900, 1200))
+    streaming.run()
+
+    assert streaming.table.numbers() == Counter(range(1200))
+
+
+@pytest.mark.parametrize("crash_at", ["planned", "written"])
+def test_each_event_arrives_once_when_the_first_batch_is_killed(orders, job, crash_at):
+    """Spark does not log where the first batch began; it is repeated all the same."""
+    store, url = orders
+    streaming = job(url=url, maxEventsPerTrigger="200")
+
+    streaming.run(crash=(0, crash_at))
+    add(store, range(900, 1000))
+    streaming.run()
+
+    assert streaming.table.numbers() == Counter(range(1000))
+
+
+def test_the_reference_publisher_is_read_once_through_a_crash(start_reference_server, job):
+    """What holds for our publisher holds for the reference one."""
+    url = start_reference_server(partitions=2, events=1000, checkpoints="page")
+    streaming = job(url=url, partitionCount="2", pageSizeHint="90", maxEventsPerTrigger="500")
+
+    streaming.run(crash=(1, "tasks"))
+    streaming.run()
+
+    once = {(partition, f'{{"id": {i}}}') for partition in range(2) for i in range(1000)}
+    assert Counter(streaming.table.rows()) == Counter(once)
+
+
+def test_a_batch_that_the_feed_no_longer_gives_is_refused(orders, job):
+    """After a crash the feed has other events: the job stops and names the ways on."""
+    _, url = orders
+    streaming = job(url=url, maxEventsPerTrigger="200", feedId="orders")
+    streaming.run(crash=(0, "planned"))
+    other = MemoryStore()
+    other.create("orders", PARTITIONS)
+    publish(other, "orders", [{"i": i} for i in range(500, 1400)])
+
+    with running_publisher(other) as url:
+        streaming.options["url"] = f"{url}/orders"
+        done = streaming.attempt()
+
+    assert done.returncode == 1
+    for words in ("ReplayError: partition 0", "'stagingLocation'", "replay=accept"):
+        assert words in done.stderr
+    assert streaming.table.rows() == []
+
+
+def test_an_unfit_batch_passes_with_replay_accept(orders, job):
+    """The way on that the error names takes what the feed gives now."""
+    _, url = orders
+    streaming = job(url=url, maxEventsPerTrigger="10000", feedId="orders", replay="accept")
+    streaming.run(crash=(0, "planned"))
+    other = MemoryStore()
+    other.create("orders", PARTITIONS)
+    publish(other, "orders", [{"i": i} for i in range(5000, 5900)])
+
+    with running_publisher(other) as url:
+        streaming.options["url"] = f"{url}/orders"
+        done = streaming.attempt()
+
+    assert "cursor-of-another-history" in done.stderr or "belongs to another feed" in done.stderr
+    assert streaming.table.numbers() == Counter(range(5000, 5900))

@@ -1,0 +1,202 @@
+"""What a user reads after a mistake: what, which value, where, and what to do, in the last line."""
+
+import re
+
+import pytest
+
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+
+
+@pytest.fixture
+def base():
+    store = MemoryStore()
+    for feed in ("orders", "others"):
+        store.create(feed, 4)
+        publish(store, feed, [{"i": i} for i in range(40)])
+    with running_publisher(store) as base:
+        yield base
+
+
+@pytest.fixture
+def fail_stream(stream, collected):
+    """Run a stream that has to fail; gives our part of the error."""
+
+    def fail(schema=None, **options):
+        with pytest.raises(Exception) as raised:
+            reader = stream(**options)
+            collected.run((reader.schema(schema) if schema else reader).load())
+        return ours(raised.value)
+
+    return fail
+
+
+@pytest.fixture
+def fail_batch(spark):
+    def fail(schema=None, **options):
+        with pytest.raises(Exception) as raised:
+            reader = spark.read.format("zeroeventhub").options(**options)
+            (reader.schema(schema) if schema else reader).load().collect()
+        return ours(raised.value)
+
+    return fail
+
+
+def ours(error):
+    """The line that names our error, which has to be the last one of the traceback."""
+    text = str(error)
+    frames = re.findall(r'File ".*/zeh_spark/.*\.py"', text)
+    assert len(frames) <= 1, text
+    traceback = text.partition("SQLSTATE")[0].strip().splitlines()
+    assert traceback[-1].startswith("zeh_spark.errors."), text
+    return traceback[-1].removeprefix("zeh_spark.errors.")
+
+
+def test_an_unknown_option_is_refused_with_the_likely_one(fail_stream, base):
+    """A typing error in an option's name is not passed over."""
+    assert (
+        "OptionError: unknown option 'partitioncont'; did you mean 'partitionCount'?"
+        in fail_stream(url=f"{base}/orders", partitionCont="4")
+    )
+
+
+def test_a_wrong_value_is_refused_with_what_is_allowed(fail_batch, base):
+    """The message has the option, what it takes and what it got."""
+    assert fail_batch(url=f"{base}/orders", pollInterval="1 day").startswith(
+        "OptionError: option 'pollInterval' must be a duration"
+    )
+
+
+def test_a_missing_url_is_named(fail_batch):
+    """Without an address there is nothing to read."""
+    assert fail_batch().startswith("OptionError: option 'url' is missing")
+
+
+@pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
+def test_a_feed_that_is_not_there_is_named(kind, request, base):
+    """404: look at the address."""
+    said = request.getfixturevalue(kind)(url=f"{base}/nope")
+
+    assert said.startswith(f"PublisherError: {base}/nope answered 404: ")
+    assert "check the feed's address" in said
+
+
+@pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
+def test_a_publisher_that_does_not_answer_is_named(kind, request, raw_server):
+    """A closed port: the address, the reason and the option that says how long to try."""
+    url = raw_server.url
+    raw_server.close()
+
+    said = request.getfixturevalue(kind)(url=url, retryTimeout="1s")
+
+    assert said.startswith(f"UnavailableError: the publisher of {url} does not answer")
+    assert "Connection refused" in said
+    assert "retryTimeout" in said
+
+
+@pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
+def test_a_schema_with_other_columns_is_refused(kind, request, base):
+    """The source's columns are fixed; types for `data` come after it."""
+    said = request.getfixturevalue(kind)(schema="id INT, data STRING", url=f"{base}/orders")
+
+    assert said.startswith("OptionError: the schema's column 'id:int' is not one of this source's")
+    assert "zeh_spark.parsed" in said
+
+
+def test_cursors_for_some_partitions_only_are_refused(fail_stream, base):
+    """A partition must not be forgotten."""
+    said = fail_stream(url=f"{base}/orders", startingCursors='{"0": "_first"}')
+
+    assert "has cursors for 1 partitions" in said
+    assert "0 to 3" in said
+
+
+def test_a_cursor_that_the_feed_never_gave_is_refused(fail_stream, base):
+    """The publisher's own words come through."""
+    cursors = '{"0": "gone", "1": "_first", "2": "_first", "3": "_first"}'
+
+    assert "answered 400: cursor0 is 'gone'" in fail_stream(
+        url=f"{base}/orders", startingCursors=cursors
+    )
+
+
+def test_a_checkpoint_of_another_feed_is_refused(stream, collected, fail_stream, base):
+    """Cursors of one feed mean nothing in another."""
+    collected.run(stream(url=f"{base}/orders").load())
+
+    said = fail_stream(url=f"{base}/others")
+
+    assert said.startswith(f"CheckpointError: the checkpoint belongs to the feed '{base}/orders'")
+    assert f"feedId='{base}/orders'" in said
+
+
+def test_a_feed_at_another_address_goes_on_with_its_id(stream, collected, base):
+    """The way on that the error names."""
+    collected.run(stream(url=f"{base}/orders").load())
+    other = base.replace("127.0.0.1", "localhost")
+
+    collected.run(stream(url=f"{other}/orders", feedId=f"{base}/orders").load())
+
+    assert len(collected.rows) == 40
+
+
+def test_another_partition_count_is_refused(stream, collected, fail_stream, base):
+    """Cursors of 4 partitions do not fit 8."""
+    collected.run(stream(url=f"{base}/orders").load())
+
+    said = fail_stream(url=f"{base}/orders", partitionCount="8")
+
+    assert said.startswith("CheckpointError: the checkpoint has 4 partitions")
+
+
+def test_a_newer_checkpoint_is_refused(stream, collected, fail_stream, base):
+    """A checkpoint of a later version is not guessed at."""
+    collected.run(stream(url=f"{base}/orders").load())
+    offsets = collected.folder / "checkpoint" / "offsets"
+    log = offsets / "0"
+    log.write_text(log.read_text().replace('"version": 1', '"version": 2'))
+    (offsets / ".0.crc").unlink()
+
+    assert "an offset of format 2" in fail_stream(url=f"{base}/orders")
+
+
+def test_an_unwritable_staging_location_is_refused(fail_stream, base):
+    """Before the first batch, not after a crash."""
+    said = fail_stream(url=f"{base}/orders", stagingLocation="/proc/staging")
+
+    assert said.startswith(
+        "StagingError: option 'stagingLocation': cannot write to '/proc/staging'"
+    )
+
+
+def test_lines_that_are_no_events_stop_the_query(fail_batch, raw_server):
+    """NaN is called by its name; the line is shown."""
+    raw_server.respond = feed_with_nan
+
+    said = fail_batch(url=raw_server.url, partitionCount="1")
+
+    assert "NaN is not JSON" in said
+    assert '{"data":NaN}' in said
+
+
+def test_lines_that_are_no_events_can_be_kept_aside(spark, raw_server):
+    """PERMISSIVE puts them into the corrupt-record column."""
+    raw_server.respond = feed_with_nan
+    frame = (
+        spark.read.format("zeroeventhub")
+        .option("mode", "PERMISSIVE")
+        .option("partitionCount", 1)
+        .load(raw_server.url)
+    )
+
+    rows = [tuple(row) for row in frame.select("data", "_corrupt_record").collect()]
+
+    assert rows == [("1", None), (None, '{"data":NaN}'), ("3", None)]
+
+
+def feed_with_nan(request):
+    from tests.fix_raw_server import ok
+
+    if request.query["cursor0"] != "_first":
+        return ok(b'{"partition":0,"cursor":"c"}\n')
+    return ok(b'{"data":1}\n{"data":NaN}\n{"data":3}\n{"partition":0,"cursor":"c"}\n')

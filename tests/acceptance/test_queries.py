@@ -1,0 +1,266 @@
+"""Queries as users write them, in a real Spark session, on a real publisher."""
+
+from collections import Counter
+
+import pytest
+from chispa import assert_df_equality
+
+import zeh_spark
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def store():
+    """Feed `orders`: 400 events in 20 chunks."""
+    store = MemoryStore()
+    store.create("orders", PARTITIONS)
+    for begin in range(0, 400, 80):
+        publish(store, "orders", [{"i": i} for i in range(begin, begin + 80)])
+    return store
+
+
+@pytest.fixture
+def url(store):
+    with running_publisher(store) as base:
+        yield f"{base}/orders"
+
+
+def more(store, numbers):
+    publish(store, "orders", [{"i": i} for i in numbers])
+
+
+def test_a_feed_is_read_by_its_address_alone(spark, url):
+    """Format and URL are enough: no registration, and the publisher tells its partition count."""
+    rows = spark.read.format("zeroeventhub").load(url).collect()
+
+    assert Counter(row.data for row in rows) == Counter(f'{{"i": {i}}}' for i in range(400))
+    assert {row.partition for row in rows} == set(range(PARTITIONS))
+
+
+def test_available_now_reads_all_in_capped_batches_and_ends(stream, collected, url):
+    """AvailableNow delivers everything, no batch above its limit by more than an interval."""
+    query = collected.run(stream(url=url, maxEventsPerTrigger="100").load())
+
+    assert collected.numbers() == Counter(range(400))
+    assert all(each.numInputRows <= 120 for each in query.recentProgress)
+
+
+def test_a_second_run_brings_only_what_is_new(stream, collected, store, url):
+    """Cursors in the checkpoint say where to go on."""
+    collected.run(stream(url=url).load())
+    more(store, range(400, 450))
+    collected.rows.clear()
+
+    collected.run(stream(url=url).load())
+
+    assert collected.numbers() == Counter(range(400, 450))
+
+
+def test_once_makes_one_batch(stream, collected, url):
+    """The trigger Once delivers a single batch, capped by the options."""
+    collected.run(stream(url=url, maxEventsPerTrigger="100").load(), once=True)
+
+    assert collected.batches == [0]
+    assert 80 <= len(collected.rows) <= 120
+
+
+def test_process_all_available_covers_what_was_published(stream, collected, store, url):
+    """After processAllAvailable, what was on the feed before it is there."""
+    query = collected(stream(url=url).load())
+
+    query.processAllAvailable()
+
+    assert collected.numbers() == Counter(range(400))
+
+
+def test_an_idle_query_gets_new_events_by_itself(stream, collected, store, url):
+    """A query that has caught up waits, and new events reach it."""
+    query = collected(stream(url=url, pollInterval="100ms").load())
+    query.processAllAvailable()
+    more(store, range(400, 410))
+
+    until(lambda: len(collected.rows) >= 410, query)
+
+    assert collected.numbers() == Counter(range(410))
+
+
+def until(condition, query):
+    """Wait for a condition, for as long as the query lives; at most two minutes."""
+    for _ in range(1200):
+        if condition():
+            return
+        assert not query.awaitTermination(0.1), query.exception()
+    raise TimeoutError
+
+
+def test_a_query_stops_while_it_fetches(stream, collected, url):
+    """stop() ends a query that is waiting for an answer."""
+    query = collected(stream(url=url, wait="30s").load())
+    query.processAllAvailable()
+
+    query.stop()
+
+    assert not query.isActive
+
+
+def test_a_union_with_itself_brings_each_event_twice(stream, collected, url):
+    """A frame may be used twice in one query."""
+    frame = stream(url=url, maxEventsPerTrigger="150").load()
+
+    collected.run(frame.union(frame))
+
+    assert collected.numbers() == Counter({i: 2 for i in range(400)})
+
+
+def test_a_join_with_itself_meets_each_event_once(stream, collected, url):
+    """Both sides of a stream-stream join see the whole feed."""
+    left = stream(url=url).load().selectExpr("data", "partition AS left")
+    right = stream(url=url).load().selectExpr("data AS other", "partition AS right")
+
+    collected.run(left.join(right, left.data == right.other))
+
+    assert collected.numbers() == Counter(range(400))
+
+
+def test_a_union_with_another_source_gets_both(spark, stream, collected, url):
+    """A feed beside another source; each goes at its own pace."""
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    others = rate.selectExpr("-1 AS partition", "map() AS headers", "'{\"i\":-1}' AS data")
+    both = (
+        stream(url=url).load().union(others.to(spark.read.format("zeroeventhub").load(url).schema))
+    )
+
+    query = collected(both)
+    until(lambda: sum(row["partition"] >= 0 for row in collected.rows) >= 400, query)
+
+    numbers = collected.numbers()
+    assert numbers.pop(-1) > 0
+    assert numbers == Counter(range(400))
+
+
+def test_several_actions_on_a_batch_see_the_same_events(stream, collected, url):
+    """A batch may be computed again and again in foreachBatch."""
+    counts = []
+
+    def thrice(frame, _batch):
+        counts.append((frame.count(), frame.select("data").distinct().count(), frame.count()))
+
+    frame = stream(url=url, maxEventsPerTrigger="200").load()
+    query = (
+        frame.writeStream.foreachBatch(thrice)
+        .option("checkpointLocation", str(collected.folder / "thrice"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+
+    assert {len(set(each)) for each in counts} == {1}
+    assert sum(each[0] for each in counts) == 400
+
+
+def test_a_query_may_start_at_the_end_of_the_feed(stream, collected, store, url):
+    """startingCursors=last leaves out what was there, and misses nothing after it."""
+    collected.run(stream(url=url, startingCursors="last").load())
+    more(store, range(400, 420))
+
+    collected.run(stream(url=url, startingCursors="last").load())
+
+    assert collected.numbers() == Counter(range(400, 420))
+
+
+def test_the_schema_may_choose_columns(spark, url):
+    """Columns may be left out and come in any order."""
+    frame = spark.read.format("zeroeventhub").schema("data STRING, partition INT").load(url)
+
+    assert frame.columns == ["data", "partition"]
+    assert frame.where("partition = 1").count() == 100
+
+
+def test_events_are_typed_by_spark(spark, url):
+    """parsed() puts the fields of the event in the place of `data`."""
+    frame = spark.read.format("zeroeventhub").load(url)
+
+    numbers = zeh_spark.parsed(frame, "i INT").select("i")
+
+    assert_df_equality(
+        numbers.orderBy("i"), spark.range(400).selectExpr("INT(id) AS i"), ignore_nullable=True
+    )
+
+
+def test_an_event_that_does_not_fit_its_type_stops_the_query(spark, url):
+    """A mistyped field is an error, not a NULL."""
+    frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "i DATE")
+
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+        frame.collect()
+
+
+def test_an_event_that_does_not_fit_goes_to_the_corrupt_column(spark, url):
+    """With a corrupt-record column its text is kept and the query goes on."""
+    frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "i DATE", corrupt="bad")
+
+    assert frame.where("bad IS NOT NULL AND i IS NULL").count() == 400
+
+
+def test_variant_keeps_the_whole_event(spark, url):
+    """parsed(df, "VARIANT") is for events without a fixed schema."""
+    frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "VARIANT")
+
+    assert (
+        frame.selectExpr("variant_get(data, '$.i', 'int') AS i").agg({"i": "sum"}).first()[0]
+        == 79800
+    )
+
+
+def test_progress_is_seen_by_a_listener(spark, stream, collected, url):
+    """ProgressListener tells events, bytes and pages of each batch."""
+    seen = []
+    listener = zeh_spark.ProgressListener(report=seen.append)
+    spark.streams.addListener(listener)
+    try:
+        collected.run(stream(url=url, maxEventsPerTrigger="100").load())
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    finally:
+        spark.streams.removeListener(listener)
+
+    assert sum(each.events for each in seen) == 400
+    assert listener.total_events == {url: 400}
+
+
+def test_draining_reads_everything_in_single_runs(stream, tmp_path, url):
+    """drain() is AvailableNow for Spark 4.0 and 4.1."""
+    rows = []
+
+    def start():
+        return (
+            stream(url=url, maxEventsPerTrigger="150")
+            .load()
+            .writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(once=True)
+            .start()
+        )
+
+    runs = zeh_spark.drain(start, timeout=100)
+
+    assert len(rows) == 400
+    assert runs > 3
+
+
+def test_secrets_are_not_shown(spark, stream, collected, url, capfd):
+    """Token and secret headers appear in no plan, offset or log."""
+    frame = (
+        stream(url=url, token="s3cr3t-token")
+        .option("http.secret.header.X-Key", "s3cr3t-key")
+        .load()
+    )
+    frame.explain(True)
+    collected.run(frame)
+
+    files = [path for path in (collected.folder / "checkpoint").rglob("*") if path.is_file()]
+    shown = capfd.readouterr()
+    texts = [shown.out, shown.err, *(path.read_text(errors="replace") for path in files)]
+    assert not any("s3cr3t" in text for text in texts)

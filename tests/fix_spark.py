@@ -1,0 +1,176 @@
+"""Spark for tests: one session for all that share it, and programs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+_PROGRAMS = Path(__file__).parent / "programs"
+_ENVIRONMENT = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_DRIVER_PYTHON": sys.executable,
+    # These programs live for seconds: compile little, collect simply.
+    "PYSPARK_SUBMIT_ARGS": "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' "
+    "pyspark-shell",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session with two cores. The format is not registered: Spark finds it by itself."""
+    os.environ.update(_ENVIRONMENT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own, while it starts
+        from pyspark.sql import SparkSession
+
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("zeh-spark tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", 2)
+            .config("spark.log.level", "OFF")
+            .getOrCreate()
+        )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def stream(spark: SparkSession) -> Callable[..., DataStreamReader]:
+    """`stream(url=…, …)`: a reader of the format with these options."""
+    return lambda **options: spark.readStream.format("zeroeventhub").options(**options)
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Iterator[Collected]:
+    """`collected(frame)` starts a query that keeps its rows; stopped at the test's end."""
+    queries = Collected(tmp_path)
+    yield queries
+    queries.stop()
+
+
+@dataclass
+class Collected:
+    """Runs a streaming frame into a list of its rows as dicts, batch by batch."""
+
+    folder: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    queries: list[StreamingQuery] = field(default_factory=list)
+
+    def __call__(self, frame: DataFrame, **trigger: Any) -> StreamingQuery:
+        def keep(batch: DataFrame, number: int) -> None:
+            self.rows += [row.asDict() for row in batch.collect()]
+            self.batches.append(number)
+
+        writer = frame.writeStream.foreachBatch(keep)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        self.queries.append(query)
+        return query
+
+    def run(self, frame: DataFrame, **trigger: Any) -> StreamingQuery:
+        """Run to the end of a finite trigger, AvailableNow by default."""
+        query = self(frame, **(trigger or {"availableNow": True}))
+        assert query.awaitTermination(120)
+        return query
+
+    def numbers(self) -> Counter[int]:
+        return Counter(json.loads(row["data"])["i"] for row in self.rows)
+
+    def stop(self) -> None:
+        for query in self.queries:
+            query.stop()
+
+
+@dataclass
+class Table:
+    """What a streaming job has written: rows as (feed partition, data)."""
+
+    folder: Path
+
+    def rows(self) -> list[tuple[int, str]]:
+        if not self.folder.exists():
+            return []
+        table = pyarrow.dataset.dataset(self.folder, format="parquet").to_table(
+            columns=["partition", "data"]
+        )
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+    def numbers(self) -> Counter[int]:
+        """How often each event {"i": number} is there."""
+        return Counter(json.loads(data)["i"] for _, data in self.rows())
+
+
+@dataclass
+class Job:
+    """`stream_to_table.py` on a table and a checkpoint of its own."""
+
+    folder: Path
+    options: dict[str, str]
+    master: str = "local[2]"
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> Table:
+        return Table(self.folder / "table")
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def run(self, crash: tuple[int, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run to the end, or to the crash. Fails if it ended otherwise than it should."""
+        done = self.attempt(crash)
+        expected = -signal.SIGKILL if crash else 0
+        assert done.returncode == expected, done.stderr[-4000:]
+        return done
+
+    def attempt(self, crash: tuple[int, str] | None = None) -> subprocess.CompletedProcess[str]:
+        job: dict[str, Any] = {
+            "options": self.options,
+            "checkpoint": str(self.checkpoint),
+            "table": str(self.folder / "table"),
+            "crash": crash,
+            "master": self.master,
+        }
+        return subprocess.run(
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                str(_PROGRAMS / "stream_to_table.py"),
+                json.dumps(job),
+            ],
+            env={**os.environ, **_ENVIRONMENT, **self.environment},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=170,
+        )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., Job]:
+    """`job(url=…, …)`: a streaming job with these options of the source."""
+    return lambda **options: Job(tmp_path, options)

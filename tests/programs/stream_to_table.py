@@ -1,0 +1,63 @@
+"""A user's streaming job, run in a process of its own so that it can be killed. Not a test.
+
+Usage: stream_to_table.py JOB, as JSON: `options` of the source, `checkpoint`, `table` (a
+directory), and `crash`: [batch, stage] to die at, with SIGKILL, or null. Stages: `planned` (the
+offset log is written, no task has run), `tasks` (in the middle of a task), `written` (the sink is
+done, the commit log is not).
+
+The table keeps each batch under its number, written over when the batch comes again, as an
+idempotent sink does: a double or a hole between batches stays visible.
+"""
+
+import json
+import os
+import signal
+import sys
+
+from pyspark.sql import SparkSession
+
+job = json.loads(sys.argv[1])
+crash_batch, crash_stage = job["crash"] or (None, None)
+driver = os.getpid()
+
+
+def die():
+    os.killpg(driver, signal.SIGKILL)
+
+
+def die_in_the_middle(batches):
+    for number, batch in enumerate(batches):
+        yield batch
+        if number == 0:
+            die()
+
+
+def write(frame, batch):
+    crashing = batch == crash_batch and crash_stage
+    if crashing == "planned":
+        die()
+    if crashing == "tasks":
+        frame = frame.mapInArrow(die_in_the_middle, frame.schema)
+    frame.write.mode("overwrite").parquet(f"{job['table']}/batch={batch}")
+    if crashing == "written":
+        die()
+
+
+spark = (
+    SparkSession.builder.master(job.get("master", "local[2]"))
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", 2)
+    .config("spark.log.level", "ERROR")
+    .getOrCreate()
+)
+query = (
+    spark.readStream.format("zeroeventhub")
+    .options(**job["options"])
+    .load()
+    .writeStream.foreachBatch(write)
+    .option("checkpointLocation", job["checkpoint"])
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+print(json.dumps([each.numInputRows for each in query.recentProgress]))
