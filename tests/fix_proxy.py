@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, for 0 seconds: closing drops what was not sent and resets."""
 

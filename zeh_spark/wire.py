@@ -38,9 +38,7 @@ ALL_HEADERS = "_all"
 CONTENT_TYPE = "application/x-ndjson"
 
 MAX_LINE = 65_535
-"""Bytes of the longest line, without its newline: the Go client reads no further and does not say
-so.
-"""
+"""Bytes of the longest line, without its newline: the Go client silently reads no further."""
 
 RESERVED_HEADER = "zeh-"
 """Header names that begin so are the publisher's own stamps; writers drop them."""
@@ -62,9 +60,7 @@ _NOT_JSON_NUMBER = re.compile(rb"(?<=[:,\[{\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 
 
 class Event(msgspec.Struct, gc=False):
-    """The envelope of an event; `data` stays as the bytes it came in, UNSET where the publisher
-    left it out.
-    """
+    """The envelope of an event; `data` stays as the bytes it came in, UNSET if it was left out."""
 
     partition: int | UnsetType | None = UNSET
     headers: dict[str, str | None] | UnsetType | None = UNSET
@@ -128,8 +124,9 @@ class PageScanner:
         return self._scan(block)
 
     def close(self) -> list[Interval]:
-        """The body ended as its framing promised. A last line that is not JSON is a publisher's cry
-        for help.
+        """The body ended as its framing promised.
+
+        A last line that is not JSON, blank lines aside, is a publisher's cry for help.
 
         Raises PublisherError for such a line; intervals handed out before stand.
         """
@@ -147,11 +144,11 @@ class PageScanner:
             return
         try:
             _decode_object(line.removeprefix(_BOM))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
             raise PublisherError(
                 f"partition {self.partition}: the publisher ended its answer with a line that is "
-                f"not JSON, "
-                f"which is how it reports an error after the answer has begun: {excerpt(line)}",
+                f"not JSON ({why_not(line, exc)}), which is how it reports an error after the "
+                f"answer has begun: {excerpt(line)}",
                 partition=self.partition,
                 body=excerpt(line),
             ) from None
@@ -161,7 +158,7 @@ class PageScanner:
         if not self._started:
             block = block.removeprefix(_BOM)
             self._started = True
-        self._last_line = block[block.rfind(b"\n", 0, len(block) - 1) + 1 :]
+        self._last_line = _last_line(block) or self._last_line
         intervals = []
         begin = search = 0
         while (found := block.find(b'"cursor"', search)) >= 0:
@@ -195,8 +192,9 @@ class PageScanner:
 
     def _only_events(self, lines: list[bytes]) -> list[bytes]:
         kept = []
-        for line in map(bytes.strip, lines):
-            if not line:
+        for line in lines:
+            line = line.rstrip(b"\r")  # and no more: other blocks keep the spaces of such lines
+            if not line.strip():
                 continue
             if b'"data"' in line or not is_unknown(line):
                 kept.append(line)
@@ -205,18 +203,23 @@ class PageScanner:
         return kept
 
 
+def _last_line(block: bytes) -> bytes:
+    """The last line that is not blank."""
+    last = block[block.rfind(b"\n", 0, len(block) - 1) + 1 :].strip()
+    return last or block.rstrip().rpartition(b"\n")[2]
+
+
 def checkpoint_cursor(line: bytes, asked: int) -> str | None:
-    """The cursor of a checkpoint line; None for any other line, malformed ones included [executors
-    name those].
+    """The cursor of a checkpoint line; None for any other, malformed too [executors name those].
 
     Raises PublisherError for a cursor that is neither string nor integer, or of a partition that
     was not asked for.
     """
     try:
         fields = _decode_object(line)
-        cursor = msgspec.json.decode(fields["cursor"])
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, KeyError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
+    cursor = _value(fields.get("cursor", Raw(b"null")))
     if cursor is None or cursor == "":
         return None
     if isinstance(cursor, bool) or not isinstance(cursor, str | int):
@@ -225,29 +228,32 @@ def checkpoint_cursor(line: bytes, asked: int) -> str | None:
             partition=asked,
             body=excerpt(line),
         )
-    check_partition(fields.get("partition", b"null"), asked, line)
+    check_partition(_value(fields.get("partition", Raw(b"null"))), asked, line)
     if cursor == LAST:
         raise MalformedLineError(
             f"partition {asked}: the publisher sent the special cursor {LAST!r} as a checkpoint; "
-            f"going on from it "
-            f"would skip events",
+            f"going on from it would skip events",
             partition=asked,
             body=excerpt(line),
         )
     return str(cursor)
 
 
-def check_partition(value: bytes | Raw | int | UnsetType | None, asked: int, line: bytes) -> None:
-    """Refuse a line of another partition; a line that names none belongs to the one that was asked
-    for.
-    """
-    partition = msgspec.json.decode(value) if isinstance(value, bytes | Raw) else value
+def _value(text: Raw) -> object:
+    """A JSON value; what Python cannot hold stays as bytes [broken UTF-8, numbers out of range]."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return bytes(text)
+
+
+def check_partition(partition: object, asked: int, line: bytes) -> None:
+    """Refuse a line of another partition. One that names none belongs to the one asked for."""
     if partition is None or partition is UNSET or (partition == asked and type(partition) is int):
         return
     raise PublisherError(
         f"partition {asked}: the publisher sent a line of partition {partition!r}, which was not "
-        f"asked for: "
-        f"{excerpt(line)}",
+        f"asked for: {excerpt(line)}",
         partition=asked,
         body=excerpt(line),
     )
@@ -289,8 +295,7 @@ def why_not(line: bytes, error: Exception) -> str:
     if number := _NOT_JSON_NUMBER.search(line):
         return (
             f"{number[0].decode()} is not JSON (RFC 8259); the publisher has to send null or a "
-            f"string instead, "
-            f"in Python with json.dumps(…, allow_nan=False)"
+            f"string instead, in Python with json.dumps(…, allow_nan=False)"
         )
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
@@ -306,8 +311,7 @@ def excerpt(line: bytes, length: int = 200) -> str:
 
 
 def validated_json(text: bytes) -> bytes:
-    """JSON text as it can stand in a line: newlines between tokens become spaces, nothing else
-    changes.
+    """JSON text as it can stand in a line: only newlines between tokens change, into spaces.
 
     Raises ValueError with the reason.
     """
@@ -320,9 +324,7 @@ def validated_json(text: bytes) -> bytes:
 
 
 def event_line(partition: int, headers: Mapping[str, str], data: bytes) -> bytes:
-    """An event as it is stored and served: headers always present, their names sorted, no newline
-    at the end.
-    """
+    """An event as it is stored and served: headers always there, sorted, no newline at the end."""
     rendered = msgspec.json.encode(headers, order="sorted") if headers else b"{}"
     return b'{"partition":%d,"headers":%b,"data":%b}' % (partition, rendered, data)
 
@@ -332,9 +334,7 @@ def checkpoint_line(partition: int, cursor: str) -> bytes:
 
 
 def digest(blocks: Iterable[bytes]) -> str:
-    """What tells whether the same events came again: xxh3-128 over event lines in order, as 32 hex
-    digits.
-    """
+    """Tells whether the same events came again: xxh3-128 of their lines, as 32 hex digits."""
     hasher = xxhash.xxh3_128()
     for block in blocks:
         hasher.update(block)
