@@ -2,14 +2,15 @@
 
     ZeroEventHubError
     ├── OptionError            fix the option that it names, then build the query again
-    ├── PublisherError         the feed's owner has to act: it broke the protocol or refused the
-    request │   ├── MalformedLineError     a line that is neither an event nor a checkpoint │   ├──
-    AccessError            401 or 403: credentials │   └── CursorGoneError        410: the publisher
-    no longer has what follows the cursor ├── UnavailableError       nothing is lost: start the
-    query again once the publisher answers ├── CheckpointError        Spark's checkpoint belongs to
-    another feed, partition count or format ├── ReplayError            a batch cannot be delivered
-    again as it was ├── StagingError           `stagingLocation` cannot be written or read └──
-    StoreError             the publisher's own store, feed name or input
+    ├── PublisherError         the feed's owner has to act: it broke the protocol, or refused
+    │   ├── MalformedLineError     a line that is neither an event nor a checkpoint
+    │   ├── AccessError            401 or 403: credentials
+    │   └── CursorGoneError        410: the publisher no longer has what follows the cursor
+    ├── UnavailableError       nothing is lost: start the query again once the publisher answers
+    ├── CheckpointError        Spark's checkpoint belongs to another feed, partition count or format
+    ├── ReplayError            a batch cannot be delivered again as it was
+    ├── StagingError           `stagingLocation` cannot be written or read
+    └── StoreError             the publisher's own store, feed name or input
 
 Facts are attributes, the message is for people: the value, the place and the remedy. Errors pickle,
 because Spark carries them between processes. Messages never contain a secret or a URL's query.
