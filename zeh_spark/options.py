@@ -62,9 +62,8 @@ def parse_url(text: str) -> FeedUrl:
         raise ValueError("must be the feed's whole address, like https://orders.example/feed/v1")
     if "@" in parts.netloc:
         raise ValueError(
-            f"must not hold a user name or password, because Spark shows it in plans; use 'token', "
-            f"or "
-            f"'{SECRET_HEADER_PREFIX}Authorization'"
+            f"must not hold a user name or password, because Spark shows it in plans; use "
+            f"'token', or '{SECRET_HEADER_PREFIX}Authorization'"
         )
     return FeedUrl(parts._replace(fragment="").geturl())
 
@@ -75,6 +74,12 @@ def parse_duration(text: str) -> float:
     if not match:
         raise ValueError("must be a duration: seconds, or a number with ms, s, m or h, like 500ms")
     return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def parse_timeout(text: str) -> float:
+    if not (seconds := parse_duration(text)):
+        raise ValueError("must be longer than 0")
+    return seconds
 
 
 def parse_size(text: str) -> int:
@@ -113,6 +118,13 @@ def parse_text(text: str) -> str:
     return text
 
 
+def parse_token(text: str) -> str:
+    """What HTTP lets stand in a header; libraries print what they refuse, and this is a secret."""
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError("must be printable ASCII without spaces and newlines")
+    return text
+
+
 def parse_cursors(text: str) -> Cursors:
     """`first`, `last`, or JSON with a cursor for every partition: {"0": "…", "1": "_first"}."""
     if text.lower() in {"first", "last"}:
@@ -128,8 +140,8 @@ def parse_cursors(text: str) -> Cursors:
         raise ValueError(complaint) from None
     if len(cursors) != len(given) or sorted(cursors) != list(range(len(cursors))) or not cursors:
         raise ValueError(
-            f"{complaint}; partitions given: {sorted(cursors)}, needed: every one from 0 without a "
-            f"gap"
+            f"{complaint}; partitions given: {sorted(cursors)}, needed: every one from 0 without "
+            f"a gap"
         )
     if not all(isinstance(cursor, str) and cursor for cursor in cursors.values()):
         raise ValueError(f"{complaint}; each cursor must be a string that is not empty")
@@ -193,7 +205,7 @@ class ClientOptions:
     url: FeedUrl = _option(
         parse_url, None, "**required**: the feed's address; `.load(url)` does the same"
     )
-    token: str | None = _option(parse_text, None, "bearer token", repr=False)
+    token: str | None = _option(parse_token, None, "bearer token", repr=False)
     token_file: str | None = _option(
         parse_text,
         None,
@@ -207,9 +219,9 @@ class ClientOptions:
     client_key_file: str | None = _option(
         parse_text, None, "PEM file of its key, if that is not in the same file"
     )
-    connect_timeout: float = _option(parse_duration, "10s", "longest wait for a connection")
+    connect_timeout: float = _option(parse_timeout, "10s", "longest wait for a connection")
     read_timeout: float = _option(
-        parse_duration, "60s", "longest silence within an answer; more than `wait`"
+        parse_timeout, "60s", "longest silence within an answer; more than `wait`"
     )
     retry_timeout: float = _option(
         parse_duration,
@@ -331,9 +343,8 @@ class SourceOptions(ClientOptions):
             if isinstance(cursors, dict) and len(cursors) != partition_count:
                 raise OptionError(
                     f"option {name!r} has cursors for {len(cursors)} partitions, but the feed "
-                    f"{self.url} has "
-                    f"{partition_count}: give one for each of 0 to {partition_count - 1} "
-                    f"('_first' for a partition's beginning)",
+                    f"{self.url} has {partition_count}: give one for each of 0 to "
+                    f"{partition_count - 1} ('_first' for a partition's beginning)",
                     option=name,
                 )
 
@@ -394,8 +405,13 @@ def _with_url(given: Mapping[str, str]) -> dict[str, str]:
 def _http_header(key: str, value: str) -> tuple[str, str]:
     secret = key.startswith(SECRET_HEADER_PREFIX)
     name = key.removeprefix(SECRET_HEADER_PREFIX if secret else HEADER_PREFIX)
-    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name) or not value.isprintable():
-        raise OptionError(f"option {key!r} is not a valid HTTP header name and value", option=key)
+    valid = re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name)
+    if not valid or not re.fullmatch(r"(?! )[ -~]*(?<! )", value):
+        raise OptionError(
+            f"option {key!r} is not a valid HTTP header: the name must be a token, the value "
+            f"printable ASCII without spaces around it",
+            option=key,
+        )
     if name in _CREDENTIAL_HEADERS and not secret:
         raise OptionError(
             f"option {key!r}: Spark would show its value in plans; use 'token', or "
@@ -407,7 +423,7 @@ def _http_header(key: str, value: str) -> tuple[str, str]:
 
 def _unknown(key: str, known: Mapping[str, object]) -> OptionError:
     close = difflib.get_close_matches(key, [name.lower() for name in known], n=1)
-    meant = next((f"; did you mean {name!r}?" for name in known if [name.lower()] == close), "")
+    meant = next((f"; did you mean {name!r}?" for name in known if [name.lower()] == close), ".")
     return OptionError(
         f"unknown option {key!r}{meant} Known: {', '.join(sorted(known))}, {HEADER_PREFIX}<Name>, "
         f"{SECRET_HEADER_PREFIX}<Name>",
@@ -441,8 +457,7 @@ def _check_source(options: SourceOptions) -> None:
     if options.wait and options.read_timeout <= options.wait:
         raise OptionError(
             f"option 'readTimeout' ({options.read_timeout:g} s) must be more than 'wait' "
-            f"({options.wait:g} s): "
-            f"a publisher may stay silent that long",
+            f"({options.wait:g} s): a publisher may stay silent that long",
             option="readTimeout",
         )
     if options.ending_cursors == "first":
@@ -450,17 +465,11 @@ def _check_source(options: SourceOptions) -> None:
             "option 'endingCursors' must be last or JSON with cursors; got 'first'",
             option="endingCursors",
         )
-    for name, cursors in (
-        ("startingCursors", options.starting_cursors),
-        ("endingCursors", options.ending_cursors),
-    ):
-        if (
-            isinstance(cursors, dict)
-            and name == "endingCursors"
-            and {wire.FIRST, wire.LAST} & set(cursors.values())
-        ):
-            raise OptionError(
-                f"option {name!r} needs real cursors, not '_first' or '_last'", option=name
-            )
+    ends = options.ending_cursors
+    if isinstance(ends, dict) and {wire.FIRST, wire.LAST} & set(ends.values()):
+        raise OptionError(
+            "option 'endingCursors' needs real cursors, not '_first' or '_last'",
+            option="endingCursors",
+        )
     if options.partition_count is not None:
         options.check_partitions(options.partition_count)
