@@ -1,0 +1,85 @@
+"""A running publisher: the real server over a real store, on a port of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from zeh_spark.publisher import Store, open_store
+from zeh_spark.testing import publish, running_publisher
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer, its lines parsed."""
+
+    status: int
+    headers: Any
+    lines: list[dict[str, Any]]
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        (document,) = self.lines
+        return document
+
+    @property
+    def data(self) -> list[Any]:
+        return [line["data"] for line in self.lines if "data" in line]
+
+    @property
+    def cursors(self) -> dict[int, str]:
+        """The last cursor of each partition."""
+        return {line["partition"]: line["cursor"] for line in self.lines if "cursor" in line}
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """A feed `orders` with two partitions, at `url`."""
+
+    store: Store
+    base: str
+    store_url: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.base}/orders"
+
+    def publish(self, *events: object, partition: int | None = None) -> None:
+        """One batch."""
+        publish(self.store, "orders", events, partition=partition)
+
+    def get(self, query: str = "", *, path: str = "/orders", **options: Any) -> Answer:
+        url = f"{self.base}{path}?{query}"
+        response = requests.request(options.pop("method", "GET"), url, timeout=30, **options)
+        lines = [json.loads(line) for line in response.content.split(b"\n") if line]
+        return Answer(response.status_code, response.headers, lines)
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Iterator[Publisher]:
+    """One for this test."""
+    with _publisher(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def quiet_publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publisher]:
+    """One for all tests of a module that publish nothing."""
+    with _publisher(tmp_path_factory.mktemp("quiet")) as running:
+        yield running
+
+
+@contextmanager
+def _publisher(directory: Path) -> Iterator[Publisher]:
+    store_url = f"sqlite:///{directory / 'feeds.db'}"
+    with closing(open_store(store_url)) as store:
+        store.create("orders", 2)
+        with running_publisher(store) as base:
+            yield Publisher(store, base, store_url)

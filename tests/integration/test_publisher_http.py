@@ -1,0 +1,439 @@
+"""The read API as clients see it: real requests to a real server."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import requests
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from tests.fix_publisher import Publisher
+from zeh_spark import wire
+from zeh_spark.publisher import Block, MemoryStore, Problem, create_app, open_store
+from zeh_spark.publisher.chunks import Chunker
+from zeh_spark.testing import publish, running_publisher
+
+FIRST = "n=2&cursor0=_first"
+BOTH = "n=2&cursor0=_first&cursor1=_first"
+
+
+def test_events_come_with_a_checkpoint_behind_each_chunk(publisher: Publisher) -> None:
+    """I read a feed from its beginning."""
+    publisher.publish({"id": 1}, {"id": 2})
+    lines = publisher.get(BOTH).lines
+    kinds = [(line["partition"], line.get("data")) for line in lines]
+    assert [(0, {"id": 1}), (0, None), (1, {"id": 2}), (1, None)] == kinds
+
+
+def test_answer_is_ndjson_in_utf8(publisher: Publisher) -> None:
+    """Any client knows what it gets."""
+    answer = publisher.get(FIRST)
+    assert (200, "application/x-ndjson; charset=utf-8") == (
+        answer.status,
+        answer.headers["Content-Type"],
+    )
+
+
+def test_checkpoint_is_where_the_next_page_begins(publisher: Publisher) -> None:
+    """I go on where I stopped."""
+    publisher.publish(1, partition=0)
+    cursor = publisher.get(FIRST).cursors[0]
+    publisher.publish(2, partition=0)
+    assert [2] == publisher.get(f"n=2&cursor0={cursor}").data
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"), [(1, [[0, 1, 2, 3]]), (2, [[0, 2], [1, 3]]), (4, [[0, 2], [1, 3], [], []])]
+)
+def test_reader_chooses_its_number_of_partitions(
+    publisher: Publisher, n: int, expected: list[list[int]]
+) -> None:
+    """I work with as many partitions as I like; each event is in one of them, under my number."""
+    publisher.publish(0, 1, 2, 3)
+    answers = [publisher.get(f"n={n}&cursor{v}=_first") for v in range(n)]
+    partitions = [{line["partition"] for line in answer.lines} for answer in answers]
+    assert (expected, [{v} for v in range(n)]) == ([sorted(a.data) for a in answers], partitions)
+
+
+@pytest.mark.parametrize(
+    ("hint", "expected"), [("0", []), ("1", [1]), ("2", [1, 2]), ("9", [1, 2])]
+)
+def test_page_is_as_long_as_asked_for(publisher: Publisher, hint: str, expected: list[int]) -> None:
+    """I decide how much I take at a time; 0 is only checkpoints."""
+    publisher.publish(1, partition=0)
+    publisher.publish(2, partition=0)
+    answer = publisher.get(f"{FIRST}&pagesizehint={hint}")
+    assert (expected, [0]) == (answer.data, list(answer.cursors))
+
+
+@pytest.mark.parametrize("cursor", ["_first", "_last"])
+def test_empty_feed_answers_with_a_real_cursor(publisher: Publisher, cursor: str) -> None:
+    """I can begin before the first event, and miss none."""
+    cursors = publisher.get(f"n=2&cursor0={cursor}&cursor1={cursor}").cursors
+    publisher.publish(1, 2)
+    later = publisher.get("n=2&" + "&".join(f"cursor{v}={c}" for v, c in cursors.items()))
+    assert [1, 2] == later.data
+
+
+def test_last_skips_what_is_there(publisher: Publisher) -> None:
+    """I begin with what comes next."""
+    publisher.publish(1, partition=0)
+    cursor = publisher.get("n=2&cursor0=_last").cursors[0]
+    publisher.publish(2, partition=0)
+    assert [2] == publisher.get(f"n=2&cursor0={cursor}").data
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("", None),
+        ("&headers=", None),
+        ("&headers=other", None),
+        ("&headers=ce_id,", {"ce_id": "1"}),
+        ("&headers=ce_id,other", {"ce_id": "1"}),
+        ("&headers=a,ce_id", {"a": "ä", "ce_id": "1"}),
+    ],
+)
+def test_headers_are_those_asked_for(
+    publisher: Publisher, asked: str, expected: dict[str, str] | None
+) -> None:
+    """Middleware gets its headers, others do not pay for them."""
+    publish_with_headers(publisher, {"ce_id": "1", "a": "ä", "zeh-time": "forged"})
+    event, _ = publisher.get(FIRST + asked).lines
+    assert (expected, {"x": 1}) == (event.get("headers"), event["data"])
+
+
+@pytest.mark.parametrize("headers", [{}, {"ce_id": "1"}])
+def test_all_headers_include_the_stamps(publisher: Publisher, headers: dict[str, str]) -> None:
+    """I can tell where and when an event was stored; nobody can forge it."""
+    publish_with_headers(publisher, {**headers, "zeh-time": "forged"})
+    before = time.time() * 1000 - 60_000
+    found = publisher.get("n=1&cursor0=_first&headers=_all").lines[0]["headers"]
+    stamps = {name: found.pop(name) for name in ("zeh-partition", "zeh-time")}
+    assert (headers, "0", True) == (
+        found,
+        stamps["zeh-partition"],
+        float(stamps["zeh-time"]) > before,
+    )
+
+
+def test_stamp_can_be_asked_for_by_name(publisher: Publisher) -> None:
+    """The stored partition is known whatever n I use."""
+    publisher.publish(1, partition=1)
+    event, _ = publisher.get("n=1&cursor0=_first&headers=zeh-partition").lines
+    assert (0, {"zeh-partition": "1"}) == (event["partition"], event["headers"])
+
+
+@pytest.mark.parametrize("headers", ["", "_all", "zeh-time"])
+def test_data_is_served_as_it_was_written(publisher: Publisher, headers: str) -> None:
+    """Not a byte of my data changes, even if it looks like the envelope."""
+    data = (
+        b'{"n": 1.50, "t": "\\n{\\"partition\\":0,\\"headers\\":{}", "headers":{}, "partition":0}'
+    )
+    publish_line(publisher, {}, data)
+    body = requests.get(f"{publisher.url}?n=1&cursor0=_first&headers={headers}", timeout=30).content
+    assert data == body.split(b'"data":', 1)[1].split(b"\n")[0][:-1]
+
+
+def test_same_request_brings_the_same_bytes(publisher: Publisher) -> None:
+    """Checkpoints are stable, so a batch can be read again exactly."""
+    publisher.publish(*range(3000))
+    url = f"{publisher.url}?{BOTH}&pagesizehint=100000&headers=_all"
+    assert requests.get(url, timeout=30).content == requests.get(url, timeout=30).content
+
+
+def test_cursorset_remembers_and_resume_goes_on(publisher: Publisher) -> None:
+    """A forwarder without a database leaves its cursors with the publisher."""
+    publisher.publish(1, 2)
+    seen = publisher.get(BOTH).cursors
+    publisher.publish(3, 4)
+    cursors = "&".join(f"cursor{v}={cursor}" for v, cursor in seen.items())
+    publisher.get(f"n=2&{cursors}&cursorset=mailer&store_cursor=1&pagesizehint=0")
+    resumed = publisher.get("n=2&resume=0,1&cursorset=mailer")
+    assert [3, 4] == resumed.data
+
+
+def test_resumed_last_is_where_it_was_then(publisher: Publisher) -> None:
+    """`_last` under a name is kept as the position it meant, or events would be skipped."""
+    publisher.get("n=2&cursor0=_last&cursorset=mailer")
+    publisher.publish(1, partition=0)
+    assert [1] == publisher.get("n=2&resume=0&cursorset=mailer").data
+
+
+def test_gzip_only_when_asked_for(publisher: Publisher) -> None:
+    """Slow networks get less."""
+    publisher.publish(*range(2000))
+    url = f"{publisher.url}?{BOTH}"
+    plain, packed = (
+        requests.get(url, timeout=30, stream=True, headers={"Accept-Encoding": each}).raw.read()
+        for each in ("gzip;q=0, br", "br, gzip")
+    )
+    assert plain == gzip.decompress(packed)
+
+
+def test_head_has_the_headers_only(publisher: Publisher) -> None:
+    """A HEAD tells whether the feed is there, and keeps nothing."""
+    answer = publisher.get(f"{FIRST}&cursorset=x&wait=20", method="HEAD")
+    assert (200, [], {}) == (
+        answer.status,
+        answer.lines,
+        publisher.store.load_cursors("orders", "x", 2),
+    )
+
+
+PROBLEMS = [
+    ("", "partition-count-missing", {"partitionCount": 2}),
+    ("n=two&cursor0=_first", "bad-partition-count", {"partitionCount": 2}),
+    ("n=0&cursor0=_first", "bad-partition-count", {"partitionCount": 2}),
+    ("n=65537&cursor0=_first", "bad-partition-count", {"maximum": 65536}),
+    ("n=%2B2&cursor0=_first", "bad-partition-count", {}),
+    ("n=2", "cursors-missing", {}),
+    ("n=2&cursor2=_first", "partition-out-of-range", {"partition": 2, "n": 2}),
+    ("n=2&cursor0=_first&cursor7=_first", "partition-out-of-range", {"partition": 7}),
+    ("n=2&cursor0=", "malformed-cursor", {"partition": 0}),
+    ("n=2&cursor0=%C3%A4", "malformed-cursor", {"cursor": "ä"}),
+    ("n=2&cursor0=17", "malformed-cursor", {"cursor": "17"}),
+    ("n=2&cursor0=_first&cursor0=_last", "duplicate-parameter", {"parameter": "cursor0"}),
+    ("n=2&n=2&cursor0=_first", "duplicate-parameter", {"parameter": "n"}),
+    (f"{FIRST}&pagesizehint=", "bad-page-size-hint", {}),
+    (f"{FIRST}&pagesizehint=-1", "bad-page-size-hint", {}),
+    (f"{FIRST}&wait=soon", "bad-wait", {}),
+    (f"{FIRST}&cursorset=", "bad-cursorset", {}),
+    (f"{FIRST}&cursorset={'x' * 51}", "bad-cursorset", {}),
+    (f"{FIRST}&store_cursor=1", "cursorset-missing", {}),
+    (f"{FIRST}&cursorset=x&store_cursor=yes", "bad-store-cursor", {}),
+    ("n=2&resume=0", "cursorset-missing", {}),
+    ("n=2&resume=0&cursorset=nobody", "unknown-cursorset", {"cursorset": "nobody"}),
+    ("n=2&resume=0,0&cursorset=x", "bad-resume", {}),
+    ("n=2&resume=2&cursorset=x", "bad-resume", {"n": 2}),
+    ("n=2&resume=&cursorset=x", "bad-resume", {}),
+    (f"{FIRST}&resume=0&cursorset=x", "resume-with-cursors", {}),
+]
+
+
+@pytest.mark.parametrize(("query", "name", "members"), PROBLEMS)
+def test_bad_parameter_gets_a_problem_document(
+    quiet_publisher: Publisher, query: str, name: str, members: dict[str, object]
+) -> None:
+    """I am told what came, what is allowed, and a program can read it."""
+    answer = quiet_publisher.get(query)
+    problem = answer.problem
+    assert (400, "application/problem+json") == (answer.status, answer.headers["Content-Type"])
+    assert {
+        "type": f"urn:zeroeventhub:problem:{name}",
+        "status": 400,
+        **members,
+    }.items() <= problem.items()
+    assert {"title", "detail"} <= problem.keys()
+
+
+def test_other_parameters_are_ignored(publisher: Publisher) -> None:
+    """Extensions of other publishers do no harm here."""
+    assert 200 == publisher.get(f"{FIRST}&stream=1&stream=2&cursorx=1").status
+
+
+def test_cursor_of_another_feed_is_a_conflict(publisher: Publisher) -> None:
+    """After a restore, or with a wrong URL, I do not skip events in silence."""
+    publisher.store.create("other", 2)
+    publisher.publish(1, partition=0)
+    cursor = publisher.get(FIRST).cursors[0]
+    answer = publisher.get(f"n=2&cursor0={cursor}", path="/other")
+    expected = (409, "urn:zeroeventhub:problem:cursor-of-another-history", cursor)
+    assert expected == (answer.status, answer.problem["type"], answer.problem["cursor"])
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status", "name"),
+    [
+        ("/nothing", "GET", 404, "unknown-feed"),
+        ("/", "GET", 404, "unknown-feed"),
+        ("/orders", "POST", 405, "method-not-allowed"),
+    ],
+)
+def test_wrong_address_or_method_is_a_problem_document(
+    publisher: Publisher, path: str, method: str, status: int, name: str
+) -> None:
+    """Typing errors are answered in the same form."""
+    answer = publisher.get(FIRST, path=path, method=method)
+    assert (status, f"urn:zeroeventhub:problem:{name}") == (answer.status, answer.problem["type"])
+
+
+def test_locked_store_asks_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy database is no error of mine: I try again."""
+    monkeypatch.setattr("zeh_spark.publisher.sqlite.BUSY_MS", 50)
+    store = open_store(f"sqlite:///{tmp_path / 'feeds.db'}")
+    store.create("orders", 1)
+    with (
+        running_publisher(store) as base,
+        closing(sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        answer = requests.get(f"{base}/orders?n=1&cursor0=_first&cursorset=x", timeout=30)
+    store.close()
+    assert (503, "1") == (answer.status_code, answer.headers["Retry-After"])
+
+
+def test_wait_ends_with_the_first_event(publisher: Publisher) -> None:
+    """Long polling brings an event when it happens."""
+    cursor = publisher.get("n=2&cursor1=_last").cursors[1]
+    answers: list[object] = []
+    reader = threading.Thread(
+        target=lambda: answers.append(publisher.get(f"n=2&cursor1={cursor}&wait=20").data)
+    )
+    reader.start()
+    publisher.publish("elsewhere", partition=0)
+    publisher.publish("here", partition=1)
+    reader.join()
+    assert [["here"]] == answers
+
+
+def test_wait_from_last_misses_nothing(publisher: Publisher) -> None:
+    """What comes while I wait at the end is delivered, not skipped."""
+    publisher.publish("old", partition=0)
+    answers: list[object] = []
+    reader = threading.Thread(
+        target=lambda: answers.append(publisher.get("n=2&cursor0=_last&wait=20").data)
+    )
+    reader.start()
+    while reader.is_alive():
+        publisher.publish("new", partition=0)
+    assert [True] == [set(data) <= {"new"} and bool(data) for data in answers]  # type: ignore[call-overload]
+
+
+def test_wait_without_events_ends_with_a_checkpoint(publisher: Publisher) -> None:
+    """An idle feed keeps me where I am."""
+    begun = time.monotonic()
+    answer = publisher.get(f"{FIRST}&wait=0.2")
+    assert ([], [0], True) == (
+        answer.data,
+        list(answer.cursors),
+        0.2 <= time.monotonic() - begun < 5,
+    )
+
+
+WRITER = """
+import sys, time
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import publish
+store = open_store(sys.argv[1])
+for line in sys.stdin:
+    publish(store, "orders", [1], partition=0)
+    print(time.time_ns(), flush=True)
+"""
+
+
+def test_another_process_wakes_a_reader_within_20_ms(publisher: Publisher) -> None:
+    """A load from a terminal reaches waiting readers at once."""
+    command = [sys.executable, "-c", WRITER, publisher.store_url]
+    cursor, delays = publisher.get("n=2&cursor0=_last").cursors[0], []
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdin and writer.stdout
+        for _ in range(21):
+            timer = threading.Timer(
+                0.05, print, args=("go",), kwargs={"file": writer.stdin, "flush": True}
+            )
+            timer.start()
+            cursor = publisher.get(f"n=2&cursor0={cursor}&wait=20").cursors[0]
+            delays.append((time.time_ns() - int(writer.stdout.readline())) / 1e6)
+        writer.stdin.close()
+    assert statistics.median(delays) < 20
+
+
+def test_stopping_server_answers_those_who_wait(publisher: Publisher) -> None:
+    """A restart of the publisher does not hang on long polls."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    answers: list[int] = []
+    with running_publisher(store) as base:
+        other = socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])))
+        other.sendall(b"GET /orders?n=1&cursor0=_first&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
+        reader = threading.Thread(target=lambda: answers.append(len(other.recv(99))))
+        reader.start()
+        begun = time.monotonic()
+    reader.join(10)
+    other.close()
+    assert ([99], True) == (answers, time.monotonic() - begun < 5)
+
+
+class Broken:
+    """A feed that fails behind its first block."""
+
+    partitions = 1
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        if asked[0] == "gone":
+            raise Problem("cursor-gone", 410, "removed", partition=0)
+        yield Block(0, (wire.event_line(0, {}, b'"%s"' % (b"x" * 300_000)) + b"\n"), "1")
+        raise OSError("the disk is gone")
+
+    def version(self) -> object:
+        return 0
+
+
+def test_fault_behind_the_first_bytes_breaks_the_body(caplog: pytest.LogCaptureFixture) -> None:
+    """A page that could not be finished never looks finished; the log says why."""
+    with caplog.at_level(logging.ERROR), running_publisher({"broken": Broken()}) as base:
+        with pytest.raises(requests.exceptions.ChunkedEncodingError):
+            requests.get(f"{base}/broken?n=1&cursor0=x", timeout=30)
+    assert "the answer of feed 'broken' is aborted: the disk is gone" in caplog.messages
+
+
+def test_any_object_with_the_interface_is_a_feed() -> None:
+    """My service serves its own table, problems included."""
+    with running_publisher({"deep/name": Broken()}) as base:
+        answer = requests.get(f"{base}/deep/name?n=1&cursor0=gone", timeout=30)
+    assert (410, "urn:zeroeventhub:problem:cursor-gone") == (
+        answer.status_code,
+        answer.json()["type"],
+    )
+
+
+def test_app_can_be_mounted_below_a_prefix() -> None:
+    """A service offers its feeds beside its own routes."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    publish(store, "orders", [1])
+    app = Starlette(routes=[Mount("/feeds/v1", app=create_app(store))])
+    with running_publisher(store, app) as base:
+        lines = requests.get(f"{base}/feeds/v1/orders?n=1&cursor0=_first", timeout=30).text.split(
+            "\n"
+        )
+    assert 1 == json.loads(lines[0])["data"]
+
+
+def test_client_that_goes_away_ends_its_wait(publisher: Publisher) -> None:
+    """Readers that hang up leave nothing behind."""
+    for _ in range(20):
+        with socket.create_connection(
+            ("127.0.0.1", int(publisher.base.rpartition(":")[2]))
+        ) as reader:
+            query = quote("n=2&cursor0=_first&wait=60", safe="=&")
+            reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert 200 == publisher.get(FIRST).status
+
+
+def publish_with_headers(publisher: Publisher, headers: dict[str, str]) -> None:
+    publish_line(publisher, headers, b'{"x":1}')
+
+
+def publish_line(publisher: Publisher, headers: dict[str, str], data: bytes) -> None:
+    chunker = Chunker()
+    chunks = [*chunker.add(0, headers, data), *chunker.close()]
+    publisher.store.commit("orders", "batch", publisher.store.stage("batch", chunks))

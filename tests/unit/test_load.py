@@ -1,0 +1,261 @@
+"""Files become events without loss, or are refused with file, line and reason."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from zeh_spark import wire
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.publisher.chunks import CHUNK_BYTES, CHUNK_EVENTS, LINE_BYTES, Chunker, lines_of
+from zeh_spark.publisher.load import Event, Source, load, route
+
+Files = Callable[[str, bytes | pa.Table], str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Files:
+    def write(name: str, content: bytes | pa.Table) -> str:
+        path = tmp_path / name
+        if isinstance(content, pa.Table):
+            parquet.write_table(content, path)
+        else:
+            path.write_bytes(content)
+        return str(path)
+
+    return write
+
+
+def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, Any]]]:
+    """The lines of each partition after a load."""
+    store = MemoryStore()
+    store.create("f", partitions)
+    load(store, "f", [Source(name, **how) for name in names])
+    head = store.feed("f").head
+    lines: list[list[dict[str, Any]]] = [[] for _ in range(partitions)]
+    for chunk in store.chunks("f", dict.fromkeys(range(partitions), 0), head, 10_000):
+        (frame,) = store.frames([chunk.blob])
+        lines[chunk.partition] += map(json.loads, lines_of(frame).splitlines())
+    return lines
+
+
+def data(*names: str, **how: Any) -> list[Any]:
+    return [line["data"] for line in loaded(*names, **how)[0]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60_000)), max_size=150))
+def test_chunks_hold_every_line_in_order_within_their_limits(events: list[tuple[int, int]]) -> None:
+    """Nothing is lost between my file and the feed."""
+    chunker, chunks = Chunker(), []
+    texts = [(p, b'"%d%s"' % (number, b"x" * size)) for number, (p, size) in enumerate(events)]
+    for partition, text in texts:
+        chunks += chunker.add(partition, {}, text)
+    chunks += chunker.close()
+    for partition in range(4):
+        found = b"".join(lines_of(each.frame) for each in chunks if each.partition == partition)
+        assert found == b"".join(
+            wire.event_line(p, {}, text) + b"\n" for p, text in texts if p == partition
+        )
+    assert all(each.events <= CHUNK_EVENTS and each.size <= CHUNK_BYTES for each in chunks)
+
+
+def test_longest_line_leaves_room_for_stamps() -> None:
+    """An event that fits is served to every client; a longer one is refused with its size."""
+    room = LINE_BYTES - len(wire.event_line(0, {}, b'""'))
+    Chunker().add(0, {}, b'"%s"' % (b"x" * room))
+    with pytest.raises(ValueError, match=f"{LINE_BYTES + 1:,} bytes"):
+        Chunker().add(0, {}, b'"%s"' % (b"x" * (room + 1)))
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.jsonl", "a.json", "a.ndjson.gz", "A.JSON.GZ"])
+def test_lines_become_data(file: Files, name: str) -> None:
+    """Each line is an event; blank ones, CRLF and a BOM do no harm."""
+    content = b'\xef\xbb\xbf{"a": 1}\r\n\n[2, 3]\n"4"'
+    path = file(name, gzip.compress(content) if name.lower().endswith("gz") else content)
+    assert [{"a": 1}, [2, 3], "4"] == data(path)
+
+
+def test_standard_input_is_ndjson() -> None:
+    """I can pipe into a feed."""
+    assert [1, 2] == data("-", stdin=io.BytesIO(b"1\n2\n"))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_csv_rows_become_objects(file: Files, name: str) -> None:
+    """Numbers are numbers, times are ISO 8601, an empty number is null."""
+    content = b"id,name,at\n1,x,2013-01-01T05:00:00Z\n,y,2013-01-01T06:00:00Z\n"
+    path = file(name, gzip.compress(content) if name.endswith("gz") else content)
+    expected = [
+        {"id": 1, "name": "x", "at": "2013-01-01T05:00:00Z"},
+        {"id": None, "name": "y", "at": "2013-01-01T06:00:00Z"},
+    ]
+    assert expected == data(path)
+
+
+def test_parquet_values_stay_exact(file: Files) -> None:
+    """No digit and no byte is lost on the way into JSON."""
+    table = pa.table(
+        {
+            "big": [2**63 - 1],
+            "price": [Decimal("12345678901234567890.12")],
+            "raw": [b"\x00\xff"],
+            "nested": [[{"x": 1.5}]],
+            "kind": pa.array(["a"]).dictionary_encode(),
+        }
+    )
+    store = MemoryStore()
+    store.create("f", 1)
+    load(store, "f", [Source(file("a.parquet", table))])
+    lines = lines_of(store.frames([0])[0])
+    expected = (
+        b'{"big":9223372036854775807,"price":12345678901234567890.12,"raw":"AP8=",'
+        b'"nested":[{"x":1.5}],"kind":"a"}'
+    )
+    assert wire.event_line(0, {}, expected) + b"\n" == lines
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"v": [1.0, math.nan]}, "column 'v' has NaN or infinity"),
+        ({"v": [[math.inf]]}, "column 'v' has NaN or infinity"),
+        ({"v": [{"x": -math.inf}]}, "column 'v' has NaN or infinity"),
+        ({"v": pa.array([1], pa.timestamp("ns"))}, "column 'v' has times finer than a microsecond"),
+        ({"v": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'v' is a map"),
+    ],
+)
+def test_what_json_cannot_say_is_refused_by_name(
+    file: Files, columns: dict[str, Any], reason: str
+) -> None:
+    """A value is never changed in silence."""
+    with pytest.raises(StoreError, match=f"a.parquet: {reason}"):
+        data(file("a.parquet", pa.table(columns)))
+
+
+def test_events_without_key_are_spread_evenly(file: Files) -> None:
+    """Partitions are equally full, over all files."""
+    names = [file("a.ndjson", b"1\n2\n3\n"), file("b.ndjson", b"4\n5\n6\n7\n")]
+    assert [4, 3] == [len(lines) for lines in loaded(*names, partitions=2)]
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.csv", "a.parquet"])
+@pytest.mark.parametrize("keys", [[17, 18, 17], ["x", "ü", "x"]])
+def test_key_chooses_the_same_partition_in_every_kind_of_file(
+    file: Files, name: str, keys: list[Any]
+) -> None:
+    """Integers count as their decimal text, so that all writers agree."""
+    table = pa.table({"k": keys})
+    content: bytes | pa.Table = table
+    if name == "a.ndjson":
+        content = "\n".join(json.dumps({"k": key}, ensure_ascii=False) for key in keys).encode()
+    elif name == "a.csv":
+        content = ("k\n" + "\n".join(map(str, keys))).encode()
+    found = loaded(file(name, content), partitions=8, key="k")
+    expected = [
+        {wire.partition_of(str(key), 8) for key in keys if key == each["data"]["k"]}
+        for p in found
+        for each in p
+    ]
+    assert expected == [{p} for p, lines in enumerate(found) for _ in lines]
+
+
+def test_envelope_says_where_an_event_goes_and_its_headers(file: Files) -> None:
+    """I control partition and headers of each event; reserved headers are the publisher's."""
+    lines = (
+        b'{"partition": 1, "data": 1}\n'
+        b'{"key": 5, "headers": {"b": "2", "a": "1", "zeh-time": "0"}, "data": {"x": null}}\n'
+    )
+    found = loaded(file("a.ndjson", lines), partitions=2, envelope=True)
+    keyed = {
+        "partition": wire.partition_of("5", 2),
+        "headers": {"a": "1", "b": "2"},
+        "data": {"x": None},
+    }
+    assert {"partition": 1, "headers": {}, "data": 1} in found[1]
+    assert keyed in found[wire.partition_of("5", 2)]
+
+
+@given(st.lists(st.none() | st.text(max_size=3)), st.integers(1, 5))
+def test_null_keys_take_turns(keys: list[str | None], partitions: int) -> None:
+    """Events without a key do not pile up in one partition."""
+    turn, counts = 0, [0] * partitions
+    for key in keys:
+        partition, turn = route(Event(1, b"", key), partitions, turn)
+        counts[partition] += key is None
+    assert max(counts) - min(counts) <= 1
+
+
+BAD = [
+    ("a.ndjson", b'1\n{"a":\n', {}, "a.ndjson, line 2: not JSON"),
+    ("a.ndjson", b'1\n{"a":NaN}\n', {}, "a.ndjson, line 2: not JSON: NaN is not JSON"),
+    ("a.ndjson", b'1\n"\xff"\n', {}, "a.ndjson, line 2: not JSON: it is not UTF-8"),
+    ("a.ndjson", b"null\n", {}, "line 1: null cannot be an event's data"),
+    ("a.ndjson", b'"%s"\n' % (b"x" * 70_000), {}, "line 1: the event takes 70,0.. bytes"),
+    ("a.ndjson", b'{"k":1}\n{"j":1}\n', {"key": "k"}, "line 2: there is no field 'k'"),
+    ("a.ndjson", b'{"k":1.5}\n', {"key": "k"}, "line 1: the key is 1.5"),
+    ("a.ndjson", b'{"k":true}\n', {"key": "k"}, "line 1: the key is true"),
+    ("a.ndjson", b"[1]\n", {"key": "k"}, "line 1: Expected `object`, got `array`"),
+    ("a.ndjson", b'{"data":1,"partiton":0}\n', {"envelope": True}, "line 1: .*partiton"),
+    ("a.ndjson", b'{"partition":0}\n', {"envelope": True}, "line 1: .*`data`"),
+    (
+        "a.ndjson",
+        b'{"data":1,"partition":1}\n',
+        {"envelope": True},
+        "no partition 1: the feed has 0 to 0",
+    ),
+    ("a.ndjson", b'{"data":1,"partition":0,"key":"a"}\n', {"envelope": True}, "exclude each other"),
+    ("a.ndjson", b'{"data":1,"headers":{"a":1}}\n', {"envelope": True}, "line 1: .*headers"),
+    ("a.ndjson", b'{"data":null}\n', {"envelope": True}, "null cannot be an event's data"),
+    ("a.csv", b"a,b\n1,2\n3\n", {}, "a.csv: .*Expected 2 columns, got 1"),
+    ("a.csv", b"a\n1\n", {"key": "b"}, "a.csv: there is no column 'b' for the key; there are a"),
+    ("a.csv", b"a\n1.5\n", {"key": "a"}, "column 'a' is double; a key is text or an integer"),
+    ("a.csv", b"a,a\n1,2\n", {}, "two columns 'a'"),
+    ("a.csv", b"a\n1\nNaN\n0.5\ninf\n", {}, "column 'a' has NaN"),
+    ("a.csv", b"", {}, "a.csv: Empty CSV file"),
+    ("a.csv", b"a\n1\n", {"envelope": True}, "not a csv file"),
+    ("a.ndjson.gz", b"1\n", {}, "a.ndjson.gz: Not a gzipped file"),
+    ("a.ndjson.gz", gzip.compress(b"1\n" * 999)[:-9], {}, "a.ndjson.gz: .*end"),
+    ("a.parquet", b"1\n", {}, "a.parquet: "),
+    ("a.xlsx", b"", {}, "a.xlsx: unknown kind of file; known are .ndjson"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "how", "reason"), BAD)
+def test_bad_input_names_place_and_reason(
+    file: Files, name: str, content: bytes, how: dict[str, Any], reason: str
+) -> None:
+    """I find the line that is wrong, and nothing of the load was published."""
+    with pytest.raises(StoreError, match=reason):
+        data(file(name, content), **how)
+
+
+def test_load_that_fails_in_its_last_file_publishes_nothing(file: Files) -> None:
+    """One load is one batch, over all its files."""
+    store = MemoryStore()
+    store.create("f", 1)
+    names = [file("good.ndjson", b"1\n" * 5000), file("bad.ndjson", b"{\n")]
+    with pytest.raises(StoreError, match=r"bad\.ndjson, line 1: .*nothing was published"):
+        load(store, "f", [Source(name) for name in names])
+    assert (0, {}) == (store.feed("f").head, store._staged)
+
+
+def test_progress_counts_the_bytes_of_each_file(file: Files) -> None:
+    """The bar moves as the file is read."""
+    store, told = MemoryStore(), [0]
+    store.create("f", 1)
+    content = b'"%s"\n' % (b"x" * 500) * 20_000
+    load(store, "f", [Source(file("a.ndjson", content))], told.append)
+    assert 0.9 < sum(told) / len(content) <= 1
