@@ -1,0 +1,262 @@
+"""The command as users run it: real processes, real files, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import requests
+
+from zeh_spark.publisher import open_store
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+COMMAND = [sys.executable, "-m", "zeh_spark.cli"]
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """The store of the test is where every command looks."""
+    here = str(Path(__file__).parents[2])
+    return {**os.environ, "ZEH_STORE": f"sqlite:///{tmp_path / 'feeds.db'}", "PYTHONPATH": here}
+
+
+@pytest.fixture
+def run(env: dict[str, str], tmp_path: Path) -> Run:
+    def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *words],
+            env=env, cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@contextmanager
+def serving(env: dict[str, str], *words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A running `serve`, and its base URL."""
+    command = [*COMMAND, "serve", "--port", "0", *words]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        try:
+            yield server.stdout.readline().split(" at ")[1].split(";")[0], server
+        finally:
+            server.kill()
+
+
+def test_a_feed_is_created_loaded_served_and_read(
+    run: Run, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Four commands take me from a file to a feed that others read."""
+    (tmp_path / "a.csv").write_text("id,name\n1,x\n2,y\n")
+    run("create", "orders", "--partitions", "1")
+    with serving(env) as (base, _):
+        said = run("load", "orders", "a.csv")
+        found = run("tail", f"{base}/orders", "--from", "first", "--no-follow")
+    assert re.fullmatch(r"Loaded 2 events, \d+ B, into 'orders' in .* s\.\n", said.stdout)
+    assert ['{"id":1,"name":"x"}', '{"id":2,"name":"y"}'] == found.stdout.splitlines()
+
+
+def test_serve_prints_the_address_of_each_feed(run: Run, env: dict[str, str]) -> None:
+    """I see what to give to consumers."""
+    run("create", "orders", "--partitions", "1")
+    run("create", "flights", "--partitions", "8")
+    with serving(env) as (base, server):
+        assert server.stdout
+        lines = [server.stdout.readline() for _ in range(2)]
+    assert [f"  {base}/flights  8 partitions\n", f"  {base}/orders  1 partition\n"] == lines
+
+
+def test_tail_follows_and_its_events_can_be_loaded_again(run: Run, env: dict[str, str]) -> None:
+    """What tail prints with --headers, load --envelope takes."""
+    run("create", "orders", "--partitions", "2")
+    run("create", "copy", "--partitions", "2")
+    event = {"partition": 1, "headers": {"h": "1"}, "data": {"id": 7}}
+    with serving(env) as (base, _):
+        command = [*COMMAND, "tail", f"{base}/orders", "--from", "first", "--headers"]
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as tail:
+            assert tail.stdout
+            run("load", "orders", "-", "--envelope", stdin=json.dumps(event))
+            line = tail.stdout.readline()
+            tail.send_signal(signal.SIGINT)
+            assert 0 == tail.wait(30)
+        run("load", "copy", "-", "--envelope", stdin=line)
+        copied = run("tail", f"{base}/copy", "--from", "first", "--headers", "--no-follow")
+    found = json.loads(copied.stdout)
+    found["headers"] = {k: v for k, v in found["headers"].items() if not k.startswith("zeh-")}
+    assert event == found
+
+
+def test_feeds_are_shown_as_a_table(run: Run) -> None:
+    """I see what is in a store."""
+    run("create", "orders", "--partitions", "2")
+    run("create", "new", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2\n3\n")
+    head, new, orders = run("feeds").stdout.splitlines()
+    assert ["FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST", "COMMIT"] == head.split()
+    assert ["new", "1", "0", "0", "B", "never"] == new.split()
+    assert ["orders", "2", "3"] == orders.split()[:3]
+
+
+def test_killed_load_leaves_nothing_visible(run: Run, env: dict[str, str], tmp_path: Path) -> None:
+    """After kill -9 the feed is as before, and I load again."""
+    run("create", "orders", "--partitions", "1")
+    with subprocess.Popen(
+        [*COMMAND, "load", "orders", "-"], env=env, stdin=subprocess.PIPE
+    ) as load:
+        assert load.stdin
+        line = b'"%s"\n' % os.urandom(20_000).hex().encode()
+        while not _staged(tmp_path / "feeds.db"):
+            load.stdin.write(line * 50)
+        load.kill()
+    before = open_store(env["ZEH_STORE"]).feed("orders").head
+    run("load", "orders", "-", stdin="1\n")
+    with serving(env) as (base, _):
+        found = run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout
+    assert (0, "1\n") == (before, found)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_stops_within_seconds_despite_long_polls(
+    run: Run, env: dict[str, str], number: signal.Signals
+) -> None:
+    """Ctrl-C, or the service manager, ends it in order."""
+    run("create", "orders", "--partitions", "1")
+    answers: list[int] = []
+    with serving(env) as (base, server):
+        url = f"{base}/orders?n=1&cursor0=_first"
+        assert 200 == requests.get(url, timeout=9).status_code
+        poll = threading.Thread(
+            target=lambda: answers.append(requests.get(f"{url}&wait=60", timeout=70).status_code)
+        )
+        poll.start()
+        while not _established(base):
+            pass
+        server.send_signal(number)
+        code = server.wait(5)
+        poll.join()
+    assert (0, [200]) == (code, answers)
+
+
+def test_second_server_on_one_file_is_refused(run: Run, env: dict[str, str]) -> None:
+    """Two servers would not know of each other's limits."""
+    run("create", "orders")
+    with serving(env):
+        said = run("serve", "--port", "0")
+    assert 1 == said.returncode
+    assert "is served by another process already" in said.stderr
+
+
+def test_port_that_is_taken_is_named(run: Run) -> None:
+    """I see that something else listens there."""
+    run("create", "orders")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = run("serve", "--port", str(port))
+    assert (1, True) == (
+        said.returncode,
+        f"cannot listen on 127.0.0.1:{port}: Address already in use" in said.stderr,
+    )
+
+
+MISTAKES = [
+    (
+        ["serve", "--store", "sqlite:///nowhere.db"],
+        1,
+        "there is no store nowhere.db; zeh-spark create",
+    ),
+    (["serve", "--store", "postgresql://x/y"], 1, "PostgreSQL is not there yet"),
+    (["serve", "--store", "memory:"], 2, "ends with the command"),
+    (["serve", "--store", "sqlite:///text.csv"], 1, "not a database"),
+    (["serve", "--port", "http"], 2, "'http' is not a valid integer"),
+    (["create", "a/b"], 1, "a feed cannot be called 'a/b'"),
+    (["create", "orders"], 1, "feed 'orders' exists already"),
+    (["create", "x", "--partitions", "0"], 1, "allowed are 1 to 1024"),
+    (
+        ["load", "order", "text.csv"],
+        1,
+        "there is no feed 'order' in this store; zeh-spark create order",
+    ),
+    (["load", "orders"], 2, "Missing argument 'FILE...'"),
+    (
+        ["load", "orders", "none.csv"],
+        1,
+        "none.csv: No such file or directory; nothing was published",
+    ),
+    (
+        ["load", "orders", "text.csv", "--key", "x"],
+        1,
+        "there is no column 'x' for the key; there are a, b",
+    ),
+    (["load", "orders", "-", "--key", "x", "--envelope"], 2, "exclude each other"),
+    (["load", "orders", "-", "-"], 2, "Standard input can be loaded once"),
+    (["tail", "flights"], 2, "must be the feed's whole address"),
+    (["tail", "http://127.0.0.1:1/x", "--form", "last"], 2, "No such option"),
+    (["unknown"], 2, "No such command 'unknown'"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "reason"), MISTAKES, ids=lambda each: str(each)[:60])
+def test_mistake_gets_a_sentence_and_an_exit_code(
+    run: Run, tmp_path: Path, words: list[str], code: int, reason: str
+) -> None:
+    """I am told what to change, and never see a traceback."""
+    run("create", "orders")
+    (tmp_path / "text.csv").write_text("a,b\n" + "some,text\n" * 500)
+    said = run(*words)
+    assert (code, True, "") == (said.returncode, reason in said.stderr, said.stdout)
+    assert "Traceback" not in said.stderr
+
+
+def test_without_the_extra_the_command_says_what_to_install(env: dict[str, str]) -> None:
+    """`pip install zeh-spark` alone has no server framework."""
+    program = "import sys; sys.modules['sqlalchemy'] = None\nfrom zeh_spark.cli import main\nmain()"
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert (1, True) == (said.returncode, 'pip install "zeh-spark[publisher]"' in said.stderr)
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "create", "load", "tail"])
+def test_help_has_examples(run: Run, command: str) -> None:
+    """I learn a command from its help."""
+    assert f"zeh-spark {command} " in run(command, "--help").stdout.partition("Example")[2]
+
+
+def test_load_shows_a_bar_on_a_terminal(env: dict[str, str], run: Run, tmp_path: Path) -> None:
+    """I see how far a long load is."""
+    run("create", "orders")
+    (tmp_path / "a.ndjson").write_text("1\n" * 20_000)
+    ours, theirs = pty.openpty()
+    subprocess.run(
+        [*COMMAND, "load", "orders", "a.ndjson"], env=env, cwd=tmp_path, stderr=theirs, check=True, timeout=60,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = os.read(ours, 65_536)
+    os.close(ours)
+    assert b"Loading" in shown and b"100%" in shown
+
+
+def _staged(file: Path) -> bool:
+    """Whether the load has written something by now."""
+    wal = file.with_name(file.name + "-wal")
+    return wal.exists() and wal.stat().st_size > 1 << 20
+
+
+def _established(base: str) -> bool:
+    """Whether the server has more than one connection: the one that waits."""
+    port = f":{int(base.rpartition(':')[2]):04X}"
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(port) and row[3] == "01" for row in rows)
