@@ -1,0 +1,61 @@
+"""The README's tables say what the code does."""
+
+import re
+from pathlib import Path
+
+from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, SourceOptions, declared
+from zeh_spark.publisher.chunks import LINE_BYTES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def rows(first_cell: str) -> list[list[str]]:
+    """The rows of the table whose header begins so."""
+    lines = README.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_cell} |"))
+    found = []
+    for line in lines[begin + 2 :]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split(" |")])
+    return found
+
+
+def test_options_are_those_of_the_code():
+    """Each option is in the table with its default, its kind of query and its meaning."""
+    in_code = [
+        [
+            f"`{name}`",
+            "" if each.metadata["default"] is None else f"`{each.metadata['default']}`",
+            each.metadata["query"],
+            each.metadata["meaning"],
+        ]
+        for name, each in declared(SourceOptions).items()
+    ]
+    prefixes = [f"`{prefix}<Name>`" for prefix in (HEADER_PREFIX, SECRET_HEADER_PREFIX)]
+
+    table = rows("option")
+
+    assert table[: len(in_code)] == in_code
+    assert [row[0] for row in table[len(in_code) :]] == prefixes
+
+
+def test_every_promise_names_a_test_that_exists():
+    """A promise without a test is none."""
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+
+    missing = [
+        name
+        for row in rows("promise")
+        for name in re.findall(r"`(test_\w+)`", row[1])
+        if f"def {name}(" not in tests
+    ]
+
+    assert len(rows("promise")) >= 8
+    assert missing == []
+
+
+def test_the_longest_line_is_the_one_that_writers_hold_to():
+    """The publisher's limit is stated as it is."""
+    assert f"at\nmost {LINE_BYTES:,} bytes" in README or f"at most {LINE_BYTES:,} bytes" in README
