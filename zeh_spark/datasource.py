@@ -85,18 +85,11 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
     return Decoder(tuple(schema.fieldNames()), corrupt, permissive)
 
 
-def register(spark: SparkSession, *, by_value: bool = False) -> None:
-    """Make the format known to a session in which Spark does not find it by itself.
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session that does not find it by itself.
 
-    `by_value` sends the package's code along with each task, for clusters whose nodes do not have
-    it installed (they need its dependencies all the same).
+    Spark looks for data sources among the top-level modules of the driver's `sys.path`; where the
+    package comes from elsewhere (an import hook, a session that is older than the installation) this
+    call is needed. The package has to be installed on the executors all the same.
     """
-    if by_value:
-        from pyspark import cloudpickle
-
-        import zeh_spark
-
-        cloudpickle.register_pickle_by_value(  # type: ignore[no-untyped-call]  # has no types
-            zeh_spark
-        )
     spark.dataSource.register(ZeroEventHubDataSource)

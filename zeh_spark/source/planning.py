@@ -44,19 +44,20 @@ def _take_evenly(
     ready: Mapping[int, Sequence[Interval]], max_events: int, max_bytes: int
 ) -> dict[int, int]:
     taken = dict.fromkeys(ready, 0)
+    queues = {partition: list(intervals) for partition, intervals in ready.items()}
     events = size = 0
     turns = [(0, partition) for partition, intervals in ready.items() if intervals]
     heapq.heapify(turns)
     while turns:
         mine, partition = heapq.heappop(turns)
-        interval = ready[partition][taken[partition]]
+        interval = queues[partition][taken[partition]]
         full = events + interval.events > max_events or size + len(interval.lines) > max_bytes
         if full and events and interval.events:
             continue  # this partition has had its share; a smaller interval of another may fit
         taken[partition] += 1
         events += interval.events
         size += len(interval.lines)
-        if taken[partition] < len(ready[partition]):
+        if taken[partition] < len(queues[partition]):
             heapq.heappush(turns, (mine + len(interval.lines), partition))
     return {partition: count for partition, count in taken.items() if count}
 
