@@ -107,7 +107,7 @@ class Proxy:
             self._open.add(connection)
 
     def _drop(self, connection: socket.socket) -> None:
-        """Wake the other direction's thread too, which may wait in recv() and would keep it open."""
+        """Wake the other direction's thread too, whose recv() would keep the connection open."""
         with self._lock:
             self._open.discard(connection)
         with contextlib.suppress(OSError):

@@ -1,0 +1,286 @@
+"""Options: what is understood, what is refused and in which words, and that secrets stay secret."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from zeh_spark.errors import OptionError
+from zeh_spark.options import (
+    ClientOptions,
+    SourceOptions,
+    declared,
+    option_name,
+    parse,
+)
+
+URL = "https://orders.example/feed/v1"
+
+
+def read(**options: str) -> SourceOptions:
+    """The source's options, as Spark hands them over."""
+    return parse(SourceOptions, {"url": URL, **options})
+
+
+def refusal(options: dict[str, str]) -> OptionError:
+    with pytest.raises(OptionError) as caught:
+        parse(SourceOptions, {"url": URL, **options})
+    return caught.value
+
+
+# What is understood
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "field", "value"),
+    [
+        ("partitionCount", "4", "partition_count", 4),
+        ("partitionCount", " 4 ", "partition_count", 4),
+        ("startingCursors", "first", "starting_cursors", "first"),
+        ("startingCursors", "LAST", "starting_cursors", "last"),
+        ("startingCursors", '{"0":"17","1":"_first"}', "starting_cursors", {0: "17", 1: "_first"}),
+        ("startingCursors", '{"1":"b","0":"_last"}', "starting_cursors", {0: "_last", 1: "b"}),
+        ("endingCursors", '{"0":"17"}', "ending_cursors", {0: "17"}),
+        ("headers", "_all", "headers", ("_all",)),
+        ("headers", "none", "headers", ()),
+        ("headers", "ce_id, ce_type", "headers", ("ce_id", "ce_type")),
+        ("maxBytesPerTrigger", "1048576", "max_bytes_per_trigger", 1 << 20),
+        ("maxBytesPerTrigger", "64k", "max_bytes_per_trigger", 64 << 10),
+        ("maxBytesPerTrigger", "32MB", "max_bytes_per_trigger", 32 << 20),
+        ("maxBytesPerTrigger", "1 GiB", "max_bytes_per_trigger", 1 << 30),
+        ("wait", "0", "wait", 0.0),
+        ("wait", "500ms", "wait", 0.5),
+        ("wait", "1.5", "wait", 1.5),
+        ("retryTimeout", "5m", "retry_timeout", 300.0),
+        ("retryTimeout", "1 h", "retry_timeout", 3600.0),
+        ("failOnDataLoss", "False", "fail_on_data_loss", False),
+        ("mode", "permissive", "mode", "PERMISSIVE"),
+        ("replay", "ACCEPT", "replay", "accept"),
+        ("compression", "GZip", "compression", "gzip"),
+        ("stagingLocation", "/mnt/stage/", "staging_location", "/mnt/stage"),
+        ("stagingLocation", "s3a://bucket/stage", "staging_location", "s3://bucket/stage"),
+        ("stagingLocation", "dbfs:/Volumes/a/b", "staging_location", "/Volumes/a/b"),
+        (
+            "stagingLocation",
+            "abfss://c@a.dfs.example/s",
+            "staging_location",
+            "abfss://c@a.dfs.example/s",
+        ),
+        ("feedId", "orders", "feed_id", "orders"),
+    ],
+)
+def test_an_option_is_understood(option, text, field, value):
+    """I write an option the way I would write it down for a colleague."""
+    assert value == getattr(read(**{option: text}), field)
+
+
+def test_names_are_understood_in_any_case():
+    """As everywhere in Spark, `MAXEVENTSPERTRIGGER` is `maxEventsPerTrigger`."""
+    assert 7 == read(MAXEVENTSPERTRIGGER="7").max_events_per_trigger
+
+
+def test_the_argument_of_load_is_the_url():
+    """`.load(url)` and `.option("url", url)` are the same."""
+    assert parse(SourceOptions, {"path": URL}) == parse(SourceOptions, {"URL": URL})
+
+
+def test_an_option_without_a_value_is_not_there():
+    """Spark passes None on for an option that was set to it."""
+    assert read() == parse(SourceOptions, {"url": URL, "token": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        (name, field.metadata["default"])
+        for name, field in declared(SourceOptions).items()
+        if field.metadata["default"] is not None
+    ],
+)
+def test_a_default_is_what_its_text_says(name, default):
+    """The default in the documentation is the one that is used."""
+    assert read() == read(**{name: default})
+
+
+def test_headers_for_the_publisher_are_kept():
+    """I can send what a gateway in front of the publisher wants."""
+    options = read(**{"http.header.X-Tenant": "a b", "http.secret.header.Authorization": "Basic x"})
+
+    assert {"x-tenant": "a b", "authorization": "Basic x"} == options.http_headers
+
+
+def test_the_feeds_own_query_is_part_of_its_identity_but_not_readable():
+    """A key in the URL's query is sent to the publisher and written down nowhere."""
+    url = read(url=f"{URL}?key=s3cret#part").url
+
+    assert (f"{URL}?key=s3cret", URL) == (url.full, str(url))
+    assert url.identity.startswith(f"{URL}?") and "s3cret" not in url.identity
+
+
+def test_feed_id_replaces_the_url_as_identity():
+    """A feed that moves to another address is still the same feed for my checkpoint."""
+    assert read(feedId="orders").feed == read(url="http://other/feed", feedId="orders").feed
+
+
+def test_options_travel_to_executors():
+    """Batch reads send them to their tasks."""
+    options = read(token="t", startingCursors='{"0":"a"}')
+
+    assert options == pickle.loads(pickle.dumps(options))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "allowed"),
+    [
+        ("partitionCount", "0", "whole number greater than 0"),
+        ("partitionCount", "four", "whole number greater than 0"),
+        ("pageSizeHint", "-1", "whole number greater than 0"),
+        ("maxEventsPerTrigger", "1e3", "whole number greater than 0"),
+        ("maxEventsPerTrigger", "٣", "whole number greater than 0"),
+        ("maxBytesPerTrigger", "128q", "number of bytes"),
+        ("maxBytesPerTrigger", "0m", "greater than 0"),
+        ("wait", "soon", "seconds, or a number with ms, s, m or h"),
+        ("wait", "-1s", "seconds, or a number with ms, s, m or h"),
+        ("pollInterval", "1d", "seconds, or a number with ms, s, m or h"),
+        ("connectTimeout", "0", "longer than 0"),
+        ("readTimeout", "0s", "longer than 0"),
+        ("failOnDataLoss", "yes", "true or false"),
+        ("mode", "DROPMALFORMED", "one of FAILFAST, PERMISSIVE"),
+        ("compression", "br", "one of none, gzip"),
+        ("headers", "a,,b", "different names with commas"),
+        ("headers", "a,a", "different names with commas"),
+        ("headers", "_all,a", "different names with commas"),
+        ("stagingLocation", "stage", "absolute path"),
+        ("stagingLocation", "ftp://h/stage", "file, s3, s3a, gs, abfs or abfss"),
+        ("feedId", "", "not be empty"),
+        ("startingCursors", "latest", "first, last, or JSON"),
+        ("startingCursors", "[1]", "first, last, or JSON"),
+        ("startingCursors", "{}", "every one from 0 without a gap"),
+        ("startingCursors", '{"1":"a"}', "every one from 0 without a gap"),
+        ("startingCursors", '{"0":"a","2":"b"}', "every one from 0 without a gap"),
+        ("startingCursors", '{"0":"a","00":"b"}', "every one from 0 without a gap"),
+        ("startingCursors", '{"0":17}', "string that is not empty"),
+        ("startingCursors", '{"0":""}', "string that is not empty"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_is_allowed(option, text, allowed):
+    """The error names the option, what I wrote, and what I could have written."""
+    error = refusal({option: text})
+
+    assert option == error.option
+    assert all(part in str(error) for part in (repr(option), repr(text), allowed))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "orders",
+        "/feed/v1",
+        "ftp://orders.example/feed",
+        "https://",
+        "https://host:port/feed",
+        "https://[::1/feed",
+        "https://host:0/feed",
+    ],
+)
+def test_an_address_that_is_none_is_refused(url):
+    """I see what an address looks like."""
+    assert "like https://orders.example/feed/v1" in str(refusal({"url": url}))
+
+
+def test_a_missing_url_is_named():
+    """I am told both ways to give it."""
+    with pytest.raises(OptionError, match=r"'url' is missing.*\.load\(url\)"):
+        parse(SourceOptions, {})
+
+
+def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
+    """A typing mistake does not go unnoticed."""
+    error = refusal({"maxEventPerTrigger": "1"})
+
+    assert "maxeventpertrigger" == error.option
+    assert "did you mean 'maxEventsPerTrigger'?" in str(error)
+
+
+def test_an_unknown_option_like_no_other_is_refused_with_all_that_are_known():
+    """I see the whole choice."""
+    error = refusal({"zzz": "1"})
+
+    assert all(name in str(error) for name in declared(SourceOptions))
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "words"),
+    [
+        ({"token": "t", "tokenFile": "/t"}, "tokenFile", "exclude each other"),
+        ({"token": "t", "http.secret.header.authorization": "x"}, "token", "exclude each other"),
+        ({"clientKeyFile": "/k"}, "clientKeyFile", "needs 'clientCertFile'"),
+        ({"wait": "60s"}, "readTimeout", "must be more than 'wait'"),
+        ({"path": "http://other/"}, "url", "different feeds"),
+        ({"endingCursors": "first"}, "endingCursors", "must be last"),
+        ({"endingCursors": '{"0":"_last"}'}, "endingCursors", "real cursors"),
+        (
+            {"startingCursors": '{"0":"a"}', "partitionCount": "2"},
+            "startingCursors",
+            "each of 0 to 1",
+        ),
+        ({"endingCursors": '{"0":"a"}', "partitionCount": "2"}, "endingCursors", "each of 0 to 1"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options, option, words):
+    """I hear of it when the query is built, not when it runs."""
+    error = refusal(options)
+
+    assert option == error.option
+    assert words in str(error)
+
+
+# Secrets
+
+SECRET = "s3cret value\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"token": SECRET},
+        {"http.secret.header.X-Key": SECRET},
+        {"http.header.Authorization": SECRET.strip()},
+        {"http.header.Cookie": SECRET.strip()},
+        {"url": f"https://user:{SECRET.strip()}@h/feed"},
+        {"url": f"ftp://h/feed?key={SECRET.strip()}"},
+        {"token": "s3cret", "tokenFile": "/t"},
+        {"path": "http://other/?key=s3cret"},
+    ],
+)
+def test_an_error_never_shows_a_secret(options):
+    """I can paste an error into a ticket."""
+    error = refusal(options)
+
+    assert "s3cret" not in f"{error} {error!r} {vars(error)}"
+
+
+def test_options_never_show_a_secret():
+    """Nor does a log that prints them."""
+    secrets = {"token": "s3cret", "http.secret.header.X-Key": "s3cret", "url": f"{URL}?k=s3cret"}
+
+    assert "s3cret" not in repr(read(**secrets))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, field in declared(SourceOptions).items() if not field.repr]
+)
+def test_spark_hides_what_we_hide(name):
+    """Spark leaves options with such names out of plans and its pages."""
+    assert any(word in name.lower() for word in ("token", "secret", "password"))
+
+
+def test_names_are_those_of_the_fields():
+    """One rule leads from the option's name to the code."""
+    assert "columnNameOfCorruptRecord" == option_name("column_name_of_corrupt_record")
+    assert declared(ClientOptions).keys() < declared(SourceOptions).keys()
