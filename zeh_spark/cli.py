@@ -1,4 +1,4 @@
-"""The command `zeh-spark`. What it does is in `commands`; here is what it says where that cannot be loaded."""
+"""The command `zeh-spark`: loads `commands`, or says what has to be installed first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What the command `zeh-spark` does: a thin shell around the publisher, and around the client for `tail`.
+"""What the command `zeh-spark` does: a thin shell around the publisher, and around the client for
+`tail`.
 
-Exit codes: 0 done, 1 failed, with the reason on standard error, 2 wrong usage. A traceback is always a bug of ours.
+Exit codes: 0 done, 1 failed, with the reason on standard error, 2 wrong usage. A traceback is
+always a bug of ours.
 """
 
 from __future__ import annotations
@@ -141,7 +143,8 @@ def load(feed: str, files: tuple[str, ...], url: str, key: str | None, envelope:
             raise StoreError(f"{exc}; zeh-spark create {feed} --store {url} makes it") from exc
     seconds = time.monotonic() - begun
     click.echo(
-        f"Loaded {_counted(loaded.events, 'event')}, {_size(loaded.bytes)}, into {feed!r} in {seconds:.1f} s."
+        f"Loaded {_counted(loaded.events, 'event')}, {_size(loaded.bytes)}, into {feed!r} in "
+        f"{seconds:.1f} s."
     )
 
 

@@ -23,8 +23,8 @@ _HINT = 1000
 def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list[bytes]]:
     """Events of all partitions as they come, without newlines: their data, or the `whole` line.
 
-    Order holds within a partition. Ends, unless `endless`, once every partition has been read to its
-    end. Raises ZeroEventHubError.
+    Order holds within a partition. Ends, unless `endless`, once every partition has been read to
+    its end. Raises ZeroEventHubError.
     """
     client = FeedClient(parse(ClientOptions, {"url": url}))
     count = client.partition_count()

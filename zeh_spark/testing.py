@@ -46,7 +46,7 @@ def running_publisher(
 def publish(
     store: Store, feed: str, events: Iterable[object], *, partition: int | None = None
 ) -> None:
-    """Add events, anything that json.dumps takes, as one batch: spread evenly, or into one partition."""
+    """Add events, as json.dumps takes them, as one batch: spread evenly, or into one partition."""
     partitions = store.feed(feed).partitions
     chunker, batch = Chunker(), uuid.uuid4().hex
     chunks = []

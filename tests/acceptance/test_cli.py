@@ -36,7 +36,7 @@ def run(env: dict[str, str], tmp_path: Path) -> Run:
     def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, *words],
-            env=env, cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=60, check=False,
+            env=env, cwd=tmp_path, input=stdin, capture_output=True, text=True, check=False
         )  # fmt: skip
 
     return run
@@ -240,8 +240,8 @@ def test_load_shows_a_bar_on_a_terminal(env: dict[str, str], run: Run, tmp_path:
     (tmp_path / "a.ndjson").write_text("1\n" * 20_000)
     ours, theirs = pty.openpty()
     subprocess.run(
-        [*COMMAND, "load", "orders", "a.ndjson"], env=env, cwd=tmp_path, stderr=theirs, check=True, timeout=60,
-        stdout=subprocess.DEVNULL,
+        [*COMMAND, "load", "orders", "a.ndjson"], env=env, cwd=tmp_path, stderr=theirs,
+        stdout=subprocess.DEVNULL, check=True, timeout=60,
     )  # fmt: skip
     os.close(theirs)
     shown = os.read(ours, 65_536)

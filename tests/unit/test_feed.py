@@ -204,7 +204,7 @@ def test_groups_are_bounded_and_keep_the_order(sizes: list[int]) -> None:
     log = [chunk(g, 0, size) for g, size in enumerate(sizes)]
     found = list(groups(log))
     assert log == list(itertools.chain(*found))
-    assert all(len(g) == 1 or sum(c.size for c in g) <= 256 << 10 for g in found)
+    assert all(len(g) == 1 or sum(c.size for c in g) <= 1 << 20 for g in found)
 
 
 def chunk(g: int, partition: int, size: int = 1) -> Chunk:

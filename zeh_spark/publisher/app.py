@@ -1,8 +1,9 @@
 """The read API of ZeroEventHub over HTTP, as an ASGI app that any other can mount.
 
-Rule for editors: feeds and stores block, so they are touched in worker threads only, in short calls: nothing is held while a
-client is slow. What can be refused is refused before the first byte; a fault after it aborts the connection, because a body
-that ends in order would pass for a whole page.
+Rule for editors: feeds and stores block, so they are touched in worker threads only, in short
+calls: nothing is held while a client is slow. What can be refused is refused before the first byte;
+a fault after it aborts the connection, because a body that ends in order would pass for a whole
+page.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from zeh_spark.publisher.waiting import Pulse, unless_gone
 log = logging.getLogger("zeh_spark.publisher")
 
 WORKERS = 8
-"""Threads that read feeds: what is in memory at a time is bounded by them and by what clients have not taken yet."""
+"""Threads that read feeds. They, and what clients have not taken yet, bound what is in memory."""
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ class Publisher:
     async def _page(
         self, request: Request, name: str, feed: Feed, ask: Ask, cursors: Mapping[int, str]
     ) -> Iterator[Block]:
-        """The page, begun: what can be refused has been. Waits for events where the request says so."""
+        """The page, begun, so that all refusals are behind us; after the wait asked for."""
         end = time.monotonic() + (ask.wait if ask.hint != 0 and request.method == "GET" else 0)
         while True:
             seen = await self._in_thread(feed.version) if ask.wait else None
@@ -138,7 +139,8 @@ class Publisher:
 def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
     """The cursors that a request starts from, kept under its cursorset if it names one.
 
-    Special cursors are replaced by what they mean now: `_last` taken again after a wait, or on resuming, would skip events.
+    Special cursors are replaced by what they mean now: `_last` taken again after a wait, or on
+    resuming, would skip events.
     """
     if ask.cursor_set is None:
         return _resolved(feed, ask.cursors, ask.n) if ask.wait else ask.cursors

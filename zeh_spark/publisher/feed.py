@@ -29,7 +29,7 @@ from zeh_spark.publisher.problems import bad_cursor, other_history
 from zeh_spark.publisher.store import Chunk, FeedState, Store, tag
 
 DEFAULT_HINT = 10_000
-READ_BYTES = 256 << 10
+READ_BYTES = 1 << 20
 """Lines that one read of the store brings, about, where chunks are small."""
 
 _CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")

@@ -1,8 +1,8 @@
 """Files into a feed: one load is one batch over all files, published whole or not at all.
 
-Reading, chunking and staging are one stream, so that memory does not grow with the files. Whatever goes wrong names the file,
-the line or row, and the reason, and nothing is published; a load that is killed leaves invisible chunks, which the store drops
-later.
+Reading, chunking and staging are one stream, so that memory does not grow with the files. Whatever
+goes wrong names the file, the line or row, and the reason, and nothing is published; a load that is
+killed leaves invisible chunks, which the store drops later.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to load, or `-` for `stdin`. `key` is the column or field that chooses the partition."""
+    """A file to load, or `-` for `stdin`. `key`: the column or field that chooses the partition."""
 
     name: str
     stdin: IO[bytes] | None = None
@@ -72,7 +72,8 @@ class Source:
         if extension == "csv" or (extension == "parquet" and not packed):
             return extension
         raise StoreError(
-            f"{self.name}: unknown kind of file; known are .ndjson, .jsonl, .json and .csv, each also with .gz, "
+            f"{self.name}: unknown kind of file; known are .ndjson, .jsonl, .json and .csv, "
+            f"each also with .gz, "
             f".parquet, and - for NDJSON from standard input"
         )
 
@@ -141,7 +142,10 @@ def _chunks(
 
 
 def route(event: Event, partitions: int, turn: int) -> tuple[int, int]:
-    """An event's partition, and whose turn it is then among events that may go anywhere. Raises ValueError."""
+    """An event's partition, and the next one for events that may go anywhere.
+
+    Raises ValueError.
+    """
     if event.partition is not None and event.key is not None:
         raise ValueError("'partition' and 'key' exclude each other")
     if event.partition is not None:

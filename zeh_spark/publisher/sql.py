@@ -14,29 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Select,
-    String,
-    Table,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher.schema import blobs, chunks, cursor_sets, feeds, staged
 from zeh_spark.publisher.store import (
     STAGED_FOR,
     Chunk,
@@ -53,62 +36,6 @@ from zeh_spark.publisher.store import (
 
 STAGED_BYTES = 4 << 20
 """Frames that one staging transaction writes, about: others wait that long for their turn."""
-
-metadata = MetaData()
-_ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
-
-feeds = Table(
-    "feeds",
-    metadata,
-    Column("id", _ROW_ID, primary_key=True),
-    Column("name", String(100), nullable=False, unique=True),
-    Column("partitions", Integer, nullable=False),
-    Column("origin", LargeBinary, nullable=False),
-    Column("head", BigInteger, nullable=False),
-    Column("history", LargeBinary, nullable=False),
-    Column("time", BigInteger, nullable=False),
-    sqlite_autoincrement=True,
-)
-blobs = Table(
-    "blobs",
-    metadata,
-    Column("id", _ROW_ID, primary_key=True),
-    Column("frame", LargeBinary, nullable=False),
-    sqlite_autoincrement=True,  # an id that was once read never means other bytes
-)
-staged = Table(
-    "staged",
-    metadata,
-    Column("blob", ForeignKey("blobs.id"), primary_key=True),
-    Column("batch", String(100), nullable=False, index=True),
-    Column("partition", Integer, nullable=False),
-    Column("events", Integer, nullable=False),
-    Column("size", Integer, nullable=False),
-    Column("digest", LargeBinary, nullable=False),
-    Column("created", BigInteger, nullable=False),
-)
-chunks = Table(
-    "chunks",
-    metadata,
-    Column("feed", ForeignKey("feeds.id"), primary_key=True),
-    Column("g", BigInteger, primary_key=True, autoincrement=False),
-    Column("partition", Integer, nullable=False),
-    Column("events", Integer, nullable=False),
-    Column("size", Integer, nullable=False),
-    Column("time", BigInteger, nullable=False),
-    Column("tag", String(8), nullable=False),
-    Column("blob", ForeignKey("blobs.id"), nullable=False),
-    Index("chunks_by_partition", "feed", "partition", "g", unique=True),
-)
-cursor_sets = Table(
-    "cursor_sets",
-    metadata,
-    Column("feed", ForeignKey("feeds.id"), primary_key=True),
-    Column("name", String(50), primary_key=True),
-    Column("n", Integer, primary_key=True),
-    Column("partition", Integer, primary_key=True),
-    Column("cursor", String, nullable=False),
-)
 
 _CHUNK = [chunks.c[name] for name in ("g", "partition", "events", "size", "time", "tag", "blob")]
 _FEED = [feeds.c[name] for name in ("name", "partitions", "origin", "head", "history", "time")]

@@ -21,7 +21,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.sql import Database, SqlStore, metadata
+from zeh_spark.publisher.schema import metadata
+from zeh_spark.publisher.sql import Database, SqlStore
 
 APPLICATION_ID = 0x5A454831
 """What says in the file's header that it is ours: "ZEH1"."""

@@ -1,7 +1,8 @@
 """CSV and Parquet files as events: each row is an object, rendered from Arrow columns.
 
-What JSON cannot say is refused by name, never changed in silence: NaN and infinity, times finer than a microsecond, maps, two
-columns of one name. Decimals and integers are exact numbers, times are ISO 8601 text, binary is base64.
+What JSON cannot say is refused by name, never changed in silence: NaN and infinity, times finer
+than a microsecond, maps, two columns of one name. Decimals and integers are exact numbers, times
+are ISO 8601 text, binary is base64.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def _values(name: str, column: pa.Array) -> list[Any]:
             column = column.cast(coarser)
         except pa.ArrowInvalid:
             raise ValueError(
-                f"column {name!r} has times finer than a microsecond; round them, or store them as text"
+                f"column {name!r} has times finer than a microsecond; round them, or store "
+                f"them as text"
             ) from None
     found: list[Any] = column.to_pylist()
     return found

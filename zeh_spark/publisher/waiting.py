@@ -1,16 +1,20 @@
 """Long polling: readers that wait, and the one poll that wakes them all.
 
-A version is asked for every few ms, in a worker thread, and only while somebody waits. That notices commits of every process
-in the same way [a direct call for commits of this process would be a second mechanism, for 4 ms].
+The version is asked for every few ms, in a worker thread, and only while somebody waits. That
+notices commits of every process in the same way [a direct call for commits of this process would be
+a second mechanism, for 4 ms].
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
 import anyio
 from starlette.requests import Request
+
+from zeh_spark.errors import StoreError
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -22,50 +26,46 @@ class Pulse:
 
     def __init__(self, version: Callable[[], Awaitable[object]]) -> None:
         self._version = version
-        self._waiting: dict[anyio.Event, object] = {}
-        self._polling = False
+        self._waiting: dict[asyncio.Event, object] = {}
+        self._poller: asyncio.Task[None] | None = None
         self._stopped = False
 
     async def changed(self, seen: object, timeout: float) -> None:
-        """Returns once the version is not the one `seen`, the time is over, or `stop` was called."""
+        """Returns once the version is not `seen`, the time is over, or `stop` was called."""
         if self._stopped:
             return
-        news = anyio.Event()
+        news = asyncio.Event()
         self._waiting[news] = seen
+        if not self._poller or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
         try:
             with anyio.move_on_after(timeout):
-                if self._polling:
-                    await news.wait()
-                else:
-                    await self._poll(news)
+                await news.wait()
         finally:
             del self._waiting[news]
 
-    async def _poll(self, own: anyio.Event) -> None:
-        """Poll for all who wait, until there is news for this one; then somebody else takes over."""
-        self._polling = True
+    async def _poll(self) -> None:
+        """Until nobody waits. A store that fails wakes all: each then meets the error itself."""
         try:
-            while not own.is_set():
+            while self._waiting:
                 now = await self._version()
                 for news, seen in self._waiting.items():
                     if seen != now:
                         news.set()
-                if not own.is_set():
-                    await anyio.sleep(POLL_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
+        except StoreError as exc:
+            log.warning("waiting readers are woken: %s", exc)
         finally:
-            self._polling = False
-            for news in self._waiting:
-                news.set()  # spurious for some: they look, find nothing, and wait again
+            self._wake()
 
     def stop(self) -> None:
         """Nobody waits any more: the server stops."""
         self._stopped = True
+        self._wake()
+
+    def _wake(self) -> None:
         for news in self._waiting:
             news.set()
-
-    @property
-    def stopped(self) -> bool:
-        return self._stopped
 
 
 async def unless_gone(request: Request, wait: Callable[[], Awaitable[None]]) -> bool:

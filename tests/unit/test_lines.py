@@ -1,0 +1,47 @@
+"""Fast and slow ways of serving a block give the same events."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark import wire
+from zeh_spark.publisher.feed import Block
+from zeh_spark.publisher.lines import body, renderer
+
+NAMES = ["a", "b", "partition"]
+TRAPS = ['{"partition":0,"headers":{', '\n{"partition":0,"headers":{"', '"},"data":', "x"]
+events = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TRAPS)),
+        st.sampled_from(TRAPS) | st.integers() | st.dictionaries(st.sampled_from(TRAPS), st.none()),
+    ),
+    min_size=1,
+)
+stamps = st.sampled_from([{}, {"zeh-partition": "0", "zeh-time": "17"}])
+
+
+@given(
+    events, stamps, st.sampled_from([("_all",), (), ("a",), ("a", "zeh-time", "b")]), st.booleans()
+)
+def test_any_selection_of_headers_serves_the_same_events(
+    given_events: list[tuple[dict[str, str], object]],
+    given_stamps: dict[str, str],
+    headers: tuple[str, ...],
+    merged: bool,
+) -> None:
+    """What I ask for changes which headers I get, and nothing else."""
+    lines = [wire.event_line(3, h, json.dumps(data).encode()) + b"\n" for h, data in given_events]
+    block = Block(3, b"".join(lines), "7.abc", given_stamps)
+    n = 2 if merged else 8
+    served = b"".join(body([block], n, renderer(headers)))
+    *found, checkpoint = map(json.loads, served.splitlines())
+    wanted = [
+        {k: v for k, v in {**h, **given_stamps}.items() if headers == ("_all",) or k in headers}
+        for h, _ in given_events
+    ]
+    expected = [(3 % n, h, data) for h, (_, data) in zip(wanted, given_events, strict=True)]
+    assert expected == [(e["partition"], e.get("headers", {}), e["data"]) for e in found]
+    assert {"partition": 3 % n, "cursor": "7.abc"} == checkpoint
