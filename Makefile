@@ -42,7 +42,7 @@ $(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-ref
 	@if [ ! -x .venv-spark-$*/bin/python ]; then cat .venv-spark-$*/.installed; else set -x; \
 	PYSPARK_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python \
 	PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python \
-	.venv-spark-$*/bin/python -m pytest -m "not campaign" tests/integration tests/acceptance $(ARGS); fi
+	.venv-spark-$*/bin/python -m pytest -W default -m "not campaign" tests/integration tests/acceptance $(ARGS); fi
 
 # What the targets stand on
 

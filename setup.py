@@ -42,6 +42,7 @@ PUBLISHER = [
 TEST = [
     "chispa>=0.10",
     "hypothesis>=6.100",
+    "pandas<3",  # PySpark 4.2 warns of 3 whenever it starts
     "psutil>=5.9",
     "pytest>=8.2",
     "pytest-cov>=5",
@@ -57,7 +58,6 @@ TEST = [
 DEV = [
     *TEST,
     "mypy==2.4.1",
-    "pandas<3",  # PySpark 4.2 warns of 3 at each start
     "pyspark[sql]==4.2.0",
     "ruff==0.17.5",
     "types-psutil",

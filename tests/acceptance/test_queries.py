@@ -42,10 +42,10 @@ def test_a_feed_is_read_by_its_address_alone(spark, url):
 
 def test_available_now_reads_all_in_capped_batches_and_ends(stream, collected, url):
     """AvailableNow delivers everything, no batch above its limit by more than an interval."""
-    query = collected.run(stream(url=url, maxEventsPerTrigger="100").load())
+    batches = collected.run(stream(url=url, maxEventsPerTrigger="100").load())
 
     assert collected.numbers() == Counter(range(400))
-    assert all(each.numInputRows <= 120 for each in query.recentProgress)
+    assert max(batches) <= 120
 
 
 def test_a_second_run_brings_only_what_is_new(stream, collected, store, url):
@@ -148,7 +148,7 @@ def test_several_actions_on_a_batch_see_the_same_events(stream, collected, url):
     def thrice(frame, _batch):
         counts.append((frame.count(), frame.select("data").distinct().count(), frame.count()))
 
-    frame = stream(url=url, maxEventsPerTrigger="200").load()
+    frame = stream(url=url).load()
     query = (
         frame.writeStream.foreachBatch(thrice)
         .option("checkpointLocation", str(collected.folder / "thrice"))

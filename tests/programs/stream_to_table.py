@@ -16,6 +16,9 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from zeh_spark import drain
+from zeh_spark._compat import HAS_ADMISSION_CONTROL
+
 job = json.loads(sys.argv[1])
 crash_batch, crash_stage = job["crash"] or (None, None)
 driver = os.getpid()
@@ -50,14 +53,21 @@ spark = (
     .config("spark.log.level", "ERROR")
     .getOrCreate()
 )
-query = (
-    spark.readStream.format("zeroeventhub")
-    .options(**job["options"])
-    .load()
-    .writeStream.foreachBatch(write)
-    .option("checkpointLocation", job["checkpoint"])
-    .trigger(availableNow=True)
-    .start()
-)
-query.awaitTermination()
-print(json.dumps([each.numInputRows for each in query.recentProgress]))
+
+
+def start():
+    return (
+        spark.readStream.format("zeroeventhub")
+        .options(**job["options"])
+        .load()
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", job["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+if HAS_ADMISSION_CONTROL:
+    start().awaitTermination()
+else:
+    drain(start)
