@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.fix_proxy",
+    "tests.fix_publisher",
     "tests.fix_raw_server",
     "tests.fix_reference",
     "tests.fix_spark",

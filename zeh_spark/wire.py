@@ -56,7 +56,7 @@ STAMP_BYTES = sum(len(f'"{name}":"",') + size for name, size in STAMPS.items())
 """Room that a stored line leaves for its stamps."""
 
 _BOM = b"\xef\xbb\xbf"
-_NOT_JSON_NUMBER = re.compile(rb"(?<=[:,\[{\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
+_NOT_JSON_NUMBER = re.compile(rb"(?<![\w\"])-?(?:NaN|Infinity)(?![\w\"])")
 
 
 class Event(msgspec.Struct, gc=False):
