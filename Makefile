@@ -20,6 +20,7 @@ help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
 
 demo: .venv/.installed | java  ## a year of real flights through a feed into a table, with a crash half way
+	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
 	$(PYTHON) -m zeh_spark.demo
 
 test: .venv/.installed .venv-reference/.installed | java  ## all tests but the campaigns

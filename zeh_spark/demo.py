@@ -59,6 +59,7 @@ def stream_flights(url: str, table: str, checkpoint: str) -> None:
         .start()
         .awaitTermination()
     )
+    spark.stop()
 
 
 def session() -> SparkSession:
