@@ -89,7 +89,7 @@ def register(spark: SparkSession) -> None:
     """Make the format known to a session that does not find it by itself.
 
     Spark looks for data sources among the top-level modules of the driver's `sys.path`; where the
-    package comes from elsewhere (an import hook, a session that is older than the installation) this
-    call is needed. The package has to be installed on the executors all the same.
+    package comes from elsewhere (an import hook, a session that is older than the installation),
+    this call is needed. The package has to be installed on the executors all the same.
     """
     spark.dataSource.register(ZeroEventHubDataSource)
