@@ -15,6 +15,7 @@ import email.utils
 import logging
 import os
 import random
+import re
 import ssl
 import threading
 import time
@@ -38,7 +39,7 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.options import ClientOptions, FeedUrl
+from zeh_spark.options import ClientOptions, FeedUrl, parse_token
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
 _TRANSIENT = {408, 425, 429}
+_MISSING_PARAMETER = {400, 422}
+_TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 _MAX_HINT_FACTOR = 64
 """How far the page size hint is raised for a publisher whose pages end before their checkpoint."""
 
@@ -181,7 +184,7 @@ class FeedClient:
                 patience.wait(failure)
                 continue
             except PublisherError as exc:
-                if exc.status != 400:
+                if exc.status not in _MISSING_PARAMETER:
                     raise
                 count = _problem(exc.body or "").get("partitionCount")
             if type(count) is int and count > 0:
@@ -232,7 +235,9 @@ class FeedClient:
                 timeout=(options.connect_timeout, options.read_timeout),
             )
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
-            raise _network_failure(exc, self.url) from exc
+            raise _network_failure(exc, self.url) from _innermost(exc)
+        except ValueError:  # urllib's, which shows the address
+            raise _invalid_redirect(self.url) from None
 
     @property
     def _session(self) -> requests.Session:
@@ -400,7 +405,7 @@ class _Body:
         try:
             yield from self._response.raw.stream(_READ_SIZE, decode_content=False)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
-            raise _network_failure(exc, self._url) from exc
+            raise _network_failure(exc, self._url) from _innermost(exc)
 
 
 def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
@@ -446,25 +451,30 @@ def _read_token(path: str) -> str:
     try:
         with open(path, encoding="ascii") as file:
             token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as exc:
+    except UnicodeDecodeError:
+        token = ""
+    except OSError as exc:
         raise OptionError(
             f"option 'tokenFile': cannot read a token from {path!r}: {exc}", option="tokenFile"
         ) from exc
-    if not token:
-        raise OptionError(f"option 'tokenFile': {path!r} is empty", option="tokenFile")
-    return token
+    try:
+        return parse_token(token)
+    except ValueError as exc:
+        raise OptionError(
+            f"option 'tokenFile': what {path!r} holds {exc}", option="tokenFile"
+        ) from None
 
 
 def _network_failure(exc: Exception, url: FeedUrl) -> Exception:
     """No answer, or one that broke off: transient, unless TLS says that it never will work."""
     reason = _innermost(exc)
-    if isinstance(reason, ssl.SSLCertVerificationError) or "WRONG_VERSION_NUMBER" in str(reason):
+    if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(str(reason)):
         return PublisherError(
-            f"{url}: TLS: {reason}; check 'caFile', the host name, and whether the address should "
-            f"begin with http:"
+            f"{url}: TLS: {reason}; check 'caFile', 'clientCertFile', the host name, and whether "
+            f"the address should begin with http:"
         )
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
-        return PublisherError(f"{url}: a redirect leads to an invalid address")
+        return _invalid_redirect(url)
     return _TransientError(
         UnavailableError(
             f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: "
@@ -474,8 +484,14 @@ def _network_failure(exc: Exception, url: FeedUrl) -> Exception:
     )
 
 
+def _invalid_redirect(url: FeedUrl) -> PublisherError:
+    return PublisherError(f"{url}: a redirect leads to an invalid address")
+
+
 def _innermost(exc: BaseException) -> BaseException:
-    """The cause at the bottom of what requests and urllib3 wrap around it."""
+    """The cause at the bottom of what requests and urllib3 wrap around it [their own messages show
+    the whole URL].
+    """
     while True:
         inner = getattr(exc, "reason", None) or exc.__cause__ or exc.__context__
         if not isinstance(inner, BaseException):
