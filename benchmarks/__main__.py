@@ -1,0 +1,173 @@
+"""Runs the parts and prints a table; `benchmarks/README.md` keeps one, with how it was got."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import queries
+from benchmarks.feeds import build, serving
+from benchmarks.queries import Run
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / ".venv-reference" / "bin" / "python"
+MIB = 1 << 20
+
+Row = tuple[str, str, str]
+"""What, measured, aim."""
+
+
+def throughput(work: Path, events: int) -> Iterator[Row]:
+    """Everything against everything in one run, best of three, because the machine is shared."""
+    spark = queries.session()
+    with serving(build(work, events)) as (url, _):
+        frame = queries.feed(spark, url)
+        staging = {"stagingLocation": str(work / "staging")}
+        queries.stream(frame)  # warms up the JVM
+        stream = best(lambda: queries.stream(frame))
+        staged = best(lambda: queries.stream(queries.feed(spark, url, **staging)))
+        batch = best(lambda: queries.batch(spark, url, events))
+        constant = queries.constant(spark, 400_000, 6)
+        yield rate("stream, over the query", stream.rate)
+        yield rate("stream, inside triggers", stream.trigger_rate)
+        yield rate("batch", batch.rate)
+        yield rate("constant record batches", constant.trigger_rate)
+        if REFERENCE.exists():
+            client = best(lambda: queries.reference_client(REFERENCE, url, min(events, 200_000)))
+            yield rate("reference client, no Spark", client.rate)
+            yield ratio("stream / reference client", stream.rate / client.rate, ">= 3")
+        yield ratio("stream / constant", stream.trigger_rate / constant.trigger_rate, ">= 0.08")
+        yield ratio("batch / stream", batch.rate / stream.rate, ">= 1")
+        yield ratio("staging costs", 1 - staged.rate / stream.rate, "< 0.33")
+
+
+def memory(work: Path, events: int) -> Iterator[Row]:
+    """Peaks of the reader's process and of the publisher, on a feed of 1 GB and on one of 4 GB."""
+    spark = queries.session()
+    for name, count in (("1 GB", 2_400_000), ("4 GB", 9_600_000)):
+        with serving(build(work, count)) as (url, publisher):
+            reader = watched(lambda url=url: queries.stream(queries.feed(spark, url)))
+            limit = 3 * 128 + 150
+            yield f"reader's process, {name} feed", f"{reader / MIB:.0f} MiB", f"< {limit} MiB"
+            peak = queries.peak_memory(publisher)
+            yield f"publisher, {name} feed", f"{peak / MIB:.0f} MiB", "< 200 MiB"
+
+
+def watched(run: Callable[[], object]) -> int:
+    """The highest VmHWM of the source runner while `run` runs."""
+    peaks = [0]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            process = queries.source_runner()
+            if process and process.is_running():
+                try:
+                    peaks.append(queries.peak_memory(process.pid))
+                except (FileNotFoundError, StopIteration):
+                    continue  # it has ended meanwhile
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    run()
+    done.set()
+    thread.join()
+    return max(peaks)
+
+
+def latency(work: Path, events: int) -> Iterator[Row]:
+    """From the commit of an event by another process to foreachBatch of an idle query, and what
+    idling costs.
+    """
+    spark = queries.session()
+    store = build(work, 1000)
+    arrived: list[float] = []
+
+    def note(frame, _batch) -> None:
+        if frame.count():
+            arrived.append(time.time())
+
+    with serving(store) as (url, _), tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            queries.feed(spark, url, startingCursors="last")
+            .writeStream.foreachBatch(note)
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+        query.processAllAvailable()
+        delays = []
+        for number in range(21):
+            count = len(arrived)
+            committed = commit_one(store)
+            queries.wait(lambda count=count: len(arrived) > count)
+            if number:  # the first warms up
+                delays.append(arrived[-1] - committed)
+        floor = statistics.median(
+            each.durationMs["triggerExecution"]
+            for each in query.recentProgress[-20:]
+            if each.numInputRows
+        )
+        reader = queries.source_runner()
+        assert reader is not None
+        before = reader.cpu_times()
+        time.sleep(10)  # idle, on purpose
+        after = reader.cpu_times()
+        query.stop()
+    spent = after.user + after.system - before.user - before.system
+    yield "commit to foreachBatch, median", f"{statistics.median(delays) * 1000:.0f} ms", ""
+    yield "a micro-batch of that query takes", f"{floor:.0f} ms", "within + 50 ms"
+    yield "idle: reader's CPU", f"{spent / 10:.1%} of a core", "< 5 %"
+
+
+def commit_one(store: str) -> float:
+    """An event, by another process; gives the time of its commit."""
+    program = (
+        "import sys, time; from zeh_spark.publisher import open_store\n"
+        "from zeh_spark.testing import publish\n"
+        "store = open_store(sys.argv[1]); publish(store, 'flights', [{'i': 1}])\n"
+        "print(time.time())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, store], check=True, capture_output=True, text=True
+    )
+    return float(done.stdout)
+
+
+def best(run: Callable[[], Run]) -> Run:
+    return max((run() for _ in range(3)), key=lambda each: each.rate)
+
+
+def rate(what: str, events_per_second: float) -> Row:
+    return what, f"{events_per_second / 1000:,.0f}k events/s", ""
+
+
+def ratio(what: str, value: float, aim: str) -> Row:
+    return what, f"{value:.2f}", aim
+
+
+PARTS = {"throughput": throughput, "memory": memory, "latency": latency}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    arguments.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is given")
+    arguments.add_argument("--events", type=int, default=2_000_000)
+    given = arguments.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        arguments.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    print("| what | measured | aim |\n|---|---|---|")
+    for name in given.parts or PARTS:
+        with tempfile.TemporaryDirectory(prefix="zeh-spark-bench-") as folder:
+            for row in PARTS[name](Path(folder), given.events):
+                print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The queries that are measured, in one Spark session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+SCHEMA = "partition INT, headers MAP<STRING, STRING>, data STRING"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Events per second over the whole query, and counted inside its triggers."""
+
+    events: int
+    seconds: float
+    trigger_seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.seconds
+
+    @property
+    def trigger_rate(self) -> float:
+        return self.events / self.trigger_seconds
+
+
+def session() -> SparkSession:
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", 2)
+        .getOrCreate()
+    )
+
+
+def feed(spark: SparkSession, url: str, **options: object) -> DataFrame:
+    return spark.readStream.format("zeroeventhub").options(url=url, **options).load()
+
+
+def stream(frame: DataFrame, **trigger: object) -> Run:
+    """Into `noop`, with AvailableNow unless told otherwise."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(**(trigger or {"availableNow": True}))
+            .start()
+        )
+        query.awaitTermination()
+    seconds = time.monotonic() - began
+    batches = [each for each in query.recentProgress if each.numInputRows]
+    return Run(
+        sum(each.numInputRows for each in batches),
+        seconds,
+        sum(each.durationMs["triggerExecution"] for each in batches) / 1000,
+    )
+
+
+def batch(spark: SparkSession, url: str, events: int) -> Run:
+    began = time.monotonic()
+    spark.read.format("zeroeventhub").load(url).write.format("noop").mode("overwrite").save()
+    seconds = time.monotonic() - began
+    return Run(events, seconds, seconds)
+
+
+def reference_client(python: Path, url: str, events: int) -> Run:
+    """The PyPI client, no Spark: one process reads one partition after the other."""
+    program = Path(__file__).with_name("reference_client.py")
+    done = subprocess.run(
+        [str(python), str(program), url, str(events)], check=True, capture_output=True, text=True
+    )
+    read = json.loads(done.stdout)
+    return Run(read["events"], read["seconds"], read["seconds"])
+
+
+class ConstantSource(DataSource):
+    """Record batches that cost nothing to make: what Spark itself takes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "constant"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: object) -> ConstantReader:
+        return ConstantReader(int(self.options["rows"]), int(self.options["batches"]))
+
+
+class ConstantReader(DataSourceStreamReader):
+    def __init__(self, rows: int, batches: int) -> None:
+        self.rows, self.batches, self.at = rows, batches, 0
+
+    def initialOffset(self) -> dict:
+        return {"at": 0}
+
+    def latestOffset(self) -> dict:
+        self.at = min(self.at + 1, self.batches)
+        return {"at": self.at}
+
+    def partitions(self, start: dict, end: dict) -> list[InputPartition]:
+        return [] if start == end else [InputPartition(0), InputPartition(1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from benchmarks.feeds import event
+
+        size = 2600  # as many lines as make 1 MiB
+        headers, data = event(1)
+        one = pa.array([list(headers.items())], pa.map_(pa.string(), pa.string()))
+        batch = pa.RecordBatch.from_arrays(
+            [
+                pa.array([0] * size, pa.int32()),
+                pa.concat_arrays([one] * size),
+                pa.array([data.decode()] * size),
+            ],
+            names=["partition", "headers", "data"],
+        )
+        for _ in range(self.rows // 2 // size):
+            yield batch
+
+
+def constant(spark: SparkSession, rows: int, batches: int) -> Run:
+    """Until all batches are through; counted inside the triggers."""
+    spark.dataSource.register(ConstantSource)
+    frame = spark.readStream.format("constant").options(rows=rows, batches=batches).load()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        wait(lambda: sum(each.numInputRows > 0 for each in query.recentProgress) >= batches)
+        query.stop()
+    full = [each for each in query.recentProgress if each.numInputRows][1:]  # the first warms up
+    seconds = sum(each.durationMs["triggerExecution"] for each in full) / 1000
+    return Run(sum(each.numInputRows for each in full), seconds, seconds)
+
+
+def wait(condition: Callable[[], bool], seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.05)
+
+
+def source_runner() -> psutil.Process | None:
+    """The process that reads ahead for a running query."""
+    for process in psutil.process_iter(["cmdline"]):
+        if "python_streaming_source_runner" in " ".join(process.info["cmdline"] or ()):
+            return process
+    return None
+
+
+def peak_memory(pid: int) -> int:
+    """VmHWM in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(each for each in status.splitlines() if each.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
