@@ -63,6 +63,7 @@ class Fetcher:
         self._closed = False
         self._ready_bytes = 0
         self._ready_events = 0
+        self._turn = 0
         self._long_polling = not finite and len(cursors) <= options.max_concurrent_requests
 
     def start(self) -> None:
@@ -109,7 +110,9 @@ class Fetcher:
                 {track.partition: track.ready for track in self._tracks if track.ready},
                 self._options.max_events_per_trigger,
                 self._options.max_bytes_per_trigger,
+                self._turn,
             )
+            self._turn = next(iter(counts), self._turn - 1) + 1
             return self._pop(counts)
 
     def take_advances(self) -> dict[int, list[wire.Interval]]:
@@ -214,6 +217,8 @@ class Fetcher:
     def _read(self, track: Track, page: Page) -> None:
         for interval in page:
             with self._changed:
+                while self._full and not self._closed and not self._error:
+                    self._changed.wait()
                 self._add(track, interval)
                 if track.ending:
                     track.ending.sees(interval)

@@ -24,12 +24,16 @@ SMALL_SEGMENT_BYTES = 1 << 20
 
 
 def take(
-    ready: Mapping[int, Sequence[Interval]], max_events: int | None, max_bytes: int
+    ready: Mapping[int, Sequence[Interval]],
+    max_events: int | None,
+    max_bytes: int,
+    first: int = 0,
 ) -> dict[int, int]:
     """How many of the ready intervals of each partition go into the next batch.
 
-    Evenly by bytes, so that no partition starves another; at least one interval that has events.
-    Nothing (an empty dict) where no ready interval has events.
+    Evenly by bytes; at least one interval that has events. Where not even one of each partition
+    fits, those from `first` on have their turn; the answer begins with the one that was served
+    first. Nothing (an empty dict) where no ready interval has events.
     """
     events = sum(interval.events for each in ready.values() for interval in each)
     size = sum(len(interval.lines) for each in ready.values() for interval in each)
@@ -37,7 +41,9 @@ def take(
         return {}
     if size <= max_bytes and (max_events is None or events <= max_events):
         return {partition: len(intervals) for partition, intervals in ready.items() if intervals}
-    return _take_evenly(ready, max_events if max_events is not None else events, max_bytes)
+    order = sorted(ready, key=lambda partition: (partition < first, partition))
+    limit = max_events if max_events is not None else events
+    return _take_evenly({each: ready[each] for each in order}, limit, max_bytes)
 
 
 def _take_evenly(
@@ -46,10 +52,10 @@ def _take_evenly(
     taken = dict.fromkeys(ready, 0)
     queues = {partition: list(intervals) for partition, intervals in ready.items()}
     events = size = 0
-    turns = [(0, partition) for partition, intervals in ready.items() if intervals]
+    turns = [(0, turn, each) for turn, (each, intervals) in enumerate(ready.items()) if intervals]
     heapq.heapify(turns)
     while turns:
-        mine, partition = heapq.heappop(turns)
+        mine, turn, partition = heapq.heappop(turns)
         interval = queues[partition][taken[partition]]
         full = events + interval.events > max_events or size + len(interval.lines) > max_bytes
         if full and events and interval.events:
@@ -58,7 +64,7 @@ def _take_evenly(
         events += interval.events
         size += len(interval.lines)
         if taken[partition] < len(queues[partition]):
-            heapq.heappush(turns, (mine + len(interval.lines), partition))
+            heapq.heappush(turns, (mine + len(interval.lines), turn, partition))
     return {partition: count for partition, count in taken.items() if count}
 
 
