@@ -160,11 +160,17 @@ class FeedClient:
                 raise OptionError(f"option {name!r}: cannot read the file {path!r}", option=name)
         self._token = _read_token(options.token_file) if options.token_file else options.token
 
-    def page(self, request: PageRequest, hold: Callable[[int], object] = lambda size: None) -> Page:
+    def page(
+        self,
+        request: PageRequest,
+        hold: Callable[[int], object] = lambda size: None,
+        *,
+        any_end: bool = False,
+    ) -> Page:
         """`hold` is called before each read, with the bytes that wait for a checkpoint; it may
-        block.
+        block. `any_end`: also a page whose events no checkpoint closes is whole.
         """
-        return Page(self, request, hold)
+        return Page(self, request, hold, any_end)
 
     def patience(self) -> _Patience:
         return _Patience(self._options.retry_timeout)
@@ -281,6 +287,7 @@ class Page:
     client: FeedClient
     request: PageRequest
     hold: Callable[[int], object]
+    any_end: bool = False
     cursor: str = ""
     events: int = 0
     complete: bool = False
@@ -324,7 +331,7 @@ class Page:
             self.tail = scanner.tail
             self.statistics.add(Statistics(1, 0, scanner.ignored, time.monotonic() - started))
         self.complete = body.proven
-        if self.events and self.cursor == request.cursor:
+        if self.events and self.cursor == request.cursor and not self.any_end:
             raise _NoProgressError
 
     def _checked(
@@ -332,7 +339,7 @@ class Page:
     ) -> Iterator[wire.Interval]:
         for interval in intervals:
             self.events += interval.events
-            if interval.events and interval.cursor == request.cursor:
+            if interval.events and interval.cursor == request.cursor and not self.any_end:
                 raise _NoProgressError  # delivering it would bring the same events for ever
             self.cursor = interval.cursor
             yield interval

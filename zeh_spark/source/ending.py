@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest
+from zeh_spark.errors import CursorGoneError
 
 
 @dataclass(slots=True)
@@ -65,16 +66,21 @@ def has_line(lines: bytes, line: bytes) -> bool:
 
 def ask_target(client: FeedClient, request: PageRequest) -> str | None:
     """The last checkpoint of the answer to `_last`; None where there is none."""
-    page = client.page(replace(request, cursor=wire.LAST, wait=0))
+    page = client.page(replace(request, cursor=wire.LAST, wait=0), any_end=True)
     for _ in page:
         pass
     return None if page.cursor == wire.LAST else page.cursor
 
 
 def ask_line(client: FeedClient, request: PageRequest, target: str) -> bytes | None:
-    """The first event line behind the target; None while there is none."""
-    page = client.page(replace(request, cursor=target, page_size_hint=1, wait=0))
-    for interval in page:
-        if interval.lines:
-            return interval.lines.partition(b"\n")[0]
-    return None
+    """The first event line behind the target; None while there is none, or where it was removed
+    [this reader may be behind it already, and the target's loss is not its own].
+    """
+    page = client.page(replace(request, cursor=target, page_size_hint=1, wait=0), any_end=True)
+    try:
+        for interval in page:
+            if interval.lines:
+                return interval.lines.partition(b"\n")[0]
+    except CursorGoneError:
+        return None
+    return page.tail.partition(b"\n")[0] or None

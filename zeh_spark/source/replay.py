@@ -22,6 +22,9 @@ from zeh_spark.source.offsets import Position
 
 log = logging.getLogger(__name__)
 
+_MAX_WITHOUT_EVENTS = 1000
+"""Answers in a row that only move the cursor: some publishers filter, some do it for ever."""
+
 
 def read_again(
     client: FeedClient,
@@ -106,8 +109,9 @@ def _first_events(
     """
     blocks: list[bytes] = []
     have = without_events = 0
-    while have < count and without_events < 2:
-        page = client.page(request)
+    while have < count and without_events < _MAX_WITHOUT_EVENTS:
+        before = have
+        page = client.page(request, any_end=True)
         for interval in page:
             blocks.append(interval.lines)
             have += interval.events
@@ -119,8 +123,11 @@ def _first_events(
             if have + page.tail.count(b"\n") >= count:
                 blocks.append(page.tail)
                 break
-            without_events = 0 if page.events else without_events + 1
-            request = replace(request, cursor=page.cursor)
+            without_events = 0 if have > before else without_events + 1
+            if page.cursor == request.cursor and without_events >= 2:
+                break  # the feed has no more
+            hint = max(request.page_size_hint, count - have)
+            request = replace(request, cursor=page.cursor, page_size_hint=hint)
     return _head(blocks, count), False
 
 
