@@ -74,6 +74,8 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
                 f"with these and give the schema of 'data' to zeh_spark.parsed(df, schema)",
                 option="schema",
             )
+    if not schema.fields:
+        return OptionError("the schema has no columns, so events would vanish", option="schema")
     permissive = options.mode == "PERMISSIVE"
     if permissive and corrupt not in schema.fieldNames():
         return OptionError(

@@ -69,7 +69,7 @@ class Offset:
         if self.positions:
             return self
         positions = (Position(self.everywhere),) * partition_count
-        return Offset(self.feed, positions, self.everywhere, self.staged)
+        return Offset(self.feed, positions, staged=self.staged)
 
     def to_json(self) -> dict[str, Any]:
         """Canonical: equal offsets give equal text."""
@@ -107,8 +107,8 @@ def initial(options: SourceOptions) -> Offset:
     if isinstance(cursors, dict):
         return Offset(options.feed, tuple(Position(cursor) for cursor in cursors.values()))
     everywhere = wire.FIRST if cursors == "first" else wire.LAST
-    positions = (Position(everywhere),) * (options.partition_count or 0)
-    return Offset(options.feed, positions, everywhere)
+    offset = Offset(options.feed, (), everywhere)
+    return offset.resolved(options.partition_count) if options.partition_count else offset
 
 
 def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:

@@ -1,0 +1,171 @@
+"""Offsets: canonical text, back as they were, and the ways on where they do not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.errors import CheckpointError
+from zeh_spark.options import SourceOptions
+from zeh_spark.options import parse as parse_options
+from zeh_spark.source import offsets
+from zeh_spark.source.offsets import Offset, Position, Staged, initial, parse
+
+URL = "https://orders.example/feed"
+
+
+def options(**given):
+    return parse_options(SourceOptions, {"url": URL, **given})
+
+
+cursors = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+counts = st.integers(0, 10**12)
+positions = st.builds(Position, cursors, counts, counts, st.none() | st.just("0" * 32))
+staged = st.builds(Staged, cursors, cursors, st.integers(0, 1000))
+known = st.builds(
+    Offset,
+    st.just(URL),
+    st.lists(positions, min_size=1, max_size=12).map(tuple),
+    staged=st.none() | staged,
+)
+unknown = st.builds(Offset, st.just(URL), st.just(()), st.sampled_from(["_first", "_last"]))
+
+
+@given(known | unknown)
+def test_an_offset_comes_back_as_it_was(offset):
+    """Law: what Spark's checkpoint keeps is the offset; written again, it is the same text."""
+    text = json.dumps(offset.to_json())
+
+    again = parse(json.loads(text), options())
+
+    assert (offset, text) == (again, json.dumps(again.to_json()))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"partitionCount": "2"},
+        {"startingCursors": "last"},
+        {"startingCursors": "last", "partitionCount": "2"},
+        {"startingCursors": '{"0": "a", "1": "_last"}'},
+    ],
+    ids=str,
+)
+def test_where_a_query_starts_comes_back_as_it_was(given):
+    """The first offset is one like any other."""
+    first = initial(options(**given))
+
+    assert first == parse(first.to_json(), options(**given))
+
+
+def test_the_text_is_canonical():
+    """Spark compares offsets as text: keys have one order, a partition at rest one form."""
+    offset = Offset(
+        URL, (Position("c1", 3, 45, "0f" * 16), Position("c9")), staged=Staged("s", "b", 2)
+    )
+
+    assert json.dumps(offset.to_json(), separators=(",", ":")) == (
+        '{"version":1,"feed":"https://orders.example/feed","partitionCount":2,'
+        '"stage":"s","batch":"b","segments":2,"partitions":{'
+        '"0":{"cursor":"c1","events":3,"bytes":45,"digest":"' + "0f" * 16 + '"},'
+        '"1":{"cursor":"c9","events":0,"bytes":0}}}'
+    )
+
+
+def test_a_partition_at_rest_has_no_count():
+    """A count that came along would make each offset a new one, and batches without end."""
+    assert Position("c1") == Position("c1", 3, 45, "0f").unmoved()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"*": {"cursor": "_first"}}),
+        ({"startingCursors": "last"}, {"*": {"cursor": "_last"}}),
+        ({"partitionCount": "1"}, {"0": {"cursor": "_first", "events": 0, "bytes": 0}}),
+        (
+            {"startingCursors": '{"0": "17"}'},
+            {"0": {"cursor": "17", "events": 0, "bytes": 0}},
+        ),
+    ],
+)
+def test_where_a_query_starts(given, expected):
+    """Without the network: before the partition count is known, one place stands for all."""
+    assert expected == initial(options(**given)).to_json()["partitions"]
+
+
+@pytest.mark.parametrize("everywhere", ["_first", "_last"])
+def test_the_number_of_partitions_comes_later(everywhere):
+    """Once the publisher has told it, each has the place that stood for all."""
+    offset = Offset(URL, (), everywhere).resolved(2)
+
+    assert Offset(URL, (Position(everywhere),) * 2) == offset
+    assert offset is offset.resolved(2)
+
+
+def test_the_checkpoint_holds_no_secret():
+    """A key in the URL's query goes into the checkpoint as a digest."""
+    text = json.dumps(initial(parse_options(SourceOptions, {"url": f"{URL}?key=hush"})).to_json())
+
+    assert "hush" not in text
+    assert re.search(r"feed\?[0-9a-f]{64}", text)
+
+
+# What does not fit
+
+STORED = Offset(URL, (Position("c1"), Position("c2"))).to_json()
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "remedy"),
+    [
+        ({"version": 2}, {}, "use the version that wrote it, or a new checkpointLocation"),
+        ({"version": None}, {}, "format None"),
+        ({"feed": "https://old/feed"}, {}, "add the option feedId='https://old/feed'"),
+        ({"feed": "mine"}, {"feedId": "yours"}, "add the option feedId='mine'"),
+        ({}, {"partitionCount": "3"}, "go on with partitionCount=2, or start with a new"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_names_the_way_on(change, given, remedy):
+    """Another feed's cursors are never taken in silence; the error says what to do."""
+    with pytest.raises(CheckpointError, match=re.escape(remedy)) as caught:
+        parse({**STORED, **change}, options(**given))
+
+    assert caught.value.expected != caught.value.got
+
+
+def test_a_feed_that_moved_goes_on_under_its_stored_name():
+    """The same feed at another address: feedId is what the error printed."""
+    moved = parse_options(SourceOptions, {"url": "https://new.example/feed", "feedId": URL})
+
+    assert URL == parse(STORED, moved).feed
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"version": 1},
+        {**STORED, "partitions": {"0": {"cursor": "a", "events": 0, "bytes": 0}}},
+        {**STORED, "partitions": []},
+        {**STORED, "partitions": {"0": {}, "1": {}}},
+        {**STORED, "partitionCount": "two"},
+        {**STORED, "partitionCount": None},
+        {**STORED, "stage": "s"},
+    ],
+    ids=str,
+)
+def test_what_we_did_not_write_is_named(document):
+    """A damaged checkpoint is an error with its text, not a Python accident."""
+    with pytest.raises(CheckpointError, match=r"did not write.*new checkpointLocation"):
+        parse(document, options())
+
+
+def test_another_format_is_refused_before_anything_else_is_read():
+    """A newer version may have changed everything but the version."""
+    with pytest.raises(CheckpointError, match="format 2"):
+        parse({"version": offsets.VERSION + 1, "all": "new"}, options())

@@ -1,0 +1,43 @@
+"""Segments travel packed and come out as they went in."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.source.segments import Segment, pack, unpack
+
+parts = st.lists(st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=30)))
+
+
+@given(parts)
+def test_what_is_packed_comes_out(blocks):
+    """Law: every byte of every partition, in order; neighbours of one partition joined."""
+    segment = Segment()
+    for partition, block in blocks:
+        segment.add(partition, block)
+
+    got = list(unpack(pack(segment)))
+
+    assert [p for p, block in blocks for _ in block] == [p for p, block in got for _ in block]
+    assert b"".join(block for _, block in blocks) == b"".join(block for _, block in got)
+    assert all(one[0] != other[0] for one, other in pairwise(got))
+
+
+def test_packing_makes_it_small():
+    """Events repeat themselves, and Spark's transport is slow."""
+    segment = Segment()
+    segment.add(0, b'{"partition":0,"headers":{},"data":{"id":1}}\n' * 10_000)
+
+    assert len(pack(segment)) < segment.size / 20
+
+
+def test_a_segment_knows_its_size():
+    """Segments are cut by it."""
+    segment = Segment()
+    segment.add(0, b"abc")
+    segment.add(1, b"de")
+
+    assert ([(0, 3), (1, 2)], 5) == (segment.parts, segment.size)

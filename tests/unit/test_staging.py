@@ -1,0 +1,125 @@
+"""Batches in a directory: written, found, deleted, and never anybody else's."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from zeh_spark.errors import StagingError
+from zeh_spark.source.offsets import Staged
+from zeh_spark.source.staging import Staging, new_stage
+
+
+@pytest.fixture(params=["path", "uri"])
+def location(request, tmp_path):
+    folder = tmp_path / "a folder"
+    return str(folder) if request.param == "path" else f"file://{str(folder).replace(' ', '%20')}"
+
+
+@pytest.fixture
+def staging(location):
+    return Staging(location, "stage")
+
+
+def test_what_is_kept_can_be_read(staging):
+    """Each segment of a batch, as it was written, on any machine that shares the directory."""
+    staged = staging.keep(iter([b"one", b"two"]))
+
+    other = Staging(staging.location, "stage")
+    assert [b"one", b"two"] == [other.read(staged.batch, number) for number in range(2)]
+    assert ("stage", 2) == (staged.stage, staged.segments)
+
+
+def test_segments_lie_where_the_documentation_says(tmp_path):
+    """<stagingLocation>/<stage>/<batch>/<segment>."""
+    staged = Staging(str(tmp_path), "stage").keep(iter([b"one"]))
+
+    assert b"one" == (tmp_path / "stage" / staged.batch / "0").read_bytes()
+
+
+def test_names_are_never_used_twice(staging):
+    """A batch that was half written before a crash can never be taken for another one."""
+    assert staging.keep(iter([b"1"])).batch != staging.keep(iter([b"1"])).batch
+    assert new_stage() != new_stage()
+
+
+def test_a_batch_is_there_only_whole(staging, tmp_path):
+    """With one segment lost, the batch has to be read again."""
+    staged = staging.keep(iter([b"one", b"two"]))
+    assert staging.has(staged)
+
+    next(tmp_path.glob(f"*/stage/{staged.batch}/1")).unlink()
+
+    assert not staging.has(staged)
+
+
+def test_a_batch_without_segments_is_there(staging):
+    """Cursors that moved without events."""
+    assert staging.has(staging.keep(iter(())))
+
+
+def test_a_batch_that_is_done_is_deleted(staging):
+    """Once; a second time is no error, because Spark may commit again after a restart."""
+    staged = staging.keep(iter([b"one"]))
+
+    staging.forget(staged.batch)
+    staging.forget(staged.batch)
+
+    assert not staging.has(staged)
+
+
+def test_what_a_crash_left_is_deleted(staging):
+    """All but the batch that the checkpoint names, and nothing of other queries."""
+    mine, old = staging.keep(iter([b"one"])), staging.keep(iter([b"one"]))
+    other = Staging(staging.location, "other")
+    theirs = other.keep(iter([b"one"]))
+
+    staging.forget_all_but(mine.batch)
+
+    assert [True, False, True] == [staging.has(mine), staging.has(old), other.has(theirs)]
+
+
+def test_there_may_be_nothing_to_delete(staging):
+    """At a query's first start the directory does not exist."""
+    staging.forget_all_but(None)
+
+
+def test_a_probe_leaves_nothing(staging, tmp_path):
+    """A wrong location fails before the first batch; a right one stays as it was."""
+    staging.probe()
+
+    assert [] == list(tmp_path.glob("*/stage/*"))
+
+
+@pytest.mark.parametrize("use", [Staging.probe, lambda staging: staging.keep(iter([b"one"]))])
+def test_a_location_that_cannot_be_written_is_named(tmp_path, use):
+    """The error names the option, the location, and what it has to be."""
+    (tmp_path / "file").write_text("no directory")
+    staging = Staging(str(tmp_path / "file"), "stage")
+
+    with pytest.raises(
+        StagingError, match=r"'stagingLocation': cannot write to '.*/file'.*all exec"
+    ):
+        use(staging)
+
+
+def test_a_segment_that_is_gone_is_named(staging):
+    """A task that finds nothing says where it looked."""
+    with pytest.raises(StagingError, match="cannot read from"):
+        staging.read("batch", 0)
+
+
+def test_it_travels_without_its_file_system(staging):
+    """Tasks get the location, not open connections."""
+    staged = staging.keep(iter([b"one"]))
+
+    copy = pickle.loads(pickle.dumps(staging))
+
+    assert {"location": staging.location, "stage": "stage"} == vars(copy)
+    assert b"one" == copy.read(staged.batch, 0)
+
+
+def test_an_unknown_batch_is_not_there(staging):
+    """After a lost directory: read again, do not fail."""
+    assert not staging.has(Staged("stage", "unknown", 1))
