@@ -320,7 +320,7 @@ def test_cursors_that_move_without_events_make_no_batch(feed, start):
     wait_for(lambda: len(scripted.server.requests) > 5)
     assert run.next() is None
 
-        _, cursor = cursor_of(request)
+    news.set()
 
     assert [7] == run.until(1)
     assert "c100001" == position(run.offset)["cursor"]
