@@ -28,7 +28,7 @@ def event(number: int) -> tuple[dict[str, str], bytes]:
         "arrival": {"time": 830.0, "planned": 819, "delay": number % 90 - 9.5},
         "at": {"hour": 5, "minute": 15, "time_hour": "2013-01-01T10:00:00Z"},
     }
-    return {"id": str(number), "type": "flight"}, json.dumps(data).encode()
+    return {"id": str(number), "type": "flight"}, json.dumps(data, separators=(",", ":")).encode()
 
 
 def build(folder: Path, events: int) -> str:
