@@ -28,6 +28,12 @@ _COLUMNS = {
     "data": StringType(),
 }
 
+_ENDLESS = OptionError(
+    "option 'endingCursors' is for spark.read only: a stream has no end; leave it out, or use the "
+    "trigger availableNow, which ends with what the feed holds when the run begins",
+    option="endingCursors",
+)
+
 
 class ZeroEventHubDataSource(DataSource):
     """A ZeroEventHub feed as a DataFrame: partition INT, headers MAP<STRING, STRING>, data STRING.
@@ -54,6 +60,8 @@ class ZeroEventHubDataSource(DataSource):
         return BatchReader(self._options, decoder(schema, self._options))
 
     def streamReader(self, schema: StructType) -> StreamReader:
+        if self._options.ending_cursors != "last":
+            return StreamReader(self._options, _ENDLESS)
         return StreamReader(self._options, decoder(schema, self._options))
 
 

@@ -103,6 +103,15 @@ def test_a_schema_with_other_columns_is_refused(kind, request, base):
     assert "zeh_spark.parsed" in said
 
 
+def test_a_stream_has_no_ending_cursors(fail_stream, base):
+    """An option that a stream cannot follow is not passed over."""
+    ends = '{"0": "a", "1": "b", "2": "c", "3": "d"}'
+
+    said = fail_stream(url=f"{base}/orders", endingCursors=ends)
+
+    assert said.startswith("OptionError: option 'endingCursors' is for spark.read only")
+
+
 def test_cursors_for_some_partitions_only_are_refused(fail_stream, base):
     """A partition must not be forgotten."""
     said = fail_stream(url=f"{base}/orders", startingCursors='{"0": "_first"}')
