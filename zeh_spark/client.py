@@ -48,6 +48,7 @@ _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
 _TRANSIENT = {408, 425, 429}
 _MISSING_PARAMETER = {400, 422}
+_ABOUT_THE_CURSOR = {400, 409, 410}
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 _MAX_HINT_FACTOR = 64
 """How far the page size hint is raised for a publisher whose pages end before their checkpoint."""
@@ -313,6 +314,10 @@ class Page:
                 request = replace(request, wait=0)
             except _NoProgressError:
                 request = self._larger(request)
+            except PublisherError as exc:
+                if exc.status not in _ABOUT_THE_CURSOR:
+                    raise
+                raise _located(exc, request.partition, self.cursor) from exc
 
     def _answer(self, request: PageRequest) -> Iterator[wire.Interval]:
         scanner = wire.PageScanner(request.partition)
@@ -370,6 +375,18 @@ class Page:
             partition=request.partition,
             cursor=self.cursor,
         )
+
+
+def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
+    """The same, with the place."""
+    message = f"partition {partition}, cursor {cursor!r}: {exc}"
+    if exc.status == 410:
+        message += (
+            "; events were removed before they were read: start anew with 'startingCursors' (a "
+            "stream with a new checkpointLocation), or let the stream go on with the oldest events "
+            "left: failOnDataLoss=false"
+        )
+    return type(exc)(message, partition=partition, cursor=cursor, status=exc.status, body=exc.body)
 
 
 def _closed(scanner: wire.PageScanner) -> list[wire.Interval]:
