@@ -270,7 +270,7 @@ FRAMINGS = {
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(sorted(FRAMINGS)), st.integers(1, 12), st.integers(1, 5))
-def test_a_cut_anywhere_loses_and_doubles_nothing(raw_server, data, framing, count, each):
+def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, framing, count, each):
     """Law: cut the first body at any byte, in any framing, and serve the rest from the cursor that
     is asked for: every event comes once, in order.
     """
@@ -763,6 +763,16 @@ def test_what_is_wrong_with_the_address_shows_here_first(raw_server, status, kin
 
     with pytest.raises(kind, match=f"{status}: no"):
         client(raw_server).partition_count()
+
+
+def test_a_refused_cursor_is_named(raw_server):
+    """Which partition and cursor a publisher will not have: in words and as facts."""
+    raw_server.script(refused(400, "unknown cursor"))
+
+    with pytest.raises(PublisherError, match=r"partition 0, cursor 'c0': .*unknown") as caught:
+        read(client(raw_server).page(ask()))
+
+    assert (0, "c0", 400) == (caught.value.partition, caught.value.cursor, caught.value.status)
 
 
 # Secrets

@@ -221,7 +221,7 @@ def test_the_offset_tells_what_lies_in_the_batch(feed, start):
     run = start(feed(Log(3)))
     run.until(3)
 
-    assert (3, 117, "c3", 32) == (
+    assert (3, 114, "c3", 32) == (
         position(run.offset)["events"],
         position(run.offset)["bytes"],
         position(run.offset)["cursor"],
@@ -377,7 +377,7 @@ def test_another_feeds_checkpoint_is_refused(feed, start, call, change, remedy):
     run.until(6)
     old = {**run.offset, **change}
     if change.get("partitionCount"):
-        old["partitions"] = dict.fromkeys("012", {"cursor": "c", "events": 0, "bytes": 0})
+        old["partitions"] = {each: {"cursor": "c", "events": 0, "bytes": 0} for each in "012"}
     arguments = {"latestOffset": (old, None), "partitions": (old, run.offset), "commit": (old,)}
 
     with pytest.raises(CheckpointError, match=remedy):
@@ -417,10 +417,13 @@ def test_explicit_cursors_have_to_fit_the_learned_count(raw_server, start):
 def test_events_behind_the_last_checkpoint_wait(feed, start):
     """Only what a checkpoint closed is delivered; the rest comes when it is closed."""
     scripted = feed(Log(8, each=5))
+    grown = threading.Event()
+    scripted.before = lambda partition, cursor, query: cursor == "c5" and not grown.wait(_PATIENCE)
     run = start(scripted)
     assert list(range(5)) == run.until(5)
 
     scripted.logs[0].count = 10
+    grown.set()
 
     assert list(range(10)) == run.until(10)
 
@@ -428,9 +431,10 @@ def test_events_behind_the_last_checkpoint_wait(feed, start):
 @pytest.mark.parametrize("each", [1, 7, 1000])
 def test_batches_are_limited_by_events(feed, start, each):
     """maxEventsPerTrigger, soft by one interval."""
-    run = start(feed(Log(2000, each=each), Log(2000, each=each)), maxEventsPerTrigger="100")
+    log = Log(2000 // each * each, each=each)
+    run = start(feed(log, log), maxEventsPerTrigger="100")
 
-    run.until(4000 - 2 * (2000 % each))
+    run.until(2 * log.count)
 
     sizes = [sum(map(len, rows.values())) for rows in run.batches]
     assert max(sizes) <= max(100, each)
@@ -438,7 +442,7 @@ def test_batches_are_limited_by_events(feed, start, each):
 
 def test_batches_are_limited_by_bytes(feed, start):
     """maxBytesPerTrigger, soft by one interval."""
-    run = start(feed(Log(1000, each=3), Log(1000, each=1)), maxBytesPerTrigger="2000")
+    run = start(feed(Log(999, each=3), Log(1000, each=1)), maxBytesPerTrigger="2000")
 
     run.until(1999)
 
@@ -580,7 +584,8 @@ def test_small_batches_are_one_spark_partition(feed, start):
 
 def test_large_batches_keep_all_cores_busy(feed, start):
     """minPartitions, for batches that are worth it, in the feed's order."""
-    run = start(feed(Log(60_000, each=100), Log(60_000, each=100)), minPartitions="3")
+    large = Log(60_000, each=100, page=60_000)
+    run = start(feed(large, large), minPartitions="3", pageSizeHint="60000")
     end = run.reader.latestOffset(run.offset, run.limit)
     parts = run.reader.partitions(run.offset, end)
 
@@ -665,7 +670,7 @@ def test_available_now_reads_what_is_there(feed, start):
 
 
 def test_a_an_answer_without_events_ends_it(feed, start):
-    """(a) Where `_last` gives no checkpoint there is no target; a quiet answer ends the partition."""
+    """(a) Where `_last` gives no checkpoint there is no target; a quiet answer is the end."""
     scripted = feed(Log(250, page=40))
     scripted.before = lambda partition, cursor, query: ok() if cursor == "_last" else None
     run = start(scripted, finite=True)
@@ -732,7 +737,7 @@ def test_a_quiet_partition_does_not_stop_a_busy_one(feed, start):
     """Each partition has an end of its own."""
     run = start(feed(Log(0), Log(250, page=40), Log(1)), finite=True)
 
-    assert [*range(250), 0] == run.to_the_end() or 251 == len(run.all())
+    assert [0, *range(250)] == sorted(run.to_the_end())
 
 
 def test_a_run_that_starts_at_the_end_ends(feed, start):
@@ -1101,9 +1106,7 @@ def test_the_available_now_wrapper_is_refused(feed, start):
 def test_the_reference_server_is_read(start_reference_server, start, checkpoints, finite):
     """The reference implementation, with a checkpoint for each event or each page."""
     url = start_reference_server(events=300, checkpoints=checkpoints)
-    decoder = Decoder(("partition", "data"), "c", False)
     run = start(url=url, partitionCount="2", pageSizeHint="70", finite=finite)
-    assert decoder == run.reader._decoder
     got = Counter()
     deadline = time.monotonic() + _PATIENCE
     while got.total() < 600 and time.monotonic() < deadline:
