@@ -112,7 +112,10 @@ class _NoProgressError(Exception):
 
 @dataclass(slots=True)
 class _Patience:
-    """How long one difficulty may last: from its first failure to the next progress."""
+    """How long one difficulty may last: from its first failure to the next progress.
+
+    `sleep` returns something true where nobody waits for the answer any more.
+    """
 
     timeout: float
     clock: Callable[[], float] = time.monotonic
@@ -134,7 +137,8 @@ class _Patience:
         if now + pause > self.since + self.timeout:
             raise failure.final from failure
         log.warning("%s; trying again in %.1f s", failure.final, pause)
-        self.sleep(pause)
+        if self.sleep(pause):
+            raise failure.final from failure
 
 
 def backoff(attempt: int, jitter: float) -> float:
@@ -152,6 +156,7 @@ class FeedClient:
         self.max_interval = max_interval
         self._options = options
         self._local = threading.local()
+        self._stopped = threading.Event()
         for name, path in (
             ("caFile", options.ca_file),
             ("clientCertFile", options.client_cert_file),
@@ -174,7 +179,11 @@ class FeedClient:
         return Page(self, request, hold, any_end)
 
     def patience(self) -> _Patience:
-        return _Patience(self._options.retry_timeout)
+        return _Patience(self._options.retry_timeout, sleep=self._stopped.wait)
+
+    def stop(self) -> None:
+        """Nobody waits for answers any more: no more tries."""
+        self._stopped.set()
 
     def partition_count(self) -> int:
         """Ask without parameters; a publisher may tell its partition count in the 400 that it

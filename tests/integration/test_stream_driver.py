@@ -549,6 +549,28 @@ def test_a_body_that_breaks_off_doubles_nothing(feed, start):
     assert 1 == run.reader.reportLatestOffset()["retries"]
 
 
+def test_stopping_ends_the_tries(feed, start):
+    """A query that is stopped while its publisher is away leaves no thread that goes on asking."""
+    scripted = feed(Log(3))
+    scripted.before = lambda partition, cursor, query: refused(503)
+    run = start(scripted, retryTimeout="1h")
+    errors = []
+
+    def ask():
+        with pytest.raises(UnavailableError) as caught:
+            run.next()
+        errors.append(caught.value)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_for(lambda: len(scripted.server.requests) >= 2)
+
+    run.reader.stop()
+
+    asking.join(_PATIENCE)
+    assert 1 == len(errors)
+
+
 def test_reading_is_told(feed, start):
     """Pages, retries, ignored lines, time, and what is ready, for the query's progress."""
     run = start(feed(Log(3)))

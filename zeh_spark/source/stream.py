@@ -118,7 +118,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         if self._driver:
-            self._driver.close()
+            self._driver.stop()
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -199,7 +199,11 @@ class StreamDriver:
             "readyBytes": size,
         }
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        self._close_fetcher()
+        self._client.stop()
+
+    def _close_fetcher(self) -> None:
         if self._fetcher:
             self._fetcher.close()
 
@@ -221,7 +225,7 @@ class StreamDriver:
         cursors = [position.cursor for position in offset.positions]
         if self._fetcher and self._cursors == cursors:
             return self._fetcher
-        self.close()
+        self._close_fetcher()
         self._cursors = cursors
         self._prepare_staging(offset.staged)
         self._fetcher = Fetcher(self._client, self.options, cursors, finite=finite)
