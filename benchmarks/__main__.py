@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import queries
+from benchmarks import kafka, queries
 from benchmarks.feeds import build, serving
 from benchmarks.queries import Run
 
@@ -46,6 +46,22 @@ def throughput(work: Path, events: int) -> Iterator[Row]:
         yield ratio("stream / constant", stream.trigger_rate / constant.trigger_rate, ">= 0.08")
         yield ratio("batch / stream", batch.rate / stream.rate, ">= 1")
         yield ratio("staging costs", 1 - staged.rate / stream.rate, "< 0.33")
+
+
+def kafka_source(work: Path, events: int) -> Iterator[Row]:
+    """Spark's Kafka source beside ours, on the same events, turn by turn."""
+    spark = queries.session(jars=kafka.connector_jars())  # first: a JVM takes no jars later
+    with serving(build(work, events)) as (url, _), kafka.broker(work) as address:
+        kafka.fill(spark.read.format("zeroeventhub").load(url), address)
+        ours, peer = queries.feed(spark, url), kafka.stream(spark, address)
+        queries.stream(ours)  # warms up
+        queries.stream(peer)
+        runs = [(queries.stream(ours), queries.stream(peer)) for _ in range(3)]
+    stream = max((each for each, _ in runs), key=lambda each: each.rate)
+    source = max((each for _, each in runs), key=lambda each: each.rate)
+    yield rate("stream, beside Kafka", stream.rate)
+    yield rate("Spark's Kafka source", source.rate)
+    yield ratio("stream / Kafka source", stream.rate / source.rate, ">= 1")
 
 
 def memory(work: Path, events: int) -> Iterator[Row]:
@@ -154,18 +170,21 @@ def ratio(what: str, value: float, aim: str) -> Row:
 
 PARTS = {"throughput": throughput, "memory": memory, "latency": latency}
 
+PEERS = {"kafka": kafka_source}
+
 
 def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     arguments.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is given")
     arguments.add_argument("--events", type=int, default=2_000_000)
+    arguments.add_argument("--peers", choices=["kafka"], help="measure this peer too; needs mvn")
     given = arguments.parse_args()
-    if unknown := set(given.parts) - set(PARTS):
+    if unknown := set(given.parts) - {*PARTS, *PEERS}:
         arguments.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     print("| what | measured | aim |\n|---|---|---|")
-    for name in given.parts or PARTS:
+    for name in [*([given.peers] if given.peers else []), *(given.parts or PARTS)]:
         with tempfile.TemporaryDirectory(prefix="zeh-spark-bench-") as folder:
-            for row in PARTS[name](Path(folder), given.events):
+            for row in (PARTS | PEERS)[name](Path(folder), given.events):
                 print(f"| {' | '.join(row)} |", flush=True)
 
 

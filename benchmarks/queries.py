@@ -35,13 +35,14 @@ class Run:
         return self.events / self.trigger_seconds
 
 
-def session() -> SparkSession:
+def session(jars: str = "") -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.jars", jars)
         .getOrCreate()
     )
 

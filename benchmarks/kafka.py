@@ -1,0 +1,155 @@
+"""Spark's own Kafka source on the same events, as a peer: a broker of one node, jars from Maven.
+
+Needs `mvn`. What it fetches is kept in `.cache/kafka`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+CACHE = Path(__file__).parents[1] / ".cache" / "kafka"
+BROKER = {
+    "org.apache.kafka:kafka_2.13": "3.9.1",
+    "org.apache.kafka:kafka-tools": "3.9.1",
+    "org.slf4j:slf4j-simple": "1.7.36",
+}
+CONNECTOR = {
+    "org.apache.spark:spark-sql-kafka-0-10_2.13": "4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13": "4.0.0",  # 4.2.0 is not to be had
+    "org.apache.kafka:kafka-clients": "3.9.1",
+    "org.apache.commons:commons-pool2": "2.12.1",
+}
+
+
+def connector_jars() -> str:
+    """For `spark.jars`."""
+    return ",".join(str(jar) for jar in _jars("connector", CONNECTOR, transitive=False))
+
+
+@contextlib.contextmanager
+def broker(work: Path) -> Iterator[str]:
+    """A running broker with the topic `flights`; gives its address."""
+    classpath = ":".join(str(jar) for jar in _jars("broker", BROKER, transitive=True))
+    client, controller = _free_port(), _free_port()
+    settings = work / "server.properties"
+    settings.write_text(
+        f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+log.dirs={work}/kafka
+num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
+    )
+
+    def java(*arguments: str) -> list[str]:
+        return ["java", "-Xmx1g", "-cp", classpath, *arguments]
+
+    tool = java("kafka.tools.StorageTool")
+    made = subprocess.run([*tool, "random-uuid"], check=True, capture_output=True, text=True)
+    identity = made.stdout.strip().splitlines()[-1]
+    subprocess.run(
+        [*tool, "format", "-t", identity, "-c", str(settings)], check=True, capture_output=True
+    )
+    address = f"127.0.0.1:{client}"
+    with (work / "kafka.log").open("w") as log:
+        process = subprocess.Popen(java("kafka.Kafka", str(settings)), stdout=log, stderr=log)
+        try:
+            subprocess.run(  # waits until the broker answers
+                java(
+                    "org.apache.kafka.tools.TopicCommand",
+                    "--bootstrap-server",
+                    address,
+                    "--create",
+                    "--topic",
+                    "flights",
+                    "--partitions",
+                    "4",
+                ),
+                check=True,
+                capture_output=True,
+            )
+            yield address
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def fill(frame: DataFrame, address: str) -> None:
+    """Put a feed's events into the topic, each into its partition, headers and all."""
+    headers = "transform(map_entries(headers), e -> struct(e.key AS key, binary(e.value) AS value))"
+    (
+        frame.selectExpr("partition", "data AS value", f"{headers} AS headers")
+        .write.format("kafka")
+        .option("kafka.bootstrap.servers", address)
+        .option("includeHeaders", "true")
+        .option("topic", "flights")
+        .save()
+    )
+
+
+def stream(spark: SparkSession, address: str) -> DataFrame:
+    """As the ones who compare would write it: the value as a string."""
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", address)
+        .option("subscribe", "flights")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 500_000)
+        .load()
+        .selectExpr("partition", "CAST(value AS STRING) AS data")
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _jars(name: str, artifacts: dict[str, str], *, transitive: bool) -> list[Path]:
+    folder = CACHE / name
+    if not list(folder.glob("*.jar")):
+        folder.mkdir(parents=True, exist_ok=True)
+        pom = folder / "pom.xml"
+        pom.write_text(_pom(artifacts, transitive=transitive))
+        subprocess.run(
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                str(pom),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={folder}",
+            ],
+            check=True,
+        )
+    return sorted(folder.glob("*.jar"))
+
+
+def _pom(artifacts: dict[str, str], *, transitive: bool) -> str:
+    dependencies = ""
+    anything = "<groupId>*</groupId><artifactId>*</artifactId>"
+    alone = f"<exclusions><exclusion>{anything}</exclusion></exclusions>"
+    for artifact, version in artifacts.items():
+        group, name = re.fullmatch(r"(.+):(.+)", artifact).groups()
+        dependencies += (
+            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+            f"<version>{version}</version>{'' if transitive else alone}</dependency>"
+        )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>zeh</groupId>"
+        "<artifactId>bench</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>"
+    )
