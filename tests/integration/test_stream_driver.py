@@ -476,6 +476,25 @@ def test_no_more_is_held_than_a_batch(feed, start):
     assert max(ready) <= 4000 + 5 * 42
 
 
+def test_intervals_larger_than_a_batch_come_one_by_one(feed, start):
+    """Several partitions that need more room than there is do not wait for each other for ever."""
+    log = Log(3000, each=1000, page=1000)
+    scripted = feed(log, log, log)
+
+    def in_pieces(partition, cursor, query):
+        body = log.body(cursor, 1000, partition).pieces[0].partition(b"\r\n\r\n")[2]
+        return chunked(*(body[at : at + 500] for at in range(0, len(body), 500)))
+
+    scripted.before = in_pieces
+    run = start(scripted, maxBytesPerTrigger="20000")
+
+    run.until(9000)
+
+    both = [[n for rows in run.batches for n in rows.get(p, [])] for p in range(3)]
+    assert [list(range(3000))] * 3 == both
+    assert {1} == {len(rows) for rows in run.batches}
+
+
 def test_an_interval_that_never_ends_is_an_error(feed, start):
     """More than 4 × maxBytesPerTrigger without a checkpoint stops the query by name."""
     run = start(feed(Log(10_000, each=100_000)), maxBytesPerTrigger="1000")
@@ -753,6 +772,17 @@ def test_targets_without_a_checkpoint_in_their_page(feed, start):
     run = start(scripted, finite=True)
 
     assert list(range(300)) == run.to_the_end()
+
+
+def test_a_target_that_is_removed_throws_nobody_back(feed, start):
+    """A reader that is behind the target already does not begin again from the oldest events."""
+    scripted = feed(Log(95, page=10))
+    scripted.before = lambda partition, cursor, query: (
+        refused(410, "removed") if query["pagesizehint"] == "1" else None
+    )
+    run = start(scripted, finite=True, failOnDataLoss="false")
+
+    assert list(range(95)) == run.to_the_end()
 
 
 def test_a_quiet_partition_does_not_stop_a_busy_one(feed, start):

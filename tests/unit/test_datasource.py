@@ -1,0 +1,73 @@
+"""The door for Spark, as far as it needs no JVM: schemas, and when a mistake shows."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructType
+
+from zeh_spark.datasource import ZeroEventHubDataSource, decoder
+from zeh_spark.decode import Decoder
+from zeh_spark.errors import OptionError
+from zeh_spark.options import SourceOptions, parse
+
+URL = {"url": "https://orders.example/feed"}
+TEXT = StringType()
+
+
+def schema(*columns):
+    made = StructType()
+    for column in columns:
+        made.add(*column)
+    return made
+
+
+COLUMNS = [("partition", IntegerType()), ("headers", MapType(TEXT, TEXT)), ("data", TEXT)]
+
+
+def decoded(*columns, **given):
+    return decoder(schema(*columns), parse(SourceOptions, {**URL, **given}))
+
+
+def test_the_schema_without_options():
+    """partition, headers, data."""
+    assert schema(*COLUMNS) == ZeroEventHubDataSource(URL).schema()
+
+
+def test_permissive_adds_the_corrupt_record_column():
+    """Under the name that I chose."""
+    options = {**URL, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
+
+    assert schema(*COLUMNS, ("bad", TEXT)) == ZeroEventHubDataSource(options).schema()
+
+
+def test_a_mistake_shows_when_the_query_is_built():
+    """At .load(), not in the first batch."""
+    with pytest.raises(OptionError, match="'url' is missing"):
+        ZeroEventHubDataSource({})
+
+
+def test_a_schema_of_mine_chooses_columns():
+    """In any order, fewer than there are."""
+    assert Decoder(("data", "partition"), "_corrupt_record", False) == decoded(
+        COLUMNS[2], COLUMNS[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "complaint"),
+    [
+        ([("id", IntegerType())], {}, r"'id:int'.*zeh_spark.parsed"),
+        ([("data", schema(("id", TEXT)))], {}, "'data:struct<id:string>'"),
+        ([("partition", LongType())], {}, "'partition:bigint'"),
+        ([("data", TEXT, False)], {}, "'data:string'"),
+        ([("data", TEXT)], {"mode": "PERMISSIVE"}, "needs the column '_corrupt_record'"),
+        ([], {}, "no columns"),
+    ],
+)
+def test_a_schema_that_loses_something_is_refused(columns, given, complaint):
+    """Columns that are not the source's, and schemas in which rows or bad lines would vanish."""
+    refusal = decoded(*columns, **given)
+
+    assert isinstance(refusal, OptionError)
+    with pytest.raises(OptionError, match=complaint):
+        raise refusal
