@@ -322,7 +322,12 @@ class Page:
                 patience.wait(failure)
                 request = replace(request, wait=0)
             except _NoProgressError:
-                request = self._larger(request)
+                hint = request.page_size_hint * 2
+                if hint <= self.request.page_size_hint * _MAX_HINT_FACTOR:
+                    # the checkpoint may lie beyond the page
+                    request = replace(request, page_size_hint=hint, wait=0)
+                else:  # at the head of the feed it comes with the next events
+                    patience.wait(_TransientError(self._unclosed(request)))
             except PublisherError as exc:
                 if exc.status not in _ABOUT_THE_CURSOR:
                     raise
@@ -370,12 +375,8 @@ class Page:
                 cursor=self.cursor,
             )
 
-    def _larger(self, request: PageRequest) -> PageRequest:
-        """A checkpoint may lie beyond the page: ask for more, within bounds."""
-        hint = request.page_size_hint * 2
-        if hint <= self.request.page_size_hint * _MAX_HINT_FACTOR:
-            return replace(request, page_size_hint=hint, wait=0)
-        raise PublisherError(
+    def _unclosed(self, request: PageRequest) -> PublisherError:
+        return PublisherError(
             f"partition {request.partition}: behind cursor {self.cursor!r} the publisher sends "
             f"events but no checkpoint "
             f"that moves on (asked for up to {request.page_size_hint} events): nothing can be "

@@ -27,6 +27,8 @@ from zeh_spark.source.fetching import first_checkpoint
 
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)
+_MOST_WITHOUT_EVENTS = 1000
+"""Answers in a row that only move the cursor: there may be events behind them, and no next run."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
     request = partition.request
     if request.cursor == partition.until:
         return
-    ending = Ending(partition.target)
+    ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     ending.starts_at(request.cursor)
     while not ending.ended:
         if ending.target and ending.line is None:

@@ -5,8 +5,9 @@ triggers AvailableNow and Once) asks `_last` once when it begins; the *last* che
 answer is its target T [the reference server's `_last` serves one event before it]. The partition
 has ended at the first of
 
-(a) a whole answer, asked without `wait`, without events and with the same cursor or none; or the
-    second answer in a row without events [a publisher may skip over what it filters];
+(a) a whole answer, asked without `wait`, without events and with the same cursor or none; or
+    several in a row without events [a publisher may skip over what it filters, and some move their
+    cursor for ever]: two for a stream, whose next run goes on there, many for a batch;
 (b) the checkpoint T [a start at T has ended];
 (c) the end of the page that holds the first event behind T [T itself may never come again, and a
     feed that never goes quiet never gives (a)].
@@ -32,6 +33,7 @@ class Ending:
     target: str | None
     line: bytes | None = None
     ended: bool = False
+    most_without_events: int = 2
     _passed: bool = False
     _answers_without_events: int = 0
 
@@ -52,7 +54,8 @@ class Ending:
         else:
             self._answers_without_events += 1
         quiet = page.complete and not page.events and page.cursor == page.request.cursor
-        self.ended |= quiet or self._answers_without_events == 2 or self._passed
+        idle = self._answers_without_events >= self.most_without_events
+        self.ended |= quiet or idle or self._passed
 
     def _look_for_line(self, lines: bytes) -> None:
         if self.line is not None and not self._passed:
