@@ -136,6 +136,18 @@ def test_a_batch_read_ends_where_the_publisher_tells_no_target(read):
     assert [list(range(12))] == read(respond, 1)
 
 
+def test_a_batch_read_goes_on_behind_pages_without_events(read):
+    """A publisher may skip far over what it filters; what comes behind is read."""
+
+    def respond(request):
+        at = cursor_of(request)[1]
+        number = 9 if at == wire.LAST else 0 if at == wire.FIRST else int(at)
+        event = b'{"data":7}\n' if number == 5 else b""
+        return ok(event + b'{"cursor":"%d"}\n' % min(number + 1, 9))
+
+    assert [[7]] == read(respond, 1)
+
+
 # What a task does on its way
 
 
