@@ -1,3 +1,3 @@
 """What zeh_spark costs, measured: `make bench`, or `python -m benchmarks [throughput memory
-latency]`.
+latency costs]`.
 """

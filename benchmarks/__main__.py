@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import kafka, queries
-from benchmarks.feeds import build, serving
+from benchmarks import costs, kafka, queries
+from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.queries import Run
 
 ROOT = Path(__file__).parents[1]
@@ -142,6 +142,16 @@ def latency(work: Path, events: int) -> Iterator[Row]:
     yield "idle: reader's CPU", f"{spent / 10:.1%} of a core", "< 5 %"
 
 
+def spent(work: Path, events: int) -> Iterator[Row]:
+    """CPU time of each piece by itself, then of each process while a stream runs."""
+    spark = queries.session()
+    with serving(build(work, events)) as (url, publisher):
+        for name, seconds in costs.pieces(url, publisher, PARTITIONS):
+            yield f"piece: {name}", f"{seconds * 1e6:.2f} µs", ""
+        for name, seconds in costs.processes(queries.feed(spark, url), publisher):
+            yield f"stream: {name}", f"{seconds * 1e6:.2f} µs", ""
+
+
 def commit_one(store: str) -> float:
     """An event, by another process; gives the time of its commit."""
     program = (
@@ -168,7 +178,7 @@ def ratio(what: str, value: float, aim: str) -> Row:
     return what, f"{value:.2f}", aim
 
 
-PARTS = {"throughput": throughput, "memory": memory, "latency": latency}
+PARTS = {"throughput": throughput, "memory": memory, "latency": latency, "costs": spent}
 
 PEERS = {"kafka": kafka_source}
 
