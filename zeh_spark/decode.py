@@ -116,7 +116,7 @@ def _usual(block: bytes, partition: int) -> list[wire.Event] | None:
         events = wire.decode_events(block)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    if len(events) != block.count(b"\n"):  # two objects on a line, or one over two lines
+    if len(events) != wire.count_lines(block):  # two objects on a line, or one over two lines
         return None
     if not {event.partition for event in events} <= {partition, None, UNSET}:
         return None
@@ -151,9 +151,17 @@ def _headers(events: Sequence[wire.Event]) -> pa.Array:
     each = [event.headers or {} for event in events]
     offsets = np.zeros(len(each) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, each), np.int32, len(each)), out=offsets[1:])
-    keys = pa.array(list(chain.from_iterable(each)), pa.string())
+    keys = _repeated(list(chain.from_iterable(each)), len(each))
     values = pa.array(list(chain.from_iterable(map(dict.values, each))), pa.string())
     return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
+
+
+def _repeated(names: list[str], events: int) -> pa.Array:
+    """Names of headers: nearly always the same ones in each event, and then made but once."""
+    first = names[: len(names) // events] if events else []
+    if first * events != names:
+        return pa.array(names, pa.string())
+    return pa.array(first, pa.string()).take(np.tile(np.arange(len(first)), events))
 
 
 @contextmanager

@@ -33,6 +33,8 @@ class _Data(msgspec.Struct, gc=False):
     data: Raw
 
 
+_BRACE = ord("}")
+
 _events = msgspec.json.Decoder(_Event)
 _data = msgspec.json.Decoder(_Data)
 
@@ -51,16 +53,19 @@ def renderer(headers: tuple[str, ...]) -> Render:
 
 
 def with_all_headers(block: Block, partition: int) -> bytes:
-    """Two searches over the block: lines that have headers, and lines that have none."""
-    stamps = _members(block.stamps)
-    if not stamps and partition == block.partition:
+    """Cut behind what all lines begin with, and join with what they shall begin with."""
+    if not block.stamps and partition == block.partition:
         return block.lines
     stored, served = (
-        b'{"partition":%d,"headers":{' % each for each in (block.partition, partition)
+        b'\n{"partition":%d,"headers":{' % each for each in (block.partition, partition)
     )
-    comma = b"," if stamps else b""
-    lines = _replaced(block.lines, stored + b'"', served + stamps + comma + b'"')
-    return _replaced(lines, stored + b"}", served + stamps + b"}")
+    _, *rests = (b"\n" + block.lines).split(stored)
+    stamps = _members(block.stamps)
+    if stamps and [rest for rest in rests if rest[0] == _BRACE]:  # some have no headers
+        rests = [rest if rest[0] == _BRACE else b"," + rest for rest in rests]
+    elif stamps:
+        stamps += b","
+    return (served + stamps).join((b"", *rests))[1:]
 
 
 def without_headers(block: Block, partition: int) -> bytes:
