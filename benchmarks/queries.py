@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+Sink = Callable[[DataFrame, int], None]
 SCHEMA = "partition INT, headers MAP<STRING, STRING>, data STRING"
 
 
@@ -99,12 +100,14 @@ class ConstantSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: object) -> ConstantReader:
-        return ConstantReader(int(self.options["rows"]), int(self.options["batches"]))
+        return ConstantReader(*(int(self.options[each]) for each in ("rows", "tasks", "batches")))
 
 
 class ConstantReader(DataSourceStreamReader):
-    def __init__(self, rows: int, batches: int) -> None:
-        self.rows, self.batches, self.at = rows, batches, 0
+    """`batches` micro-batches of `tasks` tasks of `rows` rows each."""
+
+    def __init__(self, rows: int, tasks: int, batches: int) -> None:
+        self.rows, self.tasks, self.batches, self.at = rows, tasks, batches, 0
 
     def initialOffset(self) -> dict:
         return {"at": 0}
@@ -114,12 +117,12 @@ class ConstantReader(DataSourceStreamReader):
         return {"at": self.at}
 
     def partitions(self, start: dict, end: dict) -> list[InputPartition]:
-        return [] if start == end else [InputPartition(0), InputPartition(1)]
+        return [] if start == end else [InputPartition(each) for each in range(self.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from benchmarks.feeds import event
 
-        size = 2600  # as many lines as make 1 MiB
+        size = min(2600, self.rows)  # as many lines as make 1 MiB
         headers, data = event(1)
         one = pa.array([list(headers.items())], pa.map_(pa.string(), pa.string()))
         batch = pa.RecordBatch.from_arrays(
@@ -130,21 +133,22 @@ class ConstantReader(DataSourceStreamReader):
             ],
             names=["partition", "headers", "data"],
         )
-        for _ in range(self.rows // 2 // size):
+        for _ in range(self.rows // size):
             yield batch
 
 
-def constant(spark: SparkSession, rows: int, batches: int) -> Run:
-    """Until all batches are through; counted inside the triggers."""
+def constant(spark: SparkSession, sink: Sink | None, **shape: int) -> Iterator[Run]:
+    """The micro-batches of such a source but the first, which warms up; into `noop` by default."""
     spark.dataSource.register(ConstantSource)
-    frame = spark.readStream.format("constant").options(rows=rows, batches=batches).load()
+    frame = spark.readStream.format("constant").options(**shape).load()
     with tempfile.TemporaryDirectory() as checkpoint:
-        query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
-        wait(lambda: sum(each.numInputRows > 0 for each in query.recentProgress) >= batches)
+        writer = frame.writeStream.option("checkpointLocation", checkpoint)
+        query = (writer.foreachBatch(sink) if sink else writer.format("noop")).start()
+        wait(lambda: sum(x.numInputRows > 0 for x in query.recentProgress) >= shape["batches"])
         query.stop()
-    full = [each for each in query.recentProgress if each.numInputRows][1:]  # the first warms up
-    seconds = sum(each.durationMs["triggerExecution"] for each in full) / 1000
-    return Run(sum(each.numInputRows for each in full), seconds, seconds)
+    for each in [each for each in query.recentProgress if each.numInputRows][1:]:
+        seconds = each.durationMs["triggerExecution"] / 1000
+        yield Run(each.numInputRows, seconds, seconds)
 
 
 def wait(condition: Callable[[], bool], seconds: float = 300) -> None:
