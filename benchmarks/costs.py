@@ -129,7 +129,7 @@ def fetched(client: FeedClient, partitions: int) -> list[list[bytes]]:
     cursor, before = wire.FIRST, ""
     while cursor != before:
         request = PageRequest(PARTITION, cursor, partitions, PAGE, (wire.ALL_HEADERS,))
-        body = client.body(request.query())
+        body = client.transport.body(request.query())
         bodies.append(list(body))
         body.close()
         last = bodies[-1][-1].rstrip(b"\n").rpartition(b"\n")[2]

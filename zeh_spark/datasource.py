@@ -78,8 +78,7 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
                 f"the schema's column {field.simpleString()!r} is not one of this source's; it "
                 f"gives "
                 f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}; "
-                f"read "
-                f"with these and give the schema of 'data' to zeh_spark.parsed(df, schema)",
+                f"read with these and give the schema of 'data' to zeh_spark.parsed(df, schema)",
                 option="schema",
             )
     if not schema.fields:
@@ -88,8 +87,7 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
     if permissive and corrupt not in schema.fieldNames():
         return OptionError(
             f"mode=PERMISSIVE needs the column {corrupt!r} STRING in the schema, or bad lines "
-            f"would "
-            f"vanish",
+            f"would vanish",
             option="mode",
         )
     return Decoder(tuple(schema.fieldNames()), corrupt, permissive)

@@ -69,7 +69,6 @@ def _check_names(df: DataFrame, struct: StructType) -> None:
         if name.lower() in taken:
             raise OptionError(
                 f"the schema's field {name!r} has the name of a column of the frame; rename that "
-                f"column "
-                f"first: df.withColumnRenamed({name!r}, …)",
+                f"column first: df.withColumnRenamed({name!r}, …)",
                 option="schema",
             )

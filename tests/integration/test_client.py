@@ -30,7 +30,7 @@ from tests.fix_raw_server import (
     short,
     until_close,
 )
-from zeh_spark.client import FeedClient, PageRequest, _Patience, backoff
+from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import (
     AccessError,
@@ -43,6 +43,7 @@ from zeh_spark.errors import (
 )
 from zeh_spark.options import ClientOptions, SourceOptions, parse
 from zeh_spark.source.batch import BatchReader
+from zeh_spark.transport import Patience, backoff
 
 HUSH = "hush-secret"
 
@@ -51,7 +52,7 @@ class Restless(FeedClient):
     """Does not sleep between tries."""
 
     def patience(self):
-        return _Patience(self._options.retry_timeout, sleep=lambda seconds: None)
+        return Patience(super().patience().timeout, sleep=lambda seconds: None)
 
 
 def client(server, kind=Restless, max_interval=1 << 62, **given):
@@ -313,7 +314,7 @@ def test_retry_after_is_heeded(raw_server, kind):
 
     class Listening(FeedClient):
         def patience(self):
-            return _Patience(7200, sleep=pauses.append)
+            return Patience(7200, sleep=pauses.append)
 
     read(client(raw_server, Listening).page(ask()))
 
@@ -353,7 +354,7 @@ def test_progress_renews_the_patience(raw_server):
 
     class Timed(FeedClient):
         def patience(self):
-            return _Patience(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
+            return Patience(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
 
     def respond(request):
         now[0] += 6

@@ -72,9 +72,8 @@ class Source:
         if extension == "csv" or (extension == "parquet" and not packed):
             return extension
         raise StoreError(
-            f"{self.name}: unknown kind of file; known are .ndjson, .jsonl, .json and .csv, "
-            f"each also with .gz, "
-            f".parquet, and - for NDJSON from standard input"
+            f"{self.name}: unknown kind of file; known are .ndjson, .jsonl, .json and .csv, each "
+            f"also with .gz, .parquet, and - for NDJSON from standard input"
         )
 
 

@@ -52,8 +52,8 @@ def other_history(partition: int, cursor: str, why: str) -> Problem:
         "cursor-of-another-history",
         409,
         f"cursor{partition} is {cursor!r}, but {why}: it belongs to another feed, or to a history "
-        f"that a restore of this "
-        f"feed undid; start from _first, or from a cursor that this feed gave",
+        f"that a restore of this feed undid; start from _first, or from a cursor that this feed "
+        f"gave",
         partition=partition,
         cursor=cursor,
     )

@@ -196,8 +196,7 @@ def resumed(ask: Ask, kept: Mapping[int, str]) -> dict[int, str]:
             "unknown-cursorset",
             400,
             f"nothing is kept under cursorset {ask.cursor_set!r} with n={ask.n} for partition "
-            f"{missing[0]}; "
-            f"give cursors with cursorset first",
+            f"{missing[0]}; give cursors with cursorset first",
             cursorset=ask.cursor_set,
             partition=missing[0],
         )

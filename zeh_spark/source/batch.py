@@ -120,10 +120,8 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
 def _never_came(request: PageRequest, until: str) -> PublisherError:
     return PublisherError(
         f"partition {request.partition}: the feed ended at cursor {request.cursor!r} and the "
-        f"checkpoint "
-        f"{until!r} of 'endingCursors' did not come: is it behind 'startingCursors', of this feed "
-        f"and "
-        f"partition, and does the publisher send the same checkpoints each time?",
+        f"checkpoint {until!r} of 'endingCursors' did not come: is it behind 'startingCursors', "
+        f"of this feed and partition, and does the publisher send the same checkpoints each time?",
         partition=request.partition,
         cursor=until,
     )

@@ -262,8 +262,7 @@ class Fetcher:
     def _go_on_from_first(self, track: Track, exc: CursorGoneError) -> None:
         log.warning(
             "partition %d: EVENTS ARE LOST: the publisher no longer has what follows cursor %r "
-            "(%s); "
-            "going on with the oldest events left, because failOnDataLoss=false",
+            "(%s); going on with the oldest events left, because failOnDataLoss=false",
             track.partition,
             track.cursor,
             exc,

@@ -120,8 +120,7 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
     if version != VERSION:
         raise CheckpointError(
             f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
-            f"reads "
-            f"format {VERSION}: use the version that wrote it, or a new checkpointLocation",
+            f"reads format {VERSION}: use the version that wrote it, or a new checkpointLocation",
             expected=VERSION,
             got=version,
         )
@@ -162,9 +161,8 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
     if offset.feed != options.feed:
         raise CheckpointError(
             f"the checkpoint belongs to the feed {offset.feed!r}, the options name "
-            f"{options.feed!r}. "
-            f"If it is the same feed at another address, add the option feedId={offset.feed!r}; "
-            f"if not, use a new checkpointLocation",
+            f"{options.feed!r}. If it is the same feed at another address, add the option "
+            f"feedId={offset.feed!r}; if not, use a new checkpointLocation",
             expected=offset.feed,
             got=options.feed,
         )

@@ -69,10 +69,9 @@ def _mismatch(request: PageRequest, end: Position, found: str, got: object = Non
         f"partition {request.partition}: Spark has to repeat a batch of {end.events} events from "
         f"cursor {request.cursor!r} to {end.cursor!r}, but {found}. For the future: set "
         f"'stagingLocation', which keeps batches until they are done. For now: look whether the "
-        f"sink "
-        f"has committed that batch. If it has not, restart once with replay=accept, which takes "
-        f"what "
-        f"the feed gives now; if it has, start with a new checkpointLocation from the end cursors",
+        f"sink has committed that batch. If it has not, restart once with replay=accept, which "
+        f"takes what the feed gives now; if it has, start with a new checkpointLocation from the "
+        f"end cursors",
         partition=request.partition,
         cursor=request.cursor,
         expected=end.events if isinstance(got, int) else end.digest,

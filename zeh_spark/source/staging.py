@@ -107,8 +107,7 @@ class Staging:
         except (OSError, ValueError) as exc:
             raise StagingError(
                 f"option 'stagingLocation': cannot {doing} {self.location!r}: {exc}; it has to be "
-                f"a "
-                f"directory that the driver can write and all executors can read"
+                f"a directory that the driver can write and all executors can read"
             ) from exc
 
 

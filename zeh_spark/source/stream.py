@@ -328,8 +328,7 @@ def _checked(payload: bytes) -> bytes:
     if len(payload) > _MAX_PAYLOAD:
         raise OptionError(
             f"a single event takes {len(payload)} bytes compressed, more than Spark carries to a "
-            f"task "
-            f"(spark.rpc.message.maxSize, 128 MiB): set 'stagingLocation'",
+            f"task (spark.rpc.message.maxSize, 128 MiB): set 'stagingLocation'",
             option="stagingLocation",
         )
     return payload
