@@ -14,7 +14,8 @@ from benchmarks import queries
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
-from zeh_spark.options import SourceOptions, parse
+from zeh_spark.options import parse
+from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack, unpack
 
 PARTITION = 0

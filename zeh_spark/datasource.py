@@ -15,8 +15,9 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructField, Str
 
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.options import SourceOptions, parse
+from zeh_spark.options import parse
 from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 
 if TYPE_CHECKING:

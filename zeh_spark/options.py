@@ -1,8 +1,9 @@
-"""The options of the source: one declaration each, with its default as a user would write it.
+"""Options: one declaration each, with its default as a user would write it; and those that source
+and sink share.
 
-Rule for editors: a new option is a field below and a row in the README's table (a test compares
-them). Whatever holds a secret has `token`, `secret` or `password` in its name, because Spark hides
-such options in plans, and `repr=False` here.
+Rule for editors: a new option is a field of such a class and a row in the README's table (a test
+compares them). Whatever holds a secret has `token`, `secret` or `password` in its name, because
+Spark hides such options in plans, and `repr=False` here.
 
 Parsing touches neither network nor files. It runs wherever a DataSource is made: driver and
 planner.
@@ -13,17 +14,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from zeh_spark import wire
 from zeh_spark.errors import OptionError
-
-Cursors = Literal["first", "last"] | dict[int, str]
 
 HEADER_PREFIX = "http.header."
 SECRET_HEADER_PREFIX = "http.secret.header."
@@ -125,60 +122,7 @@ def parse_token(text: str) -> str:
     return text
 
 
-def parse_cursors(text: str) -> Cursors:
-    """`first`, `last`, or JSON with a cursor for every partition: {"0": "…", "1": "_first"}."""
-    if text.lower() in {"first", "last"}:
-        return "first" if text.lower() == "first" else "last"
-    complaint = (
-        "must be first, last, or JSON with a cursor for every partition, "
-        'like {"0": "1024", "1": "_first"}'
-    )
-    try:
-        given = json.loads(text)
-        cursors = {int(partition): cursor for partition, cursor in given.items()}
-    except (ValueError, AttributeError):
-        raise ValueError(complaint) from None
-    if len(cursors) != len(given) or sorted(cursors) != list(range(len(cursors))) or not cursors:
-        raise ValueError(
-            f"{complaint}; partitions given: {sorted(cursors)}, needed: every one from 0 without "
-            f"a gap"
-        )
-    if not all(isinstance(cursor, str) and cursor for cursor in cursors.values()):
-        raise ValueError(f"{complaint}; each cursor must be a string that is not empty")
-    return dict(sorted(cursors.items()))
-
-
-def parse_headers(text: str) -> tuple[str, ...]:
-    """Names of headers to ask for; empty for `none`."""
-    if text.lower() == "none":
-        return ()
-    names = tuple(name.strip() for name in text.split(","))
-    if (
-        not all(names)
-        or len(set(names)) != len(names)
-        or (wire.ALL_HEADERS in names and names != (wire.ALL_HEADERS,))
-    ):
-        raise ValueError("must be _all, none, or different names with commas between them")
-    return names
-
-
-def parse_staging(text: str) -> str:
-    """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what
-    they mean.
-    """
-    location = re.sub(r"^s3a:", "s3:", re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)).rstrip("/")
-    scheme = re.match(r"^([a-z][a-z0-9+]*):", location)
-    if not location.startswith("/") and (
-        not scheme or scheme[1] not in {"file", "s3", "gs", "abfs", "abfss"}
-    ):
-        raise ValueError(
-            "must be an absolute path that driver and executors share, or a URI with "
-            "file, s3, s3a, gs, abfs or abfss"
-        )
-    return location
-
-
-def _option(
+def option(
     parse: Callable[[str], Any],
     default: str | None,
     meaning: str,
@@ -202,36 +146,36 @@ def _option(
 class ClientOptions:
     """How to talk to the publisher."""
 
-    url: FeedUrl = _option(
+    url: FeedUrl = option(
         parse_url, None, "**required**: the feed's address; `.load(url)` does the same"
     )
-    token: str | None = _option(parse_token, None, "bearer token", repr=False)
-    token_file: str | None = _option(
+    token: str | None = option(parse_token, None, "bearer token", repr=False)
+    token_file: str | None = option(
         parse_text,
         None,
         "file that holds the bearer token; read again when the publisher answers 401",
         repr=False,
     )
-    ca_file: str | None = _option(
+    ca_file: str | None = option(
         parse_text, None, "PEM file of the authorities to trust instead of the system's"
     )
-    client_cert_file: str | None = _option(parse_text, None, "PEM file of the client's certificate")
-    client_key_file: str | None = _option(
+    client_cert_file: str | None = option(parse_text, None, "PEM file of the client's certificate")
+    client_key_file: str | None = option(
         parse_text, None, "PEM file of its key, if that is not in the same file"
     )
-    connect_timeout: float = _option(parse_timeout, "10s", "longest wait for a connection")
-    read_timeout: float = _option(
+    connect_timeout: float = option(parse_timeout, "10s", "longest wait for a connection")
+    read_timeout: float = option(
         parse_timeout, "60s", "longest silence within an answer; more than `wait`"
     )
-    retry_timeout: float = _option(
+    retry_timeout: float = option(
         parse_duration,
         "2m",
         "how long to retry when the publisher does not answer, or with 408, 425, 429 or 5xx",
     )
-    compression: str = _option(
+    compression: str = option(
         parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`"
     )
-    max_concurrent_requests: int = _option(
+    max_concurrent_requests: int = option(
         parse_count,
         "32",
         "most requests at a time; with more partitions than that there is no long polling",
@@ -239,114 +183,21 @@ class ClientOptions:
     )
     http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions(ClientOptions):
-    """All options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
-
-    partition_count: int | None = _option(
-        parse_count,
-        None,
-        "number of partitions, the spec's `n`; learned where the publisher tells it",
-    )
-    starting_cursors: Cursors = _option(
-        parse_cursors,
-        "first",
-        "where a new query starts: `first`, `last`, or JSON with a cursor for every partition",
-    )
-    ending_cursors: Cursors = _option(
-        parse_cursors,
-        "last",
-        "where a batch query ends: `last`, or JSON with a cursor for every partition",
-        query="batch",
-    )
-    headers: tuple[str, ...] = _option(
-        parse_headers,
-        "_all",
-        "event headers to ask for: `_all`, `none`, or names with commas between them",
-    )
-    page_size_hint: int = _option(parse_count, "10000", "events a request asks for")
-    max_events_per_trigger: int | None = _option(
-        parse_count,
-        None,
-        "most events in a micro-batch, as far as checkpoints allow",
-        query="streaming",
-    )
-    max_bytes_per_trigger: int = _option(
-        parse_size,
-        "128m",
-        "most bytes in a micro-batch, as far as checkpoints allow; memory follows it",
-        query="streaming",
-    )
-    min_partitions: int | None = _option(
-        parse_count,
-        None,
-        "least number of Spark partitions for a large micro-batch; the driver's cores if not set",
-        query="streaming",
-    )
-    wait: float = _option(
-        parse_duration,
-        "10s",
-        "long polling: how long the publisher may hold an answer until there is an event; 0: off",
-        query="streaming",
-    )
-    poll_interval: float = _option(
-        parse_duration,
-        "1s",
-        "pause before a partition without news is asked again",
-        query="streaming",
-    )
-    staging_location: str | None = _option(
-        parse_staging,
-        None,
-        "directory that driver and executors share: batches wait there until Spark has them",
-        query="streaming",
-    )
-    replay: str = _option(
-        parse_choice("strict", "accept"),
-        "strict",
-        "`accept` lets a batch that the feed no longer gives as it was pass once, changed",
-        query="streaming",
-    )
-    feed_id: str | None = _option(
-        parse_text,
-        None,
-        "name of the feed in the checkpoint, instead of its URL",
-        query="streaming",
-    )
-    fail_on_data_loss: bool = _option(
-        parse_bool,
-        "true",
-        "`false` goes on with the oldest events left when the publisher removed unread ones",
-        query="streaming",
-    )
-    mode: str = _option(
-        parse_choice("FAILFAST", "PERMISSIVE"),
-        "FAILFAST",
-        "`PERMISSIVE` puts lines that are not events into the corrupt-record column",
-    )
-    column_name_of_corrupt_record: str = _option(
-        parse_text, "_corrupt_record", "that column's name; it has to be in the schema"
-    )
-
-    @property
-    def feed(self) -> str:
-        """The feed's identity in the checkpoint."""
-        return self.feed_id or self.url.identity
-
-    def check_partitions(self, partition_count: int) -> None:
-        """Explicit cursors name every partition. Raises OptionError."""
-        for name, cursors in (
-            ("startingCursors", self.starting_cursors),
-            ("endingCursors", self.ending_cursors),
-        ):
-            if isinstance(cursors, dict) and len(cursors) != partition_count:
-                raise OptionError(
-                    f"option {name!r} has cursors for {len(cursors)} partitions, but the feed "
-                    f"{self.url} has {partition_count}: give one for each of 0 to "
-                    f"{partition_count - 1} ('_first' for a partition's beginning)",
-                    option=name,
-                )
+    def check(self) -> None:
+        """Refuse options that contradict each other. Raises OptionError."""
+        if self.token and self.token_file:
+            raise OptionError(
+                "options 'token' and 'tokenFile' exclude each other", option="tokenFile"
+            )
+        if self.client_key_file and not self.client_cert_file:
+            raise OptionError(
+                "option 'clientKeyFile' needs 'clientCertFile'", option="clientKeyFile"
+            )
+        if (self.token or self.token_file) and "authorization" in self.http_headers:
+            raise OptionError(
+                f"'{SECRET_HEADER_PREFIX}Authorization' and a token exclude each other",
+                option="token",
+            )
 
 
 Options = TypeVar("Options", bound=ClientOptions)
@@ -386,7 +237,7 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
             "option 'url' is missing: the address of the feed, also as .load(url)", option="url"
         )
     options = kind(**values, http_headers=headers)
-    _check(options)
+    options.check()
     return options
 
 
@@ -437,39 +288,3 @@ def _parsed(name: str, text: str, about: dataclasses.Field[Any]) -> Any:
     except ValueError as exc:
         shown = repr(text) if about.repr and name != "url" else "(hidden)"
         raise OptionError(f"option {name!r} {exc}; got {shown}", option=name) from None
-
-
-def _check(options: ClientOptions) -> None:
-    """Refuse options that contradict each other."""
-    if options.token and options.token_file:
-        raise OptionError("options 'token' and 'tokenFile' exclude each other", option="tokenFile")
-    if options.client_key_file and not options.client_cert_file:
-        raise OptionError("option 'clientKeyFile' needs 'clientCertFile'", option="clientKeyFile")
-    if (options.token or options.token_file) and "authorization" in options.http_headers:
-        raise OptionError(
-            f"'{SECRET_HEADER_PREFIX}Authorization' and a token exclude each other", option="token"
-        )
-    if isinstance(options, SourceOptions):
-        _check_source(options)
-
-
-def _check_source(options: SourceOptions) -> None:
-    if options.wait and options.read_timeout <= options.wait:
-        raise OptionError(
-            f"option 'readTimeout' ({options.read_timeout:g} s) must be more than 'wait' "
-            f"({options.wait:g} s): a publisher may stay silent that long",
-            option="readTimeout",
-        )
-    if options.ending_cursors == "first":
-        raise OptionError(
-            "option 'endingCursors' must be last or JSON with cursors; got 'first'",
-            option="endingCursors",
-        )
-    ends = options.ending_cursors
-    if isinstance(ends, dict) and {wire.FIRST, wire.LAST} & set(ends.values()):
-        raise OptionError(
-            "option 'endingCursors' needs real cursors, not '_first' or '_last'",
-            option="endingCursors",
-        )
-    if options.partition_count is not None:
-        options.check_partitions(options.partition_count)

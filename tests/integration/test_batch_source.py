@@ -19,8 +19,9 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.options import SourceOptions, parse
+from zeh_spark.options import parse
 from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
 
 
 class Feed:

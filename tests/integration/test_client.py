@@ -41,8 +41,9 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.options import ClientOptions, SourceOptions, parse
+from zeh_spark.options import ClientOptions, parse
 from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
 from zeh_spark.transport import Patience, backoff
 
 HUSH = "hush-secret"

@@ -24,8 +24,9 @@ from zeh_spark.errors import (
     StagingError,
     UnavailableError,
 )
-from zeh_spark.options import SourceOptions, parse
+from zeh_spark.options import parse
 from zeh_spark.publisher import MemoryStore
+from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 from zeh_spark.testing import publish, running_publisher
 

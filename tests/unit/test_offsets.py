@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.options import SourceOptions
 from zeh_spark.options import parse as parse_options
 from zeh_spark.source import offsets
 from zeh_spark.source.offsets import Offset, Position, Staged, initial, parse
+from zeh_spark.source.options import SourceOptions
 
 URL = "https://orders.example/feed"
 

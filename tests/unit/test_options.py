@@ -7,13 +7,8 @@ import pickle
 import pytest
 
 from zeh_spark.errors import OptionError
-from zeh_spark.options import (
-    ClientOptions,
-    SourceOptions,
-    declared,
-    option_name,
-    parse,
-)
+from zeh_spark.options import ClientOptions, declared, option_name, parse
+from zeh_spark.source.options import SourceOptions
 
 URL = "https://orders.example/feed/v1"
 

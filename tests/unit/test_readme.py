@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, SourceOptions, declared
+from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, declared
 from zeh_spark.publisher.chunks import LINE_BYTES
+from zeh_spark.source.options import SourceOptions
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

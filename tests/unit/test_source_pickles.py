@@ -9,9 +9,10 @@ import pytest
 from zeh_spark.client import PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError
-from zeh_spark.options import SourceOptions, parse
+from zeh_spark.options import parse
 from zeh_spark.source.batch import BatchReader, FeedPartition
 from zeh_spark.source.offsets import Position
+from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack
 from zeh_spark.source.staging import Staging
 from zeh_spark.source.stream import SegmentPartition, StreamReader

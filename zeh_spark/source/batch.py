@@ -21,9 +21,9 @@ from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
-from zeh_spark.options import SourceOptions
 from zeh_spark.source.ending import Ending, ask_line, ask_target
 from zeh_spark.source.fetching import first_checkpoint
+from zeh_spark.source.options import SourceOptions
 
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest, Statistics
 from zeh_spark.errors import CursorGoneError, UnavailableError
-from zeh_spark.options import SourceOptions
 from zeh_spark.source import planning
 from zeh_spark.source.ending import Ending, ask_line, ask_target
+from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from zeh_spark import wire
 from zeh_spark.errors import CheckpointError
-from zeh_spark.options import SourceOptions
+from zeh_spark.source.options import SourceOptions
 
 VERSION = 1
 _EVERY = "*"

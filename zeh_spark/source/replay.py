@@ -17,8 +17,8 @@ from dataclasses import replace
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.options import SourceOptions
 from zeh_spark.source.offsets import Position
+from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from zeh_spark._compat import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAva
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
-from zeh_spark.options import SourceOptions
 from zeh_spark.source import offsets, planning
 from zeh_spark.source.fetching import Fetcher, first_checkpoint
 from zeh_spark.source.offsets import Offset, Position, Staged
+from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.replay import read_again
 from zeh_spark.source.segments import pack, unpack
 from zeh_spark.source.staging import Staging, new_stage

@@ -1,0 +1,207 @@
+"""The options of the source: `spark.readStream` and `spark.read` with format `zeroeventhub`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from zeh_spark import wire
+from zeh_spark.errors import OptionError
+from zeh_spark.options import (
+    ClientOptions,
+    option,
+    parse_bool,
+    parse_choice,
+    parse_count,
+    parse_duration,
+    parse_size,
+    parse_text,
+)
+
+Cursors = Literal["first", "last"] | dict[int, str]
+
+
+def parse_cursors(text: str) -> Cursors:
+    """`first`, `last`, or JSON with a cursor for every partition: {"0": "…", "1": "_first"}."""
+    if text.lower() in {"first", "last"}:
+        return "first" if text.lower() == "first" else "last"
+    complaint = (
+        "must be first, last, or JSON with a cursor for every partition, "
+        'like {"0": "1024", "1": "_first"}'
+    )
+    try:
+        given = json.loads(text)
+        cursors = {int(partition): cursor for partition, cursor in given.items()}
+    except (ValueError, AttributeError):
+        raise ValueError(complaint) from None
+    if len(cursors) != len(given) or sorted(cursors) != list(range(len(cursors))) or not cursors:
+        raise ValueError(
+            f"{complaint}; partitions given: {sorted(cursors)}, needed: every one from 0 without "
+            f"a gap"
+        )
+    if not all(isinstance(cursor, str) and cursor for cursor in cursors.values()):
+        raise ValueError(f"{complaint}; each cursor must be a string that is not empty")
+    return dict(sorted(cursors.items()))
+
+
+def parse_headers(text: str) -> tuple[str, ...]:
+    """Names of headers to ask for; empty for `none`."""
+    if text.lower() == "none":
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    if (
+        not all(names)
+        or len(set(names)) != len(names)
+        or (wire.ALL_HEADERS in names and names != (wire.ALL_HEADERS,))
+    ):
+        raise ValueError("must be _all, none, or different names with commas between them")
+    return names
+
+
+def parse_staging(text: str) -> str:
+    """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what
+    they mean.
+    """
+    location = re.sub(r"^s3a:", "s3:", re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)).rstrip("/")
+    scheme = re.match(r"^([a-z][a-z0-9+]*):", location)
+    if not location.startswith("/") and (
+        not scheme or scheme[1] not in {"file", "s3", "gs", "abfs", "abfss"}
+    ):
+        raise ValueError(
+            "must be an absolute path that driver and executors share, or a URI with "
+            "file, s3, s3a, gs, abfs or abfss"
+        )
+    return location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(ClientOptions):
+    """All options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
+
+    partition_count: int | None = option(
+        parse_count,
+        None,
+        "number of partitions, the spec's `n`; learned where the publisher tells it",
+    )
+    starting_cursors: Cursors = option(
+        parse_cursors,
+        "first",
+        "where a new query starts: `first`, `last`, or JSON with a cursor for every partition",
+    )
+    ending_cursors: Cursors = option(
+        parse_cursors,
+        "last",
+        "where a batch query ends: `last`, or JSON with a cursor for every partition",
+        query="batch",
+    )
+    headers: tuple[str, ...] = option(
+        parse_headers,
+        "_all",
+        "event headers to ask for: `_all`, `none`, or names with commas between them",
+    )
+    page_size_hint: int = option(parse_count, "10000", "events a request asks for")
+    max_events_per_trigger: int | None = option(
+        parse_count,
+        None,
+        "most events in a micro-batch, as far as checkpoints allow",
+        query="streaming",
+    )
+    max_bytes_per_trigger: int = option(
+        parse_size,
+        "128m",
+        "most bytes in a micro-batch, as far as checkpoints allow; memory follows it",
+        query="streaming",
+    )
+    min_partitions: int | None = option(
+        parse_count,
+        None,
+        "least number of Spark partitions for a large micro-batch; the driver's cores if not set",
+        query="streaming",
+    )
+    wait: float = option(
+        parse_duration,
+        "10s",
+        "long polling: how long the publisher may hold an answer until there is an event; 0: off",
+        query="streaming",
+    )
+    poll_interval: float = option(
+        parse_duration,
+        "1s",
+        "pause before a partition without news is asked again",
+        query="streaming",
+    )
+    staging_location: str | None = option(
+        parse_staging,
+        None,
+        "directory that driver and executors share: batches wait there until Spark has them",
+        query="streaming",
+    )
+    replay: str = option(
+        parse_choice("strict", "accept"),
+        "strict",
+        "`accept` lets a batch that the feed no longer gives as it was pass once, changed",
+        query="streaming",
+    )
+    feed_id: str | None = option(
+        parse_text,
+        None,
+        "name of the feed in the checkpoint, instead of its URL",
+        query="streaming",
+    )
+    fail_on_data_loss: bool = option(
+        parse_bool,
+        "true",
+        "`false` goes on with the oldest events left when the publisher removed unread ones",
+        query="streaming",
+    )
+    mode: str = option(
+        parse_choice("FAILFAST", "PERMISSIVE"),
+        "FAILFAST",
+        "`PERMISSIVE` puts lines that are not events into the corrupt-record column",
+    )
+    column_name_of_corrupt_record: str = option(
+        parse_text, "_corrupt_record", "that column's name; it has to be in the schema"
+    )
+
+    @property
+    def feed(self) -> str:
+        """The feed's identity in the checkpoint."""
+        return self.feed_id or self.url.identity
+
+    def check_partitions(self, partition_count: int) -> None:
+        """Explicit cursors name every partition. Raises OptionError."""
+        for name, cursors in (
+            ("startingCursors", self.starting_cursors),
+            ("endingCursors", self.ending_cursors),
+        ):
+            if isinstance(cursors, dict) and len(cursors) != partition_count:
+                raise OptionError(
+                    f"option {name!r} has cursors for {len(cursors)} partitions, but the feed "
+                    f"{self.url} has {partition_count}: give one for each of 0 to "
+                    f"{partition_count - 1} ('_first' for a partition's beginning)",
+                    option=name,
+                )
+
+    def check(self) -> None:
+        ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
+        if self.wait and self.read_timeout <= self.wait:
+            raise OptionError(
+                f"option 'readTimeout' ({self.read_timeout:g} s) must be more than 'wait' "
+                f"({self.wait:g} s): a publisher may stay silent that long",
+                option="readTimeout",
+            )
+        if self.ending_cursors == "first":
+            raise OptionError(
+                "option 'endingCursors' must be last or JSON with cursors; got 'first'",
+                option="endingCursors",
+            )
+        ends = self.ending_cursors
+        if isinstance(ends, dict) and {wire.FIRST, wire.LAST} & set(ends.values()):
+            raise OptionError(
+                "option 'endingCursors' needs real cursors, not '_first' or '_last'",
+                option="endingCursors",
+            )
+        if self.partition_count is not None:
+            self.check_partitions(self.partition_count)
