@@ -190,6 +190,8 @@ class Page:
             self.tail = scanner.tail
             self.statistics.add(Statistics(1, 0, scanner.ignored, time.monotonic() - started))
         self.complete = body.proven
+        if scanner.ignored and not self.events and not scanner.checkpoints:
+            raise TransientError(self._nothing_known(scanner))
         if self.events and self.cursor == request.cursor and not self.any_end:
             raise _NoProgressError
 
@@ -200,6 +202,8 @@ class Page:
             self.events += interval.events
             if interval.events and interval.cursor == request.cursor and not self.any_end:
                 raise _NoProgressError  # delivering it would bring the same events for ever
+            if interval.cursor == wire.FIRST and request.cursor not in {wire.FIRST, wire.LAST}:
+                raise self._leads_back()
             self.cursor = interval.cursor
             yield interval
 
@@ -213,6 +217,25 @@ class Page:
                 partition=scanner.partition,
                 cursor=self.cursor,
             )
+
+    def _nothing_known(self, scanner: wire.PageScanner) -> PublisherError:
+        return PublisherError(
+            f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
+            f"{self.client.transport.url} answered with nothing but lines that are neither events "
+            f"nor checkpoints: {wire.excerpt(scanner.unknown)}",
+            partition=scanner.partition,
+            cursor=self.cursor,
+            body=wire.excerpt(scanner.unknown),
+        )
+
+    def _leads_back(self) -> PublisherError:
+        return PublisherError(
+            f"partition {self.request.partition}, cursor {self.cursor!r}: the publisher sent the "
+            f"special cursor {wire.FIRST!r} as a checkpoint; going on from it would bring all "
+            f"events again",
+            partition=self.request.partition,
+            cursor=self.cursor,
+        )
 
     def _unclosed(self, request: PageRequest) -> PublisherError:
         return PublisherError(

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
+_PAGES = {200, 203, 204}
 _TRANSIENT = {408, 425, 429}
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 
@@ -144,10 +145,10 @@ class Transport:
 
     def _send(self, url: str) -> requests.Response:
         options = self._options
-        home = _origin(url) == _origin(self.url.full)
         key = options.client_key_file
         cert = (options.client_cert_file, key) if key else options.client_cert_file
         try:
+            home = _origin(url) == _origin(self.url.full)
             return self._session.get(
                 url,
                 stream=True,
@@ -200,11 +201,7 @@ class Body:
     def __init__(self, response: requests.Response, url: FeedUrl) -> None:
         self._response = response
         self._url = url
-        self.proven = (
-            "Content-Length" in response.headers
-            or "chunked" in response.headers.get("Transfer-Encoding", "").lower()
-            or response.status_code == 204
-        )
+        self.proven = response.raw.chunked or response.raw.length_remaining is not None
 
     def __iter__(self) -> Iterator[bytes]:
         encoding = self._response.headers.get("Content-Encoding", "identity").strip().lower()
@@ -224,7 +221,12 @@ class Body:
     def _pieces(self) -> Iterator[bytes]:
         try:
             yield from self._response.raw.stream(_READ_SIZE, decode_content=False)
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
+        except (
+            requests.RequestException,
+            urllib3.exceptions.HTTPError,
+            OSError,
+            ValueError,  # a chunk of negative size
+        ) as exc:
             raise _network_failure(exc, self._url) from _innermost(exc)
 
 
@@ -298,8 +300,8 @@ def _network_failure(exc: Exception, url: FeedUrl) -> Exception:
     return TransientError(
         UnavailableError(
             f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: "
-            f"{reason}); the query can be started again once it does; 'retryTimeout' says how long "
-            f"to try"
+            f"{reason}); nothing is lost: start again once it does; 'retryTimeout' says how "
+            f"long to try"
         )
     )
 
@@ -326,7 +328,7 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
     beginning.
     """
     status = response.status_code
-    if 200 <= status < 300:
+    if status in _PAGES:
         if (
             response.headers.get("Content-Type", "")
             .lower()
@@ -344,13 +346,17 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
     said = problem_document(text).get("detail") or text.strip() or response.reason
     message = f"{url} answered {status}: {said}"
     if status in _TRANSIENT or status >= 500:
-        raise TransientError(UnavailableError(message), _retry_after(response))
+        pause = _retry_after(response)
+        if pause:
+            message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
+        message += "; 'retryTimeout' says how long to try"
+        raise TransientError(UnavailableError(message), pause)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
     remedy = {
         401: "; check 'token' or 'tokenFile'",
         403: "; this token may not read the feed",
         404: "; check the feed's address in 'url'",
-    }.get(status, "")
+    }.get(status, "; that is no page of a feed" if status < 300 else "")
     raise kind(f"{message}{remedy}", status=status, body=text)
 
 
@@ -377,5 +383,5 @@ def _retry_after(response: requests.Response) -> float | None:
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None

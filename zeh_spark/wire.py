@@ -57,6 +57,7 @@ STAMP_BYTES = sum(len(f'"{name}":"",') + size for name, size in STAMPS.items())
 """Room that a stored line leaves for its stamps."""
 
 _BOM = b"\xef\xbb\xbf"
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
 _NOT_JSON_NUMBER = re.compile(rb"(?<![\w\"])-?(?:NaN|Infinity)(?![\w\"])")
 
 
@@ -92,11 +93,14 @@ class PageScanner:
 
     It looks for checkpoints by searching bytes and parses only the lines that may be one; events
     are counted, not parsed. The same bytes give the same intervals however the network cut them.
+    `ignored` counts unknown lines, `unknown` is the first of them.
     """
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.ignored = 0
+        self.unknown = b""
+        self.checkpoints = 0
         self.tail_events = 0
         self.tail_bytes = 0
         self._tail: list[bytes] = []
@@ -169,6 +173,7 @@ class PageScanner:
             if cursor is None:
                 continue
             self._add_events(block[begin:line_begin])
+            self.checkpoints += 1
             intervals.append(Interval(self.tail, self.tail_events, cursor))
             self._tail, self.tail_events, self.tail_bytes = [], 0, 0
             begin = search
@@ -201,6 +206,7 @@ class PageScanner:
                 kept.append(line)
             else:
                 self.ignored += 1
+                self.unknown = self.unknown or line
         return kept
 
 
@@ -298,6 +304,8 @@ def why_not(line: bytes, error: Exception) -> str:
             f"{number[0].decode()} is not JSON (RFC 8259); the publisher has to send null or a "
             f"string instead, in Python with json.dumps(…, allow_nan=False)"
         )
+    if surrogate := _LONE_SURROGATE.search(line):
+        return f"half of a surrogate pair, {surrogate[0].decode(errors='replace')}, is no character"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, UnicodeDecodeError):

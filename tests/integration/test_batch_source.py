@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.fix_raw_server import chunked, ok, refused, short
+from tests.fix_raw_server import Answer, chunked, head, ok, refused, short
 from zeh_spark import wire
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import (
@@ -62,6 +62,7 @@ def read(raw_server):
         raw_server.respond = feed
         count = partitions or len(feed.partitions)
         usual = {"url": raw_server.url, "partitionCount": str(count), "retryTimeout": "1s"}
+        usual["pollInterval"] = "10ms"
         options = parse(SourceOptions, {**usual, "pageSizeHint": "10", **given})
         reader = BatchReader(options, Decoder(("data",), "_corrupt_record", False))
         reader, tasks = pickle.loads(pickle.dumps((reader, list(reader.partitions()))))
@@ -106,11 +107,10 @@ def test_a_batch_read_from_last_is_empty_on_a_quiet_feed(read):
 @pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])
 def test_a_batch_read_ends_on_a_feed_that_never_goes_quiet(read, every):
     """More events with every answer do not keep a read going."""
-    feed = Feed(range(30))
+    feed = Feed(range(33))
 
     def respond(request):
-        _, cursor = cursor_of(request)
-        if cursor != wire.LAST:
+        if cursor_of(request)[1] != wire.LAST:
             feed.partitions[0] += range(len(feed.partitions[0]), len(feed.partitions[0]) + 10)
             feed.every = every
         return feed(request)
@@ -118,7 +118,51 @@ def test_a_batch_read_ends_on_a_feed_that_never_goes_quiet(read, every):
     (numbers,) = read(respond, 1)
 
     assert list(range(len(numbers))) == numbers
-    assert len(numbers) >= 30
+    assert 33 <= len(numbers) <= 40
+
+
+@pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])
+def test_equal_events_do_not_end_a_batch_read_early(read, every):
+    """Heartbeats are all alike: an event that looks like the first new one is not the end."""
+    feed = Feed([7] * 33)
+
+    def respond(request):
+        if cursor_of(request)[1] != wire.LAST:
+            feed.partitions[0] += [7] * 10
+            feed.every = every
+        return feed(request)
+
+    (numbers,) = read(respond, 1)
+
+    assert 33 <= len(numbers) <= 40
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ok(),
+        ok(b"{}"),
+        ok(b'{"error":"backend timeout"}'),
+        Answer((head(status=202, content_length=0),)),
+        Answer((head(status=204),)),
+        Answer((head(content_length="?"),), "close"),
+        Answer((head(transfer_encoding="xchunked"),), "close"),
+    ],
+    ids=["empty", "{}", "error", "202", "204", "broken length", "broken encoding"],
+)
+def test_one_odd_answer_does_not_end_a_batch_read_early(read, answer):
+    """A hiccup on the way is not the end of the feed: all of it, or an error."""
+    feed = Feed(range(35), every=4)
+    hiccups = iter([answer])
+
+    def respond(request):
+        odd = next(hiccups, None) if cursor_of(request)[1] == "20" else None
+        return odd or feed(request)
+
+    try:
+        assert [list(range(35))] == read(respond, 1)
+    except PublisherError as exc:
+        assert exc.status == 202
 
 
 def test_an_ending_cursor_that_never_comes_is_named(read):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zeh_spark.source.ending import Ending, has_line
+from zeh_spark.source.ending import Ending, events_before
 from zeh_spark.wire import Interval
 
 
@@ -21,16 +21,16 @@ def page(events=0, *, moved=False, complete=True, tail=b""):
     )
 
 
-def ended(target, *seen, line=None, start="c1"):
-    """Whether a partition has ended after it saw these intervals and page ends."""
-    ending = Ending(target, line)
-    ending.starts_at(start)
+def read(target, *seen, line=None, start="c1", most=3):
+    """The ending of a partition after it saw these intervals and page ends."""
+    ending = Ending(target, most, line)
+    ending.page_begins(start)
     for each in seen:
         if isinstance(each, Interval):
             ending.sees(each)
         else:
             ending.page_ended(each)
-    return ending.ended
+    return ending
 
 
 def interval(*lines, cursor="c2"):
@@ -40,68 +40,84 @@ def interval(*lines, cursor="c2"):
 @pytest.mark.parametrize(
     ("pages", "expected"),
     [
-        ([page()], True),
-        ([page(complete=False)], False),
-        ([page(complete=False), page(complete=False)], True),
-        ([page(moved=True)], False),
-        ([page(moved=True), page(moved=True)], True),
-        ([page(moved=True), page(3), page(moved=True)], False),
-        ([page(3)], False),
-        ([page(1), page(1), page(1)], False),
+        ([page()] * 2, False),
+        ([page()] * 3, True),
+        ([page(), page(complete=False), page(), page()], False),
+        ([page(), page(3), page(), page()], False),
+        ([page(), page(moved=True), page()], False),
+        ([page(complete=False)] * 9, False),
+        ([page(complete=False)] * 10, True),
+        ([page(moved=True)] * 9, False),
+        ([page(moved=True)] * 10, True),
+        ([page(3)] * 20, False),
     ],
 )
-def test_a_an_answer_without_events(pages, expected):
-    """(a) A whole answer without news, or the second in a row that only moves the cursor. A page's
-    length says nothing.
+def test_a_answers_without_events(pages, expected):
+    """(a) Three whole answers in a row without news, or many that prove less. A page's length says
+    nothing.
     """
-    assert expected == ended(None, *pages)
+    assert expected == read(None, *pages, most=10).ended
 
 
 def test_b_the_target_comes():
     """(b) The checkpoint that was last when the read began."""
-    assert not ended("t", interval(b"1", cursor="c2"))
-    assert ended("t", interval(b"1", cursor="t"))
+    assert not read("t", interval(b"1", cursor="c2")).ended
+    assert read("t", interval(b"1", cursor="t")).ended
 
 
 def test_b_a_start_at_the_target_has_ended():
     """(b) There is nothing between the start and what was last."""
-    assert ended("c1", start="c1")
-    assert not ended(None, start="c1")
+    assert read("c1", start="c1").ended
+    assert not read(None, start="c1").ended
 
 
-def test_c_the_first_line_behind_the_target_ends_with_its_page():
-    """(c) The target itself does not come again, but an event behind it does: the page may be read
-    to its end, no further.
-    """
-    seen = interval(b"1", b"2", b"3")
+def test_c_equal_events_are_only_places_to_ask_about():
+    """(c) Bytes prove nothing: heartbeats are all alike."""
+    ending = read("t", interval(b"1", b"2", b"3"), interval(b"2", cursor="c3"), page(4), line=b"2")
 
-    assert not ended("t", seen, line=b"2")
-    assert ended("t", seen, page(3), line=b"2")
+    assert not ending.ended
+    assert ending.candidates == [("c1", 1), ("c2", 0)]
 
 
 def test_c_the_line_may_be_behind_the_last_checkpoint():
     """(c) The page's tail counts too, else a feed with rare checkpoints would be read on."""
-    assert ended("t", page(1, tail=b"0\n2\n"), line=b"2")
+    assert read("t", page(1, tail=b"0\n2\n"), line=b"2").candidates == [("c1", 1)]
 
 
-def test_c_without_the_line_it_goes_on():
-    """(c) Nothing behind the target was seen yet."""
-    assert not ended("t", interval(b"1", b"3"), page(2), line=b"2")
+def test_c_a_page_of_equal_events_is_not_asked_about_for_ever():
+    """(c) A few places in each page."""
+    ending = read("t", interval(*[b"1"] * 50), page(50), line=b"1")
+
+    assert ending.candidates == [("c1", events) for events in range(8)]
+
+
+def test_c_the_line_is_asked_for_now_and_then():
+    """(c) A long history of a feed that has not grown costs few questions."""
+    ending = Ending("t")
+    asked = []
+    for number in range(20):
+        if ending.wants_line:
+            asked.append(number)
+        ending.page_ended(page(3, moved=True))
+
+    assert asked == [0, 1, 2, 4, 8, 16]
+    assert not Ending(None).wants_line
+    assert not Ending("t", line=b"1").wants_line
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (b"12\n", True),
-        (b"1\n12\n", True),
-        (b"12\n3\n", True),
-        (b"012\n", False),
-        (b"123\n", False),
-        (b"1\n2\n", False),
-        (b"", False),
-        (b"12", False),
+        (b"12\n", [0]),
+        (b"1\n12\n", [1]),
+        (b"12\n3\n12\n12\n", [0, 2]),
+        (b"012\n", []),
+        (b"123\n", []),
+        (b"1\n2\n", []),
+        (b"", []),
+        (b"12", []),
     ],
 )
 def test_only_a_whole_line_is_the_line(lines, expected):
-    """An event that only looks like it ends nothing."""
-    assert expected == has_line(lines, b"12")
+    """An event that only looks like it is none."""
+    assert events_before(lines, b"12", 2) == expected

@@ -10,6 +10,7 @@ without doubles. `BatchReader` and its partitions are pickled, with the token th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
-from zeh_spark.source.ending import Ending, ask_line, ask_target
+from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page
 from zeh_spark.source.fetching import first_checkpoint
 from zeh_spark.source.options import SourceOptions
 
@@ -85,11 +86,14 @@ class BatchReader(DataSourceReader):
         """In a task: follow one feed partition."""
         assert isinstance(partition, FeedPartition)
         assert isinstance(self._decoder, Decoder)
-        for lines in gathered(follow(self._client(), partition)):
+        intervals = follow(self._client(), partition, self._options.poll_interval)
+        for lines in gathered(intervals):
             yield from self._decoder.batches(lines, partition.request.partition)
 
 
-def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
+def follow(
+    client: FeedClient, partition: FeedPartition, poll_interval: float
+) -> Iterator[wire.Interval]:
     """The intervals from the partition's start to its end.
 
     Raises PublisherError where the feed ends before the cursor that was asked for as its end.
@@ -98,10 +102,10 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
     if request.cursor == partition.until:
         return
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
-    ending.starts_at(request.cursor)
-    while not ending.ended:
-        if ending.target and ending.line is None:
-            ending.line = ask_line(client, request, ending.target)
+    while True:
+        begin_page(client, request, ending)
+        if ending.ended:
+            break
         page = client.page(request)
         for interval in page:
             yield interval
@@ -111,8 +115,10 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
             if ending.ended:
                 break
         else:
-            ending.page_ended(page)
+            end_page(client, page, ending)
         request = replace(request, cursor=page.cursor)
+        if ending.quiet and not ending.ended:
+            time.sleep(poll_interval)
     if partition.until is not None:
         raise _never_came(request, partition.until)
 

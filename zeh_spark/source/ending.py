@@ -5,66 +5,121 @@ triggers AvailableNow and Once) asks `_last` once when it begins; the *last* che
 answer is its target T [the reference server's `_last` serves one event before it]. The partition
 has ended at the first of
 
-(a) a whole answer, asked without `wait`, without events and with the same cursor or none; or
-    several in a row without events [a publisher may skip over what it filters, and some move their
-    cursor for ever]: two for a stream, whose next run goes on there, many for a batch;
+(a) three whole answers in a row, asked without `wait`, without events and with the same cursor or
+    none [one may be a proxy's hiccup]; or several in a row without events [a publisher may skip
+    over what it filters, and some move their cursor for ever]: three for a stream, whose next run
+    goes on there, many for a batch;
 (b) the checkpoint T [a start at T has ended];
-(c) the end of the page that holds the first event behind T [T itself may never come again, and a
-    feed that never goes quiet never gives (a)].
+(c) the end of the page in which T was passed without being sent [a feed that grows may set its
+    checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
+    have been passed is told by an event with the same bytes as the first one behind T. That it was
+    is told by the publisher: asked again for exactly the events before that one, it ends with T
+    [bytes alone prove nothing: heartbeats are all alike].
 
-Stopping early only leaves events for the next read. How long a page is says nothing.
+How long a page is says nothing.
 
-Rule for editors: `Ending` decides, pure; the functions below it ask.
+Rule for editors: `Ending` decides, pure; the functions below it ask. Never too early: an end that
+is not proven is looked for further on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest
 from zeh_spark.errors import CursorGoneError
 
+_QUIET_ANSWERS = 3
+_MOST_CANDIDATES = 8
+"""Equal events of a page that are asked about; behind them (a) and (b) remain."""
+
 
 @dataclass(slots=True)
 class Ending:
-    """The end of one partition. `line` is the first event behind the target, once there is one."""
+    """The end of one partition.
+
+    `line` is the first event behind the target, once there is one. `candidates` are the places in
+    this page where an equal one came: a checkpoint, and how many events lie between.
+    """
 
     target: str | None
+    most_without_events: int = 3
     line: bytes | None = None
     ended: bool = False
-    most_without_events: int = 2
-    _passed: bool = False
+    candidates: list[tuple[str, int]] = field(default_factory=list)
+    _cursor: str = ""
+    _pages: int = 0
+    _quiet_answers: int = 0
     _answers_without_events: int = 0
 
-    def starts_at(self, cursor: str) -> None:
-        self.ended = cursor == self.target
+    @property
+    def wants_line(self) -> bool:
+        """At pages 0, 1, 2, 4, 8, …: a feed too busy for (a) has grown at the first of them."""
+        powers_of_two = self._pages & (self._pages - 1) == 0
+        return self.target is not None and self.line is None and powers_of_two
+
+    def page_begins(self, cursor: str) -> None:
+        """Case (b), at the start."""
+        self.ended |= cursor == self.target
+        self.candidates = []
+        self._cursor = cursor
 
     def sees(self, interval: wire.Interval) -> None:
-        """An interval was read. Cases (b) and the first half of (c)."""
-        if interval.cursor == self.target:
-            self.ended = True
+        """An interval was read. Case (b), and what (c) looks for."""
+        self.ended |= interval.cursor == self.target
         self._look_for_line(interval.lines)
+        self._cursor = interval.cursor
 
     def page_ended(self, page: Page) -> None:
-        """A page was read to its end. Cases (a) and (c)."""
+        """A page was read to its end. Case (a), and what (c) looks for."""
         self._look_for_line(page.tail)
-        if page.events:
-            self._answers_without_events = 0
-        else:
-            self._answers_without_events += 1
-        quiet = page.complete and not page.events and page.cursor == page.request.cursor
-        idle = self._answers_without_events >= self.most_without_events
-        self.ended |= quiet or idle or self._passed
+        self._pages += 1
+        still = page.complete and page.cursor == page.request.cursor
+        self._quiet_answers = self._quiet_answers + 1 if still and not page.events else 0
+        self._answers_without_events = 0 if page.events else self._answers_without_events + 1
+        self.ended |= (
+            self._quiet_answers >= _QUIET_ANSWERS
+            or self._answers_without_events >= self.most_without_events
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """The last answer had nothing new: before the next one it is worth while to pause."""
+        return self._quiet_answers > 0
 
     def _look_for_line(self, lines: bytes) -> None:
-        if self.line is not None and not self._passed:
-            self._passed = has_line(lines, self.line)
+        if self.line is None:
+            return
+        for events in events_before(lines, self.line, _MOST_CANDIDATES - len(self.candidates)):
+            self.candidates.append((self._cursor, events))
 
 
-def has_line(lines: bytes, line: bytes) -> bool:
-    """Whether `line`, without its newline, is one of the whole lines."""
-    return lines.startswith(line + b"\n") or b"\n" + line + b"\n" in lines
+def events_before(lines: bytes, line: bytes, most: int) -> list[int]:
+    """How many of the lines are in front of each one that equals `line`, for the first few."""
+    found: list[int] = []
+    whole = line + b"\n"
+    at = -1
+    while len(found) < most and (at := lines.find(whole, at + 1)) >= 0:
+        if at == 0 or lines[at - 1 : at] == b"\n":
+            found.append(lines.count(b"\n", 0, at))
+    return found
+
+
+def begin_page(client: FeedClient, request: PageRequest, ending: Ending) -> None:
+    """Before a page is read."""
+    ending.page_begins(request.cursor)
+    if not ending.ended and ending.target is not None and ending.wants_line:
+        ending.line = _ask_line(client, replace(request, cursor=ending.target))
+
+
+def end_page(client: FeedClient, page: Page, ending: Ending) -> None:
+    """After a page was read to its end."""
+    ending.page_ended(page)
+    for cursor, events in ending.candidates:
+        if not ending.ended and events:
+            request = replace(page.request, cursor=cursor, page_size_hint=events)
+            ending.ended = _passes(client, request, ending.target)
 
 
 def ask_target(client: FeedClient, request: PageRequest) -> str | None:
@@ -75,11 +130,11 @@ def ask_target(client: FeedClient, request: PageRequest) -> str | None:
     return None if page.cursor == wire.LAST else page.cursor
 
 
-def ask_line(client: FeedClient, request: PageRequest, target: str) -> bytes | None:
+def _ask_line(client: FeedClient, request: PageRequest) -> bytes | None:
     """The first event line behind the target; None while there is none, or where it was removed
     [this reader may be behind it already, and the target's loss is not its own].
     """
-    page = client.page(replace(request, cursor=target, page_size_hint=1, wait=0), any_end=True)
+    page = client.page(replace(request, page_size_hint=1, wait=0), any_end=True)
     try:
         for interval in page:
             if interval.lines:
@@ -87,3 +142,18 @@ def ask_line(client: FeedClient, request: PageRequest, target: str) -> bytes | N
     except CursorGoneError:
         return None
     return page.tail.partition(b"\n")[0] or None
+
+
+def _passes(client: FeedClient, request: PageRequest, target: str | None) -> bool:
+    """Whether the target comes after at most as many events as are asked for."""
+    events = 0
+    try:
+        for interval in client.page(replace(request, wait=0), any_end=True):
+            events += interval.events
+            if events > request.page_size_hint:
+                return False
+            if interval.cursor == target:
+                return True
+    except CursorGoneError:
+        pass
+    return False

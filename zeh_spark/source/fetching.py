@@ -23,7 +23,7 @@ from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest, Statistics
 from zeh_spark.errors import CursorGoneError, UnavailableError
 from zeh_spark.source import planning
-from zeh_spark.source.ending import Ending, ask_line, ask_target
+from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page
 from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,8 @@ class Fetcher:
         began = time.monotonic()
         try:
             if self._finite:
-                self._prepare_ending(track, request)
+                track.ending = track.ending or Ending(ask_target(self._client, request))
+                begin_page(self._client, request, track.ending)
             page = self._client.page(request, hold=lambda size: self._hold(track, size))
             if not track.ended:
                 self._read(track, page)
@@ -225,7 +226,7 @@ class Fetcher:
             if track.ended or self._closed:
                 return
         if track.ending:
-            track.ending.page_ended(page)
+            end_page(self._client, page, track.ending)
 
     def _add(self, track: Track, interval: wire.Interval) -> None:
         """Advances without events do not pile up: only the newest is kept."""
@@ -271,14 +272,6 @@ class Fetcher:
             track.cursor = wire.FIRST
             track.busy, track.held, track.due = False, 0, 0.0
             self._changed.notify_all()
-
-    def _prepare_ending(self, track: Track, request: PageRequest) -> None:
-        """Ask for the target once, and for the first event behind it until there is one."""
-        if track.ending is None:
-            track.ending = Ending(ask_target(self._client, request))
-            track.ending.starts_at(track.cursor)
-        if track.ending.target and track.ending.line is None and not track.ended:
-            track.ending.line = ask_line(self._client, request, track.ending.target)
 
 
 def first_checkpoint(client: FeedClient, request: PageRequest, options: SourceOptions) -> str:

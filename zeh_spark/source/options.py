@@ -127,10 +127,7 @@ class SourceOptions(ClientOptions):
         query="streaming",
     )
     poll_interval: float = option(
-        parse_duration,
-        "1s",
-        "pause before a partition without news is asked again",
-        query="streaming",
+        parse_duration, "1s", "pause before a partition without news is asked again"
     )
     staging_location: str | None = option(
         parse_staging,
