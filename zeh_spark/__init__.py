@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from zeh_spark.datasource import register
     from zeh_spark.parsing import parsed
     from zeh_spark.queries import ProgressListener, drain
+    from zeh_spark.source.batch import last_cursors
 
 __version__ = "0.1.0"
 
-__all__ = ["ProgressListener", "__version__", "drain", "parsed", "register"]
+__all__ = ["ProgressListener", "__version__", "drain", "last_cursors", "parsed", "register"]
 
 _HOMES = {
     "ProgressListener": "zeh_spark.queries",
     "drain": "zeh_spark.queries",
+    "last_cursors": "zeh_spark.source.batch",
     "parsed": "zeh_spark.parsing",
     "register": "zeh_spark.datasource",
 }

@@ -116,16 +116,30 @@ def create(feed: str, partitions: int, url: str) -> None:
 @click.option(
     "--envelope", is_flag=True, help='Lines are {"key"?, "partition"?, "headers"?, "data"}.'
 )
-def load(feed: str, files: tuple[str, ...], url: str, key: str | None, envelope: bool) -> None:
+@click.option("--null", "nulls", multiple=True, metavar="TEXT", help="CSV: TEXT means null, too.")
+@click.option("--text", is_flag=True, help="CSV: every field is text, numbers too.")
+def load(
+    feed: str,
+    files: tuple[str, ...],
+    url: str,
+    key: str | None,
+    envelope: bool,
+    nulls: tuple[str, ...],
+    text: bool,
+) -> None:
     """Add the rows of files to a feed, all or nothing, also while it is served.
 
     FILE is NDJSON (.ndjson, .jsonl, .json), CSV with a header (.csv), each also with .gz, Parquet
     (.parquet), or - for NDJSON from standard input. A line or row becomes the data of one event.
     Without --key, and where the key is null, events are spread evenly.
 
+    In CSV a field that is a JSON number stays that number, digit for digit; an empty field is null;
+    any other is text (00123 too).
+
     \b
     Examples:
       zeh-spark load flights 2013-*.parquet --key carrier
+      zeh-spark load flights flights.csv --null NA --key carrier
       gunzip -c log.gz | zeh-spark load log -
       echo '{"key": "a", "headers": {"h": "1"}, "data": 42}' | zeh-spark load log - --envelope
     """
@@ -134,7 +148,7 @@ def load(feed: str, files: tuple[str, ...], url: str, key: str | None, envelope:
     if files.count("-") > 1:
         raise click.UsageError("Standard input can be loaded once.")
     stdin = sys.stdin.buffer
-    sources = [Source(name, stdin, key, envelope) for name in files]
+    sources = [Source(name, stdin, key, envelope, nulls, text) for name in files]
     begun = time.monotonic()
     with _opened(url) as store, _progress(files) as progress:
         try:

@@ -244,6 +244,10 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
 def _with_url(given: Mapping[str, str]) -> dict[str, str]:
     """Lower-cased names; `.load(url)` arrives as `path`."""
     options = {str(key).lower(): str(value) for key, value in given.items() if value is not None}
+    if "paths" in options:
+        raise OptionError(
+            "load() takes the address of one feed; unite several frames", option="url"
+        )
     path = options.pop("path", None)
     if path is not None and options.setdefault("url", path) != path:
         raise OptionError(
@@ -286,5 +290,10 @@ def _parsed(name: str, text: str, about: dataclasses.Field[Any]) -> Any:
     try:
         return about.metadata["parse"](text)
     except ValueError as exc:
-        shown = repr(text) if about.repr and name != "url" else "(hidden)"
+        shown = (_shown_url(text) if name == "url" else repr(text)) if about.repr else "(hidden)"
         raise OptionError(f"option {name!r} {exc}; got {shown}", option=name) from None
+
+
+def _shown_url(text: str) -> str:
+    """What of an address is no secret."""
+    return "(hidden)" if "@" in text else repr(text.partition("?")[0])

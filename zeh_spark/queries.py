@@ -11,6 +11,7 @@ Runs on the driver.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -106,7 +107,7 @@ class ProgressListener(StreamingQueryListener):
     """Keeps the newest `FeedProgress` of each feed in `latest` and calls `report` with each.
 
     `spark.streams.addListener(ProgressListener(live=True))` shows a line that is written over in
-    place, in a terminal or a notebook.
+    place, in a terminal or a notebook, and a line for each batch anywhere else.
     """
 
     def __init__(
@@ -149,11 +150,22 @@ def _live_line() -> Callable[[str | None], None]:
         handle = display({"text/plain": ""}, raw=True, display_id=True)
         return lambda text: handle.update({"text/plain": text}, raw=True) if text else None
 
-    def show(text: str | None) -> None:
-        sys.stderr.write("\n" if text is None else f"\r\x1b[2K{text}")
-        sys.stderr.flush()
+    return _terminal_line if sys.stderr.isatty() else _plain_line
 
-    return show
+
+def _terminal_line(text: str | None) -> None:
+    if text is None:
+        sys.stderr.write("\n")
+    else:  # cut to the terminal's width: what is wrapped cannot be written over
+        sys.stderr.write(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}")
+    sys.stderr.flush()
+
+
+def _plain_line(text: str | None) -> None:
+    """In a file or a pipe each one stays."""
+    if text is not None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) -> int:

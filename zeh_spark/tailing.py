@@ -26,8 +26,9 @@ def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list
     Order holds within a partition. Ends, unless `endless`, once every partition has been read to
     its end. Raises ZeroEventHubError.
     """
+    at_once = FeedClient(parse(ClientOptions, {"url": url, "retryTimeout": "0"}))
+    count = at_once.partition_count()  # who has mistyped the address need not wait
     client = FeedClient(parse(ClientOptions, {"url": url}))
-    count = client.partition_count()
     arrived: queue.Queue[list[bytes] | ZeroEventHubError | None] = queue.Queue(64)
     for partition in range(count):
         request = PageRequest(

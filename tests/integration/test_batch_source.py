@@ -20,7 +20,7 @@ from zeh_spark.errors import (
     UnavailableError,
 )
 from zeh_spark.options import parse
-from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.batch import BatchReader, last_cursors
 from zeh_spark.source.options import SourceOptions
 
 
@@ -97,6 +97,20 @@ def test_a_batch_read_from_a_cursor_to_itself_is_empty(read):
     same = json.dumps({"0": "5"})
 
     assert [[]] == read(Feed(range(9)), startingCursors=same, endingCursors=same)
+
+
+def test_a_read_goes_on_exactly_where_the_last_one_ended(read, raw_server):
+    """`last_cursors` is the seam between a feed's history and what comes later."""
+    feed = Feed(range(35), [], range(5))
+    raw_server.respond = feed
+    seam = last_cursors(raw_server.url, partitionCount="3")
+    feed.partitions[0] += range(35, 60)
+    feed.partitions[1] += range(3)
+
+    before, after = read(feed, endingCursors=seam), read(feed, startingCursors=seam)
+
+    assert [list(range(35)), [], list(range(5))] == before
+    assert [list(range(35, 60)), [0, 1, 2], []] == after
 
 
 def test_a_batch_read_from_last_is_empty_on_a_quiet_feed(read):

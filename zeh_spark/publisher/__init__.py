@@ -28,5 +28,5 @@ def open_store(url: str, *, must_exist: bool = False) -> Store:
     if url.startswith(("postgresql:", "postgresql+", "postgres:")):
         raise StoreError("a store in PostgreSQL is not there yet; use sqlite:///file")
     raise StoreError(
-        f"unknown store {url!r}: use sqlite:///feeds.db, sqlite:////dir/feeds.db or memory:"
+        f"unknown store {url!r}: use sqlite:///feeds.db, or sqlite:////dir/feeds.db (a whole path)"
     )

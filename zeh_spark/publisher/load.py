@@ -21,6 +21,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark import wire
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher import csv_rows
 from zeh_spark.publisher.chunks import Chunker
 from zeh_spark.publisher.store import FeedState, StagedChunk, Store
 
@@ -53,12 +54,17 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to load, or `-` for `stdin`. `key`: the column or field that chooses the partition."""
+    """A file to load, or `-` for `stdin`. `key`: the column or field that chooses the partition.
+
+    For CSV, `nulls` are texts that mean null, and `all_text` leaves numbers text.
+    """
 
     name: str
     stdin: IO[bytes] | None = None
     key: str | None = None
     envelope: bool = False
+    nulls: tuple[str, ...] = ()
+    all_text: bool = False
 
     @property
     def kind(self) -> str:
@@ -117,6 +123,8 @@ def _check(source: Source) -> None:
         raise StoreError(
             f"{source.name}: an envelope is a line of NDJSON with its own key, not {what}"
         )
+    if (source.nulls or source.all_text) and source.kind != "csv":
+        raise StoreError(f"{source.name}: --null and --text are for CSV; load other files apart")
 
 
 def _chunks(
@@ -181,13 +189,13 @@ def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[Event]
     stream = files.enter_context(gzip.open(raw)) if packed else raw
     if source.kind == "ndjson":
         return ndjson(source, cast(IO[bytes], stream))
-    from zeh_spark.publisher.tables import (
-        csv_rows,
-        parquet_rows,
-    )  # pyarrow takes its time to import
+    if source.kind == "csv":
+        found = csv_rows.rows(cast(BinaryIO, stream), source.key, source.nulls, source.all_text)
+    else:
+        from zeh_spark.publisher import parquet_rows  # pyarrow takes its time to import
 
-    rows = csv_rows if source.kind == "csv" else parquet_rows
-    return (Event(*row) for row in rows(cast(BinaryIO, stream), source.key))
+        found = parquet_rows.rows(cast(BinaryIO, stream), source.key)
+    return (Event(*row) for row in found)
 
 
 def ndjson(source: Source, stream: IO[bytes]) -> Iterator[Event]:
@@ -227,6 +235,10 @@ def _keyed(name: str) -> Callable[[int, bytes], Event]:
 
     def parse(number: int, line: bytes) -> Event:
         data = wire.validated_json(line)
+        if not data.startswith(b"{"):
+            raise ValueError(
+                f"{wire.excerpt(data)} is no object, so it has no {name!r} for the key"
+            )
         key = getattr(decode(data), "key")  # noqa: B009 - a struct that mypy cannot see
         if key is UNSET:
             raise ValueError(f"there is no field {name!r} for the key; null spreads evenly")

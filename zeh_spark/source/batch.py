@@ -10,6 +10,7 @@ without doubles. `BatchReader` and its partitions are pickled, with the token th
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
+from zeh_spark.options import parse
 from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page
 from zeh_spark.source.fetching import first_checkpoint
 from zeh_spark.source.options import SourceOptions
@@ -89,6 +91,31 @@ class BatchReader(DataSourceReader):
         intervals = follow(self._client(), partition, self._options.poll_interval)
         for lines in gathered(intervals):
             yield from self._decoder.batches(lines, partition.request.partition)
+
+
+def last_cursors(url: str, **options: str) -> str:
+    """Where a feed is now: a cursor for every partition, as JSON.
+
+    As `endingCursors` of a read and `startingCursors` of a stream it makes the stream go on exactly
+    where the read ends. `options` are those of the format. Raises ZeroEventHubError.
+    """
+    parsed = parse(SourceOptions, {"url": url, **options})
+    client = FeedClient(parsed)
+    count = parsed.partition_count or client.partition_count()
+    cursors = {}
+    for partition in range(count):
+        request = PageRequest(partition, wire.LAST, count, parsed.page_size_hint, parsed.headers)
+        cursors[str(partition)] = (
+            wire.FIRST  # where there is nothing, no checkpoint behind it will come again
+            if _is_empty(client, request)
+            else first_checkpoint(client, request, parsed)
+        )
+    return json.dumps(cursors)
+
+
+def _is_empty(client: FeedClient, request: PageRequest) -> bool:
+    page = client.page(replace(request, cursor=wire.FIRST, page_size_hint=1), any_end=True)
+    return not any(interval.events for interval in page) and not page.events
 
 
 def follow(

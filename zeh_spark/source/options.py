@@ -195,9 +195,10 @@ class SourceOptions(ClientOptions):
                 option="endingCursors",
             )
         ends = self.ending_cursors
-        if isinstance(ends, dict) and {wire.FIRST, wire.LAST} & set(ends.values()):
+        if isinstance(ends, dict) and wire.LAST in ends.values():
             raise OptionError(
-                "option 'endingCursors' needs real cursors, not '_first' or '_last'",
+                "option 'endingCursors' needs real cursors instead of '_last'; "
+                "zeh_spark.last_cursors(url) gives them",
                 option="endingCursors",
             )
         if self.partition_count is not None:

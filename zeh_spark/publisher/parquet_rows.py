@@ -1,4 +1,4 @@
-"""CSV and Parquet files as events: each row is an object, rendered from Arrow columns.
+"""Parquet files as events: each row is an object, rendered from Arrow columns.
 
 What JSON cannot say is refused by name, never changed in silence: NaN and infinity, times finer
 than a microsecond, maps, two columns of one name. Decimals and integers are exact numbers, times
@@ -13,10 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv, parquet
-
-CSV_BLOCK = 8 << 20
-"""Bytes of a CSV file that its columns' types are taken from."""
+from pyarrow import parquet
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -24,18 +21,7 @@ Row = tuple[int, bytes, str | None]
 """The number of a row from 1, its JSON, its key."""
 
 
-def csv_rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
-    """Raises ValueError with the reason."""
-    options = csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False)  # so errors name the row
-    try:
-        with csv.open_csv(stream, read_options=options) as reader:
-            yield from _numbered(reader, key)
-    except pa.ArrowInvalid as exc:
-        hint = f" (a column's type is taken from the first {CSV_BLOCK >> 20} MiB)"
-        raise ValueError(f"{exc}{hint if 'conversion error' in str(exc) else ''}") from None
-
-
-def parquet_rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
+def rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
     """Raises ValueError with the reason."""
     try:
         file = parquet.ParquetFile(stream)

@@ -1,0 +1,55 @@
+"""The line that shows how a query gets on."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import zeh_spark
+
+_OFFSET = {
+    "version": 1,
+    "feed": "http://127.0.0.1:8080/flights",
+    "partitionCount": 1,
+    "partitions": {"0": {"events": 1234, "bytes": 5_000_000}},
+}
+_PROGRESS = {
+    "batchId": 7,
+    "numInputRows": 1234,
+    "durationMs": {"triggerExecution": 2000},
+    "sources": [{"endOffset": _OFFSET}],
+}
+_LINE = "http://127.0.0.1:8080/flights  batch 7  1,234 events  5.0 MB  617 events/s  1,234 in all"
+
+
+@pytest.fixture
+def shown(capsys, monkeypatch):
+    """`shown(terminal=…)`: what two batches print."""
+
+    def run(*, terminal):
+        monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+        listener = zeh_spark.ProgressListener(live=True)
+        for _ in range(2):
+            event = SimpleNamespace(progress=SimpleNamespace(json=json.dumps(_PROGRESS)))
+            listener.onQueryProgress(event)
+        listener.onQueryTerminated(None)
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_a_terminal_shows_one_line_that_is_written_over(shown, monkeypatch):
+    """As wide as the terminal at most, because what is wrapped stays."""
+    monkeypatch.setenv("COLUMNS", "61")
+    start = f"\r\x1b[2K{_LINE[:60]}"
+
+    assert start * 2 + "\n" == shown(terminal=True)
+
+
+def test_a_file_gets_a_line_for_each_batch(shown):
+    """A log is not full of control characters."""
+    second = _LINE.replace("1,234 in all", "2,468 in all")
+
+    assert f"{_LINE}\n{second}\n" == shown(terminal=False)
