@@ -7,6 +7,8 @@ import pickle
 import threading
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.fix_raw_server import Answer, chunked, head, ok, refused, short
 from zeh_spark import wire
@@ -27,12 +29,15 @@ from zeh_spark.source.options import SourceOptions
 class Feed:
     """Numbers in partitions, a checkpoint behind each `every` of them and at the page's end.
 
-    A cursor is the count of events before it.
+    A cursor is the count of events before it. A page holds as many events as the hint says, or
+    `most`, and `surplus` more.
     """
 
-    def __init__(self, *partitions, every=1):
+    def __init__(self, *partitions, every=1, most=10_000, surplus=0):
         self.partitions = [list(each) for each in partitions]
         self.every = every
+        self.most = most
+        self.surplus = surplus
 
     def __call__(self, request):
         partition, cursor = cursor_of(request)
@@ -41,7 +46,8 @@ class Feed:
             return ok(wire.checkpoint_line(partition, str(len(events))))
         begin = 0 if cursor == wire.FIRST else int(cursor)
         lines = b""
-        page = events[begin : begin + int(request.query["pagesizehint"])]
+        size = min(int(request.query["pagesizehint"]), self.most) + self.surplus
+        page = events[begin : begin + size]
         for place, number in enumerate(page, 1):
             lines += wire.event_line(partition, {}, b"%d" % number) + b"\n"
             if place % self.every == 0 or place == len(page):
@@ -149,6 +155,34 @@ def test_equal_events_do_not_end_a_batch_read_early(read, every):
     (numbers,) = read(respond, 1)
 
     assert 33 <= len(numbers) <= 40
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(0, 60),
+    st.lists(st.integers(0, 12), max_size=30),
+    st.booleans(),
+    st.integers(1, 9),
+    st.integers(1, 20),
+    st.integers(0, 3),
+)
+def test_a_batch_read_holds_all_that_was_there(read, there, growth, equal, every, most, surplus):
+    """Whatever a publisher's pages and checkpoints, how fast it grows and how much alike its events
+    are: a beginning of the feed, and no less than it held.
+    """
+    feed = Feed([7] * there if equal else range(there), every=every, most=most, surplus=surplus)
+    (events,) = feed.partitions
+    more = iter(growth)
+
+    def respond(request):
+        if cursor_of(request)[1] != wire.LAST:
+            events.extend(7 if equal else len(events) + i for i in range(next(more, 0)))
+        return feed(request)
+
+    (numbers,) = read(respond, 1)
+
+    assert events[: len(numbers)] == numbers
+    assert len(numbers) >= there
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_an_unknown_option_like_no_other_is_refused_with_all_that_are_known():
         ({"clientKeyFile": "/k"}, "clientKeyFile", "needs 'clientCertFile'"),
         ({"wait": "60s"}, "readTimeout", "must be more than 'wait'"),
         ({"path": "http://other/"}, "url", "different feeds"),
-        ({"paths": "[\"http://a/\"]"}, "url", "one feed"),
+        ({"paths": '["http://a/"]'}, "url", "one feed"),
         ({"endingCursors": "first"}, "endingCursors", "must be last"),
         ({"endingCursors": '{"0":"_last"}'}, "endingCursors", "real cursors"),
         (
