@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.fix_raw_server",
     "tests.fix_reference",
     "tests.fix_spark",
+    "tests.fix_stream",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` looks 20 times as long.

@@ -1,21 +1,17 @@
 """The client against a server that sends exactly what a test scripts: what is asked, what the end
-of a body proves, what is tried again, who gets the credentials.
+of a body proves, what no checkpoint closes.
 """
 
 from __future__ import annotations
 
-import email.utils
 import gzip
-import json
-import socket
-import threading
-import time
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fix_client import BODY, ask, checkpoint, client, event, read
 from tests.fix_raw_server import (
     Answer,
     chunked,
@@ -24,63 +20,16 @@ from tests.fix_raw_server import (
     gzipped,
     head,
     ok,
-    redirect,
     refused,
     reset,
     short,
     until_close,
 )
-from zeh_spark.client import FeedClient, PageRequest
-from zeh_spark.decode import Decoder
 from zeh_spark.errors import (
     AccessError,
-    CursorGoneError,
-    MalformedLineError,
     OptionError,
     PublisherError,
-    UnavailableError,
-    ZeroEventHubError,
 )
-from zeh_spark.options import ClientOptions, parse
-from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
-from zeh_spark.transport import Patience, backoff
-
-HUSH = "hush-secret"
-
-
-class Restless(FeedClient):
-    """Does not sleep between tries."""
-
-    def patience(self):
-        return Patience(super().patience().timeout, sleep=lambda seconds: None)
-
-
-def client(server, kind=Restless, max_interval=1 << 62, **given):
-    url = given.pop("url", None) or server.url
-    options = {"url": url, "retryTimeout": "20s", **given}
-    return kind(parse(ClientOptions, options), max_interval=max_interval)
-
-
-def ask(cursor="c0", **more):
-    return PageRequest(0, cursor, 2, 100, **more)
-
-
-def event(number):
-    return b'{"partition":0,"data":%d}\n' % number
-
-
-def checkpoint(cursor):
-    return b'{"partition":0,"cursor":%b}\n' % json.dumps(cursor).encode()
-
-
-def read(page):
-    """The numbers of a page's events."""
-    return [int(json.loads(line)["data"]) for each in page for line in each.lines.splitlines()]
-
-
-BODY = event(1) + checkpoint("c1") + event(2) + checkpoint("c2")
-
 
 # What is asked
 
@@ -293,178 +242,6 @@ def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, fra
     assert list(range(count)) == numbers
 
 
-# What is tried again, and for how long
-
-
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(raw_server, status):
-    """A publisher that restarts, or is busy, stops no query."""
-    raw_server.script(refused(status), refused(status), ok(BODY))
-    page = client(raw_server).page(ask())
-
-    assert ([1, 2], 2) == (read(page), page.statistics.retries)
-
-
-@pytest.mark.parametrize("kind", ["seconds", "date"])
-def test_retry_after_is_heeded(raw_server, kind):
-    """A publisher says when to come again, in seconds or as a date."""
-    in_an_hour = email.utils.formatdate(time.time() + 3600, usegmt=True)
-    value = "3600" if kind == "seconds" else in_an_hour
-    raw_server.script(refused(429, retry_after=value), ok(BODY))
-    pauses = []
-
-    class Listening(FeedClient):
-        def patience(self):
-            return Patience(7200, sleep=pauses.append)
-
-    read(client(raw_server, Listening).page(ask()))
-
-    (pause,) = pauses
-    assert 3500 < pause <= 3600
-
-
-@pytest.mark.parametrize("value", ["soon", "-1", "", "1.5", "²"])
-def test_a_retry_after_that_says_nothing_is_ignored(raw_server, value):
-    """Odd headers of a proxy do not stop my query."""
-    raw_server.script(refused(503, retry_after=value), ok(BODY))
-
-    assert [1, 2] == read(client(raw_server).page(ask()))
-
-
-def test_trying_again_has_an_end(raw_server):
-    """A publisher that stays away stops the query after retryTimeout, with its last words."""
-    raw_server.script(refused(503, "maintenance until noon"))
-
-    with pytest.raises(UnavailableError, match=r"answered 503: maintenance until noon"):
-        read(client(raw_server, FeedClient, retryTimeout="300ms").page(ask()))
-
-    assert 2 <= len(raw_server.requests) <= 4
-
-
-def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(raw_server):
-    """Retry-After: 1 hour, with 20 seconds of patience, is an error at once."""
-    raw_server.script(refused(429, "quota", retry_after=3600))
-
-    with pytest.raises(UnavailableError, match="429: quota"):
-        read(client(raw_server).page(ask()))
-
-
-def test_progress_renews_the_patience(raw_server):
-    """A line that breaks all the time, but brings something each time, is good enough."""
-    now = [0.0]
-
-    class Timed(FeedClient):
-        def patience(self):
-            return Patience(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
-
-    def respond(request):
-        now[0] += 6
-        number = int(request.query["cursor0"][1:]) + 1
-        body = event(number) + checkpoint(f"c{number}")
-        return ok(body) if number == 5 else short(body)
-
-    raw_server.respond = respond
-
-    assert [1, 2, 3, 4, 5] == read(client(raw_server, Timed).page(ask()))
-
-
-@given(st.integers(1, 10_000), st.floats(0, 1))
-def test_pauses_grow_to_ten_seconds_and_no_further(attempt, jitter):
-    """Retries neither hammer a publisher nor sleep for ever."""
-    assert 0.1 <= backoff(attempt, jitter) <= 10.0
-
-
-def test_a_silent_publisher_is_tried_again(raw_server):
-    """A connection that hangs does not hang the query: readTimeout."""
-    never = threading.Event()
-    answers = [Answer((head(content_length=9), never)), ok(BODY)]
-    raw_server.respond = lambda request: answers.pop(0)
-
-    assert [1, 2] == read(client(raw_server, readTimeout="200ms").page(ask()))
-    never.set()
-
-
-def test_a_closed_port_is_named():
-    """An address where nothing listens gives one clear error."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/feed"
-
-    with pytest.raises(UnavailableError, match=r"/feed does not answer.*refused.*retryTimeout"):
-        read(client(None, FeedClient, url=url, retryTimeout="0s").page(ask()))
-
-
-# What is final
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "remedy"),
-    [
-        (400, PublisherError, ""),
-        (401, AccessError, "check 'token' or 'tokenFile'"),
-        (403, AccessError, "this token may not read the feed"),
-        (404, PublisherError, "check the feed's address in 'url'"),
-        (410, CursorGoneError, ""),
-        (418, PublisherError, ""),
-    ],
-)
-def test_other_refusals_are_final(raw_server, status, kind, remedy):
-    """What asking again cannot change stops the query at once, with what the publisher said."""
-    raw_server.script(refused(status, "no, because"))
-
-    with pytest.raises(kind, match=f"{status}: no, because.*{remedy}") as caught:
-        read(client(raw_server).page(ask()))
-
-    assert (kind, status, "no, because") == (
-        type(caught.value),
-        caught.value.status,
-        caught.value.body,
-    )
-    assert 1 == len(raw_server.requests)
-
-
-def test_a_problem_documents_detail_is_shown(raw_server):
-    """RFC 9457: the publisher's explanation, not its JSON."""
-    raw_server.script(refused(400, '{"type":"x","detail":"cursor 17 is unknown"}'))
-
-    with pytest.raises(PublisherError, match=r"answered 400: cursor 17 is unknown$"):
-        read(client(raw_server).page(ask()))
-
-
-def test_a_web_page_is_not_a_feed(raw_server):
-    """A login page in place of the feed is called what it is."""
-    raw_server.script(ok(b"<html>", content_type="text/html; charset=utf-8"))
-
-    with pytest.raises(PublisherError, match="HTML page"):
-        read(client(raw_server).page(ask()))
-
-
-def test_a_packing_nobody_asked_for_is_refused(raw_server):
-    """What cannot be unpacked is named."""
-    raw_server.script(ok(BODY, content_encoding="br"))
-
-    with pytest.raises(PublisherError, match="Content-Encoding 'br'"):
-        read(client(raw_server).page(ask()))
-
-
-def test_a_line_of_another_partition_is_refused(raw_server):
-    """A publisher that mixes partitions up is named; what came before stays."""
-    raw_server.script(ok(BODY + b'{"partition":1,"cursor":"x"}\n'))
-    numbers = []
-
-    with pytest.raises(PublisherError, match="not asked for"):
-        numbers.extend(iter(client(raw_server).page(ask())))
-
-    assert ["c1", "c2"] == [each.cursor for each in numbers] or not numbers
-
-
-def test_a_checkpoint_named_last_is_refused(raw_server):
-    """Going on from `_last` would skip events."""
-    raw_server.script(ok(event(1) + checkpoint("_last")))
-
-    with pytest.raises(MalformedLineError, match="special cursor"):
-        read(client(raw_server).page(ask()))
-
-
 # Events that nothing closes
 
 
@@ -514,214 +291,6 @@ def test_an_interval_that_does_not_fit_is_an_error(raw_server):
 
     with pytest.raises(PublisherError, match=r"partition 0, cursor 'c0'.*'maxBytesPerTrigger'"):
         read(client(raw_server, max_interval=1000).page(ask()))
-
-
-# Redirects and credentials
-
-
-def test_a_redirect_on_the_same_origin_keeps_the_credentials(raw_server):
-    """A feed that moved within its server is read as before."""
-    raw_server.script(redirect("/elsewhere?x=1"), ok(BODY))
-    options = {"token": HUSH, "http.header.X-Tenant": "a"}
-
-    assert [1, 2] == read(client(raw_server, **options).page(ask()))
-    headers = raw_server.requests[1].headers
-    assert (f"Bearer {HUSH}", "a") == (headers["authorization"], headers["x-tenant"])
-    assert "/elsewhere?x=1" == raw_server.requests[1].target
-
-
-def test_another_origin_gets_no_credentials(raw_server, start_raw_server):
-    """My token goes to the feed that I named, and to no one it points at."""
-    other = start_raw_server()
-    other.script(ok(BODY))
-    raw_server.script(redirect(other.url))
-    options = {"token": HUSH, "http.header.X-Tenant": "a", "http.secret.header.X-Key": HUSH}
-
-    assert [1, 2] == read(client(raw_server, **options).page(ask()))
-    assert not {"authorization", "x-tenant", "x-key"} & other.requests[0].headers.keys()
-
-
-def test_a_circle_of_redirects_ends(raw_server):
-    """Two servers that point at each other are an error, not a loop."""
-    raw_server.script(redirect("/feed/v1"))
-
-    with pytest.raises(PublisherError, match="more than 10 redirects"):
-        read(client(raw_server).page(ask()))
-
-
-def test_a_redirect_to_nowhere_is_an_error(raw_server):
-    """What is no address of the web is not followed."""
-    raw_server.script(redirect("ftp://example.org/feed"))
-
-    with pytest.raises(PublisherError, match="invalid address"):
-        read(client(raw_server).page(ask()))
-
-
-def test_a_token_is_sent_as_bearer(raw_server):
-    """RFC 6750."""
-    raw_server.script(ok(BODY))
-
-    read(client(raw_server, token=HUSH).page(ask()))
-
-    assert f"Bearer {HUSH}" == raw_server.requests[0].headers["authorization"]
-
-
-@pytest.mark.parametrize("prefix", ["http.header.", "http.secret.header."])
-def test_headers_of_mine_are_sent(raw_server, prefix):
-    """Gateways want headers of their own."""
-    raw_server.script(ok(BODY))
-
-    read(client(raw_server, **{f"{prefix}X-Api-Key": "k"}).page(ask()))
-
-    assert "k" == raw_server.requests[0].headers["x-api-key"]
-
-
-def test_a_rotated_token_is_read_again(raw_server, tmp_path):
-    """Tokens expire while a query runs; the file's new one is used without a restart."""
-    file = tmp_path / "token"
-    file.write_text("old\n")
-    good = {"Bearer new"}
-    raw_server.respond = lambda request: (
-        ok(BODY) if request.headers["authorization"] in good else refused(401, "expired")
-    )
-    one = client(raw_server, tokenFile=str(file))
-    file.write_text("new\n")
-
-    assert [1, 2] == read(one.page(ask()))
-    assert ["Bearer old", "Bearer new"] == [
-        each.headers["authorization"] for each in raw_server.requests
-    ]
-
-
-def test_the_same_token_again_is_refused_for_good(raw_server, tmp_path):
-    """A token that nobody renewed is an error at once."""
-    file = tmp_path / "token"
-    file.write_text("old")
-    raw_server.script(refused(401, "expired"))
-
-    with pytest.raises(AccessError, match="401: expired; check 'token' or 'tokenFile'"):
-        read(client(raw_server, tokenFile=str(file)).page(ask()))
-
-    assert 1 == len(raw_server.requests)
-
-
-def test_a_new_token_that_is_refused_too_ends_it(raw_server, tmp_path):
-    """One renewal for a request, no loop."""
-    file = tmp_path / "token"
-    file.write_text("old")
-    raw_server.script(refused(401, "expired"))
-    one = client(raw_server, tokenFile=str(file))
-    file.write_text("new")
-
-    with pytest.raises(AccessError):
-        read(one.page(ask()))
-
-    assert 2 == len(raw_server.requests)
-
-
-@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe"], ids=str)
-def test_a_token_file_without_a_token_is_an_option_error(raw_server, tmp_path, content):
-    """A wrong path shows before anything is asked."""
-    file = tmp_path / "token"
-    if content is not None:
-        file.write_bytes(content)
-
-    with pytest.raises(OptionError, match="'tokenFile'"):
-        client(raw_server, tokenFile=str(file))
-
-
-def test_a_token_that_cannot_be_sent_is_refused_without_showing_it(raw_server, tmp_path):
-    """HTTP libraries print what they refuse; this one is a secret."""
-    file = tmp_path / "token"
-    file.write_text(f"{HUSH}\n{HUSH}")
-    raw_server.script(ok(BODY))
-
-    with pytest.raises(OptionError, match="'tokenFile'") as caught:
-        read(client(raw_server, tokenFile=str(file)).page(ask()))
-
-    assert HUSH not in str(caught.value)
-
-
-def test_a_netrc_never_decides(raw_server, tmp_path, monkeypatch):
-    """What lies in a home directory of the driver is not sent to a publisher."""
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine localhost login me password mine\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    raw_server.script(ok(BODY))
-
-    read(client(raw_server).page(ask()))
-    read(client(raw_server, token="t").page(ask()))
-
-    assert [None, "Bearer t"] == [each.headers.get("authorization") for each in raw_server.requests]
-
-
-# TLS
-
-
-def test_an_unknown_authority_is_refused_at_once(start_raw_server, authority):
-    """A certificate nobody vouches for is an error that names the option for it."""
-    server = start_raw_server(authority.server_context())
-
-    with pytest.raises(PublisherError, match=r"TLS: .*certificate.*'caFile'"):
-        read(client(server).page(ask()))
-
-
-def test_an_authority_of_my_own_is_trusted(start_raw_server, authority):
-    """Companies have their own authorities: caFile."""
-    server = start_raw_server(authority.server_context())
-    server.script(ok(BODY))
-
-    assert [1, 2] == read(client(server, caFile=authority.ca_file).page(ask()))
-
-
-def test_a_certificate_of_another_host_is_refused(start_raw_server, authority):
-    """Who answers has to be who I asked."""
-    server = start_raw_server(authority.server_context(host="other.example"))
-
-    with pytest.raises(PublisherError, match=r"TLS: .*localhost"):
-        read(client(server, caFile=authority.ca_file).page(ask()))
-
-
-def test_a_client_certificate_opens_the_door(start_raw_server, authority):
-    """Mutual TLS: clientCertFile, with the key in the same file."""
-    server = start_raw_server(authority.server_context(ask_client=True))
-    server.script(ok(BODY))
-    options = {"caFile": authority.ca_file, "clientCertFile": authority.client_cert_file}
-
-    assert [1, 2] == read(client(server, **options).page(ask()))
-
-
-def test_a_missing_client_certificate_is_named(start_raw_server, authority):
-    """A publisher that wants a certificate refuses in words, where the network lets them pass."""
-    server = start_raw_server(authority.server_context(ask_client=True))
-
-    with pytest.raises(ZeroEventHubError, match=r"'clientCertFile'|broke off"):
-        read(client(server, caFile=authority.ca_file, retryTimeout="0s").page(ask()))
-
-
-def test_https_to_a_plain_port_is_named_at_once(publisher):
-    """`https:` where the publisher speaks HTTP."""
-    url = publisher.url.replace("http:", "https:")
-
-    with pytest.raises(PublisherError, match=r"should begin with http:"):
-        read(client(None, url=url).page(ask()))
-
-
-def test_http_to_a_tls_port_ends(start_raw_server, authority):
-    """`http:` where the publisher wants TLS: it breaks off, and the error says where."""
-    server = start_raw_server(authority.server_context())
-    url = server.url.replace("https:", "http:")
-
-    with pytest.raises(UnavailableError, match="does not answer, or broke off"):
-        read(client(server, url=url, retryTimeout="0s").page(ask()))
-
-
-@pytest.mark.parametrize("option", ["caFile", "clientCertFile"])
-def test_a_missing_file_is_named(raw_server, option):
-    """A wrong path shows before anything is asked."""
-    with pytest.raises(OptionError, match=f"'{option}': cannot read the file '/nowhere'"):
-        client(raw_server, **{option: "/nowhere"})
 
 
 # The partition count
@@ -785,46 +354,3 @@ def test_a_refused_cursor_is_named(raw_server):
         read(client(raw_server).page(ask()))
 
     assert (0, "c0", 400) == (caught.value.partition, caught.value.cursor, caught.value.status)
-
-
-# Secrets
-
-FAULTS = {
-    "refused": refused(401, "no"),
-    "busy": refused(503, "later"),
-    "reset": reset(),
-    "cut": short(event(1)),
-    "redirect": redirect("/feed/v1"),
-    "away": redirect("nonsense://[::1"),
-    "html": ok(b"<html>", content_type="text/html"),
-    "bad line": ok(b'{"partition":9,"cursor":"x"}\n'),
-}
-
-
-@pytest.mark.parametrize("answer", FAULTS.values(), ids=FAULTS)
-def test_no_error_and_no_log_shows_a_secret(raw_server, caplog, answer):
-    """Tokens, secret headers and the URL's query stay out of whatever somebody may paste."""
-    caplog.set_level("DEBUG", "zeh_spark")
-    caplog.set_level("WARNING", "urllib3")
-    raw_server.script(answer)
-    given = {"url": f"{raw_server.url}?key={HUSH}", "token": HUSH, "retryTimeout": "0s"}
-    given |= {"http.secret.header.X-Key": HUSH, "partitionCount": "1"}
-    reader = BatchReader(parse(SourceOptions, given), Decoder(("data",), "c", False))
-
-    with pytest.raises(ZeroEventHubError) as caught:
-        reader.partitions()
-
-    assert HUSH not in caplog.text + str(caught.value) + repr(caught.value) + repr(reader._options)
-
-
-def test_a_closed_ports_error_shows_no_secret(caplog):
-    """Libraries print whole addresses into their errors; ours does not pass them on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/feed?key={HUSH}"
-    caplog.set_level("DEBUG", "zeh_spark")
-    options = parse(SourceOptions, {"url": url, "retryTimeout": "0s", "partitionCount": "1"})
-
-    with pytest.raises(UnavailableError) as caught:
-        BatchReader(options, Decoder(("data",), "c", False)).partitions()
-
-    assert HUSH not in caplog.text + str(caught.value)

@@ -1,0 +1,281 @@
+"""Who gets the credentials, whom the client trusts, and that no secret is shown."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tests.fix_client import BODY, ask, client, event, read
+from tests.fix_raw_server import (
+    ok,
+    redirect,
+    refused,
+    reset,
+    short,
+)
+from zeh_spark.decode import Decoder
+from zeh_spark.errors import (
+    AccessError,
+    OptionError,
+    PublisherError,
+    UnavailableError,
+    ZeroEventHubError,
+)
+from zeh_spark.options import parse
+from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
+
+HUSH = "hush-secret"
+
+
+# Redirects and credentials
+
+
+def test_a_redirect_on_the_same_origin_keeps_the_credentials(raw_server):
+    """A feed that moved within its server is read as before."""
+    raw_server.script(redirect("/elsewhere?x=1"), ok(BODY))
+    options = {"token": HUSH, "http.header.X-Tenant": "a"}
+
+    assert [1, 2] == read(client(raw_server, **options).page(ask()))
+    headers = raw_server.requests[1].headers
+    assert (f"Bearer {HUSH}", "a") == (headers["authorization"], headers["x-tenant"])
+    assert "/elsewhere?x=1" == raw_server.requests[1].target
+
+
+def test_another_origin_gets_no_credentials(raw_server, start_raw_server):
+    """My token goes to the feed that I named, and to no one it points at."""
+    other = start_raw_server()
+    other.script(ok(BODY))
+    raw_server.script(redirect(other.url))
+    options = {"token": HUSH, "http.header.X-Tenant": "a", "http.secret.header.X-Key": HUSH}
+
+    assert [1, 2] == read(client(raw_server, **options).page(ask()))
+    assert not {"authorization", "x-tenant", "x-key"} & other.requests[0].headers.keys()
+
+
+def test_a_circle_of_redirects_ends(raw_server):
+    """Two servers that point at each other are an error, not a loop."""
+    raw_server.script(redirect("/feed/v1"))
+
+    with pytest.raises(PublisherError, match="more than 10 redirects"):
+        read(client(raw_server).page(ask()))
+
+
+@pytest.mark.parametrize("location", ["ftp://example.org/feed", "http://localhost:99999/feed"])
+def test_a_redirect_to_nowhere_is_an_error(raw_server, location):
+    """What is no address of the web is not followed."""
+    raw_server.script(redirect(location))
+
+    with pytest.raises(PublisherError, match="invalid address"):
+        read(client(raw_server).page(ask()))
+
+
+def test_a_token_is_sent_as_bearer(raw_server):
+    """RFC 6750."""
+    raw_server.script(ok(BODY))
+
+    read(client(raw_server, token=HUSH).page(ask()))
+
+    assert f"Bearer {HUSH}" == raw_server.requests[0].headers["authorization"]
+
+
+@pytest.mark.parametrize("prefix", ["http.header.", "http.secret.header."])
+def test_headers_of_mine_are_sent(raw_server, prefix):
+    """Gateways want headers of their own."""
+    raw_server.script(ok(BODY))
+
+    read(client(raw_server, **{f"{prefix}X-Api-Key": "k"}).page(ask()))
+
+    assert "k" == raw_server.requests[0].headers["x-api-key"]
+
+
+def test_a_rotated_token_is_read_again(raw_server, tmp_path):
+    """Tokens expire while a query runs; the file's new one is used without a restart."""
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    good = {"Bearer new"}
+    raw_server.respond = lambda request: (
+        ok(BODY) if request.headers["authorization"] in good else refused(401, "expired")
+    )
+    one = client(raw_server, tokenFile=str(file))
+    file.write_text("new\n")
+
+    assert [1, 2] == read(one.page(ask()))
+    assert ["Bearer old", "Bearer new"] == [
+        each.headers["authorization"] for each in raw_server.requests
+    ]
+
+
+def test_the_same_token_again_is_refused_for_good(raw_server, tmp_path):
+    """A token that nobody renewed is an error at once."""
+    file = tmp_path / "token"
+    file.write_text("old")
+    raw_server.script(refused(401, "expired"))
+
+    with pytest.raises(AccessError, match="401: expired; check 'token' or 'tokenFile'"):
+        read(client(raw_server, tokenFile=str(file)).page(ask()))
+
+    assert 1 == len(raw_server.requests)
+
+
+def test_a_new_token_that_is_refused_too_ends_it(raw_server, tmp_path):
+    """One renewal for a request, no loop."""
+    file = tmp_path / "token"
+    file.write_text("old")
+    raw_server.script(refused(401, "expired"))
+    one = client(raw_server, tokenFile=str(file))
+    file.write_text("new")
+
+    with pytest.raises(AccessError):
+        read(one.page(ask()))
+
+    assert 2 == len(raw_server.requests)
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff\xfe"], ids=str)
+def test_a_token_file_without_a_token_is_an_option_error(raw_server, tmp_path, content):
+    """A wrong path shows before anything is asked."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(OptionError, match="'tokenFile'"):
+        client(raw_server, tokenFile=str(file))
+
+
+def test_a_token_that_cannot_be_sent_is_refused_without_showing_it(raw_server, tmp_path):
+    """HTTP libraries print what they refuse; this one is a secret."""
+    file = tmp_path / "token"
+    file.write_text(f"{HUSH}\n{HUSH}")
+    raw_server.script(ok(BODY))
+
+    with pytest.raises(OptionError, match="'tokenFile'") as caught:
+        read(client(raw_server, tokenFile=str(file)).page(ask()))
+
+    assert HUSH not in str(caught.value)
+
+
+def test_a_netrc_never_decides(raw_server, tmp_path, monkeypatch):
+    """What lies in a home directory of the driver is not sent to a publisher."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine localhost login me password mine\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    raw_server.script(ok(BODY))
+
+    read(client(raw_server).page(ask()))
+    read(client(raw_server, token="t").page(ask()))
+
+    assert [None, "Bearer t"] == [each.headers.get("authorization") for each in raw_server.requests]
+
+
+# TLS
+
+
+def test_an_unknown_authority_is_refused_at_once(start_raw_server, authority):
+    """A certificate nobody vouches for is an error that names the option for it."""
+    server = start_raw_server(authority.server_context())
+
+    with pytest.raises(PublisherError, match=r"TLS: .*certificate.*'caFile'"):
+        read(client(server).page(ask()))
+
+
+def test_an_authority_of_my_own_is_trusted(start_raw_server, authority):
+    """Companies have their own authorities: caFile."""
+    server = start_raw_server(authority.server_context())
+    server.script(ok(BODY))
+
+    assert [1, 2] == read(client(server, caFile=authority.ca_file).page(ask()))
+
+
+def test_a_certificate_of_another_host_is_refused(start_raw_server, authority):
+    """Who answers has to be who I asked."""
+    server = start_raw_server(authority.server_context(host="other.example"))
+
+    with pytest.raises(PublisherError, match=r"TLS: .*localhost"):
+        read(client(server, caFile=authority.ca_file).page(ask()))
+
+
+def test_a_client_certificate_opens_the_door(start_raw_server, authority):
+    """Mutual TLS: clientCertFile, with the key in the same file."""
+    server = start_raw_server(authority.server_context(ask_client=True))
+    server.script(ok(BODY))
+    options = {"caFile": authority.ca_file, "clientCertFile": authority.client_cert_file}
+
+    assert [1, 2] == read(client(server, **options).page(ask()))
+
+
+def test_a_missing_client_certificate_is_named(start_raw_server, authority):
+    """A publisher that wants a certificate refuses in words, where the network lets them pass."""
+    server = start_raw_server(authority.server_context(ask_client=True))
+
+    with pytest.raises(ZeroEventHubError, match=r"'clientCertFile'|broke off"):
+        read(client(server, caFile=authority.ca_file, retryTimeout="0s").page(ask()))
+
+
+def test_https_to_a_plain_port_is_named_at_once(publisher):
+    """`https:` where the publisher speaks HTTP."""
+    url = publisher.url.replace("http:", "https:")
+
+    with pytest.raises(PublisherError, match=r"should begin with http:"):
+        read(client(None, url=url).page(ask()))
+
+
+def test_http_to_a_tls_port_ends(start_raw_server, authority):
+    """`http:` where the publisher wants TLS: it breaks off, and the error says where."""
+    server = start_raw_server(authority.server_context())
+    url = server.url.replace("https:", "http:")
+
+    with pytest.raises(UnavailableError, match="does not answer, or broke off"):
+        read(client(server, url=url, retryTimeout="0s").page(ask()))
+
+
+@pytest.mark.parametrize("option", ["caFile", "clientCertFile"])
+def test_a_missing_file_is_named(raw_server, option):
+    """A wrong path shows before anything is asked."""
+    with pytest.raises(OptionError, match=f"'{option}': cannot read the file '/nowhere'"):
+        client(raw_server, **{option: "/nowhere"})
+
+
+# Secrets
+
+FAULTS = {
+    "refused": refused(401, "no"),
+    "busy": refused(503, "later"),
+    "reset": reset(),
+    "cut": short(event(1)),
+    "redirect": redirect("/feed/v1"),
+    "away": redirect("nonsense://[::1"),
+    "html": ok(b"<html>", content_type="text/html"),
+    "bad line": ok(b'{"partition":9,"cursor":"x"}\n'),
+}
+
+
+@pytest.mark.parametrize("answer", FAULTS.values(), ids=FAULTS)
+def test_no_error_and_no_log_shows_a_secret(raw_server, caplog, answer):
+    """Tokens, secret headers and the URL's query stay out of whatever somebody may paste."""
+    caplog.set_level("DEBUG", "zeh_spark")
+    caplog.set_level("WARNING", "urllib3")
+    raw_server.script(answer)
+    given = {"url": f"{raw_server.url}?key={HUSH}", "token": HUSH, "retryTimeout": "0s"}
+    given |= {"http.secret.header.X-Key": HUSH, "partitionCount": "1"}
+    reader = BatchReader(parse(SourceOptions, given), Decoder(("data",), "c", False))
+
+    with pytest.raises(ZeroEventHubError) as caught:
+        reader.partitions()
+
+    assert HUSH not in caplog.text + str(caught.value) + repr(caught.value) + repr(reader._options)
+
+
+def test_a_closed_ports_error_shows_no_secret(caplog):
+    """Libraries print whole addresses into their errors; ours does not pass them on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/feed?key={HUSH}"
+    caplog.set_level("DEBUG", "zeh_spark")
+    options = parse(SourceOptions, {"url": url, "retryTimeout": "0s", "partitionCount": "1"})
+
+    with pytest.raises(UnavailableError) as caught:
+        BatchReader(options, Decoder(("data",), "c", False)).partitions()
+
+    assert HUSH not in caplog.text + str(caught.value)

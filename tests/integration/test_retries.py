@@ -1,0 +1,223 @@
+"""The client against a server that fails: what is tried again, for how long, and what is final."""
+
+from __future__ import annotations
+
+import email.utils
+import socket
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fix_client import BODY, ask, checkpoint, client, event, read
+from tests.fix_raw_server import (
+    Answer,
+    head,
+    ok,
+    refused,
+    short,
+)
+from zeh_spark.client import FeedClient
+from zeh_spark.errors import (
+    AccessError,
+    CursorGoneError,
+    PublisherError,
+    UnavailableError,
+)
+from zeh_spark.transport import Patience, backoff
+
+# What is tried again, and for how long
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_what_may_pass_is_tried_again(raw_server, status):
+    """A publisher that restarts, or is busy, stops no query."""
+    raw_server.script(refused(status), refused(status), ok(BODY))
+    page = client(raw_server).page(ask())
+
+    assert ([1, 2], 2) == (read(page), page.statistics.retries)
+
+
+@pytest.mark.parametrize("kind", ["seconds", "date"])
+def test_retry_after_is_heeded(raw_server, kind):
+    """A publisher says when to come again, in seconds or as a date."""
+    in_an_hour = email.utils.formatdate(time.time() + 3600, usegmt=True)
+    value = "3600" if kind == "seconds" else in_an_hour
+    raw_server.script(refused(429, retry_after=value), ok(BODY))
+    pauses = []
+
+    class Listening(FeedClient):
+        def patience(self):
+            return Patience(7200, sleep=pauses.append)
+
+    read(client(raw_server, Listening).page(ask()))
+
+    (pause,) = pauses
+    assert 3500 < pause <= 3600
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "", "1.5", "²", "Mon, 01 Jan 99999 00:00:00 GMT"])
+def test_a_retry_after_that_says_nothing_is_ignored(raw_server, value):
+    """Odd headers of a proxy do not stop my query."""
+    raw_server.script(refused(503, retry_after=value), ok(BODY))
+
+    assert [1, 2] == read(client(raw_server).page(ask()))
+
+
+def test_trying_again_has_an_end(raw_server):
+    """A publisher that stays away stops the query after retryTimeout, with its last words."""
+    raw_server.script(refused(503, "maintenance until noon"))
+
+    with pytest.raises(UnavailableError, match=r"answered 503: maintenance until noon"):
+        read(client(raw_server, FeedClient, retryTimeout="300ms").page(ask()))
+
+    assert 2 <= len(raw_server.requests) <= 4
+
+
+def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(raw_server):
+    """Retry-After: 1 hour, with 20 seconds of patience, is an error at once."""
+    raw_server.script(refused(429, "quota", retry_after=3600))
+
+    with pytest.raises(UnavailableError, match="429: quota"):
+        read(client(raw_server).page(ask()))
+
+
+def test_progress_renews_the_patience(raw_server):
+    """A line that breaks all the time, but brings something each time, is good enough."""
+    now = [0.0]
+
+    class Timed(FeedClient):
+        def patience(self):
+            return Patience(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
+
+    def respond(request):
+        now[0] += 6
+        number = int(request.query["cursor0"][1:]) + 1
+        body = event(number) + checkpoint(f"c{number}")
+        return ok(body) if number == 5 else short(body)
+
+    raw_server.respond = respond
+
+    assert [1, 2, 3, 4, 5] == read(client(raw_server, Timed).page(ask()))
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1))
+def test_pauses_grow_to_ten_seconds_and_no_further(attempt, jitter):
+    """Retries neither hammer a publisher nor sleep for ever."""
+    assert 0.1 <= backoff(attempt, jitter) <= 10.0
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"error":"backend timeout"}'])
+def test_an_answer_of_nothing_but_unknown_lines_is_tried_again(raw_server, line):
+    """An error in a page's clothes is neither the end of the feed nor news."""
+    raw_server.script(ok(line), ok(BODY))
+
+    assert [1, 2] == read(client(raw_server).page(ask()))
+
+
+def test_an_answer_of_nothing_but_unknown_lines_is_shown(raw_server):
+    """Where it does not pass, I see what the publisher says."""
+    raw_server.script(ok(b'{"error":"backend timeout"}'))
+
+    with pytest.raises(PublisherError, match=r"neither events nor checkpoints: .*backend timeout"):
+        read(client(raw_server, FeedClient, retryTimeout="0s").page(ask()))
+
+
+def test_a_silent_publisher_is_tried_again(raw_server):
+    """A connection that hangs does not hang the query: readTimeout."""
+    never = threading.Event()
+    answers = [Answer((head(content_length=9), never)), ok(BODY)]
+    raw_server.respond = lambda request: answers.pop(0)
+
+    assert [1, 2] == read(client(raw_server, readTimeout="200ms").page(ask()))
+    never.set()
+
+
+def test_a_closed_port_is_named():
+    """An address where nothing listens gives one clear error."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/feed"
+
+    with pytest.raises(UnavailableError, match=r"/feed does not answer.*refused.*retryTimeout"):
+        read(client(None, FeedClient, url=url, retryTimeout="0s").page(ask()))
+
+
+# What is final
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "remedy"),
+    [
+        (202, PublisherError, "no page of a feed"),
+        (206, PublisherError, "no page of a feed"),
+        (400, PublisherError, ""),
+        (401, AccessError, "check 'token' or 'tokenFile'"),
+        (403, AccessError, "this token may not read the feed"),
+        (404, PublisherError, "check the feed's address in 'url'"),
+        (410, CursorGoneError, ""),
+        (418, PublisherError, ""),
+    ],
+)
+def test_other_refusals_are_final(raw_server, status, kind, remedy):
+    """What asking again cannot change stops the query at once, with what the publisher said."""
+    raw_server.script(refused(status, "no, because"))
+
+    with pytest.raises(kind, match=f"{status}: no, because.*{remedy}") as caught:
+        read(client(raw_server).page(ask()))
+
+    assert (kind, status, "no, because") == (
+        type(caught.value),
+        caught.value.status,
+        caught.value.body,
+    )
+    assert 1 == len(raw_server.requests)
+
+
+def test_a_problem_documents_detail_is_shown(raw_server):
+    """RFC 9457: the publisher's explanation, not its JSON."""
+    raw_server.script(refused(400, '{"type":"x","detail":"cursor 17 is unknown"}'))
+
+    with pytest.raises(PublisherError, match=r"answered 400: cursor 17 is unknown$"):
+        read(client(raw_server).page(ask()))
+
+
+def test_a_web_page_is_not_a_feed(raw_server):
+    """A login page in place of the feed is called what it is."""
+    raw_server.script(ok(b"<html>", content_type="text/html; charset=utf-8"))
+
+    with pytest.raises(PublisherError, match="HTML page"):
+        read(client(raw_server).page(ask()))
+
+
+def test_a_packing_nobody_asked_for_is_refused(raw_server):
+    """What cannot be unpacked is named."""
+    raw_server.script(ok(BODY, content_encoding="br"))
+
+    with pytest.raises(PublisherError, match="Content-Encoding 'br'"):
+        read(client(raw_server).page(ask()))
+
+
+def test_a_line_of_another_partition_is_refused(raw_server):
+    """A publisher that mixes partitions up is named."""
+    raw_server.script(ok(BODY + b'{"partition":1,"cursor":"x"}\n'))
+
+    with pytest.raises(PublisherError, match="not asked for"):
+        read(client(raw_server).page(ask()))
+
+
+@pytest.mark.parametrize("special", ["_first", "_last"])
+def test_a_special_cursor_as_a_checkpoint_is_refused(raw_server, special):
+    """Going on from `_last` would skip events, from `_first` double them."""
+    raw_server.script(ok(event(1) + checkpoint(special)))
+
+    with pytest.raises(PublisherError, match=f"special cursor '{special}'"):
+        read(client(raw_server).page(ask()))
+
+
+def test_an_empty_feed_may_stay_at_first(raw_server):
+    """Where there is nothing, `_first` goes nowhere."""
+    raw_server.script(ok(checkpoint("_first")))
+
+    assert [] == read(client(raw_server).page(ask("_first")))

@@ -1,0 +1,307 @@
+"""The stream source: where a batch ends, how much is held, how often it asks (DESIGN 3.2, 3.5)."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+
+import pytest
+
+from tests.fix_raw_server import chunked, gzipped, ok, refused
+from tests.fix_stream import PATIENCE, Log, wait_for
+from zeh_spark.errors import (
+    PublisherError,
+    UnavailableError,
+)
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+
+# Where a batch ends, and how much is held (DESIGN 3.2)
+
+
+def test_events_behind_the_last_checkpoint_wait(feed, start):
+    """Only what a checkpoint closed is delivered; the rest comes when it is closed."""
+    scripted = feed(Log(8, each=5))
+    grown = threading.Event()
+    scripted.before = lambda partition, cursor, query: cursor == "c5" and not grown.wait(PATIENCE)
+    run = start(scripted)
+    assert list(range(5)) == run.until(5)
+
+    scripted.logs[0].count = 10
+    grown.set()
+
+    assert list(range(10)) == run.until(10)
+
+
+@pytest.mark.parametrize("each", [1, 7, 1000])
+def test_batches_are_limited_by_events(feed, start, each):
+    """maxEventsPerTrigger, soft by one interval."""
+    log = Log(2000 // each * each, each=each)
+    run = start(feed(log, log), maxEventsPerTrigger="100")
+
+    run.until(2 * log.count)
+
+    sizes = [sum(map(len, rows.values())) for rows in run.batches]
+    assert max(sizes) <= max(100, each)
+
+
+def test_batches_are_limited_by_bytes(feed, start):
+    """maxBytesPerTrigger, soft by one interval."""
+    run = start(feed(Log(999, each=3), Log(1000, each=1)), maxBytesPerTrigger="2000")
+
+    run.until(1999)
+
+    assert max(len(rows) for rows in run.batches) == 2
+    assert all(sum(map(len, rows.values())) * 39 <= 2000 for rows in run.batches)
+
+
+def test_no_partition_starves(feed, start):
+    """Intervals that fill a batch each: partitions take turns."""
+    run = start(feed(*(Log(10_000, each=50) for _ in range(3))), maxEventsPerTrigger="10")
+
+    for _ in range(60):
+        run.next()
+
+    shares = Counter(partition for rows in run.batches for partition in rows)
+    assert 3 == len(shares)
+    assert min(shares.values()) >= 5
+
+
+def test_no_more_is_held_than_a_batch(feed, start):
+    """Memory follows maxBytesPerTrigger: what is ready is never above it by more than one
+    interval.
+    """
+    run = start(feed(*(Log(20_000, each=5) for _ in range(3))), maxBytesPerTrigger="4000")
+    ready = []
+
+    for _ in range(100):
+        run.next()
+        ready.append(run.reader.reportLatestOffset()["readyBytes"])
+
+    assert max(ready) <= 4000 + 5 * 42
+
+
+def test_intervals_larger_than_a_batch_come_one_by_one(feed, start):
+    """Several partitions that need more room than there is do not wait for each other for ever."""
+    log = Log(3000, each=1000, page=1000)
+    scripted = feed(log, log, log)
+
+    def in_pieces(partition, cursor, query):
+        body = log.body(cursor, 1000, partition).pieces[0].partition(b"\r\n\r\n")[2]
+        return chunked(*(body[at : at + 500] for at in range(0, len(body), 500)))
+
+    scripted.before = in_pieces
+    run = start(scripted, maxBytesPerTrigger="20000")
+
+    run.until(9000)
+
+    both = [[n for rows in run.batches for n in rows.get(p, [])] for p in range(3)]
+    assert [list(range(3000))] * 3 == both
+    assert {1} == {len(rows) for rows in run.batches}
+
+
+def test_an_interval_that_never_ends_is_an_error(feed, start):
+    """More than 4 × maxBytesPerTrigger without a checkpoint stops the query by name."""
+    run = start(feed(Log(10_000, each=100_000)), maxBytesPerTrigger="1000")
+
+    with pytest.raises(PublisherError, match=r"partition 0.*'maxBytesPerTrigger'"):
+        run.until(1)
+
+
+def test_pages_shorter_than_their_checkpoints_are_made_longer(feed, start):
+    """A checkpoint every 1,000 events and pages of 500 would loop for ever."""
+    run = start(feed(Log(3000, each=1000)), pageSizeHint="500")
+
+    assert list(range(3000)) == run.until(3000)
+
+
+def test_a_publisher_without_checkpoints_is_named(feed, start):
+    """Nothing could be delivered exactly once."""
+    run = start(feed(Log(3000, each=100_000, page=100)), pageSizeHint="50")
+
+    with pytest.raises(PublisherError, match=r"partition 0.*'_first'.*no checkpoint"):
+        run.until(1)
+
+
+def test_a_slow_partition_does_not_stop_the_others(feed, start):
+    """One that hangs delays only itself."""
+    hangs = threading.Event()
+    scripted = feed(Log(300), Log(300))
+    scripted.before = lambda partition, cursor, query: (
+        chunked(Log().event(0, 1), hangs) if partition == 1 and cursor == "_first" else None
+    )
+    run = start(scripted, maxEventsPerTrigger="50")
+
+    got = run.until(300)
+
+    assert list(range(300)) == got
+    hangs.set()
+
+
+def test_an_error_of_one_partition_stops_the_query(feed, start):
+    """And stays: the query must not go on without it."""
+    scripted = feed(Log(3), Log(3))
+    scripted.before = lambda partition, cursor, query: refused(403, "no") if partition else None
+    run = start(scripted)
+
+    for _ in range(2):
+        with pytest.raises(PublisherError, match="403: no"):
+            run.until(10)
+
+
+def test_a_line_of_another_partition_stops_the_query(feed, start):
+    """Named where a task decodes it."""
+    scripted = feed(Log(3))
+    scripted.before = lambda partition, cursor, query: ok(
+        Log().event(0, 1) + Log().checkpoint(1, 0)
+    )
+    run = start(scripted)
+
+    with pytest.raises(PublisherError, match="partition 1, which was not asked for"):
+        run.next()
+
+
+def test_a_body_that_breaks_off_doubles_nothing(feed, start):
+    """An answer cut behind some checkpoints goes on from the last one."""
+    scripted = feed(Log(100))
+    whole = scripted.logs[0].body("_first", 100).pieces[0].partition(b"\r\n\r\n")[2]
+    cut = [gzipped(whole, cut=9)]
+    scripted.before = lambda partition, cursor, query: cut.pop() if cut else None
+    run = start(scripted)
+
+    assert list(range(100)) == run.until(100)
+    assert 1 == run.reader.reportLatestOffset()["retries"]
+
+
+def test_stopping_ends_the_tries(feed, start):
+    """A query that is stopped while its publisher is away leaves no thread that goes on asking."""
+    scripted = feed(Log(3))
+    scripted.before = lambda partition, cursor, query: refused(503)
+    run = start(scripted, retryTimeout="1h")
+    errors = []
+
+    def ask():
+        with pytest.raises(UnavailableError) as caught:
+            run.next()
+        errors.append(caught.value)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_for(lambda: len(scripted.server.requests) >= 2)
+
+    run.reader.stop()
+
+    asking.join(PATIENCE)
+    assert 1 == len(errors)
+
+
+def test_reading_is_told(feed, start):
+    """Pages, retries, ignored lines, time, and what is ready, for the query's progress."""
+    run = start(feed(Log(3)))
+    assert run.reader.reportLatestOffset() is None
+    run.until(3)
+
+    report = run.reader.reportLatestOffset()
+
+    names = {"pages", "retries", "ignoredLines", "fetchSeconds", "readyEvents", "readyBytes"}
+    assert (names, True, 0) == (report.keys(), report["pages"] >= 1, report["readyEvents"])
+    assert json.dumps(report)
+
+
+def test_events_are_fetched_while_a_batch_is_in_work(feed, start):
+    """The next batch is there when Spark asks for it."""
+    scripted = feed(Log(10))
+    run = start(scripted)
+    run.until(10)
+
+    scripted.logs[0].count = 20
+    wait_for(lambda: run.reader.reportLatestOffset()["readyEvents"] == 10)
+
+    assert list(range(20)) == run.until(20)
+
+
+def test_small_batches_are_one_spark_partition(feed, start):
+    """A task costs 50 ms by itself."""
+    run = start(feed(*(Log(20) for _ in range(5))))
+    end = run.reader.latestOffset(run.offset, run.limit)
+
+    assert 1 == len(run.reader.partitions(run.offset, end))
+
+
+def test_large_batches_keep_all_cores_busy(feed, start):
+    """minPartitions, for batches that are worth it, in the feed's order."""
+    large = Log(60_000, each=100, page=60_000)
+    run = start(feed(large, large), minPartitions="3", pageSizeHint="60000")
+    end = run.reader.latestOffset(run.offset, run.limit)
+    parts = run.reader.partitions(run.offset, end)
+
+    assert 3 <= len(parts) <= 4
+    assert {0: list(range(60_000)), 1: list(range(60_000))} == run.rows(run.offset, end)
+
+
+# Long polling and idling (DESIGN 3.2, 3.5)
+
+
+def test_the_first_answer_is_asked_for_without_waiting(feed, start):
+    """An idle feed's query starts at once; then it waits at the publisher."""
+    scripted = feed(Log(3))
+    run = start(scripted, wait="2s")
+    run.until(3)
+    wait_for(lambda: len(scripted.server.requests) >= 2)
+
+    waits = [each.query.get("wait") for each in scripted.server.requests]
+    assert [None, "2"] == waits[:2]
+
+
+def test_no_long_polls_with_more_partitions_than_requests(feed, start):
+    """A waiting partition would keep another one from being asked."""
+    scripted = feed(*(Log(3) for _ in range(3)))
+    run = start(scripted, wait="2s", maxConcurrentRequests="2")
+    run.until(9)
+    wait_for(lambda: len(scripted.server.requests) >= 9)
+
+    assert {None} == {each.query.get("wait") for each in scripted.server.requests}
+
+
+def test_a_publisher_that_ignores_wait_is_not_hammered(feed, start):
+    """An empty answer that comes at once is followed by a pause."""
+    scripted = feed(Log(3))
+    run = start(scripted, wait="2s", pollInterval="1h")
+    run.until(3)
+    wait_for(lambda: len(scripted.server.requests) >= 2)
+
+    for _ in range(5):
+        run.next()
+
+    assert len(scripted.server.requests) == 2
+
+
+def test_an_idle_partition_is_asked_once_for_each_wait(start):
+    """Our publisher holds the answer; idle, that is one request each `wait`."""
+    with closing(MemoryStore()) as store:
+        store.create("orders", 2)
+        with running_publisher(store) as base:
+            run = start(url=f"{base}/orders", wait="1s")
+            assert run.next() is None
+            begun = time.monotonic()
+            wait_for(lambda: run.reader.reportLatestOffset()["pages"] >= 6)
+            assert time.monotonic() - begun >= 1.5
+
+            publish(store, "orders", [1, 2])
+            assert [1, 2] == sorted(run.until(2))
+
+
+def test_what_is_published_while_waiting_arrives_at_once(start):
+    """A long poll ends with the event, not with its time."""
+    with closing(MemoryStore()) as store:
+        store.create("orders", 1)
+        with running_publisher(store) as base:
+            run = start(url=f"{base}/orders", wait="20s")
+            assert run.next() is None
+            publish(store, "orders", [1])
+            begun = time.monotonic()
+            assert [1] == run.until(1)
+            assert time.monotonic() - begun < 5

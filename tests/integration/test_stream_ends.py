@@ -1,0 +1,167 @@
+"""The stream source: where a finite run ends, and what was removed unread (DESIGN 3.5)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.fix_raw_server import ok, refused
+from tests.fix_stream import Log
+from zeh_spark.errors import (
+    CursorGoneError,
+    ReplayError,
+)
+
+
+def test_available_now_reads_what_is_there(feed, start):
+    """In batches, and ends."""
+    run = start(feed(Log(250, page=40), Log(0)), finite=True, maxEventsPerTrigger="100")
+
+    assert list(range(250)) == run.to_the_end()
+    assert len(run.batches) >= 3
+
+
+def test_a_an_answer_without_events_ends_it(feed, start):
+    """(a) Where `_last` gives no checkpoint there is no target; a quiet answer is the end."""
+    scripted = feed(Log(250, page=40))
+    scripted.before = lambda partition, cursor, query: ok() if cursor == "_last" else None
+    run = start(scripted, finite=True)
+
+    assert list(range(250)) == run.to_the_end()
+
+
+def test_a_cursors_that_move_for_ever_end_it(feed, start):
+    """(a) The third answer in a row without events."""
+    ticks = iter(range(1000))
+    scripted = feed(Log(0))
+    scripted.before = lambda partition, cursor, query: ok(Log().checkpoint(next(ticks)))
+    run = start(scripted, finite=True)
+
+    assert [] == run.to_the_end()
+    assert len(scripted.server.requests) <= 7
+
+
+def test_b_the_target_ends_it(feed, start):
+    """(b) What was last when the run began, on a feed that goes on growing."""
+    scripted = feed(Log(100, page=10))
+
+    def grow(partition, cursor, query):
+        scripted.logs[0].count += 10
+
+    scripted.before = grow
+    run = start(scripted, finite=True)
+
+    rows = run.to_the_end()
+
+    assert list(range(110)) == rows
+
+
+def test_c_the_first_event_behind_the_target_ends_it(feed, start):
+    """(c) A page's last checkpoint does not come again once there is more, and the feed never goes
+    quiet.
+    """
+    scripted = feed(Log(95, page=10, each=10_000, page_ends=True))
+
+    def grow(partition, cursor, query):
+        scripted.logs[0].count += 3 if cursor != "_last" else 0
+
+    scripted.before = grow
+    run = start(scripted, finite=True)
+
+    rows = run.to_the_end()
+
+    assert list(range(len(rows))) == rows
+    assert 95 <= len(rows) <= 110
+
+
+def test_targets_without_a_checkpoint_in_their_page(feed, start):
+    """`_last` and the one event behind it may come without a checkpoint; that stops nothing."""
+    scripted = feed(Log(300, each=100, page_ends=False))
+    scripted.before = lambda partition, cursor, query: (
+        ok(Log().event(299)) if cursor == "_last" else None
+    )
+    run = start(scripted, finite=True)
+
+    assert list(range(300)) == run.to_the_end()
+
+
+def test_a_target_that_is_removed_throws_nobody_back(feed, start):
+    """A reader that is behind the target already does not begin again from the oldest events."""
+    scripted = feed(Log(95, page=10))
+    scripted.before = lambda partition, cursor, query: (
+        refused(410, "removed") if query["pagesizehint"] == "1" else None
+    )
+    run = start(scripted, finite=True, failOnDataLoss="false")
+
+    assert list(range(95)) == run.to_the_end()
+
+
+def test_a_quiet_partition_does_not_stop_a_busy_one(feed, start):
+    """Each partition has an end of its own."""
+    run = start(feed(Log(0), Log(250, page=40), Log(1)), finite=True)
+
+    assert [0, *range(250)] == sorted(run.to_the_end())
+
+
+def test_a_run_that_starts_at_the_end_ends(feed, start):
+    """Nothing new since the last run: no batch."""
+    scripted = feed(Log(5))
+    run = start(scripted, finite=True)
+    run.to_the_end()
+
+    assert start(scripted, run.offset, finite=True).next() is None
+
+
+def test_once_makes_one_batch_of_all(feed, start):
+    """Once reads what is there, up to the limits, in one batch."""
+    run = start(feed(Log(250, page=40), Log(30)), once=True)
+
+    assert 280 == sum(map(len, run.next().values()))
+
+
+def test_once_is_capped(feed, start):
+    """The limits hold for Once, too; the rest comes with the next run."""
+    run = start(feed(Log(250, page=40)), once=True, maxEventsPerTrigger="100")
+
+    assert {0: list(range(100))} == run.next()
+
+
+# What the publisher removed
+
+
+def test_a_cursor_that_is_gone_stops_the_query(feed, start):
+    """410: the error names what is lost, and nothing is skipped."""
+    scripted = feed(Log(20, gone_below=5))
+    run = start(scripted, startingCursors='{"0": "c2"}')
+
+    with pytest.raises(CursorGoneError, match="410: c2 was removed") as caught:
+        run.next()
+
+    assert (0, "c2") == (caught.value.partition, caught.value.cursor)
+    assert "failOnDataLoss" in str(caught.value)
+
+
+def test_data_loss_may_be_accepted(feed, start, caplog):
+    """failOnDataLoss=false goes on with the oldest events left, and warns."""
+    caplog.set_level(logging.WARNING, "zeh_spark")
+    scripted = feed(Log(20, gone_below=5, first=5))
+    run = start(scripted, startingCursors='{"0": "c2"}', failOnDataLoss="false")
+
+    assert list(range(5, 20)) == run.until(15)
+    assert "EVENTS ARE LOST" in caplog.text
+    assert "partition 0" in caplog.text
+
+
+@pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "false"}], ids=str)
+def test_a_replay_never_skips(feed, start, given):
+    """failOnDataLoss=false is not for a batch that Spark repeats."""
+    scripted = feed(Log(20))
+    run = start(scripted, startingCursors='{"0": "c2"}')
+    run.until(18)
+    scripted.logs[0].gone_below = scripted.logs[0].first = 5
+
+    again = start(scripted, startingCursors='{"0": "c2"}', **given)
+
+    with pytest.raises(ReplayError, match=r"partition 0: .*18 events from cursor 'c2' to 'c20'"):
+        again.reader.partitions(run.start, run.offset)

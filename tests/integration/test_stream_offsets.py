@@ -1,0 +1,289 @@
+"""The stream source: what an offset says and which are refused; where a query starts."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.fix_raw_server import ok, refused
+from tests.fix_stream import Log, position, wait_for
+from zeh_spark.errors import (
+    CheckpointError,
+    UnavailableError,
+)
+
+
+def test_the_first_offset_touches_no_network(feed, start):
+    """A query can be built, and its plan shown, without the publisher."""
+    scripted = feed(Log(3))
+
+    start(scripted)
+
+    assert [] == scripted.server.requests
+
+
+def test_a_feed_is_delivered_in_order(feed, start):
+    """Each partition's events, once, in its order."""
+    run = start(feed(Log(250), Log(100)), pageSizeHint="30")
+
+    run.until(350)
+
+    both = [[n for rows in run.batches for n in rows.get(p, [])] for p in (0, 1)]
+    assert [list(range(250)), list(range(100))] == both
+
+
+def test_nothing_due_gives_the_start_back(feed, start):
+    """The same object: Spark sees that there is no batch to make."""
+    run = start(feed(Log(3)))
+    run.until(3)
+    end = run.offset
+
+    for _ in range(3):
+        assert end is run.reader.latestOffset(end, run.limit)
+
+
+def test_an_empty_feed_makes_no_batch(feed, start):
+    """Waiting for the first event costs nothing."""
+    run = start(feed(Log(0)))
+
+    assert [None, None] == [run.next(), run.next()]
+
+
+def test_the_offset_tells_what_lies_in_the_batch(feed, start):
+    """Count, bytes and digest, to know the batch again."""
+    run = start(feed(Log(3)))
+    run.until(3)
+
+    assert (3, 114, "c3", 32) == (
+        position(run.offset)["events"],
+        position(run.offset)["bytes"],
+        position(run.offset)["cursor"],
+        len(position(run.offset)["digest"]),
+    )
+
+
+def test_a_partition_that_did_not_move_has_no_count(feed, start):
+    """Whatever it had in the batch before."""
+    scripted = feed(Log(3), Log(2))
+    run = start(scripted)
+    run.until(5)
+    scripted.logs[1].count = 4
+
+    run.until(7)
+
+    assert {"cursor": "c3", "events": 0, "bytes": 0} == position(run.offset, 0)
+    assert 2 == position(run.offset, 1)["events"]
+
+
+def test_first_stays_where_no_checkpoint_came(feed, start):
+    """A partition that gave nothing yet starts at its beginning after a restart, too."""
+    scripted = feed(Log(3), Log(0))
+    scripted.before = lambda partition, cursor, query: ok() if partition == 1 else None
+    run = start(scripted)
+
+    run.until(3)
+
+    assert "_first" == position(run.offset, 1)["cursor"]
+
+
+def test_last_is_resolved_in_an_empty_batch_0(feed, start):
+    """`last` means now, also after a restart: the first batch pins it and has no rows."""
+    scripted = feed(Log(5), Log(7))
+    run = start(scripted, startingCursors="last")
+
+    assert {} == run.next()
+    assert ["c5", "c7"] == [position(run.offset, each)["cursor"] for each in (0, 1)]
+    scripted.logs[0].count = 6
+    assert [5] == run.until(1)
+
+
+def test_last_is_asked_for_without_waiting(feed, start):
+    """A long poll at `_last` would skip what comes meanwhile."""
+    scripted = feed(Log(5))
+    start(scripted, startingCursors="last", wait="10s").next()
+
+    assert "wait" not in scripted.server.requests[0].query
+
+
+def test_last_may_serve_events_before_its_checkpoint(feed, start):
+    """The reference server does; they are not new."""
+    scripted = feed(Log(9))
+    scripted.before = lambda partition, cursor, query: (
+        ok(Log().event(3) + Log().checkpoint(4) + Log().event(4)) if cursor == "_last" else None
+    )
+    run = start(scripted, startingCursors="last")
+
+    assert {} == run.next()
+    assert [4, 5, 6, 7, 8] == run.until(5)
+
+
+def test_last_without_a_checkpoint_is_an_error(feed, start):
+    """There is no place to start from: the error names partition and way on."""
+    scripted = feed(Log(5))
+    scripted.before = lambda partition, cursor, query: ok()
+    run = start(scripted, startingCursors="last", retryTimeout="50ms")
+
+    with pytest.raises(UnavailableError, match=r"partition 0.*'_last'.*'startingCursors'"):
+        run.next()
+
+
+def test_one_partition_may_start_at_last(feed, start):
+    """Explicit cursors may be special ones."""
+    run = start(feed(Log(5), Log(5)), startingCursors='{"0": "_last", "1": "c3"}')
+
+    assert {} == run.next()
+    assert ["c5", "c3"] == [position(run.offset, each)["cursor"] for each in (0, 1)]
+    assert {1: [3, 4]} == run.next()
+
+
+def test_cursors_that_move_without_events_make_no_batch(feed, start):
+    """An idle feed whose cursors move is idle; they ride with the next events."""
+    ticks = iter(range(100_000))
+    news = threading.Event()
+
+    def respond(partition, cursor, query):
+        line = Log().event(7) if news.is_set() and cursor != "c100001" else b""
+        number = 100_001 if line or cursor == "c100001" else next(ticks)
+        return ok(line + Log().checkpoint(number))
+
+    scripted = feed(Log(0))
+    scripted.before = respond
+    run = start(scripted)
+    assert run.next() is None
+    wait_for(lambda: len(scripted.server.requests) > 5)
+    assert run.next() is None
+
+    news.set()
+
+    assert [7] == run.until(1)
+    assert "c100001" == position(run.offset)["cursor"]
+
+
+def test_an_available_now_run_keeps_cursors_that_moved_without_events(feed, start):
+    """Else a feed of empty pages never gets on: one empty batch at the end."""
+    scripted = feed(Log(0))
+    scripted.before = lambda partition, cursor, query: ok(Log().checkpoint(9))
+    run = start(scripted, finite=True)
+
+    assert [{}, None] == [run.next(), run.next()]
+    assert {"cursor": "c9", "events": 0, "bytes": 0} == position(run.offset)
+
+
+def test_equal_offsets_have_no_partitions(feed, start):
+    """Spark plans such a batch when another source of the query has news."""
+    run = start(feed(Log(3)))
+
+    assert [] == run.reader.partitions(run.offset, run.offset)
+
+
+def test_partitions_are_the_same_each_time(feed, start):
+    """A self-join plans its batch twice."""
+    run = start(feed(Log(30)))
+    end = run.reader.latestOffset(run.offset, run.limit)
+
+    once, again = (run.reader.partitions(run.offset, end) for _ in range(2))
+
+    assert once and [each.payload for each in once] == [each.payload for each in again]
+
+
+def test_only_one_request_for_each_page(feed, start):
+    """The driver reads each page once; the tasks read nothing."""
+    scripted = feed(Log(10))
+    run = start(scripted, pollInterval="1h")
+    run.until(10)
+
+    assert ["_first"] == [each for each in scripted.requests() if each == "_first"]
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"feed": "https://old"}, "feedId='https://old'"),
+        ({"version": 2}, "new checkpointLocation"),
+        ({"partitionCount": 3}, "go on with partitionCount=3"),
+    ],
+)
+@pytest.mark.parametrize("call", ["latestOffset", "partitions", "commit"])
+def test_another_feeds_checkpoint_is_refused(feed, start, call, change, remedy):
+    """Cursors of another feed are never taken in silence; the error prints the way on."""
+    run = start(feed(Log(3), Log(3)))
+    run.until(6)
+    old = {**run.offset, **change}
+    if change.get("partitionCount"):
+        old["partitions"] = {each: {"cursor": "c", "events": 0, "bytes": 0} for each in "012"}
+    arguments = {"latestOffset": (old, None), "partitions": (old, run.offset), "commit": (old,)}
+
+    with pytest.raises(CheckpointError, match=remedy):
+        getattr(start(feed(Log(3), Log(3))).reader, call)(*arguments[call])
+
+
+def test_the_partition_count_is_learned_once(feed, start):
+    """A new query asks the publisher; a restart knows it from its checkpoint."""
+    scripted = feed(Log(3), Log(3))
+    usual = scripted.server.respond
+    scripted.server.respond = lambda request: (
+        usual(request) if request.query else refused(400, '{"partitionCount":2}')
+    )
+    options = {"url": scripted.server.url}
+    run = start(**options)
+    run.until(6)
+    scripted.logs[0].count = 4
+
+    again = start(offset=run.offset, **options)
+    again.until(1)
+
+    assert 1 == [each.query for each in scripted.server.requests].count({})
+
+
+def test_explicit_cursors_have_to_fit_the_learned_count(raw_server, start):
+    """As many cursors as the publisher says it has partitions."""
+    raw_server.script(refused(400, '{"partitionCount":3}'))
+    run = start(url=raw_server.url, startingCursors='{"0": "a", "1": "b"}')
+
+    with pytest.raises(ValueError, match=r"'startingCursors'.*2 partitions.*has 3"):
+        run.next()
+
+
+# Spark 4.0 and 4.1, which call latestOffset without arguments
+
+
+def test_without_arguments_offsets_go_on_from_the_last_one(feed, start):
+    """The old signature."""
+    scripted = feed(Log(5))
+    run = start(scripted)
+    end = run.reader.latestOffset()
+    scripted.logs[0].count = 9
+    wait_for(lambda: run.reader.reportLatestOffset()["readyEvents"] == 4)
+
+    later = run.reader.latestOffset()
+
+    assert ("c5", "c9") == (position(end)["cursor"], position(later)["cursor"])
+    assert {0: [5, 6, 7, 8]} == run.rows(end, later)
+
+
+def test_without_arguments_a_restart_is_told_by_partitions(feed, start):
+    """Spark calls partitions(x, x) with the checkpoint's offset before anything else."""
+    scripted = feed(Log(5))
+    done = start(scripted)
+    done.until(5)
+    scripted.logs[0].count = 9
+    run = start(scripted)
+
+    assert [] == run.reader.partitions(done.offset, done.offset)
+    end = run.reader.latestOffset()
+
+    assert {0: [5, 6, 7, 8]} == run.rows(done.offset, end)
+
+
+def test_the_available_now_wrapper_is_refused(feed, start):
+    """It asks for offsets before it tells the checkpoint's: events would come twice."""
+    scripted = feed(Log(5))
+    done = start(scripted)
+    done.until(5)
+    scripted.logs[0].count = 9
+    run = start(scripted)
+    run.reader.latestOffset()
+
+    with pytest.raises(CheckpointError, match="triggerAvailableNowWrapper"):
+        run.reader.partitions(done.offset, done.offset)
