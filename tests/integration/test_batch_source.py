@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.fix_raw_server import Answer, chunked, head, ok, refused, short
@@ -29,15 +30,16 @@ from zeh_spark.source.options import SourceOptions
 class Feed:
     """Numbers in partitions, a checkpoint behind each `every` of them and at the page's end.
 
-    A cursor is the count of events before it. A page holds as many events as the hint says, or
-    `most`, and `surplus` more.
+    A cursor is the count of events before it. A page holds as many events as the hint says and
+    `surplus` more, or `most`, which then may be `open`: without a checkpoint at its end.
     """
 
-    def __init__(self, *partitions, every=1, most=10_000, surplus=0):
+    def __init__(self, *partitions, every=1, most=10_000, surplus=0, open=False):
         self.partitions = [list(each) for each in partitions]
         self.every = every
         self.most = most
         self.surplus = surplus
+        self.open = open
 
     def __call__(self, request):
         partition, cursor = cursor_of(request)
@@ -46,11 +48,12 @@ class Feed:
             return ok(wire.checkpoint_line(partition, str(len(events))))
         begin = 0 if cursor == wire.FIRST else int(cursor)
         lines = b""
-        size = min(int(request.query["pagesizehint"]), self.most) + self.surplus
+        size = min(int(request.query["pagesizehint"]) + self.surplus, self.most)
         page = events[begin : begin + size]
+        closed = not self.open or size < self.most or begin + size >= len(events)
         for place, number in enumerate(page, 1):
             lines += wire.event_line(partition, {}, b"%d" % number) + b"\n"
-            if place % self.every == 0 or place == len(page):
+            if place % self.every == 0 or (place == len(page) and closed):
                 lines += wire.checkpoint_line(partition, str(begin + place))
         return ok(lines)
 
@@ -165,12 +168,17 @@ def test_equal_events_do_not_end_a_batch_read_early(read, every):
     st.integers(1, 9),
     st.integers(1, 20),
     st.integers(0, 3),
+    st.booleans(),
 )
-def test_a_batch_read_holds_all_that_was_there(read, there, growth, equal, every, most, surplus):
+@example(7, [12] * 5, False, 5, 8, 0, True)  # what was passed still waits for its checkpoint
+def test_a_batch_read_holds_all_that_was_there(
+    read, there, growth, equal, every, most, surplus, open
+):
     """Whatever a publisher's pages and checkpoints, how fast it grows and how much alike its events
     are: a beginning of the feed, and no less than it held.
     """
-    feed = Feed([7] * there if equal else range(there), every=every, most=most, surplus=surplus)
+    pages = {"every": every, "most": max(every, most), "surplus": surplus, "open": open}
+    feed = Feed([7] * there if equal else range(there), **pages)
     (events,) = feed.partitions
     more = iter(growth)
 
@@ -239,6 +247,12 @@ def test_a_batch_read_goes_on_behind_pages_without_events(read):
         return ok(event + b'{"cursor":"%d"}\n' % min(number + 1, 9))
 
     assert [[7]] == read(respond, 1)
+
+
+def test_a_cursor_that_moves_for_ever_without_events_is_an_error(read):
+    """Less than what was there would look like all of it."""
+    with pytest.raises(PublisherError, match=r"moved the cursor without an event.*availableNow"):
+        read(lambda request: ok(wire.checkpoint_line(0, str(time.monotonic_ns()))), 1)
 
 
 # What a task does on its way

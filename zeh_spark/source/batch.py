@@ -130,7 +130,7 @@ def follow(
         return
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     while True:
-        begin_page(client, request, ending)
+        request = begin_page(client, request, ending)
         if ending.ended:
             break
         page = client.page(request)
@@ -143,11 +143,25 @@ def follow(
                 break
         else:
             end_page(client, page, ending)
-        request = replace(request, cursor=page.cursor)
+        request = replace(partition.request, cursor=page.cursor)
+        if ending.undecided:
+            raise _undecided(request, ending)
         if ending.quiet and not ending.ended:
             time.sleep(poll_interval)
     if partition.until is not None:
         raise _never_came(request, partition.until)
+
+
+def _undecided(request: PageRequest, ending: Ending) -> PublisherError:
+    return PublisherError(
+        f"partition {request.partition}: {ending.most_without_events} answers in a row moved the "
+        f"cursor without an event, up to {request.cursor!r}, and {ending.target!r}, where the feed "
+        f"was when the query began, did not come: it cannot be told whether this is the end. Set "
+        f"'endingCursors', or read a stream with the trigger availableNow, whose next run goes on "
+        f"where the last one stopped",
+        partition=request.partition,
+        cursor=request.cursor,
+    )
 
 
 def _never_came(request: PageRequest, until: str) -> PublisherError:

@@ -14,17 +14,20 @@ has ended at the first of
     checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
     have been passed is told by an event with the same bytes as the first one behind T. That it was
     is told by the publisher: asked again for exactly the events before that one, it ends with T
-    [bytes alone prove nothing: heartbeats are all alike].
+    [bytes alone prove nothing: heartbeats are all alike]. Where those events still wait for their
+    checkpoint, the next page is asked for so, and (b) follows.
 
 How long a page is says nothing.
 
 Rule for editors: `Ending` decides, pure; the functions below it ask. Never too early: an end that
-is not proven is looked for further on.
+is not proven is looked for further on [for ever, on a feed that never goes quiet, ignores
+`pagesizehint` and sets its checkpoints by where a page began].
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest
@@ -35,19 +38,29 @@ _MOST_CANDIDATES = 8
 """Equal events of a page that are asked about; behind them (a) and (b) remain."""
 
 
+class Place(NamedTuple):
+    """So many events behind a checkpoint."""
+
+    cursor: str
+    events: int
+
+
 @dataclass(slots=True)
 class Ending:
     """The end of one partition.
 
     `line` is the first event behind the target, once there is one. `candidates` are the places in
-    this page where an equal one came: a checkpoint, and how many events lie between.
+    this page where an equal one came; `place` is the one that is the target's, if that was passed.
+    `undecided`: ended only because the cursor moved too often without events.
     """
 
     target: str | None
     most_without_events: int = 3
     line: bytes | None = None
     ended: bool = False
-    candidates: list[tuple[str, int]] = field(default_factory=list)
+    undecided: bool = False
+    candidates: list[Place] = field(default_factory=list)
+    place: Place | None = None
     _cursor: str = ""
     _pages: int = 0
     _quiet_answers: int = 0
@@ -62,7 +75,7 @@ class Ending:
     def page_begins(self, cursor: str) -> None:
         """Case (b), at the start."""
         self.ended |= cursor == self.target
-        self.candidates = []
+        self.candidates, self.place = [], None
         self._cursor = cursor
 
     def sees(self, interval: wire.Interval) -> None:
@@ -78,10 +91,13 @@ class Ending:
         still = page.complete and page.cursor == page.request.cursor
         self._quiet_answers = self._quiet_answers + 1 if still and not page.events else 0
         self._answers_without_events = 0 if page.events else self._answers_without_events + 1
-        self.ended |= (
-            self._quiet_answers >= _QUIET_ANSWERS
-            or self._answers_without_events >= self.most_without_events
-        )
+        self.undecided = self._answers_without_events >= self.most_without_events
+        self.ended |= self.undecided or self._quiet_answers >= _QUIET_ANSWERS
+
+    def passed(self, place: Place | None, page: Page) -> None:
+        """The target is at this place. Case (c), unless events before it were not handed out."""
+        self.place = place
+        self.ended |= place is not None and (place.cursor != page.cursor or not place.events)
 
     @property
     def quiet(self) -> bool:
@@ -92,7 +108,7 @@ class Ending:
         if self.line is None:
             return
         for events in events_before(lines, self.line, _MOST_CANDIDATES - len(self.candidates)):
-            self.candidates.append((self._cursor, events))
+            self.candidates.append(Place(self._cursor, events))
 
 
 def events_before(lines: bytes, line: bytes, most: int) -> list[int]:
@@ -106,20 +122,27 @@ def events_before(lines: bytes, line: bytes, most: int) -> list[int]:
     return found
 
 
-def begin_page(client: FeedClient, request: PageRequest, ending: Ending) -> None:
-    """Before a page is read."""
+def begin_page(client: FeedClient, request: PageRequest, ending: Ending) -> PageRequest:
+    """Before a page is read: how to ask for it."""
+    if ending.place:  # the events before the target, which ends them
+        request = replace(request, page_size_hint=ending.place.events)
     ending.page_begins(request.cursor)
     if not ending.ended and ending.target is not None and ending.wants_line:
         ending.line = _ask_line(client, replace(request, cursor=ending.target))
+    return request
 
 
 def end_page(client: FeedClient, page: Page, ending: Ending) -> None:
     """After a page was read to its end."""
     ending.page_ended(page)
-    for cursor, events in ending.candidates:
-        if not ending.ended and events:
-            request = replace(page.request, cursor=cursor, page_size_hint=events)
-            ending.ended = _passes(client, request, ending.target)
+    for candidate in ending.candidates:
+        if ending.ended or ending.place:
+            return
+        if candidate.events:
+            request = replace(
+                page.request, cursor=candidate.cursor, page_size_hint=candidate.events
+            )
+            ending.passed(_where(client, request, ending.target), page)
 
 
 def ask_target(client: FeedClient, request: PageRequest) -> str | None:
@@ -144,16 +167,16 @@ def _ask_line(client: FeedClient, request: PageRequest) -> bytes | None:
     return page.tail.partition(b"\n")[0] or None
 
 
-def _passes(client: FeedClient, request: PageRequest, target: str | None) -> bool:
-    """Whether the target comes after at most as many events as are asked for."""
+def _where(client: FeedClient, request: PageRequest, target: str | None) -> Place | None:
+    """The target's place, if it comes behind at most as many events as are asked for."""
     events = 0
     try:
         for interval in client.page(replace(request, wait=0), any_end=True):
             events += interval.events
             if events > request.page_size_hint:
-                return False
+                return None
             if interval.cursor == target:
-                return True
+                return Place(request.cursor, events)
     except CursorGoneError:
         pass
-    return False
+    return None

@@ -193,7 +193,7 @@ class Fetcher:
         try:
             if self._finite:
                 track.ending = track.ending or Ending(ask_target(self._client, request))
-                begin_page(self._client, request, track.ending)
+                request = begin_page(self._client, request, track.ending)
             page = self._client.page(request, hold=lambda size: self._hold(track, size))
             if not track.ended:
                 self._read(track, page)
