@@ -156,6 +156,71 @@ def test_accept_where_the_start_is_gone(repeated, gone_below, rows):
     assert rows == got.get(0, [])
 
 
+@dataclass
+class PageEnds:
+    """Numbers whose only checkpoints are at the ends of pages, wherever those begin."""
+
+    numbers: list[int]
+    oldest: int = 0
+
+    def __call__(self, partition, cursor, query):
+        at = {"_first": self.oldest, "_last": self.numbers[-1] + 1}.get(cursor)
+        at = int(cursor[1:]) if at is None else at
+        if at < self.oldest:
+            return refused(410, "removed")
+        page = [each for each in self.numbers if each >= at][: int(query["pagesizehint"])]
+        end = page[-1] + 1 if page else at
+        return ok(b"".join(map(Log().event, page)) + Log().checkpoint(end))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "oldest", "rows"),
+    [
+        ([*range(5), *range(8, 40)], 0, [2, 3, 4, *range(8, 20)]),
+        (range(40), 10, range(10, 20)),
+        (range(40), 0, range(2, 20)),
+        (range(2), 0, []),
+    ],
+    ids=["compacted", "the start is gone", "the same", "all is gone"],
+)
+def test_accept_ends_where_the_batch_ended(repeated, numbers, oldest, rows):
+    """Neither more nor less than what lies before the end cursor, also where that does not come
+    again: the next batch begins there.
+    """
+
+    def change(feed):
+        feed.before = PageEnds(list(numbers), oldest)
+
+    case = repeated(between=change, replay="accept")
+
+    assert list(rows) == case.rows().get(0, [])
+    assert [each for each in numbers if each >= 20] == case.run.until(len(numbers) - 22)[:20]
+
+
+def test_accept_is_refused_where_the_batchs_end_is_unknown(repeated):
+    """Better an error than events twice: the event before the end cursor went, and so did that."""
+
+    def change(feed):
+        feed.before = PageEnds([*range(19), *range(20, 40)])
+
+    with pytest.raises(ReplayError, match="no longer gives the checkpoint 'c20'"):
+        repeated(between=change, replay="accept").rows()
+
+
+def test_a_batch_is_read_again_with_the_page_it_needs(repeated):
+    """A publisher whose pages are half as long as I ask for, and end before their checkpoint."""
+
+    def halve(partition, cursor, query):
+        return Log(20, each=18).body(cursor, int(query["pagesizehint"]) // 2)
+
+    def change(feed):
+        feed.before = halve
+
+    case = repeated(between=change, pageSizeHint="18")
+
+    assert {0: list(range(2, 20))} == case.rows()
+
+
 def test_a_replay_of_last_has_no_rows(feed, start):
     """Batch 0 of a query that starts at `last`."""
     scripted = feed(Log(5))

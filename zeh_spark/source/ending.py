@@ -51,13 +51,14 @@ class Ending:
 
     `line` is the first event behind the target, once there is one. `candidates` are the places in
     this page where an equal one came; `place` is the one that is the target's, if that was passed.
-    `undecided`: ended only because the cursor moved too often without events.
+    `met`: the target came. `undecided`: only that the cursor moved too often without events.
     """
 
     target: str | None
     most_without_events: int = 3
     line: bytes | None = None
     ended: bool = False
+    met: bool = False
     undecided: bool = False
     candidates: list[Place] = field(default_factory=list)
     place: Place | None = None
@@ -74,13 +75,15 @@ class Ending:
 
     def page_begins(self, cursor: str) -> None:
         """Case (b), at the start."""
-        self.ended |= cursor == self.target
+        self.met |= cursor == self.target
+        self.ended |= self.met
         self.candidates, self.place = [], None
         self._cursor = cursor
 
     def sees(self, interval: wire.Interval) -> None:
         """An interval was read. Case (b), and what (c) looks for."""
-        self.ended |= interval.cursor == self.target
+        self.met |= interval.cursor == self.target
+        self.ended |= self.met
         self._look_for_line(interval.lines)
         self._cursor = interval.cursor
 

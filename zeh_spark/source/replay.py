@@ -10,6 +10,7 @@ Runs on the driver; executors never fetch here.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from dataclasses import replace
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
+from zeh_spark.source.ending import Ending, begin_page, end_page
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 
@@ -24,6 +26,12 @@ log = logging.getLogger(__name__)
 
 _MAX_WITHOUT_EVENTS = 1000
 """Answers in a row that only move the cursor: some publishers filter, some do it for ever."""
+
+_MAX_HINT_FACTOR = 64
+_MOST_GROWTH, _MORE_BYTES = 4, 64 << 20
+"""How much larger a batch may have become that is accepted."""
+
+_OTHERS = "the feed gives others now, or in another order (or the option 'headers' was changed)"
 
 
 def read_again(
@@ -43,7 +51,7 @@ def read_again(
             partition, start[partition].cursor, len(end), options.page_size_hint, options.headers
         )
         if options.replay == "accept":
-            return _accepted(client, request, end[partition])
+            return _accepted(client, request, end[partition], options.poll_interval)
         return _verified(client, request, end[partition])
 
     with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
@@ -52,7 +60,7 @@ def read_again(
 
 def _verified(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
     try:
-        lines, _ = _first_events(client, request, end.events)
+        lines = _first_events(client, request, end.events)
     except CursorGoneError as exc:
         raise _mismatch(request, end, f"the publisher no longer has them ({exc})") from exc
     count = lines.count(b"\n")
@@ -60,7 +68,7 @@ def _verified(client: FeedClient, request: PageRequest, end: Position) -> list[b
         raise _mismatch(request, end, f"the feed gives {count} now", got=count)
     digest = wire.digest([lines])
     if digest != end.digest:
-        raise _mismatch(request, end, "the feed gives others now, or in another order", got=digest)
+        raise _mismatch(request, end, _OTHERS, got=digest)
     return [lines]
 
 
@@ -79,14 +87,20 @@ def _mismatch(request: PageRequest, end: Position, found: str, got: object = Non
     )
 
 
-def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
-    """What the feed has now, up to the end cursor, or else as many events as there were."""
+def _accepted(
+    client: FeedClient, request: PageRequest, end: Position, poll_interval: float
+) -> list[bytes]:
+    """What the feed has now, up to the end cursor."""
     try:
-        lines, _ = _first_events(client, request, end.events, stop_at=end.cursor)
+        _has_events(client, replace(request, cursor=end.cursor))
     except CursorGoneError:
-        first = replace(request, cursor=wire.FIRST)
-        lines, met = _first_events(client, first, end.events, stop_at=end.cursor)
-        lines = lines if met else b""  # all that is left lies behind the batch
+        lines = b""  # all that is left lies behind the batch
+    else:
+        try:
+            lines = _up_to(client, request, end, poll_interval)
+        except CursorGoneError:
+            first = replace(request, cursor=wire.FIRST)
+            lines = _up_to(client, first, end, poll_interval)
     log.warning(
         "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d%s",
         request.partition,
@@ -99,23 +113,68 @@ def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[b
     return [lines]
 
 
-def _first_events(
-    client: FeedClient, request: PageRequest, count: int, stop_at: str | None = None
-) -> tuple[bytes, bool]:
-    """The first `count` event lines behind a cursor, fewer where the feed has no more.
+def _up_to(client: FeedClient, request: PageRequest, end: Position, poll_interval: float) -> bytes:
+    """The event lines in front of the end cursor, which needs not come again itself.
 
-    With `stop_at` also fewer where that checkpoint comes; the second value tells whether it did.
+    Raises ReplayError where it cannot be told which they are.
     """
+    ending = Ending(end.cursor, most_without_events=_MAX_WITHOUT_EVENTS)
+    hint, size = request.page_size_hint, 0
+    found: list[tuple[str, bytes]] = []
+    while not ending.ended and size <= _MOST_GROWTH * end.bytes + _MORE_BYTES:
+        request = begin_page(client, request, ending)
+        if ending.ended:
+            break
+        page, before = client.page(request), request.cursor
+        for interval in page:
+            found.append((before, interval.lines))
+            before, size = interval.cursor, size + len(interval.lines)
+            ending.sees(interval)
+            if ending.ended:
+                break
+        else:
+            end_page(client, page, ending)
+            if ending.quiet:
+                time.sleep(poll_interval)
+        request = replace(request, cursor=page.cursor, page_size_hint=hint)
+    if ending.place:  # passed within an interval
+        cursors = [cursor for cursor, _ in found]
+        last = cursors.index(ending.place.cursor)
+        behind = _head([lines for _, lines in found[last:]], ending.place.events)
+        return b"".join([lines for _, lines in found[:last]]) + behind
+    if not ending.met and _has_events(client, replace(request, cursor=end.cursor)):
+        raise _unclear(request, end)
+    return b"".join([lines for _, lines in found])
+
+
+def _has_events(client: FeedClient, request: PageRequest) -> bool:
+    """Whether there is anything behind a cursor. Raises CursorGoneError."""
+    page = client.page(replace(request, page_size_hint=1), any_end=True)
+    return any(interval.events for interval in page) or page.events > 0
+
+
+def _unclear(request: PageRequest, end: Position) -> ReplayError:
+    return ReplayError(
+        f"partition {request.partition}: the feed no longer gives the checkpoint {end.cursor!r}, "
+        f"so it cannot be told which events belong to the batch that ended there. Start with a new "
+        f"checkpointLocation: from the start cursors if the sink has not committed the batch "
+        f"(what lies behind comes with it), else from the end cursors",
+        partition=request.partition,
+        cursor=end.cursor,
+    )
+
+
+def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes:
+    """The first `count` event lines behind a cursor, fewer where the feed has no more."""
     blocks: list[bytes] = []
     have = without_events = 0
+    hint = request.page_size_hint
     while have < count and without_events < _MAX_WITHOUT_EVENTS:
         before = have
-        page = client.page(request, any_end=True)
+        page = client.page(replace(request, page_size_hint=hint), any_end=True)
         for interval in page:
             blocks.append(interval.lines)
             have += interval.events
-            if interval.cursor == stop_at:
-                return _head(blocks, count), True
             if have >= count:
                 break
         else:
@@ -123,11 +182,14 @@ def _first_events(
                 blocks.append(page.tail)
                 break
             without_events = 0 if have > before else without_events + 1
-            if page.cursor == request.cursor and without_events >= 2:
+            if page.cursor != request.cursor:
+                hint = request.page_size_hint
+            elif page.tail and hint < _MAX_HINT_FACTOR * max(request.page_size_hint, count):
+                hint = 2 * max(hint, count - have)  # the rest, or a checkpoint, may lie beyond
+            elif without_events >= 2:
                 break  # the feed has no more
-            hint = max(request.page_size_hint, count - have)
-            request = replace(request, cursor=page.cursor, page_size_hint=hint)
-    return _head(blocks, count), False
+            request = replace(request, cursor=page.cursor)
+    return _head(blocks, count)
 
 
 def _head(blocks: list[bytes], count: int) -> bytes:
