@@ -118,7 +118,7 @@ def test_the_checkpoint_holds_no_secret():
 
 # What does not fit
 
-STORED = Offset(URL, (Position("c1"), Position("c2"))).to_json()
+STORED = Offset(URL, (Position("c1", 3, 60, "d"), Position("c2"))).to_json()
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,10 @@ def test_a_feed_that_moved_goes_on_under_its_stored_name():
         {**STORED, "partitions": {"0": {}, "1": {}}},
         {**STORED, "partitionCount": "two"},
         {**STORED, "partitionCount": None},
+        {**STORED, "partitionCount": 0},
+        {**STORED, "partitions": {**STORED["partitions"], "7": {"cursor": "a"}}},
+        {**STORED, "stage": "s", "batch": "b", "segments": 0},
+        {**STORED, "stage": "s", "batch": "b", "segments": -1},
         {**STORED, "stage": "s"},
     ],
     ids=str,

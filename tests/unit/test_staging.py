@@ -35,7 +35,7 @@ def test_segments_lie_where_the_documentation_says(tmp_path):
     """<stagingLocation>/<stage>/<batch>/<segment>."""
     staged = Staging(str(tmp_path), "stage").keep(iter([b"one"]))
 
-    assert b"one" == (tmp_path / "stage" / staged.batch / "0").read_bytes()
+    assert (tmp_path / "stage" / staged.batch / "0").read_bytes().endswith(b"one")
 
 
 def test_names_are_never_used_twice(staging):
@@ -52,6 +52,21 @@ def test_a_batch_is_there_only_whole(staging, tmp_path):
     next(tmp_path.glob(f"*/stage/{staged.batch}/1")).unlink()
 
     assert not staging.has(staged)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"0123456789abcdef", None], ids=str)
+def test_a_damaged_segment_is_never_read(staging, tmp_path, damage):
+    """Cut, emptied, or with one bit changed: the batch has to be read again."""
+    staged = staging.keep(iter([b"one"]))
+    (file,) = tmp_path.glob(f"*/stage/{staged.batch}/0")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + b"f" if damage is None else damage)
+
+    assert not staging.has(staged)
+    with pytest.raises(
+        StagingError, match=rf"/{staged.batch}/0' is damaged.*start the query again"
+    ):
+        staging.read(staged.batch, 0)
 
 
 def test_a_batch_without_segments_is_there(staging):

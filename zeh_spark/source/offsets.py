@@ -126,6 +126,7 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
         )
     try:
         offset = _parsed(document)
+        _check_canonical(offset, document)
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CheckpointError(
             f"the checkpoint holds an offset that zeh-spark did not write ({exc!r}): {document!r}; "
@@ -149,6 +150,15 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         for partition in range(document["partitionCount"])
     )
     return Offset(feed, positions, staged=staged)
+
+
+def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:
+    """What was written here reads back as the same. Raises ValueError."""
+    events = [position.events for position in offset.positions]
+    if offset.to_json() != document or any(each < 0 for each in events):
+        raise ValueError("not as it was written")
+    if offset.staged and (offset.staged.segments > 0) != any(events):
+        raise ValueError("its segments do not fit its events")
 
 
 def _parsed_position(fields: Mapping[str, Any]) -> Position:

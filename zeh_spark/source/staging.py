@@ -4,7 +4,7 @@
 
 `stage` is random, made with a checkpoint's first batch and kept for its life; batch names are
 random and become known only through the offset, so a half written batch is nobody's and nothing has
-to be renamed.
+to be renamed. A segment begins with the digest of the rest.
 
 Rule for editors: a reader deletes under its own stage only, and only what no offset can name any
 more.
@@ -12,15 +12,21 @@ more.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
+import xxhash
 from pyarrow import fs
 
 from zeh_spark.errors import StagingError
 from zeh_spark.source.offsets import Staged
+
+log = logging.getLogger(__name__)
+
+_DIGEST_SIZE = 16
 
 
 class Staging:
@@ -67,22 +73,31 @@ class Staging:
         filesystem = self._root[0]
         filesystem.create_dir(self._path(batch), recursive=True)
         with filesystem.open_output_stream(self._path(batch, name)) as file:
+            file.write(xxhash.xxh3_128_digest(payload))
             file.write(payload)
 
     def read(self, batch: str, segment: int) -> bytes:
-        """A segment's payload. Raises StagingError where it cannot be read."""
-        with (
-            self._explained("read from"),
-            self._root[0].open_input_stream(self._path(batch, str(segment))) as file,
-        ):
-            return bytes(file.read())
+        """A segment's payload. Raises StagingError where it cannot be read, or is damaged."""
+        path = self._path(batch, str(segment))
+        with self._explained("read from"), self._root[0].open_input_stream(path) as file:
+            content = bytes(file.read())
+        digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
+        if xxhash.xxh3_128_digest(payload) != digest:
+            raise StagingError(
+                f"the staged segment {path!r} is damaged ({len(content)} bytes); start the query "
+                f"again: the batch is then read from the feed and compared"
+            )
+        return payload
 
     def has(self, staged: Staged) -> bool:
-        """Whether every segment of a batch is there."""
-        with self._explained("read from"):
-            paths = [self._path(staged.batch, str(number)) for number in range(staged.segments)]
-            found = self._root[0].get_file_info(paths)
-            return all(info.type == fs.FileType.File for info in found)
+        """Whether every segment of a batch is there, and as it was written."""
+        try:
+            for number in range(staged.segments):
+                self.read(staged.batch, number)
+        except StagingError as exc:
+            log.warning("%s", exc)
+            return False
+        return True
 
     def forget(self, batch: str) -> None:
         """Delete a batch; one that is not there is no error."""
