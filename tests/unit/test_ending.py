@@ -53,10 +53,18 @@ def interval(*lines, cursor="c2"):
     ],
 )
 def test_a_answers_without_events(pages, expected):
-    """(a) Three whole answers in a row without news, or many that prove less. A page's length says
-    nothing.
+    """(a) Without a target three whole answers in a row without news, or many that prove less. A
+    page's length says nothing.
     """
     assert expected == read(None, *pages, most=10).ended
+
+
+def test_a_with_a_target_silence_proves_nothing():
+    """(a) A hiccup, or a replica that lags: the publisher is asked where it lies."""
+    ending = read("t", *[page()] * 9, most=10)
+
+    assert not ending.ended
+    assert 9 == ending.quiet_answers
 
 
 def test_b_the_target_comes():

@@ -24,9 +24,10 @@ from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.options import parse
-from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page
+from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page, not_at_target
 from zeh_spark.source.fetching import first_checkpoint
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.transport import TransientError
 
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)
@@ -129,6 +130,7 @@ def follow(
     if request.cursor == partition.until:
         return
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
+    patience = client.patience()
     while True:
         request = begin_page(client, request, ending)
         if ending.ended:
@@ -146,8 +148,12 @@ def follow(
         request = replace(partition.request, cursor=page.cursor)
         if ending.undecided:
             raise _undecided(request, ending)
-        if ending.quiet and not ending.ended:
+        if not ending.quiet_answers:
+            patience.progress()
+        elif not ending.ended and ending.target is None:
             time.sleep(poll_interval)
+        elif not ending.ended:
+            patience.wait(TransientError(not_at_target(request, ending)))
     if partition.until is not None:
         raise _never_came(request, partition.until)
 

@@ -5,11 +5,12 @@ triggers AvailableNow and Once) asks `_last` once when it begins; the *last* che
 answer is its target T [the reference server's `_last` serves one event before it]. The partition
 has ended at the first of
 
-(a) three whole answers in a row, asked without `wait`, without events and with the same cursor or
-    none [one may be a proxy's hiccup]; or several in a row without events [a publisher may skip
-    over what it filters, and some move their cursor for ever]: three for a stream, whose next run
-    goes on there, many for a batch;
-(b) the checkpoint T [a start at T has ended];
+(a) an answer without news, asked without `wait`: no events and the same cursor C or none. It only
+    counts if the way from T leads to C [it may be a hiccup, or a replica that lags]; without a T,
+    or at `_first`, three whole ones in a row. Or many in a row without events, though the cursor
+    moves [a publisher may skip over what it filters, and some move their cursor for ever]: for a
+    stream, whose next run goes on there; in a batch that is an error;
+(b) the checkpoint T; a start at T has ended, and one to which the way from T leads;
 (c) the end of the page in which T was passed without being sent [a feed that grows may set its
     checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
     have been passed is told by an event with the same bytes as the first one behind T. That it was
@@ -31,9 +32,11 @@ from typing import NamedTuple
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest
-from zeh_spark.errors import CursorGoneError
+from zeh_spark.errors import CursorGoneError, UnavailableError
 
-_QUIET_ANSWERS = 3
+QUIET_ANSWERS = 3
+_MOST_PAGES = 1000
+"""On the way from the target to where a quiet feed ends: what was published meanwhile."""
 _MOST_CANDIDATES = 8
 """Equal events of a page that are asked about; behind them (a) and (b) remain."""
 
@@ -51,21 +54,26 @@ class Ending:
 
     `line` is the first event behind the target, once there is one. `candidates` are the places in
     this page where an equal one came; `place` is the one that is the target's, if that was passed.
-    `met`: the target came. `undecided`: only that the cursor moved too often without events.
+    `quiet_answers`: so many in a row had nothing new. `met`: the target came. `undecided`: ended
+    only because the cursor moved too often without events.
     """
 
     target: str | None
-    most_without_events: int = 3
+    most_without_events: int = 100
     line: bytes | None = None
     ended: bool = False
     met: bool = False
     undecided: bool = False
     candidates: list[Place] = field(default_factory=list)
     place: Place | None = None
+    quiet_answers: int = 0
     _cursor: str = ""
     _pages: int = 0
-    _quiet_answers: int = 0
     _answers_without_events: int = 0
+
+    @property
+    def first_page(self) -> bool:
+        return self._pages == 0
 
     @property
     def wants_line(self) -> bool:
@@ -91,21 +99,19 @@ class Ending:
         """A page was read to its end. Case (a), and what (c) looks for."""
         self._look_for_line(page.tail)
         self._pages += 1
-        still = page.complete and page.cursor == page.request.cursor
-        self._quiet_answers = self._quiet_answers + 1 if still and not page.events else 0
         self._answers_without_events = 0 if page.events else self._answers_without_events + 1
+        still = page.cursor == page.request.cursor and not page.events
+        counts = still and (page.complete or self.target is not None)
+        self.quiet_answers = self.quiet_answers + 1 if counts else 0
         self.undecided = self._answers_without_events >= self.most_without_events
-        self.ended |= self.undecided or self._quiet_answers >= _QUIET_ANSWERS
+        nowhere = self.target is None or page.cursor == wire.FIRST
+        proven = nowhere and self.quiet_answers >= QUIET_ANSWERS
+        self.ended |= self.undecided or proven
 
     def passed(self, place: Place | None, page: Page) -> None:
         """The target is at this place. Case (c), unless events before it were not handed out."""
         self.place = place
         self.ended |= place is not None and (place.cursor != page.cursor or not place.events)
-
-    @property
-    def quiet(self) -> bool:
-        """The last answer had nothing new: before the next one it is worth while to pause."""
-        return self._quiet_answers > 0
 
     def _look_for_line(self, lines: bytes) -> None:
         if self.line is None:
@@ -131,13 +137,19 @@ def begin_page(client: FeedClient, request: PageRequest, ending: Ending) -> Page
         request = replace(request, page_size_hint=ending.place.events)
     ending.page_begins(request.cursor)
     if not ending.ended and ending.target is not None and ending.wants_line:
-        ending.line = _ask_line(client, replace(request, cursor=ending.target))
+        behind = replace(request, cursor=ending.target, wait=0)
+        if ending.first_page and request.cursor != wire.FIRST:
+            ending.ended = _leads_to(client, behind, request.cursor, most_pages=1)
+        ending.line = _ask_line(client, behind)
     return request
 
 
 def end_page(client: FeedClient, page: Page, ending: Ending) -> None:
     """After a page was read to its end."""
     ending.page_ended(page)
+    if ending.quiet_answers and ending.target is not None:
+        behind = replace(page.request, cursor=ending.target, wait=0)
+        ending.ended |= _leads_to(client, behind, page.cursor)
     for candidate in ending.candidates:
         if ending.ended or ending.place:
             return
@@ -156,11 +168,22 @@ def ask_target(client: FeedClient, request: PageRequest) -> str | None:
     return None if page.cursor == wire.LAST else page.cursor
 
 
+def not_at_target(request: PageRequest, ending: Ending) -> UnavailableError:
+    """Nothing comes, though there has to be more."""
+    return UnavailableError(
+        f"partition {request.partition}: the publisher gives nothing behind cursor "
+        f"{request.cursor!r}, though the feed was at {ending.target!r} when the query began (does "
+        f"a replica of it lag?); 'retryTimeout' says how long to wait",
+        partition=request.partition,
+        cursor=request.cursor,
+    )
+
+
 def _ask_line(client: FeedClient, request: PageRequest) -> bytes | None:
     """The first event line behind the target; None while there is none, or where it was removed
     [this reader may be behind it already, and the target's loss is not its own].
     """
-    page = client.page(replace(request, page_size_hint=1, wait=0), any_end=True)
+    page = client.page(replace(request, page_size_hint=1), any_end=True)
     try:
         for interval in page:
             if interval.lines:
@@ -168,6 +191,25 @@ def _ask_line(client: FeedClient, request: PageRequest) -> bytes | None:
     except CursorGoneError:
         return None
     return page.tail.partition(b"\n")[0] or None
+
+
+def _leads_to(
+    client: FeedClient, request: PageRequest, cursor: str, most_pages: int = _MOST_PAGES
+) -> bool:
+    """Whether who goes on from the target comes to this cursor. Where the target was removed, a
+    cursor that was not lies behind it.
+    """
+    try:
+        for _ in range(most_pages):
+            page = client.page(request, any_end=True)
+            if any(interval.cursor == cursor for interval in page):
+                return True
+            if page.cursor == request.cursor:
+                return False
+            request = replace(request, cursor=page.cursor)
+    except CursorGoneError:
+        return True
+    return False
 
 
 def _where(client: FeedClient, request: PageRequest, target: str | None) -> Place | None:

@@ -17,14 +17,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest, Statistics
 from zeh_spark.errors import CursorGoneError, UnavailableError
 from zeh_spark.source import planning
-from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page
+from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page, not_at_target
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.transport import Patience, TransientError
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Track:
     answered: bool = False
     held: int = 0
     ending: Ending | None = None
+    patience: Patience | None = None
 
     @property
     def ended(self) -> bool:
@@ -203,7 +205,9 @@ class Fetcher:
             self._go_on_from_first(track, exc)
             return
         waited = wait > 0 and time.monotonic() - began >= wait
-        self._finish(track, page, 0.0 if page.events or waited else self._options.poll_interval)
+        skips = self._finite and page.cursor != request.cursor
+        busy = page.events or waited or skips
+        self._finish(track, page, 0.0 if busy else self._options.poll_interval)
 
     def _request(self, track: Track, wait: int) -> PageRequest:
         return PageRequest(
@@ -227,6 +231,20 @@ class Fetcher:
                 return
         if track.ending:
             end_page(self._client, page, track.ending)
+            self._await_target(track, page, track.ending)
+
+    def _await_target(self, track: Track, page: Page, ending: Ending) -> None:
+        """A quiet partition that is not where it should be may get there."""
+        track.patience = track.patience or self._client.patience()
+        if not ending.quiet_answers or ending.ended:
+            track.patience.progress()
+        elif ending.target is not None:
+            stuck = not_at_target(replace(page.request, cursor=page.cursor), ending)
+            try:
+                track.patience.wait(TransientError(stuck))
+            except UnavailableError as exc:
+                log.warning("%s; this run ends here, the next one goes on", exc)
+                ending.ended = True
 
     def _add(self, track: Track, interval: wire.Interval) -> None:
         """Advances without events do not pile up: only the newest is kept."""

@@ -10,7 +10,6 @@ Runs on the driver; executors never fetch here.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,9 +17,10 @@ from dataclasses import replace
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.source.ending import Ending, begin_page, end_page
+from zeh_spark.source.ending import QUIET_ANSWERS, Ending, begin_page, end_page, not_at_target
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.transport import TransientError
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def read_again(
             partition, start[partition].cursor, len(end), options.page_size_hint, options.headers
         )
         if options.replay == "accept":
-            return _accepted(client, request, end[partition], options.poll_interval)
+            return _accepted(client, request, end[partition])
         return _verified(client, request, end[partition])
 
     with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
@@ -87,9 +87,7 @@ def _mismatch(request: PageRequest, end: Position, found: str, got: object = Non
     )
 
 
-def _accepted(
-    client: FeedClient, request: PageRequest, end: Position, poll_interval: float
-) -> list[bytes]:
+def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
     """What the feed has now, up to the end cursor."""
     try:
         _has_events(client, replace(request, cursor=end.cursor))
@@ -97,10 +95,10 @@ def _accepted(
         lines = b""  # all that is left lies behind the batch
     else:
         try:
-            lines = _up_to(client, request, end, poll_interval)
+            lines = _up_to(client, request, end)
         except CursorGoneError:
             first = replace(request, cursor=wire.FIRST)
-            lines = _up_to(client, first, end, poll_interval)
+            lines = _up_to(client, first, end)
     log.warning(
         "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d%s",
         request.partition,
@@ -113,14 +111,16 @@ def _accepted(
     return [lines]
 
 
-def _up_to(client: FeedClient, request: PageRequest, end: Position, poll_interval: float) -> bytes:
+def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
     """The event lines in front of the end cursor, which needs not come again itself.
 
     Raises ReplayError where it cannot be told which they are.
     """
     ending = Ending(end.cursor, most_without_events=_MAX_WITHOUT_EVENTS)
+    behind = replace(request, cursor=end.cursor)
     hint, size = request.page_size_hint, 0
     found: list[tuple[str, bytes]] = []
+    patience = client.patience()
     while not ending.ended and size <= _MOST_GROWTH * end.bytes + _MORE_BYTES:
         request = begin_page(client, request, ending)
         if ending.ended:
@@ -134,15 +134,19 @@ def _up_to(client: FeedClient, request: PageRequest, end: Position, poll_interva
                 break
         else:
             end_page(client, page, ending)
-            if ending.quiet:
-                time.sleep(poll_interval)
         request = replace(request, cursor=page.cursor, page_size_hint=hint)
+        if not ending.quiet_answers:
+            patience.progress()
+        elif ending.quiet_answers >= QUIET_ANSWERS and not _has_events(client, behind):
+            break  # neither here nor there
+        elif not ending.ended:
+            patience.wait(TransientError(not_at_target(request, ending)))
     if ending.place:  # passed within an interval
         cursors = [cursor for cursor, _ in found]
         last = cursors.index(ending.place.cursor)
         behind = _head([lines for _, lines in found[last:]], ending.place.events)
         return b"".join([lines for _, lines in found[:last]]) + behind
-    if not ending.met and _has_events(client, replace(request, cursor=end.cursor)):
+    if not ending.met and _has_events(client, behind):
         raise _unclear(request, end)
     return b"".join([lines for _, lines in found])
 
