@@ -15,11 +15,19 @@ from urllib.parse import quote, urlencode
 
 from zeh_spark import wire
 from zeh_spark.errors import OptionError, PublisherError
-from zeh_spark.options import ClientOptions
-from zeh_spark.transport import Patience, TransientError, Transport, body_text, problem_document
+from zeh_spark.options import MAX_PARTITIONS, ClientOptions
+from zeh_spark.transport import (
+    Patience,
+    TransientError,
+    Transport,
+    body_text,
+    masked,
+    problem_document,
+)
 
 _MISSING_PARAMETER = {400, 422}
 _ABOUT_THE_CURSOR = {400, 409, 410}
+_MAX_HINT = 640_000
 _MAX_HINT_FACTOR = 64
 """How far the page size hint is raised for a publisher whose pages end before their checkpoint."""
 
@@ -116,7 +124,7 @@ class FeedClient:
                 if exc.status not in _MISSING_PARAMETER:
                     raise
                 count = problem_document(exc.body or "").get("partitionCount")
-            if type(count) is int and count > 0:
+            if type(count) is int and 0 < count <= MAX_PARTITIONS:
                 return count
             raise OptionError(
                 f"option 'partitionCount' is missing, and the publisher of {self.transport.url} "
@@ -159,11 +167,12 @@ class Page:
                 return
             except TransientError as failure:
                 self.statistics.retries += 1
+                self.hold(0)  # what came without its checkpoint is dropped
                 patience.wait(failure)
                 request = replace(request, wait=0)
             except _NoProgressError:
                 hint = request.page_size_hint * 2
-                if hint <= self.request.page_size_hint * _MAX_HINT_FACTOR:
+                if hint <= max(_MAX_HINT, self.request.page_size_hint * _MAX_HINT_FACTOR):
                     # the checkpoint may lie beyond the page
                     request = replace(request, page_size_hint=hint, wait=0)
                 else:  # at the head of the feed it comes with the next events
@@ -202,8 +211,9 @@ class Page:
             self.events += interval.events
             if interval.events and interval.cursor == request.cursor and not self.any_end:
                 raise _NoProgressError  # delivering it would bring the same events for ever
-            if interval.cursor == wire.FIRST and request.cursor not in {wire.FIRST, wire.LAST}:
-                raise self._leads_back()
+            special = interval.cursor == wire.FIRST and request.cursor != wire.LAST
+            if interval.cursor != self.cursor and (special or interval.cursor == request.cursor):
+                raise self._leads_back(interval.cursor)
             self.cursor = interval.cursor
             yield interval
 
@@ -211,28 +221,30 @@ class Page:
         if scanner.held_bytes > self.client.max_interval:
             raise PublisherError(
                 f"partition {scanner.partition}, cursor {self.cursor!r}: {scanner.held_bytes} "
-                f"bytes came without a checkpoint, more than 4 × maxBytesPerTrigger; raise "
-                f"'maxBytesPerTrigger', or ask the publisher's owner for checkpoints at shorter "
-                f"distances",
+                f"bytes came without a checkpoint, more than the {self.client.max_interval} that "
+                f"are held (4 × maxBytesPerTrigger of a stream, 512 MiB in a batch); set a smaller "
+                f"'pageSizeHint', a larger 'maxBytesPerTrigger', or ask the publisher's owner for "
+                f"checkpoints at shorter distances",
                 partition=scanner.partition,
                 cursor=self.cursor,
             )
 
     def _nothing_known(self, scanner: wire.PageScanner) -> PublisherError:
+        said = masked(wire.excerpt(scanner.unknown))
         return PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
             f"{self.client.transport.url} answered with nothing but lines that are neither events "
-            f"nor checkpoints: {wire.excerpt(scanner.unknown)}",
+            f"nor checkpoints: {said}",
             partition=scanner.partition,
             cursor=self.cursor,
-            body=wire.excerpt(scanner.unknown),
+            body=said,
         )
 
-    def _leads_back(self) -> PublisherError:
+    def _leads_back(self, cursor: str) -> PublisherError:
+        what = "the special cursor" if cursor == wire.FIRST else "the cursor it was asked for,"
         return PublisherError(
-            f"partition {self.request.partition}, cursor {self.cursor!r}: the publisher sent the "
-            f"special cursor {wire.FIRST!r} as a checkpoint; going on from it would bring all "
-            f"events again",
+            f"partition {self.request.partition}, cursor {self.cursor!r}: the publisher sent "
+            f"{what} {cursor!r} as a later checkpoint; going on from it would bring events again",
             partition=self.request.partition,
             cursor=self.cursor,
         )
@@ -240,9 +252,11 @@ class Page:
     def _unclosed(self, request: PageRequest) -> PublisherError:
         return PublisherError(
             f"partition {request.partition}: behind cursor {self.cursor!r} the publisher sends "
-            f"events but no checkpoint that moves on (asked for up to {request.page_size_hint} "
-            f"events): nothing can be delivered exactly once; raise 'pageSizeHint', or tell the "
-            f"publisher's owner",
+            f"events but no checkpoint that moves on (it was asked for {request.page_size_hint} "
+            f"events, the last answer had {self.events}), and without one they cannot be delivered "
+            f"exactly once. Tell the publisher's owner; if the checkpoint only comes later, raise "
+            f"'retryTimeout', or if it lies more than {request.page_size_hint} events on, "
+            f"'pageSizeHint'",
             partition=request.partition,
             cursor=self.cursor,
         )
@@ -264,4 +278,7 @@ def _closed(scanner: wire.PageScanner) -> list[wire.Interval]:
     try:
         return scanner.close()
     except PublisherError as exc:
-        raise TransientError(exc) from exc
+        final = PublisherError(
+            masked(str(exc)), partition=exc.partition, body=masked(exc.body or "")
+        )
+        raise TransientError(final) from None

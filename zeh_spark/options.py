@@ -24,8 +24,12 @@ from zeh_spark.errors import OptionError
 
 HEADER_PREFIX = "http.header."
 SECRET_HEADER_PREFIX = "http.secret.header."
+MAX_PARTITIONS = 100_000
+"""More is a mistake: every batch would ask for each of them."""
+
 _CREDENTIAL_HEADERS = {"authorization", "cookie", "proxy-authorization"}
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST = 30 * 24 * 3600.0
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -70,7 +74,10 @@ def parse_duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip())
     if not match:
         raise ValueError("must be a duration: seconds, or a number with ms, s, m or h, like 500ms")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    seconds = float(match[1]) * _UNITS[match[2] or "s"]
+    if seconds > _LONGEST:
+        raise ValueError("must be at most 30 days")
+    return seconds
 
 
 def parse_timeout(text: str) -> float:
@@ -91,6 +98,12 @@ def parse_count(text: str) -> int:
     if not re.fullmatch(r"[0-9]+", text.strip()) or int(text) == 0:
         raise ValueError("must be a whole number greater than 0")
     return int(text)
+
+
+def parse_partition_count(text: str) -> int:
+    if (count := parse_count(text)) > MAX_PARTITIONS:
+        raise ValueError(f"must be at most {MAX_PARTITIONS}")
+    return count
 
 
 def parse_bool(text: str) -> bool:
@@ -182,6 +195,7 @@ class ClientOptions:
         query="streaming",
     )
     http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secret_headers: frozenset[str] = frozenset()
 
     def check(self) -> None:
         """Refuse options that contradict each other. Raises OptionError."""
@@ -223,10 +237,12 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
     names = {name.lower(): name for name in known}
     values: dict[str, Any] = {}
     headers: dict[str, str] = {}
+    secret: set[str] = set()
     for key, text in _with_url(given).items():
         if key.startswith((HEADER_PREFIX, SECRET_HEADER_PREFIX)):
             name, value = _http_header(key, text)
             headers[name] = value
+            secret |= {name} if key.startswith(SECRET_HEADER_PREFIX) else set()
         elif key not in names:
             raise _unknown(key, known)
         else:
@@ -236,7 +252,7 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
         raise OptionError(
             "option 'url' is missing: the address of the feed, also as .load(url)", option="url"
         )
-    options = kind(**values, http_headers=headers)
+    options = kind(**values, http_headers=headers, secret_headers=frozenset(secret))
     options.check()
     return options
 

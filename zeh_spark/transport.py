@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import email.utils
 import logging
-import os
 import random
 import re
 import ssl
@@ -21,6 +20,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
+_SHORTEST_SECRET = 6
+"""What is shorter would be found everywhere."""
+
 _PAGES = {200, 203, 204}
 _TRANSIENT = {408, 425, 429}
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
@@ -105,14 +108,10 @@ class Transport:
         self._options = options
         self._local = threading.local()
         self._stopped = threading.Event()
-        for name, path in (
-            ("caFile", options.ca_file),
-            ("clientCertFile", options.client_cert_file),
-            ("clientKeyFile", options.client_key_file),
-        ):
-            if path and not os.access(path, os.R_OK):
-                raise OptionError(f"option {name!r}: cannot read the file {path!r}", option=name)
+        _check_tls_files(options)
         self._token = _read_token(options.token_file) if options.token_file else options.token
+        secret_headers = (options.http_headers[name] for name in options.secret_headers)
+        masked.add(self._token, options.url.parts.query, *secret_headers)
 
     def patience(self) -> Patience:
         return Patience(self._options.retry_timeout, sleep=self._stopped.wait)
@@ -131,11 +130,12 @@ class Transport:
         url = _with_query(self.url.full, query)
         refreshed = False
         for _ in range(_MAX_REDIRECTS):
-            response = self._send(url)
+            used = self._token
+            response = self._send(url, used)
             if response.status_code in _REDIRECTS and "Location" in response.headers:
                 url = urljoin(url, response.headers["Location"])
                 response.close()
-            elif response.status_code == 401 and not refreshed and self._refresh_token():
+            elif response.status_code == 401 and not refreshed and self._refresh_token(used):
                 refreshed = True
                 response.close()
             else:
@@ -143,7 +143,7 @@ class Transport:
                 return response
         raise PublisherError(f"{self.url}: more than {_MAX_REDIRECTS} redirects", status=302)
 
-    def _send(self, url: str) -> requests.Response:
+    def _send(self, url: str, token: str | None) -> requests.Response:
         options = self._options
         key = options.client_key_file
         cert = (options.client_cert_file, key) if key else options.client_cert_file
@@ -153,7 +153,7 @@ class Transport:
                 url,
                 stream=True,
                 allow_redirects=False,
-                auth=self._credentials if home else _anonymous,
+                auth=partial(self._credentials, token) if home else _anonymous,
                 verify=options.ca_file or True,
                 cert=cast("Any", cert) if home else None,
                 timeout=(options.connect_timeout, options.read_timeout),
@@ -179,18 +179,49 @@ class Transport:
             self._local.session = session
         return cast("requests.Session", self._local.session)
 
-    def _credentials(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+    def _credentials(
+        self, token: str | None, request: requests.PreparedRequest
+    ) -> requests.PreparedRequest:
         """Given as `auth`, so that neither a .netrc nor a redirect decides about them."""
         request.headers.update(self._options.http_headers)
-        if self._token:
-            request.headers["Authorization"] = f"Bearer {self._token}"
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
         return request
 
-    def _refresh_token(self) -> bool:
+    def _refresh_token(self, refused: str | None) -> bool:
+        """Whether there is another token than the one that was refused; any thread may find it."""
         if not self._options.token_file:
             return False
-        before, self._token = self._token, _read_token(self._options.token_file)
-        return self._token != before
+        self._token = _read_token(self._options.token_file)
+        masked.add(self._token)
+        return self._token != refused
+
+
+class _Mask(logging.Filter):
+    """The secrets of this process's transports, which nothing that is shown may hold: not what a
+    publisher says in its errors, nor what urllib3 logs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._secrets: set[str] = set()
+
+    def add(self, *secrets: str | None) -> None:
+        self._secrets.update(each for each in secrets if each and len(each) >= _SHORTEST_SECRET)
+
+    def __call__(self, text: str) -> str:
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, "(hidden)")
+        return text
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = self(record.getMessage()), None
+        return True
+
+
+masked = _Mask()
+for _name in ("urllib3.connection", "urllib3.connectionpool"):
+    logging.getLogger(_name).addFilter(masked)
 
 
 class Body:
@@ -269,6 +300,25 @@ def _anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
+def _check_tls_files(options: ClientOptions) -> None:
+    """Raises OptionError for what requests would take for a publisher that does not answer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    cert, key = options.client_cert_file, options.client_key_file
+    name, path = "caFile", options.ca_file
+    try:
+        if options.ca_file:
+            context.load_verify_locations(options.ca_file)
+        name, path = ("clientKeyFile", key) if key else ("clientCertFile", cert)
+        if cert:
+            context.load_cert_chain(cert, key, password=lambda: b"")
+    except OSError as exc:  # ssl.SSLError is one
+        raise OptionError(
+            f"option {name!r}: cannot use the file {path!r} ({exc.strerror or exc}); it has to be "
+            f"PEM, a key not encrypted and that of its certificate",
+            option=name,
+        ) from exc
+
+
 def _read_token(path: str) -> str:
     try:
         with open(path, encoding="ascii") as file:
@@ -294,6 +344,11 @@ def _network_failure(exc: Exception, url: FeedUrl) -> Exception:
         return PublisherError(
             f"{url}: TLS: {reason}; check 'caFile', 'clientCertFile', the host name, and whether "
             f"the address should begin with http:"
+        )
+    if isinstance(exc, requests.exceptions.InvalidProxyURL) or "SOCKS" in str(exc):
+        return PublisherError(
+            f"{url}: the proxy that the environment names (HTTP_PROXY, HTTPS_PROXY) cannot be "
+            f"used: it has to be an http address; NO_PROXY goes round it"
         )
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
         return _invalid_redirect(url)
@@ -342,8 +397,8 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
             )
         return
     with response:
-        text = body_text(response)
-    said = problem_document(text).get("detail") or text.strip() or response.reason
+        text = masked(body_text(response))
+    said = problem_document(text).get("detail") or text.strip()[:2000] or response.reason
     message = f"{url} answered {status}: {said}"
     if status in _TRANSIENT or status >= 500:
         pause = _retry_after(response)
@@ -360,7 +415,7 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
     raise kind(f"{message}{remedy}", status=status, body=text)
 
 
-def body_text(response: requests.Response, limit: int = 2000) -> str:
+def body_text(response: requests.Response, limit: int = 64 << 10) -> str:
     """The beginning of a body, for people; never fails."""
     try:
         return response.raw.read(limit, decode_content=True).decode(errors="replace")

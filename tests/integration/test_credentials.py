@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import trustme
 
 from tests.fix_client import BODY, ask, client, event, read
 from tests.fix_raw_server import (
+    Answer,
     ok,
     redirect,
     refused,
@@ -105,6 +109,26 @@ def test_a_rotated_token_is_read_again(raw_server, tmp_path):
     assert ["Bearer old", "Bearer new"] == [
         each.headers["authorization"] for each in raw_server.requests
     ]
+
+
+def test_a_rotated_token_is_found_by_all_threads(raw_server, tmp_path):
+    """Partitions are asked at the same time, and all of them with the old one."""
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    both = threading.Barrier(2, timeout=30)
+
+    def respond(request):
+        if request.headers["authorization"] == "Bearer new":
+            return ok(BODY)
+        both.wait()
+        return refused(401, "expired")
+
+    raw_server.respond = respond
+    one = client(raw_server, tokenFile=str(file))
+    file.write_text("new\n")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [[1, 2]] * 2 == list(pool.map(lambda _: read(one.page(ask())), range(2)))
 
 
 def test_the_same_token_again_is_refused_for_good(raw_server, tmp_path):
@@ -234,8 +258,27 @@ def test_http_to_a_tls_port_ends(start_raw_server, authority):
 @pytest.mark.parametrize("option", ["caFile", "clientCertFile"])
 def test_a_missing_file_is_named(raw_server, option):
     """A wrong path shows before anything is asked."""
-    with pytest.raises(OptionError, match=f"'{option}': cannot read the file '/nowhere'"):
+    with pytest.raises(OptionError, match=f"'{option}': cannot use the file '/nowhere'"):
         client(raw_server, **{option: "/nowhere"})
+
+
+@pytest.mark.parametrize("content", ["", "no PEM"])
+def test_a_file_that_is_no_certificate_is_named(raw_server, tmp_path, content):
+    """It is my mistake, and not a publisher that does not answer."""
+    (tmp_path / "file").write_text(content)
+
+    with pytest.raises(OptionError, match=r"'clientCertFile': cannot use the file .*PEM"):
+        client(raw_server, clientCertFile=str(tmp_path / "file"))
+
+
+def test_a_key_of_another_certificate_is_named(raw_server, authority, tmp_path):
+    """Both files are fine, but they do not belong together."""
+    other = trustme.CA().issue_cert("other@example.org").private_key_pem
+    other.write_to_path(tmp_path / "key.pem")
+    given = {"clientCertFile": authority.client_cert_file, "clientKeyFile": f"{tmp_path}/key.pem"}
+
+    with pytest.raises(OptionError, match=r"'clientKeyFile': cannot use the file .*key\.pem"):
+        client(raw_server, **given)
 
 
 # Secrets
@@ -247,6 +290,11 @@ FAULTS = {
     "cut": short(event(1)),
     "redirect": redirect("/feed/v1"),
     "away": redirect("nonsense://[::1"),
+    "echo": refused(401, f"token {HUSH} is unknown"),
+    "busy echo": refused(503, f"token {HUSH} is unknown"),
+    "echo in a line": ok(f"token {HUSH} is unknown".encode()),
+    "echo in an unknown line": ok(b'{"error":"%b"}' % HUSH.encode()),
+    "bad header": Answer((b"HTTP/1.1 503 x\r\nNo Header\r\nContent-Length: 0\r\n\r\n",)),
     "html": ok(b"<html>", content_type="text/html"),
     "bad line": ok(b'{"partition":9,"cursor":"x"}\n'),
 }
@@ -256,7 +304,7 @@ FAULTS = {
 def test_no_error_and_no_log_shows_a_secret(raw_server, caplog, answer):
     """Tokens, secret headers and the URL's query stay out of whatever somebody may paste."""
     caplog.set_level("DEBUG", "zeh_spark")
-    caplog.set_level("WARNING", "urllib3")
+    caplog.set_level("DEBUG", "urllib3")
     raw_server.script(answer)
     given = {"url": f"{raw_server.url}?key={HUSH}", "token": HUSH, "retryTimeout": "0s"}
     given |= {"http.secret.header.X-Key": HUSH, "partitionCount": "1"}

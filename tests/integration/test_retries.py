@@ -216,6 +216,14 @@ def test_a_special_cursor_as_a_checkpoint_is_refused(raw_server, special):
         read(client(raw_server).page(ask()))
 
 
+def test_a_checkpoint_that_leads_back_is_refused(raw_server):
+    """Whoever goes on from there gets the same events for ever."""
+    raw_server.script(ok(event(1) + checkpoint("c1") + checkpoint("c0")))
+
+    with pytest.raises(PublisherError, match="the cursor it was asked for, 'c0'"):
+        read(client(raw_server).page(ask()))
+
+
 def test_an_empty_feed_may_stay_at_first(raw_server):
     """Where there is nothing, `_first` goes nowhere."""
     raw_server.script(ok(checkpoint("_first")))

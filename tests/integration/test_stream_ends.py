@@ -153,6 +153,16 @@ def test_data_loss_may_be_accepted(feed, start, caplog):
     assert "partition 0" in caplog.text
 
 
+def test_data_loss_without_an_oldest_event_is_an_error(feed, start):
+    """Where even `_first` is gone there is nothing to go on with."""
+    scripted = feed(Log(9))
+    scripted.before = lambda partition, cursor, query: refused(410, "removed")
+    run = start(scripted, failOnDataLoss="false")
+
+    with pytest.raises(CursorGoneError, match="cursor '_first'"):
+        run.next()
+
+
 @pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "false"}], ids=str)
 def test_a_replay_never_skips(feed, start, given):
     """failOnDataLoss=false is not for a batch that Spark repeats."""

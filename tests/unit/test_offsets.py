@@ -31,6 +31,11 @@ known = st.builds(
     st.just(URL),
     st.lists(positions, min_size=1, max_size=12).map(tuple),
     staged=st.none() | staged,
+).filter(
+    lambda offset: (
+        not offset.staged
+        or (offset.staged.segments > 0) == any(each.events for each in offset.positions)
+    )
 )
 unknown = st.builds(Offset, st.just(URL), st.just(()), st.sampled_from(["_first", "_last"]))
 

@@ -200,7 +200,7 @@ class Fetcher:
             if not track.ended:
                 self._read(track, page)
         except CursorGoneError as exc:
-            if self._options.fail_on_data_loss:
+            if self._options.fail_on_data_loss or track.cursor == wire.FIRST:
                 raise
             self._go_on_from_first(track, exc)
             return

@@ -16,6 +16,7 @@ from zeh_spark.options import (
     parse_choice,
     parse_count,
     parse_duration,
+    parse_partition_count,
     parse_size,
     parse_text,
 )
@@ -60,6 +61,12 @@ def parse_headers(text: str) -> tuple[str, ...]:
     return names
 
 
+def parse_wait(text: str) -> float:
+    if (seconds := parse_duration(text)) % 1:
+        raise ValueError("must be whole seconds, as the protocol has them")
+    return seconds
+
+
 def parse_staging(text: str) -> str:
     """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what
     they mean.
@@ -81,7 +88,7 @@ class SourceOptions(ClientOptions):
     """All options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
 
     partition_count: int | None = option(
-        parse_count,
+        parse_partition_count,
         None,
         "number of partitions, the spec's `n`; learned where the publisher tells it",
     )
@@ -121,7 +128,7 @@ class SourceOptions(ClientOptions):
         query="streaming",
     )
     wait: float = option(
-        parse_duration,
+        parse_wait,
         "10s",
         "long polling: how long the publisher may hold an answer until there is an event; 0: off",
         query="streaming",

@@ -144,8 +144,8 @@ def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
     if ending.place:  # passed within an interval
         cursors = [cursor for cursor, _ in found]
         last = cursors.index(ending.place.cursor)
-        behind = _head([lines for _, lines in found[last:]], ending.place.events)
-        return b"".join([lines for _, lines in found[:last]]) + behind
+        rest = _head([lines for _, lines in found[last:]], ending.place.events)
+        return b"".join([lines for _, lines in found[:last]]) + rest
     if not ending.met and _has_events(client, behind):
         raise _unclear(request, end)
     return b"".join([lines for _, lines in found])
