@@ -271,6 +271,8 @@ def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError
             "stream with a new checkpointLocation), or let the stream go on with the oldest events "
             "left: failOnDataLoss=false"
         )
+    if exc.status == 409:
+        message += "; a stream starts anew with a new checkpointLocation"
     return type(exc)(message, partition=partition, cursor=cursor, status=exc.status, body=exc.body)
 
 

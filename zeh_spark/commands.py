@@ -21,6 +21,7 @@ import zeh_spark as package
 from zeh_spark import wire
 from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
 from zeh_spark.publisher import Store, open_store, serving
+from zeh_spark.publisher.csv_rows import CsvFormat
 from zeh_spark.publisher.load import Source
 from zeh_spark.publisher.load import load as load_sources
 from zeh_spark.publisher.store import UnknownFeedError
@@ -116,16 +117,21 @@ def create(feed: str, partitions: int, url: str) -> None:
 @click.option(
     "--envelope", is_flag=True, help='Lines are {"key"?, "partition"?, "headers"?, "data"}.'
 )
+@click.option("--delimiter", default=",", show_default=True, metavar="CHAR", help="CSV: its comma.")
 @click.option("--null", "nulls", multiple=True, metavar="TEXT", help="CSV: TEXT means null, too.")
-@click.option("--text", is_flag=True, help="CSV: every field is text, numbers too.")
+@click.option(
+    "--text", "texts", multiple=True, metavar="COLUMN",
+    help="CSV: leave the numbers of COLUMN text, of every column with '*'.",
+)  # fmt: skip
 def load(
     feed: str,
     files: tuple[str, ...],
     url: str,
     key: str | None,
     envelope: bool,
+    delimiter: str,
     nulls: tuple[str, ...],
-    text: bool,
+    texts: tuple[str, ...],
 ) -> None:
     """Add the rows of files to a feed, all or nothing, also while it is served.
 
@@ -134,12 +140,13 @@ def load(
     Without --key, and where the key is null, events are spread evenly.
 
     In CSV a field that is a JSON number stays that number, digit for digit; an empty field is null;
-    any other is text (00123 too).
+    any other is text (00123 too). Name columns of codes with --text: who reads the number 1.10 as a
+    string may get 1.1.
 
     \b
     Examples:
       zeh-spark load flights 2013-*.parquet --key carrier
-      zeh-spark load flights flights.csv --null NA --key carrier
+      zeh-spark load flights flights.csv --null NA --text tailnum --key carrier
       gunzip -c log.gz | zeh-spark load log -
       echo '{"key": "a", "headers": {"h": "1"}, "data": 42}' | zeh-spark load log - --envelope
     """
@@ -147,8 +154,10 @@ def load(
         raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
     if files.count("-") > 1:
         raise click.UsageError("Standard input can be loaded once.")
-    stdin = sys.stdin.buffer
-    sources = [Source(name, stdin, key, envelope, nulls, text) for name in files]
+    if len(delimiter) != 1:
+        raise click.UsageError(f"--delimiter is one character, not {delimiter!r}.")
+    stdin, form = sys.stdin.buffer, CsvFormat(delimiter, nulls, texts)
+    sources = [Source(name, stdin, key, envelope, form) for name in files]
     begun = time.monotonic()
     with _opened(url) as store, _progress(files) as progress:
         try:

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FeedProgress:
-    """One batch of one feed. Totals (`pages` to `fetch_seconds`) count from the query's start; None
-    before Spark 4.2.
+    """One batch of one feed in one run of a query. Totals (`pages` to `fetch_seconds`) count from
+    the run's start; None before Spark 4.2.
     """
 
+    run_id: str
+    query: str | None
     feed: str
     batch_id: int
     events: int
@@ -50,7 +52,8 @@ class FeedProgress:
     ready_events: int | None = None
 
     def __str__(self) -> str:
-        line = (
+        line = f"{self.query}  " if self.query else ""
+        line += (
             f"{self.feed}  batch {self.batch_id}  {self.events:,} events  "
             f"{self.bytes / 1e6:,.1f} MB  {self.events_per_second:,.0f} events/s"
         )
@@ -80,6 +83,8 @@ def _feed_progress(
     events = sum(each.get("events", 0) for each in partitions)
     seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
     return FeedProgress(
+        run_id=progress["runId"],
+        query=progress.get("name"),
         feed=end["feed"],
         batch_id=progress["batchId"],
         events=events,
@@ -104,7 +109,8 @@ def _document(offset: Any) -> dict[str, Any]:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Keeps the newest `FeedProgress` of each feed in `latest` and calls `report` with each.
+    """Keeps the newest `FeedProgress` of each run and feed in `latest`, counts their events in
+    `total_events`, and calls `report` with each progress.
 
     `spark.streams.addListener(ProgressListener(live=True))` shows a line that is written over in
     place, in a terminal or a notebook, and a line for each batch anywhere else.
@@ -113,8 +119,8 @@ class ProgressListener(StreamingQueryListener):
     def __init__(
         self, *, live: bool = False, report: Callable[[FeedProgress], object] | None = None
     ) -> None:
-        self.latest: dict[str, FeedProgress] = {}
-        self.total_events: dict[str, int] = {}
+        self.latest: dict[tuple[str, str], FeedProgress] = {}
+        self.total_events: dict[tuple[str, str], int] = {}
         self._report = report
         self._show = _live_line() if live else None
 
@@ -123,9 +129,10 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         for progress in feed_progress(json.loads(event.progress.json)):
-            self.latest[progress.feed] = progress
-            total = self.total_events.get(progress.feed, 0) + progress.events
-            self.total_events[progress.feed] = total
+            key = (progress.run_id, progress.feed)
+            self.latest[key] = progress
+            total = self.total_events.get(key, 0) + progress.events
+            self.total_events[key] = total
             if self._report:
                 self._report(progress)
             if self._show:

@@ -88,7 +88,8 @@ class Patience:
         pause = max(backoff(self.attempts, self.random()), failure.retry_after or 0.0)
         if now + pause > self.since + self.timeout:
             raise failure.final from failure
-        log.warning("%s; trying again in %.1f s", failure.final, pause)
+        level = logging.DEBUG if self.attempts & (self.attempts - 1) else logging.WARNING
+        log.log(level, "%s; trying again in %.1f s", failure.final, pause)  # at 1, 2, 4, 8, …
         if self.sleep(pause):
             raise failure.final from failure
 

@@ -260,7 +260,7 @@ def check_partition(partition: object, asked: int, line: bytes) -> None:
         return
     raise PublisherError(
         f"partition {asked}: the publisher sent a line of partition {partition!r}, which was not "
-        f"asked for: {excerpt(line)}",
+        f"asked for (is 'partitionCount' right?): {excerpt(line)}",
         partition=asked,
         body=excerpt(line),
     )
@@ -287,7 +287,8 @@ def parse_event(line: bytes, asked: int) -> Event | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise MalformedLineError(
             f"partition {asked}: a line of the feed is not an event: {why_not(line, exc)}: "
-            f"{excerpt(line)}",
+            f"{excerpt(line)}; tell the publisher's owner, or put such lines into a column with "
+            f"mode=PERMISSIVE",
             partition=asked,
             body=excerpt(line),
         ) from None

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -427,6 +428,41 @@ def test_client_that_goes_away_ends_its_wait(publisher: Publisher) -> None:
             query = quote("n=2&cursor0=_first&wait=60", safe="=&")
             reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     assert 200 == publisher.get(FIRST).status
+
+
+def test_client_that_takes_nothing_is_dropped(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers that hang keep no memory of mine for ever, and never see a whole answer."""
+    monkeypatch.setattr("zeh_spark.publisher.app.SEND_SECONDS", 0.2)
+    for _ in range(20):
+        publisher.publish(*["x" * 50_000] * 20, partition=0)
+    with socket.create_connection(("127.0.0.1", int(publisher.base.rpartition(":")[2]))) as reader:
+        query = "n=2&cursor0=_first&pagesizehint=1000"
+        reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        deadline = time.monotonic() + 30
+        while "a client took nothing" not in caplog.text:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.02)
+        got = b""
+        while piece := reader.recv(1 << 20):
+            got += piece
+    assert not got.endswith(b"\r\n0\r\n\r\n")
+
+
+def test_writers_that_wait_keep_no_reader_out(publisher: Publisher) -> None:
+    """Somebody holds the store's write lock; who keeps cursors waits, who only reads does not."""
+    publisher.publish("a", partition=0)
+    path = publisher.store_url.removeprefix("sqlite:///")
+    keep = f"{publisher.base}/orders?n=2&cursor0=_first&cursorset=job"
+    with ThreadPoolExecutor(12) as pool, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = [pool.submit(requests.get, keep, timeout=60) for _ in range(12)]
+        answers = [publisher.get(FIRST).data for _ in range(20)]
+        assert not any(each.done() for each in waiting)
+        other.rollback()
+        assert [200] * 12 == [each.result().status_code for each in waiting]
+    assert [["a"]] * 20 == answers
 
 
 def publish_with_headers(publisher: Publisher, headers: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zeh_spark import wire
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.publisher.chunks import frame_of
-from zeh_spark.publisher.feed import Block, ChunkFeed, complete_up_to, groups, in_order
+from zeh_spark.publisher.feed import Block, ChunkFeed, groups, in_order
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.store import Chunk, StagedChunk
 
@@ -189,13 +189,7 @@ def test_merged_windows_are_the_whole_log(partitions: list[int], limit: int) -> 
         behind = [[c for c in log if c.partition == p and c.g > g][:most] for p, g in at.items()]
         return sorted(itertools.chain(*behind), key=lambda each: each.g)
 
-    assert log == list(in_order(look_up, dict.fromkeys(range(4), 0), len(log), limit))
-
-
-def test_window_is_complete_up_to_the_first_full_partition() -> None:
-    """A partition that may have more holds the others back."""
-    found = [chunk(g, partition) for g, partition in ((1, 0), (2, 1), (3, 1), (9, 0))]
-    assert [3, 20] == [complete_up_to(found, limit, 20) for limit in (2, 3)]
+    assert log == list(in_order(look_up, dict.fromkeys(range(4), 0), limit))
 
 
 @given(st.lists(st.integers(1, 1 << 20), max_size=200))
@@ -205,6 +199,20 @@ def test_groups_are_bounded_and_keep_the_order(sizes: list[int]) -> None:
     found = list(groups(log))
     assert log == list(itertools.chain(*found))
     assert all(len(g) == 1 or sum(c.size for c in g) <= 1 << 20 for g in found)
+
+
+def test_many_partitions_take_few_look_ups() -> None:
+    """A feed of 1,000 partitions, read as one, is not a look-up of all of them for each chunk."""
+    log = [chunk(g, g % 1000) for g in range(1, 10_001)]
+    looked_up = []
+
+    def look_up(at: Mapping[int, int], most: int) -> list[Chunk]:
+        looked_up.extend(at)
+        behind = [log[(g or p or 1000) - 1 :: 1000][bool(g) :][:most] for p, g in at.items()]
+        return sorted(itertools.chain(*behind), key=lambda each: each.g)
+
+    assert log == list(in_order(look_up, dict.fromkeys(range(1000), 0)))
+    assert len(looked_up) <= 4 * 1000
 
 
 def chunk(g: int, partition: int, size: int = 1) -> Chunk:

@@ -21,6 +21,7 @@ from zeh_spark import wire
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.publisher.chunks import CHUNK_BYTES, CHUNK_EVENTS, LINE_BYTES, Chunker, lines_of
+from zeh_spark.publisher.csv_rows import CsvFormat
 from zeh_spark.publisher.load import Event, Source, load, route
 
 Files = Callable[[str, bytes | pa.Table], str]
@@ -131,15 +132,24 @@ def test_a_csv_field_keeps_every_digit_in_every_file(
         path = file("a.csv", f"v,w\n{others},0\n{field},0\n".encode())
         store = MemoryStore()
         store.create("f", 1)
-        load(store, "f", [Source(path, nulls=("NA",))])
+        load(store, "f", [Source(path, csv=CsvFormat(nulls=("NA",)))])
         line = lines_of(store.frames([0])[0]).splitlines()[1]
         assert wire.event_line(0, {}, f'{{"v":{expected},"w":0}}'.encode()) == line
 
 
-def test_csv_numbers_can_be_text(file: Files) -> None:
+@pytest.mark.parametrize(("texts", "expected"), [(("v",), ["1.10", 2]), (("*",), ["1.10", "2"])])
+def test_csv_numbers_can_be_text(file: Files, texts: tuple[str, ...], expected: list[Any]) -> None:
     """Codes that look like numbers."""
-    path = file("a.csv", b"v,w\n1,\n")
-    assert [{"v": "1", "w": None}] == data(path, all_text=True)
+    path = file("a.csv", b"v,w\n1.10,2\n,\n")
+    found = data(path, csv=CsvFormat(texts=texts))
+    assert [dict(zip("vw", expected, strict=True)), {"v": None, "w": None}] == found
+
+
+def test_csv_has_any_delimiter(file: Files) -> None:
+    """As spreadsheets of other countries write it."""
+    assert [{"a": "1,5", "b": 2}] == data(
+        file("a.csv", b"a;b\n1,5;2\n"), csv=CsvFormat(delimiter=";")
+    )
 
 
 def test_parquet_values_stay_exact(file: Files) -> None:
@@ -256,13 +266,31 @@ BAD = [
     ("a.ndjson", b'{"data":1,"partition":0,"key":"a"}\n', {"envelope": True}, "exclude each other"),
     ("a.ndjson", b'{"data":1,"headers":{"a":1}}\n', {"envelope": True}, "line 1: .*headers"),
     ("a.ndjson", b'{"data":null}\n', {"envelope": True}, "null cannot be an event's data"),
-    ("a.csv", b"a,b\n1,2\n3\n", {}, "a.csv: row 2: 1 fields where the header has 2"),
-    ("a.csv", b"a\n1\n", {"key": "b"}, "a.csv: there is no column 'b' for the key; there are a"),
+    ("a.csv", b"a,b\n1,2\n3\n", {}, "a.csv: line 3: 1 fields where the header has 2"),
+    (
+        "a.csv",
+        b"a\n1\n",
+        {"key": "b"},
+        "line 1: there is no column 'b' for the key; there are a",
+    ),
     ("a.csv", b"a,a\n1,2\n", {}, "two columns 'a'"),
-    ("a.csv", b"a\n1\n\xff\n", {}, "a.csv: .*can't decode byte 0xff"),
-    ("a.csv", b'a\n1\n"x\n', {}, "a.csv: row 1: unexpected end of data"),
-    ("a.csv", b"", {}, "a.csv: the file is empty"),
-    ("a.ndjson", b"1\n", {"nulls": ("NA",)}, "a.ndjson: --null and --text are for CSV"),
+    ("a.csv", b"a\n1\n\xff\n", {}, "a.csv: line 3: .*can't decode byte 0xff"),
+    ("a.csv", b'a\n1\n"x\n', {}, "a.csv: line 3: unexpected end of data"),
+    ("a.csv", b"", {}, "a.csv: line 1: the file is empty"),
+    (
+        "a.ndjson",
+        b"1\n",
+        {"csv": CsvFormat(";")},
+        "--delimiter, --null and --text are for",
+    ),
+    (
+        "a.csv",
+        b"a;b\n1;2\n",
+        {},
+        "line 1: there is one column, 'a;b'; is it --delimiter ';'",
+    ),
+    ("a.csv", b"a,\n1,2\n", {}, "a.csv: line 1: a column has no name"),
+    ("a.csv", b"a\n1\n", {"csv": CsvFormat(texts=("b",))}, "no column 'b' for --text"),
     ("a.csv", b"a\n1\n", {"envelope": True}, "not a csv file"),
     ("a.ndjson.gz", b"1\n", {}, "a.ndjson.gz: Not a gzipped file"),
     ("a.ndjson.gz", gzip.compress(b"1\n" * 999)[:-9], {}, "a.ndjson.gz: .*end"),

@@ -16,12 +16,17 @@ _OFFSET = {
     "partitions": {"0": {"events": 1234, "bytes": 5_000_000}},
 }
 _PROGRESS = {
+    "runId": "a",
+    "name": "flights",
     "batchId": 7,
     "numInputRows": 1234,
     "durationMs": {"triggerExecution": 2000},
     "sources": [{"endOffset": _OFFSET}],
 }
-_LINE = "http://127.0.0.1:8080/flights  batch 7  1,234 events  5.0 MB  617 events/s  1,234 in all"
+_LINE = (
+    "flights  http://127.0.0.1:8080/flights  batch 7  1,234 events  5.0 MB  617 events/s  "
+    "1,234 in all"
+)
 
 
 @pytest.fixture

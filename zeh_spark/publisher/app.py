@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import TypeVar
 
+import anyio
 import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
@@ -23,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Send
 
 from zeh_spark import wire
 from zeh_spark.errors import StoreError
@@ -38,6 +40,14 @@ log = logging.getLogger("zeh_spark.publisher")
 
 WORKERS = 8
 """Threads that read feeds. They, and what clients have not taken yet, bound what is in memory."""
+
+WRITERS = 2
+"""Threads that keep cursors: who waits for a store that is being written to keeps no reader out."""
+
+SEND_SECONDS = 60.0
+"""How long a client may take nothing before it is dropped, with what it keeps in memory."""
+
+_PIECE = 256 * 1024
 
 T = TypeVar("T")
 
@@ -68,6 +78,7 @@ class Publisher:
     def __init__(self, feeds: Store | Mapping[str, Feed]) -> None:
         self._feeds = feeds
         self._limiter = anyio.CapacityLimiter(WORKERS)
+        self._writers = anyio.CapacityLimiter(WRITERS)
         self._pulses: dict[str, Pulse] = {}
         self._stopped = False
 
@@ -81,14 +92,17 @@ class Publisher:
         feed = await self._in_thread(partial(self._feed, name))
         ask = parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
         keep = request.method == "GET"
-        cursors = await self._in_thread(partial(starting_cursors, feed, ask, keep=keep))
+        limiter = self._writers if ask.cursor_set else self._limiter
+        cursors = await anyio.to_thread.run_sync(
+            partial(starting_cursors, feed, ask, keep=keep), limiter=limiter
+        )
         blocks = await self._page(request, name, feed, ask, cursors)
         pieces = body(blocks, ask.n, renderer(ask.headers))
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             headers["Content-Encoding"] = "gzip"
             pieces = gzipped(pieces)
-        return StreamingResponse(
+        return PatientResponse(
             self._stream(name, pieces if keep else iter(())),
             headers=headers,
             media_type=f"{wire.CONTENT_TYPE}; charset=utf-8",
@@ -113,7 +127,8 @@ class Publisher:
     async def _stream(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         try:
             while piece := await self._in_thread(partial(next, pieces, b"")):
-                yield piece
+                for begin in range(0, len(piece), _PIECE):
+                    yield piece[begin : begin + _PIECE]
         except Exception as exc:
             log.error("the answer of feed %r is aborted: %s", name, exc)
             raise
@@ -134,6 +149,20 @@ class Publisher:
 
     def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         return anyio.to_thread.run_sync(call, limiter=self._limiter)
+
+
+class PatientResponse(StreamingResponse):
+    """A streamed answer that does not wait for ever for a client that takes nothing."""
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            with anyio.fail_after(SEND_SECONDS):
+                await send(message)
+
+        try:
+            await super().stream_response(send_in_time)
+        except TimeoutError:
+            log.warning("a client took nothing for %g s and is dropped", SEND_SECONDS)
 
 
 def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:

@@ -12,7 +12,8 @@ import codecs
 import csv
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
@@ -24,53 +25,62 @@ Row = tuple[int, bytes, str | None]
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 
 
-def rows(
-    stream: BinaryIO, key: str | None, nulls: Collection[str], all_text: bool
-) -> Iterator[Row]:
-    """Read CSV as RFC 4180 has it, in UTF-8. `nulls`: texts that mean null beside the empty one;
-    `all_text`: no field is a number.
-
-    Raises ValueError with the reason.
+@dataclass(frozen=True, slots=True)
+class CsvFormat:
+    """How to understand a CSV file. `nulls`: texts that mean null beside the empty one; `texts`:
+    columns whose numbers stay text, `*` for all.
     """
-    reader = csv.reader(codecs.iterdecode(stream, "utf-8-sig"), strict=True)
-    value = _values({"", *nulls}, all_text)
+
+    delimiter: str = ","
+    nulls: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+def rows(stream: BinaryIO, key: str | None, form: CsvFormat) -> Iterator[Row]:
+    """Read CSV as RFC 4180 has it, in UTF-8. Raises ValueError with the reason."""
+    lines = codecs.iterdecode(stream, "utf-8-sig")
+    reader = csv.reader(lines, delimiter=form.delimiter, strict=True)
     number = 0
     try:
         names = next(reader, [])
-        at = _check_names(names, key)
-        for fields in reader:
-            if not fields:  # a blank line
-                continue
-            number += 1
+        _check_names(names, key, form)
+        values = [_text if {name, "*"} & {*form.texts} else _number_or_text for name in names]
+        nulls = {"", *form.nulls}
+        at = names.index(key) if key else 0
+        for number, fields in enumerate(filter(None, reader), 1):  # None: blank lines
             if len(fields) != len(names):
                 raise ValueError(f"{len(fields)} fields where the header has {len(names)}")
-            row = dict(zip(names, map(value, fields), strict=True))
-            yield number, msgspec.json.encode(row), _key(fields[at], nulls) if key else None
+            row = {
+                name: None if field in nulls else value(field)
+                for name, value, field in zip(names, values, fields, strict=True)
+            }
+            of_key = fields[at] if key and fields[at] not in nulls else None
+            yield number, msgspec.json.encode(row), of_key
     except (csv.Error, ValueError) as exc:
-        place = f"row {number}: " if number else ""
-        raise ValueError(f"{place}{exc}") from None
+        unread = reader.line_num == 0 or isinstance(exc, UnicodeDecodeError)
+        raise ValueError(f"line {reader.line_num + unread}: {exc}") from None
 
 
-def _check_names(names: list[str], key: str | None) -> int:
-    """Where the key is."""
+def _check_names(names: list[str], key: str | None, form: CsvFormat) -> None:
     if not names:
         raise ValueError("the file is empty; its first line has to name the columns")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"there are two columns {twice!r}; rename one")
-    if key is not None and key not in names:
-        raise ValueError(f"there is no column {key!r} for the key; there are {', '.join(names)}")
-    return names.index(key) if key is not None else 0
+    if not all(names):
+        raise ValueError("a column has no name")
+    if len(names) == 1 and (other := next((each for each in ";\t|" if each in names[0]), None)):
+        raise ValueError(f"there is one column, {names[0]!r}; is it --delimiter {other!r}?")
+    for name, what in [(key, "the key"), *((each, "--text") for each in form.texts)]:
+        if name is not None and name not in {*names, "*"}:
+            raise ValueError(
+                f"there is no column {name!r} for {what}; there are {', '.join(names)}"
+            )
 
 
-def _values(nulls: Collection[str], all_text: bool) -> Callable[[str], Raw | str | None]:
-    @functools.lru_cache(1 << 16)  # values repeat
-    def value(text: str) -> Raw | str | None:
-        if text in nulls:
-            return None
-        return text if all_text or not _NUMBER.fullmatch(text) else Raw(text)
-
-    return value
+def _text(field: str) -> str:
+    return field
 
 
-def _key(text: str, nulls: Collection[str]) -> str | None:
-    return None if text == "" or text in nulls else text
+@functools.lru_cache(1 << 16)  # values repeat
+def _number_or_text(field: str) -> Raw | str:
+    return Raw(field) if _NUMBER.fullmatch(field) else field

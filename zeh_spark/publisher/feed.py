@@ -18,7 +18,9 @@ threads.
 
 from __future__ import annotations
 
+import heapq
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -33,8 +35,8 @@ READ_BYTES = 1 << 20
 """Lines that one read of the store brings, about, where chunks are small."""
 
 _CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
-_WINDOW = 1024
-"""Chunks that are looked up at a time, for all partitions together."""
+_WINDOW, _LEAST_WINDOW = 1024, 4
+"""Chunks that are looked up at a time, for all partitions together and for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class ChunkFeed:
         def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
             return self._store.chunks(self._name, positions, head, limit)
 
-        chunks = up_to_hint(in_order(look_up, positions, head), hint)
+        chunks = up_to_hint(in_order(look_up, positions), hint)
         for group in groups(chunks):
             frames = self._store.frames([each.blob for each in group])
             for chunk, frame in zip(group, frames, strict=True):
@@ -185,36 +187,31 @@ def check_history(
 def in_order(
     look_up: Callable[[Mapping[int, int], int], list[Chunk]],
     positions: Mapping[int, int],
-    head: int,
     limit: int = 8,
 ) -> Iterator[Chunk]:
-    """Chunks of several partitions in order of g, up to the head.
-
-    `look_up` brings at most so many of each partition. What it brings is complete only up to the
-    last chunk of a partition that may have more: so far it is handed on. Windows grow, because most
-    pages are short.
+    """Chunks of several partitions in order of g: a merge of what `look_up` brings of each, at most
+    `limit` at a time. That grows, because most pages are short.
     """
-    most = max(1, _WINDOW // max(1, len(positions)))
-    limit = min(limit, most)
-    at = dict(positions)
-    while at:
-        found = look_up(at, limit)
-        complete = complete_up_to(found, limit, head)
-        yield from (each for each in found if each.g <= complete)
-        if complete == head:
-            return
-        at = {partition: max(position, complete) for partition, position in at.items()}
-        limit = min(2 * limit, most)
-
-
-def complete_up_to(found: Iterable[Chunk], limit: int, head: int) -> int:
-    """The g up to which chunks, at most `limit` of each partition, are all there are."""
-    counts: dict[int, int] = {}
-    for each in found:
-        counts[each.partition] = counts.get(each.partition, 0) + 1
-        if counts[each.partition] == limit:
-            return each.g  # the lowest of them, because they come in order
-    return head
+    most = max(_LEAST_WINDOW, _WINDOW // max(1, len(positions)))
+    limits = dict.fromkeys(positions, min(limit, most))
+    waiting: dict[int, deque[Chunk]] = {partition: deque() for partition in positions}
+    for chunk in look_up(positions, min(limit, most)):
+        waiting[chunk.partition].append(chunk)
+    may_have_more = {each for each, found in waiting.items() if len(found) == limits[each]}
+    lowest = [(found[0].g, partition) for partition, found in waiting.items() if found]
+    heapq.heapify(lowest)
+    while lowest:
+        _, partition = heapq.heappop(lowest)
+        found = waiting[partition]
+        chunk = found.popleft()
+        yield chunk
+        if not found and partition in may_have_more:
+            limits[partition] = min(2 * limits[partition], most)
+            found.extend(look_up({partition: chunk.g}, limits[partition]))
+            if len(found) < limits[partition]:
+                may_have_more.discard(partition)
+        if found:
+            heapq.heappush(lowest, (found[0].g, partition))
 
 
 def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:

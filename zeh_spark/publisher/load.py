@@ -23,6 +23,7 @@ from zeh_spark import wire
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import csv_rows
 from zeh_spark.publisher.chunks import Chunker
+from zeh_spark.publisher.csv_rows import CsvFormat
 from zeh_spark.publisher.store import FeedState, StagedChunk, Store
 
 INPUT_LINE = 16 << 20
@@ -54,17 +55,13 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to load, or `-` for `stdin`. `key`: the column or field that chooses the partition.
-
-    For CSV, `nulls` are texts that mean null, and `all_text` leaves numbers text.
-    """
+    """A file to load, or `-` for `stdin`. `key`: the column or field that chooses the partition."""
 
     name: str
     stdin: IO[bytes] | None = None
     key: str | None = None
     envelope: bool = False
-    nulls: tuple[str, ...] = ()
-    all_text: bool = False
+    csv: CsvFormat = CsvFormat()
 
     @property
     def kind(self) -> str:
@@ -123,8 +120,10 @@ def _check(source: Source) -> None:
         raise StoreError(
             f"{source.name}: an envelope is a line of NDJSON with its own key, not {what}"
         )
-    if (source.nulls or source.all_text) and source.kind != "csv":
-        raise StoreError(f"{source.name}: --null and --text are for CSV; load other files apart")
+    if source.csv != CsvFormat() and source.kind != "csv":
+        raise StoreError(
+            f"{source.name}: --delimiter, --null and --text are for CSV; load other files apart"
+        )
 
 
 def _chunks(
@@ -190,7 +189,7 @@ def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[Event]
     if source.kind == "ndjson":
         return ndjson(source, cast(IO[bytes], stream))
     if source.kind == "csv":
-        found = csv_rows.rows(cast(BinaryIO, stream), source.key, source.nulls, source.all_text)
+        found = csv_rows.rows(cast(BinaryIO, stream), source.key, source.csv)
     else:
         from zeh_spark.publisher import parquet_rows  # pyarrow takes its time to import
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -79,7 +80,7 @@ def only_publisher(store_url: str) -> Iterator[None]:
     """
     import fcntl  # POSIX only, like this command
 
-    file = Path(store_url.removeprefix("sqlite:///") + ".serve.lock")
+    file = Path(f"{os.path.realpath(store_url.removeprefix('sqlite:///'))}.serve.lock")
     try:
         lock = file.open("a")
     except OSError as exc:

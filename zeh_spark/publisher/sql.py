@@ -198,6 +198,8 @@ class SqlStore:
         with self._reading() as connection:
             rows = connection.execute(_frames(blobs))
             found: dict[int, bytes] = {row.id: row.frame for row in rows}
+        if missing := set(blobs) - found.keys():
+            raise StoreError(f"the store is damaged: it has no frame {min(missing)}; restore it")
         return [found[blob] for blob in blobs]
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:

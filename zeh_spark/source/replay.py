@@ -9,6 +9,7 @@ Runs on the driver; executors never fetch here.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,8 +55,23 @@ def read_again(
             return _accepted(client, request, end[partition])
         return _verified(client, request, end[partition])
 
-    with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
-        return dict(zip(moved, pool.map(read, moved), strict=True))
+    try:
+        with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
+            return dict(zip(moved, pool.map(read, moved), strict=True))
+    except ReplayError as exc:
+        message = f"{exc}. Start cursors: {_pasteable(start)}; end cursors: {_pasteable(end)}"
+        raise ReplayError(
+            message,
+            partition=exc.partition,
+            cursor=exc.cursor,
+            expected=exc.expected,
+            got=exc.got,
+        ) from exc
+
+
+def _pasteable(positions: Sequence[Position]) -> str:
+    """As `startingCursors` takes them."""
+    return json.dumps({str(number): each.cursor for number, each in enumerate(positions)})
 
 
 def _verified(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
