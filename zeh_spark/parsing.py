@@ -19,7 +19,8 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
 
     The fields of a struct take the place of `data` as columns; any other type (`VARIANT`,
     `ARRAY<…>`) stays in the column `data`. An event that does not fit stops the query; with
-    `corrupt`, the name of a column to add, its text goes there and its fields are NULL.
+    `corrupt`, the name of a column to add, its text goes there and its fields are NULL. So they are
+    where an event has no data, or null [the tombstones of some publishers].
 
     Raises OptionError where a field has the name of another column of the frame.
     """
@@ -32,7 +33,8 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
     if corrupt:
         struct = _with_corrupt(schema, corrupt)
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt}
-    value = F.from_json("data", cast("StructType", struct), mode)
+    text = F.nullif(F.col("data"), F.lit("null"))
+    value = F.from_json(text, cast("StructType", struct), mode)
     if not isinstance(struct, StructType):
         return df.withColumn("data", value)
     _check_names(df, struct)
@@ -43,6 +45,8 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
 
 def _from_ddl(schema: str) -> DataType:
     """`a INT, b STRING` is a struct; a type's name alone is that type."""
+    if not schema.strip():
+        raise OptionError("the schema is empty; name at least one field", option="schema")
     return DataType.fromDDL(schema)
 
 

@@ -205,6 +205,13 @@ def test_an_event_that_does_not_fit_goes_to_the_corrupt_column(spark, url):
     assert frame.where("bad IS NOT NULL AND i IS NULL").count() == 400
 
 
+def test_an_event_without_data_has_no_fields(spark):
+    """Tombstones stop no query."""
+    frame = spark.createDataFrame([("null",), (None,), ('{"i":1}',)], "data STRING")
+
+    assert [None, None, 1] == [row.i for row in zeh_spark.parsed(frame, "i INT").collect()]
+
+
 def test_variant_keeps_the_whole_event(spark, url):
     """parsed(df, "VARIANT") is for events without a fixed schema."""
     frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "VARIANT")

@@ -181,6 +181,10 @@ def test_parquet_values_stay_exact(file: Files) -> None:
         ({"v": [[math.inf]]}, "column 'v' has NaN or infinity"),
         ({"v": [{"x": -math.inf}]}, "column 'v' has NaN or infinity"),
         ({"v": pa.array([1], pa.timestamp("ns"))}, "column 'v' has times finer than a microsecond"),
+        ({"v": pa.array([1], pa.duration("ns"))}, "column 'v' is a duration"),
+        ({"v": pa.array([5_000_000], pa.date32())}, "column 'v' has values of date32"),
+        ({"v": pa.array([2**62], pa.timestamp("us"))}, "column 'v' has values of timestamp"),
+        ({"v": pa.array([1], pa.timestamp("us", "Mars/X"))}, "column 'v' has values of timestamp"),
         ({"v": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'v' is a map"),
     ],
 )

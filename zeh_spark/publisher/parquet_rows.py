@@ -62,7 +62,12 @@ def _values(name: str, column: pa.Array) -> list[Any]:
                 f"column {name!r} has times finer than a microsecond; round them, or store "
                 f"them as text"
             ) from None
-    found: list[Any] = column.to_pylist()
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, TypeError, ValueError, KeyError) as exc:
+        raise ValueError(
+            f"column {name!r} has values of {column.type} without JSON: {exc}"
+        ) from exc
     return found
 
 
@@ -78,6 +83,8 @@ def _why_not_json(column: pa.Array) -> str | None:
         return None if finite else "has NaN or infinity, which JSON has not; use null instead"
     if pa.types.is_map(kind):
         return "is a map; make it a struct, or a list of structs"
+    if pa.types.is_duration(kind):
+        return "is a duration; store it as a number"
     if pa.types.is_dictionary(kind):
         return _why_not_json(column.dictionary)
     if pa.types.is_struct(kind):
