@@ -227,6 +227,22 @@ def test_an_ending_cursor_that_never_comes_is_named(read):
         read(Feed(range(9)), endingCursors=json.dumps({"0": "99"}))
 
 
+def test_an_ending_cursor_that_does_not_come_by_itself_is_asked_for(read):
+    """Exactly up to mine, where the publisher sets its checkpoints elsewhere."""
+    feed = Feed(range(35), every=10, most=15, open=True)
+    ends = {"endingCursors": json.dumps({"0": "13"}), "pageSizeHint": "30"}
+
+    assert [list(range(13))] == read(feed, **ends)
+
+
+def test_an_ending_cursor_within_an_interval_is_an_error(read):
+    """Never more than was asked for."""
+    ends = {"endingCursors": json.dumps({"0": "13"}), "pageSizeHint": "30"}
+
+    with pytest.raises(PublisherError, match="'13' of 'endingCursors' did not come"):
+        read(Feed(range(35), every=100), **ends)
+
+
 def test_a_batch_read_ends_where_the_publisher_tells_no_target(read):
     """A publisher that answers `_last` with nothing is read until it has no more."""
     feed = Feed(range(12))

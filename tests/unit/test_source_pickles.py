@@ -83,7 +83,7 @@ def test_a_batch_reader_travels_with_what_its_tasks_need():
 @pytest.mark.parametrize(
     "value",
     [
-        FeedPartition(PageRequest(0, "c", 1, 10, ("a",)), "t", "u"),
+        FeedPartition(PageRequest(0, "c", 1, 10, ("a",)), "t", exact=True),
         SegmentPartition(b"payload"),
         OPTIONS,
         DECODER,

@@ -37,13 +37,13 @@ _MOST_WITHOUT_EVENTS = 1000
 
 @dataclass(frozen=True)
 class FeedPartition(InputPartition):
-    """A feed partition from `request.cursor` on. It ends at the checkpoint `until`, else as
-    `target` says.
+    """A feed partition from `request.cursor` to its end, as module `ending` finds that. `exact`:
+    the target has to come.
     """
 
     request: PageRequest
     target: str | None
-    until: str | None
+    exact: bool
 
 
 class BatchReader(DataSourceReader):
@@ -78,11 +78,10 @@ class BatchReader(DataSourceReader):
             start = options.starting_cursors[partition]
         if start == wire.LAST or options.starting_cursors == "last":
             start = first_checkpoint(client, request, options)
-        until = None
+        first = replace(request, cursor=start)
         if isinstance(options.ending_cursors, dict):
-            until = options.ending_cursors[partition]
-        target = ask_target(client, request)
-        return FeedPartition(replace(request, cursor=start), target, until)
+            return FeedPartition(first, options.ending_cursors[partition], exact=True)
+        return FeedPartition(first, ask_target(client, request), exact=False)
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,8 +126,6 @@ def follow(
     Raises PublisherError where the feed ends before the cursor that was asked for as its end.
     """
     request = partition.request
-    if request.cursor == partition.until:
-        return
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     patience = client.patience()
     while True:
@@ -138,8 +135,6 @@ def follow(
         page = client.page(request)
         for interval in page:
             yield interval
-            if interval.cursor == partition.until:
-                return
             ending.sees(interval)
             if ending.ended:
                 break
@@ -153,30 +148,31 @@ def follow(
         elif not ending.ended and ending.target is None:
             time.sleep(poll_interval)
         elif not ending.ended:
-            patience.wait(TransientError(not_at_target(request, ending)))
-    if partition.until is not None:
-        raise _never_came(request, partition.until)
+            short = _never_came if partition.exact else not_at_target
+            patience.wait(TransientError(short(request, ending)))
+    if partition.exact and not ending.met:
+        raise _never_came(request, ending)
 
 
 def _undecided(request: PageRequest, ending: Ending) -> PublisherError:
     return PublisherError(
         f"partition {request.partition}: {ending.most_without_events} answers in a row moved the "
-        f"cursor without an event, up to {request.cursor!r}, and {ending.target!r}, where the feed "
-        f"was when the query began, did not come: it cannot be told whether this is the end. Set "
-        f"'endingCursors', or read a stream with the trigger availableNow, whose next run goes on "
-        f"where the last one stopped",
+        f"cursor without an event, up to {request.cursor!r}, and the cursor {ending.target!r}, "
+        f"where the feed was when the query began, did not come: it cannot be told whether this is "
+        f"the end. Set 'endingCursors', or read a stream with the trigger availableNow, whose next "
+        f"run goes on where the last one stopped",
         partition=request.partition,
         cursor=request.cursor,
     )
 
 
-def _never_came(request: PageRequest, until: str) -> PublisherError:
+def _never_came(request: PageRequest, ending: Ending) -> PublisherError:
     return PublisherError(
-        f"partition {request.partition}: the feed ended at cursor {request.cursor!r} and the "
-        f"checkpoint {until!r} of 'endingCursors' did not come: is it behind 'startingCursors', "
-        f"of this feed and partition, and does the publisher send the same checkpoints each time?",
+        f"partition {request.partition}: up to cursor {request.cursor!r} the checkpoint "
+        f"{ending.target!r} of 'endingCursors' did not come: is it behind 'startingCursors', of "
+        f"this feed and partition, and does the publisher send the same checkpoints each time?",
         partition=request.partition,
-        cursor=until,
+        cursor=ending.target,
     )
 
 

@@ -27,6 +27,7 @@ is not proven is looked for further on [for ever, on a feed that never goes quie
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -139,7 +140,8 @@ def begin_page(client: FeedClient, request: PageRequest, ending: Ending) -> Page
     if not ending.ended and ending.target is not None and ending.wants_line:
         behind = replace(request, cursor=ending.target, wait=0)
         if ending.first_page and request.cursor != wire.FIRST:
-            ending.ended = _leads_to(client, behind, request.cursor, most_pages=1)
+            with suppress(CursorGoneError):
+                ending.ended = _leads_to(client, behind, request.cursor, most_pages=1)
         ending.line = _ask_line(client, behind)
     return request
 
@@ -149,7 +151,10 @@ def end_page(client: FeedClient, page: Page, ending: Ending) -> None:
     ending.page_ended(page)
     if ending.quiet_answers and ending.target is not None:
         behind = replace(page.request, cursor=ending.target, wait=0)
-        ending.ended |= _leads_to(client, behind, page.cursor)
+        try:
+            ending.ended |= _leads_to(client, behind, page.cursor)
+        except CursorGoneError:  # this partition's cursor is not gone: it lies behind
+            ending.ended = True
     for candidate in ending.candidates:
         if ending.ended or ending.place:
             return
@@ -196,19 +201,16 @@ def _ask_line(client: FeedClient, request: PageRequest) -> bytes | None:
 def _leads_to(
     client: FeedClient, request: PageRequest, cursor: str, most_pages: int = _MOST_PAGES
 ) -> bool:
-    """Whether who goes on from the target comes to this cursor. Where the target was removed, a
-    cursor that was not lies behind it.
+    """Whether who goes on from the request's cursor comes to the other one. Raises
+    CursorGoneError.
     """
-    try:
-        for _ in range(most_pages):
-            page = client.page(request, any_end=True)
-            if any(interval.cursor == cursor for interval in page):
-                return True
-            if page.cursor == request.cursor:
-                return False
-            request = replace(request, cursor=page.cursor)
-    except CursorGoneError:
-        return True
+    for _ in range(most_pages):
+        page = client.page(request, any_end=True)
+        if any(interval.cursor == cursor for interval in page):
+            return True
+        if page.cursor == request.cursor:
+            return False
+        request = replace(request, cursor=page.cursor)
     return False
 
 
