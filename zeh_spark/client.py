@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
 from zeh_spark import wire
+from zeh_spark.credentials import masked
 from zeh_spark.errors import OptionError, PublisherError
 from zeh_spark.options import MAX_PARTITIONS, ClientOptions
 from zeh_spark.transport import (
@@ -21,7 +22,6 @@ from zeh_spark.transport import (
     TransientError,
     Transport,
     body_text,
-    masked,
     problem_document,
 )
 

@@ -30,24 +30,21 @@ import urllib3
 
 import zeh_spark
 from zeh_spark import wire
+from zeh_spark.credentials import check_tls_files, masked, read_token
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,
-    OptionError,
     PublisherError,
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.options import ClientOptions, FeedUrl, parse_token
+from zeh_spark.options import ClientOptions, FeedUrl
 
 log = logging.getLogger(__name__)
 
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
-_SHORTEST_SECRET = 6
-"""What is shorter would be found everywhere."""
-
 _PAGES = {200, 203, 204}
 _TRANSIENT = {408, 425, 429}
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
@@ -109,8 +106,8 @@ class Transport:
         self._options = options
         self._local = threading.local()
         self._stopped = threading.Event()
-        _check_tls_files(options)
-        self._token = _read_token(options.token_file) if options.token_file else options.token
+        check_tls_files(options)
+        self._token = read_token(options.token_file) if options.token_file else options.token
         secret_headers = (options.http_headers[name] for name in options.secret_headers)
         masked.add(self._token, options.url.parts.query, *secret_headers)
 
@@ -193,36 +190,9 @@ class Transport:
         """Whether there is another token than the one that was refused; any thread may find it."""
         if not self._options.token_file:
             return False
-        self._token = _read_token(self._options.token_file)
+        self._token = read_token(self._options.token_file)
         masked.add(self._token)
         return self._token != refused
-
-
-class _Mask(logging.Filter):
-    """The secrets of this process's transports, which nothing that is shown may hold: not what a
-    publisher says in its errors, nor what urllib3 logs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._secrets: set[str] = set()
-
-    def add(self, *secrets: str | None) -> None:
-        self._secrets.update(each for each in secrets if each and len(each) >= _SHORTEST_SECRET)
-
-    def __call__(self, text: str) -> str:
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            text = text.replace(secret, "(hidden)")
-        return text
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = self(record.getMessage()), None
-        return True
-
-
-masked = _Mask()
-for _name in ("urllib3.connection", "urllib3.connectionpool"):
-    logging.getLogger(_name).addFilter(masked)
 
 
 class Body:
@@ -299,43 +269,6 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
-
-
-def _check_tls_files(options: ClientOptions) -> None:
-    """Raises OptionError for what requests would take for a publisher that does not answer."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    cert, key = options.client_cert_file, options.client_key_file
-    name, path = "caFile", options.ca_file
-    try:
-        if options.ca_file:
-            context.load_verify_locations(options.ca_file)
-        name, path = ("clientKeyFile", key) if key else ("clientCertFile", cert)
-        if cert:
-            context.load_cert_chain(cert, key, password=lambda: b"")
-    except OSError as exc:  # ssl.SSLError is one
-        raise OptionError(
-            f"option {name!r}: cannot use the file {path!r} ({exc.strerror or exc}); it has to be "
-            f"PEM, a key not encrypted and that of its certificate",
-            option=name,
-        ) from exc
-
-
-def _read_token(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            token = file.read().strip()
-    except UnicodeDecodeError:
-        token = ""
-    except OSError as exc:
-        raise OptionError(
-            f"option 'tokenFile': cannot read a token from {path!r}: {exc}", option="tokenFile"
-        ) from exc
-    try:
-        return parse_token(token)
-    except ValueError as exc:
-        raise OptionError(
-            f"option 'tokenFile': what {path!r} holds {exc}", option="tokenFile"
-        ) from None
 
 
 def _network_failure(exc: Exception, url: FeedUrl) -> Exception:
