@@ -262,6 +262,22 @@ def test_without_arguments_offsets_go_on_from_the_last_one(feed, start):
     assert {0: [5, 6, 7, 8]} == run.rows(end, later)
 
 
+def test_without_arguments_a_run_looks_behind_answers_without_events(feed, start):
+    """Else drain() would take a page that a publisher filtered empty for the feed's end."""
+    scripted = feed(Log(0))
+
+    def skipping(partition, cursor, query):
+        at = 0 if cursor == "_first" else int(cursor[1:])
+        return ok((Log().event(at) if at == 13 else b"") + Log().checkpoint(min(at + 1, 14)))
+
+    scripted.before = skipping
+    run = start(scripted)
+
+    end = run.reader.latestOffset()
+
+    assert {0: [13]} == run.rows(run.offset, end)
+
+
 def test_without_arguments_a_restart_is_told_by_partitions(feed, start):
     """Spark calls partitions(x, x) with the checkpoint's offset before anything else."""
     scripted = feed(Log(5))

@@ -29,10 +29,17 @@ from zeh_spark.transport import Patience, TransientError
 
 log = logging.getLogger(__name__)
 
+_MOST_SKIPPED = 100
+"""Answers in a row that only move the cursor: some publishers do that for ever."""
+
 
 @dataclass(slots=True)
 class Track:
-    """How far one partition has been read: `cursor` is the last checkpoint that arrived."""
+    """How far one partition has been read: `cursor` is the last checkpoint that arrived.
+
+    `answered`: with events, or that there are none; not with one of at first few checkpoints that
+    only moved on, behind which there may be events.
+    """
 
     partition: int
     cursor: str
@@ -40,6 +47,7 @@ class Track:
     due: float = 0.0
     busy: bool = False
     answered: bool = False
+    skipped: int = 0
     held: int = 0
     ending: Ending | None = None
     patience: Patience | None = None
@@ -205,9 +213,12 @@ class Fetcher:
             self._go_on_from_first(track, exc)
             return
         waited = wait > 0 and time.monotonic() - began >= wait
-        skips = self._finite and page.cursor != request.cursor
-        busy = page.events or waited or skips
-        self._finish(track, page, 0.0 if busy else self._options.poll_interval)
+        skips = not page.events and page.cursor != request.cursor
+        track.skipped = track.skipped + 1 if skips else 0
+        if not skips or track.skipped >= _MOST_SKIPPED:
+            track.answered = True
+        at_once = page.events or waited or (skips and (self._finite or not track.answered))
+        self._finish(track, page, 0.0 if at_once else self._options.poll_interval)
 
     def _request(self, track: Track, wait: int) -> PageRequest:
         return PageRequest(
@@ -274,7 +285,7 @@ class Fetcher:
     def _finish(self, track: Track, page: Page, pause: float) -> None:
         with self._changed:
             self.statistics.add(page.statistics)
-            track.busy, track.answered, track.held = False, True, 0
+            track.busy, track.held = False, 0
             track.due = time.monotonic() + pause
             self._changed.notify_all()
 
