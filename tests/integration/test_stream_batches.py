@@ -287,7 +287,7 @@ def test_an_idle_partition_is_asked_once_for_each_wait(start):
             run = start(url=f"{base}/orders", wait="1s")
             assert run.next() is None
             begun = time.monotonic()
-            wait_for(lambda: run.reader.reportLatestOffset()["pages"] >= 6)
+            wait_for(lambda: run.reader.reportLatestOffset()["pages"] >= 8)
             assert time.monotonic() - begun >= 1.5
 
             publish(store, "orders", [1, 2])

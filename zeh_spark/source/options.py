@@ -130,7 +130,7 @@ class SourceOptions(ClientOptions):
     wait: float = option(
         parse_wait,
         "10s",
-        "long polling: whole seconds a publisher may hold an answer until there is an event; 0: off",
+        "long polling: whole seconds a publisher may hold an answer without events; 0: off",
         query="streaming",
     )
     poll_interval: float = option(
