@@ -73,6 +73,11 @@ class Patience:
     attempts: int = 0
     since: float = 0.0
 
+    @property
+    def lasted(self) -> float:
+        """Seconds since the first failure."""
+        return self.clock() - self.since if self.attempts else 0.0
+
     def progress(self) -> None:
         self.attempts = 0
 

@@ -71,7 +71,6 @@ def read(raw_server):
         raw_server.respond = feed
         count = partitions or len(feed.partitions)
         usual = {"url": raw_server.url, "partitionCount": str(count), "retryTimeout": "1s"}
-        usual["pollInterval"] = "10ms"
         options = parse(SourceOptions, {**usual, "pageSizeHint": "10", **given})
         reader = BatchReader(options, Decoder(("data",), "_corrupt_record", False))
         reader, tasks = pickle.loads(pickle.dumps((reader, list(reader.partitions()))))
@@ -227,20 +226,60 @@ def test_an_ending_cursor_that_never_comes_is_named(read):
         read(Feed(range(9)), endingCursors=json.dumps({"0": "99"}))
 
 
-def test_an_ending_cursor_that_does_not_come_by_itself_is_asked_for(read):
+@pytest.mark.parametrize("most", [15, 100], ids=["it still waits for one", "within an interval"])
+def test_an_ending_cursor_that_does_not_come_by_itself_is_asked_for(read, most):
     """Exactly up to mine, where the publisher sets its checkpoints elsewhere."""
-    feed = Feed(range(35), every=10, most=15, open=True)
+    feed = Feed(range(35), every=most // 10 * 10, most=most, open=True)
     ends = {"endingCursors": json.dumps({"0": "13"}), "pageSizeHint": "30"}
 
     assert [list(range(13))] == read(feed, **ends)
 
 
 def test_an_ending_cursor_within_an_interval_is_an_error(read):
-    """Never more than was asked for."""
+    """Never more than was asked for, where the publisher gives no page that ends there."""
     ends = {"endingCursors": json.dumps({"0": "13"}), "pageSizeHint": "30"}
 
     with pytest.raises(PublisherError, match="'13' of 'endingCursors' did not come"):
-        read(Feed(range(35), every=100), **ends)
+        read(Feed(range(35), every=100, surplus=3), **ends)
+
+
+def test_a_target_beyond_the_partitions_last_event_is_the_end(read):
+    """Some publishers' `_last` is the last position of all partitions."""
+    feed = Feed(range(9))
+
+    def respond(request):
+        last = cursor_of(request)[1] == wire.LAST
+        return ok(wire.checkpoint_line(0, "50")) if last else feed(request)
+
+    assert [list(range(9))] == read(respond, 1)
+
+
+def test_answers_that_lag_behind_are_waited_for(read):
+    """`_last` comes from a primary, pages from its replica."""
+    whole, lagging = Feed(range(33)), Feed(range(20))
+    quiet = iter(range(2))
+
+    def respond(request):
+        cursor = cursor_of(request)[1]
+        if cursor == "20" and next(quiet, None) is None:
+            lagging.partitions = whole.partitions
+        return (whole if cursor == wire.LAST else lagging)(request)
+
+    assert [list(range(33))] == read(respond, 1)
+
+
+def test_a_replica_that_does_not_know_the_target_is_an_error(read):
+    """It refuses what it does not have yet; that is no proof of an end."""
+    whole, lagging = Feed(range(33)), Feed(range(20))
+
+    def respond(request):
+        cursor = cursor_of(request)[1]
+        if cursor == "33":
+            return refused(409, "unknown cursor")
+        return (whole if cursor == wire.LAST else lagging)(request)
+
+    with pytest.raises(UnavailableError, match=r"nothing behind cursor '20'.*at '33'"):
+        read(respond, 1)
 
 
 def test_a_batch_read_ends_where_the_publisher_tells_no_target(read):

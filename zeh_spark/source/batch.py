@@ -11,7 +11,6 @@ without doubles. `BatchReader` and its partitions are pickled, with the token th
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,10 +23,17 @@ from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.options import parse
-from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page, not_at_target
+from zeh_spark.source.ending import (
+    Ending,
+    ask_target,
+    await_target,
+    begin_page,
+    end_page,
+    find_target,
+    not_at_target,
+)
 from zeh_spark.source.fetching import first_checkpoint
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.transport import TransientError
 
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)
@@ -88,8 +94,7 @@ class BatchReader(DataSourceReader):
         """In a task: follow one feed partition."""
         assert isinstance(partition, FeedPartition)
         assert isinstance(self._decoder, Decoder)
-        intervals = follow(self._client(), partition, self._options.poll_interval)
-        for lines in gathered(intervals):
+        for lines in gathered(follow(self._client(), partition)):
             yield from self._decoder.batches(lines, partition.request.partition)
 
 
@@ -105,22 +110,20 @@ def last_cursors(url: str, **options: str) -> str:
     cursors = {}
     for partition in range(count):
         request = PageRequest(partition, wire.LAST, count, parsed.page_size_hint, parsed.headers)
-        cursors[str(partition)] = (
-            wire.FIRST  # where there is nothing, no checkpoint behind it will come again
-            if _is_empty(client, request)
-            else first_checkpoint(client, request, parsed)
-        )
+        beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
+        last = first_checkpoint(client, request, parsed) if beginning != wire.FIRST else wire.FIRST
+        # where there is nothing, no checkpoint behind it will come again
+        cursors[str(partition)] = wire.FIRST if last == beginning else last
     return json.dumps(cursors)
 
 
-def _is_empty(client: FeedClient, request: PageRequest) -> bool:
-    page = client.page(replace(request, cursor=wire.FIRST, page_size_hint=1), any_end=True)
-    return not any(interval.events for interval in page) and not page.events
+def _beginning(client: FeedClient, request: PageRequest) -> str | None:
+    """The cursor in front of a partition's first event; None once there is one."""
+    page = client.page(request, any_end=True)
+    return None if any(interval.events for interval in page) or page.events else page.cursor
 
 
-def follow(
-    client: FeedClient, partition: FeedPartition, poll_interval: float
-) -> Iterator[wire.Interval]:
+def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
     """The intervals from the partition's start to its end.
 
     Raises PublisherError where the feed ends before the cursor that was asked for as its end.
@@ -128,28 +131,25 @@ def follow(
     request = partition.request
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     patience = client.patience()
+    short = _never_came if partition.exact else not_at_target
     while True:
         request = begin_page(client, request, ending)
         if ending.ended:
             break
         page = client.page(request)
         for interval in page:
-            yield interval
             ending.sees(interval)
+            if partition.exact and not ending.met and find_target(client, request, ending):
+                break  # within this interval: it is asked for again, up to the target
+            yield interval
             if ending.ended:
                 break
         else:
             end_page(client, page, ending)
+            if ending.undecided:
+                raise _undecided(replace(request, cursor=page.cursor), ending)
+            await_target(client, page, ending, patience, short)
         request = replace(partition.request, cursor=page.cursor)
-        if ending.undecided:
-            raise _undecided(request, ending)
-        if not ending.quiet_answers:
-            patience.progress()
-        elif not ending.ended and ending.target is None:
-            time.sleep(poll_interval)
-        elif not ending.ended:
-            short = _never_came if partition.exact else not_at_target
-            patience.wait(TransientError(short(request, ending)))
     if partition.exact and not ending.met:
         raise _never_came(request, ending)
 

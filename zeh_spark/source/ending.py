@@ -5,18 +5,20 @@ triggers AvailableNow and Once) asks `_last` once when it begins; the *last* che
 answer is its target T [the reference server's `_last` serves one event before it]. The partition
 has ended at the first of
 
-(a) an answer without news, asked without `wait`: no events and the same cursor C or none. It only
-    counts if the way from T leads to C [it may be a hiccup, or a replica that lags]; without a T,
-    or at `_first`, three whole ones in a row. Or many in a row without events, though the cursor
-    moves [a publisher may skip over what it filters, and some move their cursor for ever]: for a
-    stream, whose next run goes on there; in a batch that is an error;
+(a) an answer without news, asked without `wait`: no events and the same cursor C or none, if the
+    way from T leads to C [it may be a hiccup, or a replica that lags]. Else it has to stay so for
+    some seconds, with nothing behind T either [some publishers' `_last` is beyond the partition's
+    last event]; without a T, or at `_first`, for three answers. Or many answers without events,
+    though the cursor moves [a publisher may skip over what it filters, and some move their cursor
+    for ever]: for a stream, whose next run goes on there; in a batch that is an error;
 (b) the checkpoint T; a start at T has ended, and one to which the way from T leads;
 (c) the end of the page in which T was passed without being sent [a feed that grows may set its
     checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
-    have been passed is told by an event with the same bytes as the first one behind T. That it was
-    is told by the publisher: asked again for exactly the events before that one, it ends with T
-    [bytes alone prove nothing: heartbeats are all alike]. Where those events still wait for their
-    checkpoint, the next page is asked for so, and (b) follows.
+    have been passed is told by an event with the same bytes as the first one behind T [bytes alone
+    prove nothing: heartbeats are all alike]. That it was is told by the publisher: asked again for
+    exactly the events before that one, it ends with T; or the way from T leads to the page's end.
+    Where these events were not handed out yet, they are asked for so, and (b) follows;
+(d) T is gone for some seconds (410), while what is read is not.
 
 How long a page is says nothing.
 
@@ -27,19 +29,30 @@ is not proven is looked for further on [for ever, on a feed that never goes quie
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest
-from zeh_spark.errors import CursorGoneError, UnavailableError
+from zeh_spark.errors import PublisherError, UnavailableError, ZeroEventHubError
+from zeh_spark.transport import Patience, TransientError
 
-QUIET_ANSWERS = 3
+log = logging.getLogger(__name__)
+
+_QUIET_ANSWERS = 3
+_SETTLED = 5.0
+"""Seconds for which what is no proof has to stay as it is."""
+_PAUSE = 0.5
+_LINE_EVERY = 8
 _MOST_PAGES = 1000
-"""On the way from the target to where a quiet feed ends: what was published meanwhile."""
 _MOST_CANDIDATES = 8
-"""Equal events of a page that are asked about; behind them (a) and (b) remain."""
+"""Equal events of a page that are asked about."""
+_REFUSED = {400, 404, 409, 422}
+"""The target is unknown: to a replica that lags, for instance."""
+_GONE = 410
 
 
 class Place(NamedTuple):
@@ -53,10 +66,11 @@ class Place(NamedTuple):
 class Ending:
     """The end of one partition.
 
-    `line` is the first event behind the target, once there is one. `candidates` are the places in
-    this page where an equal one came; `place` is the one that is the target's, if that was passed.
-    `quiet_answers`: so many in a row had nothing new. `met`: the target came. `undecided`: ended
-    only because the cursor moved too often without events.
+    `line` is the first event behind the target, once there is one. `candidates` are places where an
+    equal one came and that were not asked about yet; `place` is the target's, if that was passed.
+    `quiet_answers`: so many in a row had nothing new. `met`: the target came, or lies where this
+    read is; `settled`: for some seconds there was nothing behind either. `undecided`: ended only
+    because the cursor moved too often without events.
     """
 
     target: str | None
@@ -64,23 +78,22 @@ class Ending:
     line: bytes | None = None
     ended: bool = False
     met: bool = False
+    settled: bool = False
     undecided: bool = False
     candidates: list[Place] = field(default_factory=list)
     place: Place | None = None
     quiet_answers: int = 0
+    way: str | None = None
+    gone_since: float | None = None
+    pages: int = 0
     _cursor: str = ""
-    _pages: int = 0
-    _answers_without_events: int = 0
-
-    @property
-    def first_page(self) -> bool:
-        return self._pages == 0
+    _skipping_answers: int = 0
 
     @property
     def wants_line(self) -> bool:
-        """At pages 0, 1, 2, 4, 8, …: a feed too busy for (a) has grown at the first of them."""
-        powers_of_two = self._pages & (self._pages - 1) == 0
-        return self.target is not None and self.line is None and powers_of_two
+        """At pages 0, 1, 2, 4, 8, 16, 24, …: a feed too busy for (a) has grown at the first."""
+        due = self.pages % _LINE_EVERY == 0 or self.pages in {1, 2, 4}
+        return self.target is not None and self.line is None and due
 
     def page_begins(self, cursor: str) -> None:
         """Case (b), at the start."""
@@ -97,22 +110,22 @@ class Ending:
         self._cursor = interval.cursor
 
     def page_ended(self, page: Page) -> None:
-        """A page was read to its end. Case (a), and what (c) looks for."""
+        """A page was read to its end. Case (a), as far as no target proves it."""
         self._look_for_line(page.tail)
-        self._pages += 1
-        self._answers_without_events = 0 if page.events else self._answers_without_events + 1
-        still = page.cursor == page.request.cursor and not page.events
-        counts = still and (page.complete or self.target is not None)
-        self.quiet_answers = self.quiet_answers + 1 if counts else 0
-        self.undecided = self._answers_without_events >= self.most_without_events
+        self.pages += 1
+        moved = page.cursor != page.request.cursor
+        self.quiet_answers = 0 if moved or page.events else self.quiet_answers + 1
+        if page.events or moved:
+            self._skipping_answers = 0 if page.events else self._skipping_answers + 1
+        self.undecided = self._skipping_answers >= self.most_without_events
         nowhere = self.target is None or page.cursor == wire.FIRST
-        proven = nowhere and self.quiet_answers >= QUIET_ANSWERS
-        self.ended |= self.undecided or proven
+        self.ended |= self.undecided or (nowhere and self.quiet_answers >= _QUIET_ANSWERS)
 
-    def passed(self, place: Place | None, page: Page) -> None:
-        """The target is at this place. Case (c), unless events before it were not handed out."""
+    def passed(self, place: Place) -> None:
+        """The target is at this place. At the checkpoint itself, if no events lie between."""
         self.place = place
-        self.ended |= place is not None and (place.cursor != page.cursor or not place.events)
+        self.met |= not place.events
+        self.ended |= self.met
 
     def _look_for_line(self, lines: bytes) -> None:
         if self.line is None:
@@ -135,42 +148,75 @@ def events_before(lines: bytes, line: bytes, most: int) -> list[int]:
 def begin_page(client: FeedClient, request: PageRequest, ending: Ending) -> PageRequest:
     """Before a page is read: how to ask for it."""
     if ending.place:  # the events before the target, which ends them
-        request = replace(request, page_size_hint=ending.place.events)
+        request = replace(request, cursor=ending.place.cursor, page_size_hint=ending.place.events)
     ending.page_begins(request.cursor)
-    if not ending.ended and ending.target is not None and ending.wants_line:
-        behind = replace(request, cursor=ending.target, wait=0)
-        if ending.first_page and request.cursor != wire.FIRST:
-            with suppress(CursorGoneError):
-                ending.ended = _leads_to(client, behind, request.cursor, most_pages=1)
-        ending.line = _ask_line(client, behind)
+    if ending.wants_line and not ending.ended:
+        _look_behind(client, request, ending)
     return request
 
 
+def find_target(client: FeedClient, request: PageRequest, ending: Ending) -> bool:
+    """Whether the target was passed at one of the candidates. Case (c)."""
+    candidates, ending.candidates = ending.candidates, []
+    for cursor, events in candidates:
+        if events and not ending.place:
+            asked = replace(request, cursor=cursor, page_size_hint=events)
+            if place := _where(client, asked, ending.target):
+                ending.passed(place)
+    return ending.place is not None
+
+
 def end_page(client: FeedClient, page: Page, ending: Ending) -> None:
-    """After a page was read to its end."""
+    """After a page was read to its end, and its intervals were handed out."""
     ending.page_ended(page)
-    if ending.quiet_answers and ending.target is not None:
-        behind = replace(page.request, cursor=ending.target, wait=0)
-        try:
-            ending.ended |= _leads_to(client, behind, page.cursor)
-        except CursorGoneError:  # this partition's cursor is not gone: it lies behind
-            ending.ended = True
-    for candidate in ending.candidates:
-        if ending.ended or ending.place:
-            return
-        if candidate.events:
-            request = replace(
-                page.request, cursor=candidate.cursor, page_size_hint=candidate.events
-            )
-            ending.passed(_where(client, request, ending.target), page)
+    asked_about = bool(ending.candidates)
+    if ending.ended or ending.target is None:
+        return
+    if find_target(client, page.request, ending):
+        assert ending.place
+        ending.ended |= ending.place.cursor != page.cursor
+    elif ending.quiet_answers:
+        ending.ended = _leads_on(client, page, ending)
+    elif asked_about:
+        behind = replace(page.request, cursor=ending.target)
+        ending.ended = _leads_to(client, behind, page.cursor)[0]
 
 
-def ask_target(client: FeedClient, request: PageRequest) -> str | None:
-    """The last checkpoint of the answer to `_last`; None where there is none."""
-    page = client.page(replace(request, cursor=wire.LAST, wait=0), any_end=True)
-    for _ in page:
+def await_target(
+    client: FeedClient,
+    page: Page,
+    ending: Ending,
+    patience: Patience,
+    short: Callable[[PageRequest, Ending], ZeroEventHubError],
+) -> None:
+    """Pause where a partition is quiet and not where it should be.
+
+    Raises what `short` makes after `retryTimeout`.
+    """
+    if not ending.quiet_answers:
+        patience.progress()
+    elif ending.ended:
         pass
-    return None if page.cursor == wire.LAST else page.cursor
+    elif ending.target is None:
+        time.sleep(_PAUSE)
+    elif patience.lasted >= min(_SETTLED, patience.timeout / 2) and _is_empty_behind(
+        client, page, ending.target
+    ):
+        log.warning(
+            "partition %d: cursor %r is taken for the end, because nothing is behind it, nor "
+            "behind %r, where the feed was when the query began",
+            page.request.partition,
+            page.cursor,
+            ending.target,
+        )
+        ending.ended = ending.settled = True
+    else:
+        request = replace(page.request, cursor=page.cursor)
+        patience.wait(TransientError(short(request, ending)))
+
+
+def _is_settled(patience: Patience) -> bool:
+    return patience.lasted >= min(_SETTLED, patience.timeout / 2)
 
 
 def not_at_target(request: PageRequest, ending: Ending) -> UnavailableError:
@@ -184,34 +230,75 @@ def not_at_target(request: PageRequest, ending: Ending) -> UnavailableError:
     )
 
 
-def _ask_line(client: FeedClient, request: PageRequest) -> bytes | None:
-    """The first event line behind the target; None while there is none, or where it was removed
-    [this reader may be behind it already, and the target's loss is not its own].
+def ask_target(client: FeedClient, request: PageRequest) -> str | None:
+    """The last checkpoint of the answer to `_last`; None where there is none."""
+    page = client.page(replace(request, cursor=wire.LAST, wait=0), any_end=True)
+    for _ in page:
+        pass
+    return None if page.cursor == wire.LAST else page.cursor
+
+
+def _look_behind(client: FeedClient, request: PageRequest, ending: Ending) -> None:
+    """Ask for the first event behind the target, and at first whether this read starts there.
+
+    A target that is gone is none of this reader's losses, which may be behind it already: case (d).
     """
-    page = client.page(replace(request, page_size_hint=1), any_end=True)
+    assert ending.target is not None
+    behind = replace(request, cursor=ending.target, wait=0)
     try:
-        for interval in page:
-            if interval.lines:
-                return interval.lines.partition(b"\n")[0]
-    except CursorGoneError:
-        return None
+        if ending.pages == 0 and request.cursor != wire.FIRST:
+            ending.ended = _leads_to(client, behind, request.cursor)[0]
+        ending.line = _first_line(client, replace(behind, page_size_hint=1))
+        ending.gone_since = None
+    except PublisherError as exc:
+        if exc.status == _GONE:
+            ending.gone_since = ending.gone_since or time.monotonic()
+            ending.ended |= time.monotonic() - ending.gone_since >= _SETTLED
+        elif exc.status not in _REFUSED:
+            raise
+
+
+def _first_line(client: FeedClient, request: PageRequest) -> bytes | None:
+    page = client.page(request, any_end=True)
+    for interval in page:
+        if interval.lines:
+            return interval.lines.partition(b"\n")[0]
     return page.tail.partition(b"\n")[0] or None
 
 
-def _leads_to(
-    client: FeedClient, request: PageRequest, cursor: str, most_pages: int = _MOST_PAGES
-) -> bool:
-    """Whether who goes on from the request's cursor comes to the other one. Raises
-    CursorGoneError.
-    """
-    for _ in range(most_pages):
-        page = client.page(request, any_end=True)
-        if any(interval.cursor == cursor for interval in page):
-            return True
-        if page.cursor == request.cursor:
-            return False
-        request = replace(request, cursor=page.cursor)
+def _is_empty_behind(client: FeedClient, page: Page, cursor: str) -> bool:
+    """Whether a cursor has nothing behind it, or is gone; not where the publisher refuses it."""
+    try:
+        asked = replace(page.request, cursor=cursor, page_size_hint=1, wait=0)
+        return _first_line(client, asked) is None
+    except PublisherError as exc:
+        if exc.status not in {_GONE, *_REFUSED}:
+            raise
+        return exc.status == _GONE
+
+
+def _leads_on(client: FeedClient, page: Page, ending: Ending) -> bool:
+    """Whether the way from the target leads to a quiet page's end: gone once, however long."""
+    for _ in range(_MOST_PAGES):
+        before = ending.way or ending.target
+        assert before is not None
+        asked = replace(page.request, cursor=before, wait=0)
+        there, ending.way = _leads_to(client, asked, page.cursor)
+        if there or ending.way == before:
+            return there
     return False
+
+
+def _leads_to(client: FeedClient, request: PageRequest, cursor: str) -> tuple[bool, str]:
+    """Whether a page comes to this cursor, and where it ends; the same where it is refused."""
+    page = client.page(request, any_end=True)
+    try:
+        there = any([interval.cursor == cursor for interval in page])
+    except PublisherError as exc:
+        if exc.status not in {_GONE, *_REFUSED}:
+            raise
+        there = False
+    return there, page.cursor
 
 
 def _where(client: FeedClient, request: PageRequest, target: str | None) -> Place | None:
@@ -221,9 +308,10 @@ def _where(client: FeedClient, request: PageRequest, target: str | None) -> Plac
         for interval in client.page(replace(request, wait=0), any_end=True):
             events += interval.events
             if events > request.page_size_hint:
-                return None
+                break
             if interval.cursor == target:
                 return Place(request.cursor, events)
-    except CursorGoneError:
-        pass
+    except PublisherError as exc:
+        if exc.status not in {_GONE, *_REFUSED}:
+            raise
     return None

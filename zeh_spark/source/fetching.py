@@ -17,15 +17,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, Page, PageRequest, Statistics
 from zeh_spark.errors import CursorGoneError, UnavailableError
 from zeh_spark.source import planning
-from zeh_spark.source.ending import Ending, ask_target, begin_page, end_page, not_at_target
+from zeh_spark.source.ending import (
+    Ending,
+    ask_target,
+    await_target,
+    begin_page,
+    end_page,
+    not_at_target,
+)
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.transport import Patience, TransientError
+from zeh_spark.transport import Patience
 
 log = logging.getLogger(__name__)
 
@@ -247,15 +254,11 @@ class Fetcher:
     def _await_target(self, track: Track, page: Page, ending: Ending) -> None:
         """A quiet partition that is not where it should be may get there."""
         track.patience = track.patience or self._client.patience()
-        if not ending.quiet_answers or ending.ended:
-            track.patience.progress()
-        elif ending.target is not None:
-            stuck = not_at_target(replace(page.request, cursor=page.cursor), ending)
-            try:
-                track.patience.wait(TransientError(stuck))
-            except UnavailableError as exc:
-                log.warning("%s; this run ends here, the next one goes on", exc)
-                ending.ended = True
+        try:
+            await_target(self._client, page, ending, track.patience, not_at_target)
+        except UnavailableError as exc:
+            log.warning("%s; this run ends here, the next one goes on", exc)
+            ending.ended = True
 
     def _add(self, track: Track, interval: wire.Interval) -> None:
         """Advances without events do not pile up: only the newest is kept."""

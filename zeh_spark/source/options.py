@@ -134,7 +134,10 @@ class SourceOptions(ClientOptions):
         query="streaming",
     )
     poll_interval: float = option(
-        parse_duration, "1s", "pause before a partition without news is asked again"
+        parse_duration,
+        "1s",
+        "pause before a partition without news is asked again",
+        query="streaming",
     )
     staging_location: str | None = option(
         parse_staging,

@@ -18,10 +18,16 @@ from dataclasses import replace
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.source.ending import QUIET_ANSWERS, Ending, begin_page, end_page, not_at_target
+from zeh_spark.source.ending import (
+    Ending,
+    await_target,
+    begin_page,
+    end_page,
+    find_target,
+    not_at_target,
+)
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.transport import TransientError
 
 log = logging.getLogger(__name__)
 
@@ -104,17 +110,19 @@ def _mismatch(request: PageRequest, end: Position, found: str, got: object = Non
 
 
 def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
-    """What the feed has now, up to the end cursor."""
+    """What the feed has now, up to the end cursor; nothing where that is gone, and with it all
+    before it.
+    """
     try:
-        _has_events(client, replace(request, cursor=end.cursor))
+        for _ in client.page(replace(request, cursor=end.cursor, page_size_hint=1), any_end=True):
+            pass
     except CursorGoneError:
-        lines = b""  # all that is left lies behind the batch
+        lines = b""
     else:
         try:
             lines = _up_to(client, request, end)
         except CursorGoneError:
-            first = replace(request, cursor=wire.FIRST)
-            lines = _up_to(client, first, end)
+            lines = _up_to(client, replace(request, cursor=wire.FIRST), end)
     log.warning(
         "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d%s",
         request.partition,
@@ -128,49 +136,34 @@ def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[b
 
 
 def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
-    """The event lines in front of the end cursor, which needs not come again itself.
+    """The event lines in front of the end cursor, which needs not come again by itself.
 
     Raises ReplayError where it cannot be told which they are.
     """
     ending = Ending(end.cursor, most_without_events=_MAX_WITHOUT_EVENTS)
-    behind = replace(request, cursor=end.cursor)
-    hint, size = request.page_size_hint, 0
-    found: list[tuple[str, bytes]] = []
     patience = client.patience()
-    while not ending.ended and size <= _MOST_GROWTH * end.bytes + _MORE_BYTES:
-        request = begin_page(client, request, ending)
+    asked, size = request, 0
+    found: list[bytes] = []
+    while size <= _MOST_GROWTH * end.bytes + _MORE_BYTES:
+        asked = begin_page(client, asked, ending)
         if ending.ended:
             break
-        page, before = client.page(request), request.cursor
+        page = client.page(asked)
         for interval in page:
-            found.append((before, interval.lines))
-            before, size = interval.cursor, size + len(interval.lines)
             ending.sees(interval)
+            if not ending.met and find_target(client, asked, ending):
+                break  # within this interval: it is asked for again, up to the end cursor
+            found.append(interval.lines)
+            size += len(interval.lines)
             if ending.ended:
                 break
         else:
             end_page(client, page, ending)
-        request = replace(request, cursor=page.cursor, page_size_hint=hint)
-        if not ending.quiet_answers:
-            patience.progress()
-        elif ending.quiet_answers >= QUIET_ANSWERS and not _has_events(client, behind):
-            break  # neither here nor there
-        elif not ending.ended:
-            patience.wait(TransientError(not_at_target(request, ending)))
-    if ending.place:  # passed within an interval
-        cursors = [cursor for cursor, _ in found]
-        last = cursors.index(ending.place.cursor)
-        rest = _head([lines for _, lines in found[last:]], ending.place.events)
-        return b"".join([lines for _, lines in found[:last]]) + rest
-    if not ending.met and _has_events(client, behind):
+            await_target(client, page, ending, patience, not_at_target)
+        asked = replace(request, cursor=page.cursor)
+    if not ending.met and not ending.settled:
         raise _unclear(request, end)
-    return b"".join([lines for _, lines in found])
-
-
-def _has_events(client: FeedClient, request: PageRequest) -> bool:
-    """Whether there is anything behind a cursor. Raises CursorGoneError."""
-    page = client.page(replace(request, page_size_hint=1), any_end=True)
-    return any(interval.events for interval in page) or page.events > 0
+    return b"".join(found)
 
 
 def _unclear(request: PageRequest, end: Position) -> ReplayError:
