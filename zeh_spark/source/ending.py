@@ -199,9 +199,7 @@ def await_target(
         pass
     elif ending.target is None:
         time.sleep(_PAUSE)
-    elif patience.lasted >= min(_SETTLED, patience.timeout / 2) and _is_empty_behind(
-        client, page, ending.target
-    ):
+    elif _is_settled(patience) and _is_empty_behind(client, page, ending.target):
         log.warning(
             "partition %d: cursor %r is taken for the end, because nothing is behind it, nor "
             "behind %r, where the feed was when the query began",
@@ -216,7 +214,7 @@ def await_target(
 
 
 def _is_settled(patience: Patience) -> bool:
-    return patience.lasted >= min(_SETTLED, patience.timeout / 2)
+    return patience.lasted >= min(_SETTLED, patience.timeout / 4)
 
 
 def not_at_target(request: PageRequest, ending: Ending) -> UnavailableError:
