@@ -27,7 +27,7 @@ from zeh_spark.transport import (
 
 _MISSING_PARAMETER = {400, 422}
 _ABOUT_THE_CURSOR = {400, 409, 410}
-_MAX_HINT = 640_000
+MAX_HINT = 640_000
 _MAX_HINT_FACTOR = 64
 """How far the page size hint is raised for a publisher whose pages end before their checkpoint."""
 
@@ -172,12 +172,14 @@ class Page:
                 request = replace(request, wait=0)
             except _NoProgressError:
                 hint = request.page_size_hint * 2
-                if hint <= max(_MAX_HINT, self.request.page_size_hint * _MAX_HINT_FACTOR):
+                if hint <= max(MAX_HINT, self.request.page_size_hint * _MAX_HINT_FACTOR):
                     # the checkpoint may lie beyond the page
                     request = replace(request, page_size_hint=hint, wait=0)
                 else:  # at the head of the feed it comes with the next events
                     patience.wait(TransientError(self._unclosed(request)))
             except PublisherError as exc:
+                if exc.status is None:
+                    raise _masked(exc) from None
                 if exc.status not in _ABOUT_THE_CURSOR:
                     raise
                 raise _located(exc, request.partition, self.cursor) from exc
@@ -280,7 +282,10 @@ def _closed(scanner: wire.PageScanner) -> list[wire.Interval]:
     try:
         return scanner.close()
     except PublisherError as exc:
-        final = PublisherError(
-            masked(str(exc)), partition=exc.partition, body=masked(exc.body or "")
-        )
-        raise TransientError(final) from None
+        raise TransientError(_masked(exc)) from None
+
+
+def _masked(exc: PublisherError) -> PublisherError:
+    """What the publisher's own words are in."""
+    body = None if exc.body is None else masked(exc.body)
+    return type(exc)(masked(str(exc)), partition=exc.partition, cursor=exc.cursor, body=body)

@@ -154,7 +154,7 @@ def load(
         raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
     if files.count("-") > 1:
         raise click.UsageError("Standard input can be loaded once.")
-    if len(delimiter) != 1:
+    if len(delimiter) != 1 or delimiter in '"\r\n':
         raise click.UsageError(f"--delimiter is one character, not {delimiter!r}.")
     stdin, form = sys.stdin.buffer, CsvFormat(delimiter, nulls, texts)
     sources = [Source(name, stdin, key, envelope, form) for name in files]

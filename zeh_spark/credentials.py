@@ -6,6 +6,7 @@ Runs in the driver and in tasks.
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 
 from zeh_spark.errors import OptionError
@@ -44,19 +45,24 @@ for _name in ("urllib3.connection", "urllib3.connectionpool"):
 
 def check_tls_files(options: ClientOptions) -> None:
     """Raises OptionError for what requests would take for a publisher that does not answer."""
+    ca, cert, key = options.ca_file, options.client_cert_file, options.client_key_file
+    for name, path in (("caFile", ca), ("clientCertFile", cert), ("clientKeyFile", key)):
+        if path and not os.access(path, os.R_OK):
+            raise OptionError(f"option {name!r}: cannot read {path!r}", option=name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    cert, key = options.client_cert_file, options.client_key_file
-    name, path = "caFile", options.ca_file
+    name, files = "caFile", repr(ca)
     try:
-        if options.ca_file:
-            context.load_verify_locations(options.ca_file)
-        name, path = ("clientKeyFile", key) if key else ("clientCertFile", cert)
+        if ca and os.path.isdir(ca):
+            context.load_verify_locations(capath=ca)
+        elif ca:
+            context.load_verify_locations(ca)
+        name, files = "clientCertFile", f"{cert!r} and its key {key!r}" if key else repr(cert)
         if cert:
             context.load_cert_chain(cert, key, password=lambda: b"")
     except OSError as exc:  # ssl.SSLError is one
         raise OptionError(
-            f"option {name!r}: cannot use the file {path!r} ({exc.strerror or exc}); it has to be "
-            f"PEM, a key not encrypted and that of its certificate",
+            f"option {name!r}: cannot use {files} ({exc.strerror or exc}); it has to be PEM, a key "
+            f"not encrypted and that of its certificate",
             option=name,
         ) from exc
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import msgspec
 import requests
@@ -113,8 +113,7 @@ class Transport:
         self._stopped = threading.Event()
         check_tls_files(options)
         self._token = read_token(options.token_file) if options.token_file else options.token
-        secret_headers = (options.http_headers[name] for name in options.secret_headers)
-        masked.add(self._token, options.url.parts.query, *secret_headers)
+        masked.add(self._token, *_secrets(options))
 
     def patience(self) -> Patience:
         return Patience(self._options.retry_timeout, sleep=self._stopped.wait)
@@ -257,6 +256,15 @@ def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
                 yield data
     if started and not unpack.eof:
         raise TransientError(UnavailableError(f"{url}: the answer's gzip ended early"))
+
+
+def _secrets(options: ClientOptions) -> Iterator[str]:
+    """Header values, with and without their scheme; the URL's query, and what it says."""
+    for name in options.secret_headers:
+        value = options.http_headers[name]
+        yield from (value, value.rpartition(" ")[2])
+    query = options.url.parts.query
+    yield from (query, *(value for _, value in parse_qsl(query)))
 
 
 def _with_query(url: str, query: str) -> str:

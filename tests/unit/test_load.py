@@ -293,6 +293,7 @@ BAD = [
         {},
         "line 1: there is one column, 'a;b'; is it --delimiter ';'",
     ),
+    ("a.csv", b"a\r1\r2\r", {}, "a.csv: line 1: a carriage return stands alone"),
     ("a.csv", b"a,\n1,2\n", {}, "a.csv: line 1: a column has no name"),
     ("a.csv", b"a\n1\n", {"csv": CsvFormat(texts=("b",))}, "no column 'b' for --text"),
     ("a.csv", b"a\n1\n", {"envelope": True}, "not a csv file"),

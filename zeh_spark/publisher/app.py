@@ -163,6 +163,7 @@ class PatientResponse(StreamingResponse):
             await super().stream_response(send_in_time)
         except TimeoutError:
             log.warning("a client took nothing for %g s and is dropped", SEND_SECONDS)
+            raise
 
 
 def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:

@@ -57,6 +57,8 @@ def rows(stream: BinaryIO, key: str | None, form: CsvFormat) -> Iterator[Row]:
             of_key = fields[at] if key and fields[at] not in nulls else None
             yield number, msgspec.json.encode(row), of_key
     except (csv.Error, ValueError) as exc:
+        if "new-line character" in str(exc):
+            exc = ValueError("a carriage return stands alone; end lines with newlines")
         unread = reader.line_num == 0 or isinstance(exc, UnicodeDecodeError)
         raise ValueError(f"line {reader.line_num + unread}: {exc}") from None
 

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from zeh_spark import wire
-from zeh_spark.client import FeedClient, Page, PageRequest
+from zeh_spark.client import MAX_HINT, FeedClient, Page, PageRequest
 from zeh_spark.errors import PublisherError, UnavailableError, ZeroEventHubError
 from zeh_spark.transport import Patience, TransientError
 
@@ -289,14 +289,18 @@ def _leads_on(client: FeedClient, page: Page, ending: Ending) -> bool:
 
 def _leads_to(client: FeedClient, request: PageRequest, cursor: str) -> tuple[bool, str]:
     """Whether a page comes to this cursor, and where it ends; the same where it is refused."""
-    page = client.page(request, any_end=True)
-    try:
-        there = any([interval.cursor == cursor for interval in page])
-    except PublisherError as exc:
-        if exc.status not in {_GONE, *_REFUSED}:
-            raise
-        there = False
-    return there, page.cursor
+    while True:
+        page = client.page(request, any_end=True)
+        try:
+            there = any([interval.cursor == cursor for interval in page])
+        except PublisherError as exc:
+            if exc.status not in {_GONE, *_REFUSED}:
+                raise
+            there = False
+        stuck = page.events and page.cursor == request.cursor
+        if not stuck or request.page_size_hint > MAX_HINT:
+            return there, page.cursor
+        request = replace(request, page_size_hint=4 * request.page_size_hint)
 
 
 def _where(client: FeedClient, request: PageRequest, target: str | None) -> Place | None:

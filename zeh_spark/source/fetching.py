@@ -102,7 +102,9 @@ class Fetcher:
             if self._finite:
                 self._wait_for(lambda: self._plenty or self._all(ended=True), None, 1.0)
             elif first:
-                self._wait_for(lambda: self._full or self._all(answered=True), None, 10.0)
+                self._wait_for(
+                    lambda: self._full or self._stopped or self._all(answered=True), None, 10.0
+                )
             else:
                 self._wait_for(lambda: self._ready_events > 0, 0.05, 0.0)
 
@@ -161,6 +163,12 @@ class Fetcher:
             self._ready_bytes >= options.max_bytes_per_trigger
             or self._ready_events >= (options.max_events_per_trigger or self._ready_events + 1)
         )
+
+    @property
+    def _stopped(self) -> bool:
+        """Nobody reads on before there is a batch."""
+        held = sum(track.held for track in self._tracks)
+        return self._ready_events > 0 and not self._has_room(held)
 
     @property
     def _plenty(self) -> bool:
@@ -278,12 +286,14 @@ class Fetcher:
                 self._changed.wait()
 
     def _may_read(self, track: Track) -> bool:
-        held = self._ready_bytes + sum(each.held for each in self._tracks)
-        if not self._full and held < self._options.max_bytes_per_trigger:
+        if not self._full and self._has_room(sum(each.held for each in self._tracks)):
             return True
         if self._ready_events:
             return False
         return track is max(self._tracks, key=lambda each: each.held)
+
+    def _has_room(self, held: int) -> bool:
+        return self._ready_bytes + held < self._options.max_bytes_per_trigger
 
     def _finish(self, track: Track, page: Page, pause: float) -> None:
         with self._changed:
