@@ -42,6 +42,18 @@ def test_a_cursors_that_move_for_ever_end_it(feed, start):
     assert 100 <= len(scripted.server.requests) <= 120
 
 
+def test_a_a_target_beyond_the_last_event_ends_it_after_a_while(feed, start, caplog):
+    """(a) Some publishers' `_last` is the last position of all partitions; the next run goes on."""
+    scripted = feed(Log(9))
+    scripted.before = lambda partition, cursor, query: (
+        ok(Log().checkpoint(50)) if cursor == "_last" else None
+    )
+    run = start(scripted, finite=True, retryTimeout="1s")
+
+    assert list(range(9)) == run.to_the_end()
+    assert "cursor 'c9' is taken for the end" in caplog.text
+
+
 def test_b_the_target_ends_it(feed, start):
     """(b) What was last when the run began, on a feed that goes on growing."""
     scripted = feed(Log(100, page=10))

@@ -22,7 +22,7 @@ def page(events=0, *, moved=False, tail=b""):
 
 def read(target, *seen, line=None, start="c1", most=3):
     """The ending of a partition after it saw these intervals and page ends."""
-    ending = Ending(target, most, line)
+    ending = Ending(target, most, line=line)
     ending.page_begins(start)
     for each in seen:
         if isinstance(each, Interval):

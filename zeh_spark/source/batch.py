@@ -87,6 +87,8 @@ class BatchReader(DataSourceReader):
         first = replace(request, cursor=start)
         if isinstance(options.ending_cursors, dict):
             return FeedPartition(first, options.ending_cursors[partition], exact=True)
+        if options.ending_cursors == "quiet":
+            return FeedPartition(first, None, exact=False)
         return FeedPartition(first, ask_target(client, request), exact=False)
 
     @at_spark_border

@@ -6,11 +6,11 @@ answer is its target T [the reference server's `_last` serves one event before i
 has ended at the first of
 
 (a) an answer without news, asked without `wait`: no events and the same cursor C or none, if the
-    way from T leads to C [it may be a hiccup, or a replica that lags]. Else it has to stay so for
-    some seconds, with nothing behind T either [some publishers' `_last` is beyond the partition's
-    last event]; without a T, or at `_first`, for three answers. Or many answers without events,
-    though the cursor moves [a publisher may skip over what it filters, and some move their cursor
-    for ever]: for a stream, whose next run goes on there; in a batch that is an error;
+    way from T leads to C [it may be a hiccup, or a replica that lags]; without a T, or at `_first`,
+    three such answers. A stream, whose next run goes on there, also ends if it stays so for some
+    seconds, with nothing behind T either [some publishers' `_last` lies beyond the partition's last
+    event], or after many answers without events, though the cursor moves [a publisher may skip over
+    what it filters, and some move their cursor for ever]; in a batch both are errors;
 (b) the checkpoint T; a start at T has ended, and one to which the way from T leads;
 (c) the end of the page in which T was passed without being sent [a feed that grows may set its
     checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
@@ -64,21 +64,22 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Ending:
-    """The end of one partition.
+    """The end of one partition. `settles`: silence for some seconds is enough.
 
     `line` is the first event behind the target, once there is one. `candidates` are places where an
     equal one came and that were not asked about yet; `place` is the target's, if that was passed.
     `quiet_answers`: so many in a row had nothing new. `met`: the target came, or lies where this
-    read is; `settled`: for some seconds there was nothing behind either. `undecided`: ended only
-    because the cursor moved too often without events.
+    read is. `undecided`: ended only because the cursor moved too often without events. `doubtful`:
+    the target may have been passed, without proof.
     """
 
     target: str | None
     most_without_events: int = 100
+    settles: bool = False
     line: bytes | None = None
     ended: bool = False
     met: bool = False
-    settled: bool = False
+    doubtful: bool = False
     undecided: bool = False
     candidates: list[Place] = field(default_factory=list)
     place: Place | None = None
@@ -180,6 +181,14 @@ def end_page(client: FeedClient, page: Page, ending: Ending) -> None:
     elif asked_about:
         behind = replace(page.request, cursor=ending.target)
         ending.ended = _leads_to(client, behind, page.cursor)[0]
+        if not ending.ended and not ending.doubtful:
+            ending.doubtful = True
+            log.warning(
+                "partition %d: this read may have passed %r, where the feed was when it began, but "
+                "the publisher gives no proof; it goes on until the feed is quiet",
+                page.request.partition,
+                ending.target,
+            )
 
 
 def await_target(
@@ -199,7 +208,7 @@ def await_target(
         pass
     elif ending.target is None:
         time.sleep(_PAUSE)
-    elif _is_settled(patience) and _is_empty_behind(client, page, ending.target):
+    elif ending.settles and _is_settled(patience) and _is_empty_behind(client, page, ending.target):
         log.warning(
             "partition %d: cursor %r is taken for the end, because nothing is behind it, nor "
             "behind %r, where the feed was when the query began",
@@ -207,7 +216,7 @@ def await_target(
             page.cursor,
             ending.target,
         )
-        ending.ended = ending.settled = True
+        ending.ended = True
     else:
         request = replace(page.request, cursor=page.cursor)
         patience.wait(TransientError(short(request, ending)))
@@ -222,7 +231,8 @@ def not_at_target(request: PageRequest, ending: Ending) -> UnavailableError:
     return UnavailableError(
         f"partition {request.partition}: the publisher gives nothing behind cursor "
         f"{request.cursor!r}, though the feed was at {ending.target!r} when the query began (does "
-        f"a replica of it lag?); 'retryTimeout' says how long to wait",
+        f"a replica of it lag?); 'retryTimeout' says how long to wait. If this publisher's '_last' "
+        f"always lies beyond its last event, read with endingCursors=quiet",
         partition=request.partition,
         cursor=request.cursor,
     )

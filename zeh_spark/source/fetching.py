@@ -217,7 +217,9 @@ class Fetcher:
         began = time.monotonic()
         try:
             if self._finite:
-                track.ending = track.ending or Ending(ask_target(self._client, request))
+                track.ending = track.ending or Ending(
+                    ask_target(self._client, request), settles=True
+                )
                 request = begin_page(self._client, request, track.ending)
             page = self._client.page(request, hold=lambda size: self._hold(track, size))
             if not track.ended:

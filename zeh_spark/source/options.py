@@ -21,16 +21,25 @@ from zeh_spark.options import (
     parse_text,
 )
 
-Cursors = Literal["first", "last"] | dict[int, str]
+Cursors = Literal["first", "last", "quiet"] | dict[int, str]
 
 
-def parse_cursors(text: str) -> Cursors:
+def parse_start(text: str) -> Cursors:
     """`first`, `last`, or JSON with a cursor for every partition: {"0": "…", "1": "_first"}."""
-    if text.lower() in {"first", "last"}:
-        return "first" if text.lower() == "first" else "last"
+    return _parse_cursors(text, "first", "last")
+
+
+def parse_end(text: str) -> Cursors:
+    """`last`, `quiet`, or JSON with a cursor for every partition."""
+    return _parse_cursors(text, "last", "quiet")
+
+
+def _parse_cursors(text: str, *words: Literal["first", "last", "quiet"]) -> Cursors:
+    if word := next((word for word in words if text.lower() == word), None):
+        return word
     complaint = (
-        "must be first, last, or JSON with a cursor for every partition, "
-        'like {"0": "1024", "1": "_first"}'
+        f"must be {', '.join(words)}, or JSON with a cursor for every partition, "
+        'like {"0": "17.0a1b2c3d", "1": "_first"}'
     )
     try:
         given = json.loads(text)
@@ -93,14 +102,14 @@ class SourceOptions(ClientOptions):
         "number of partitions, the spec's `n`; learned where the publisher tells it",
     )
     starting_cursors: Cursors = option(
-        parse_cursors,
+        parse_start,
         "first",
         "where a new query starts: `first`, `last`, or JSON with a cursor for every partition",
     )
     ending_cursors: Cursors = option(
-        parse_cursors,
+        parse_end,
         "last",
-        "where a batch query ends: `last`, or JSON with a cursor for every partition",
+        "where a batch query ends: `last`, `quiet`, or JSON with a cursor for every partition",
         query="batch",
     )
     headers: tuple[str, ...] = option(
@@ -198,11 +207,6 @@ class SourceOptions(ClientOptions):
                 f"option 'readTimeout' ({self.read_timeout:g} s) must be more than 'wait' "
                 f"({self.wait:g} s): a publisher may stay silent that long",
                 option="readTimeout",
-            )
-        if self.ending_cursors == "first":
-            raise OptionError(
-                "option 'endingCursors' must be last or JSON with cursors; got 'first'",
-                option="endingCursors",
             )
         ends = self.ending_cursors
         if isinstance(ends, dict) and wire.LAST in ends.values():

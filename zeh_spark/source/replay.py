@@ -24,7 +24,6 @@ from zeh_spark.source.ending import (
     begin_page,
     end_page,
     find_target,
-    not_at_target,
 )
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
@@ -159,18 +158,18 @@ def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
                 break
         else:
             end_page(client, page, ending)
-            await_target(client, page, ending, patience, not_at_target)
+            await_target(client, page, ending, patience, lambda asked, _: _unclear(asked, end))
         asked = replace(request, cursor=page.cursor)
-    if not ending.met and not ending.settled:
+    if not ending.met:
         raise _unclear(request, end)
     return b"".join(found)
 
 
 def _unclear(request: PageRequest, end: Position) -> ReplayError:
     return ReplayError(
-        f"partition {request.partition}: the feed no longer gives the checkpoint {end.cursor!r}, "
-        f"so it cannot be told which events belong to the batch that ended there. Start with a new "
-        f"checkpointLocation: from the start cursors if the sink has not committed the batch "
+        f"partition {request.partition}: the feed does not give the checkpoint {end.cursor!r} any "
+        f"more, so it cannot be told which events belong to the batch that ended there. Start with "
+        f"a new checkpointLocation: from the start cursors if the sink has not committed the batch "
         f"(what lies behind comes with it), else from the end cursors",
         partition=request.partition,
         cursor=end.cursor,
