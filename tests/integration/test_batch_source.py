@@ -159,6 +159,42 @@ def test_equal_events_do_not_end_a_batch_read_early(read, every):
     assert 33 <= len(numbers) <= 40
 
 
+def test_a_target_that_was_passed_before_there_was_anything_behind_it(read):
+    """A feed may begin to grow while the page is read that holds its end, and never be quiet."""
+    feed = Feed(range(20), every=1000)
+    asked = []
+
+    def respond(request):
+        asked.append(cursor_of(request)[1])
+        if asked[-1] not in {wire.LAST, "20"} or len(asked) > 2:
+            feed.partitions[0] += range(len(feed.partitions[0]), len(feed.partitions[0]) + 2)
+        return feed(request)
+
+    (numbers,) = read(respond, 1, pageSizeHint="1000")
+
+    assert list(range(len(numbers))) == numbers
+    assert 20 <= len(numbers) <= 30
+    assert "20" == asked[1]
+
+
+@pytest.mark.parametrize("quiet_every", [2, 5])
+def test_a_feed_without_a_target_ends_at_a_quiet_moment(read, quiet_every):
+    """A publisher that never sends a checkpoint without an event, under a writer."""
+    feed = Feed(range(20))
+    asked = iter(range(1000))
+
+    def respond(request):
+        if cursor_of(request)[1] == wire.LAST:
+            return ok()
+        if next(asked) % quiet_every > 1:
+            feed.partitions[0] += [len(feed.partitions[0])]
+        return feed(request)
+
+    (numbers,) = read(respond, 1, pageSizeHint="1000")
+
+    assert 20 <= len(numbers) <= 40
+
+
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.integers(0, 60),

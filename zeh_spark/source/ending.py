@@ -6,18 +6,20 @@ answer is its target T [the reference server's `_last` serves one event before i
 has ended at the first of
 
 (a) an answer without news, asked without `wait`: no events and the same cursor C or none, if the
-    way from T leads to C [it may be a hiccup, or a replica that lags]; without a T, or at `_first`,
-    three such answers. A stream, whose next run goes on there, also ends if it stays so for some
-    seconds, with nothing behind T either [some publishers' `_last` lies beyond the partition's last
-    event], or after many answers without events, though the cursor moves [a publisher may skip over
-    what it filters, and some move their cursor for ever]; in a batch both are errors;
+    way from T leads to C [it may be a hiccup, or a replica that lags]; without a T one such answer
+    in a stream, two in a batch; at `_first` three. A stream, whose next run goes on there, also
+    ends if it stays so for some seconds, with nothing behind T either [some publishers' `_last`
+    lies beyond the partition's last event], or after many answers without events, though the cursor
+    moves [a publisher may skip over what it filters, and some move their cursor for ever]; in a
+    batch both are errors;
 (b) the checkpoint T; a start at T has ended, and one to which the way from T leads;
 (c) the end of the page in which T was passed without being sent [a feed that grows may set its
     checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
     have been passed is told by an event with the same bytes as the first one behind T [bytes alone
     prove nothing: heartbeats are all alike]. That it was is told by the publisher: asked again for
     exactly the events before that one, it ends with T; or the way from T leads to the page's end.
-    Where these events were not handed out yet, they are asked for so, and (b) follows;
+    Where these events were not handed out yet, they are asked for so, and (b) follows. Pages that
+    were read while nothing was behind T are looked through again once there is something;
 (d) T is gone for some seconds (410), while what is read is not.
 
 How long a page is says nothing.
@@ -30,6 +32,7 @@ is not proven is looked for further on [for ever, on a feed that never goes quie
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -42,10 +45,9 @@ from zeh_spark.transport import Patience, TransientError
 
 log = logging.getLogger(__name__)
 
-_QUIET_ANSWERS = 3
+_QUIET_AT_FIRST = 3
 _SETTLED = 5.0
 """Seconds for which what is no proof has to stay as it is."""
-_PAUSE = 0.5
 _LINE_EVERY = 8
 _MOST_PAGES = 1000
 _MOST_CANDIDATES = 8
@@ -69,8 +71,9 @@ class Ending:
     `line` is the first event behind the target, once there is one. `candidates` are places where an
     equal one came and that were not asked about yet; `place` is the target's, if that was passed.
     `quiet_answers`: so many in a row had nothing new. `met`: the target came, or lies where this
-    read is. `undecided`: ended only because the cursor moved too often without events. `doubtful`:
-    the target may have been passed, without proof.
+    read is. `quiet_behind`: where this read was when nothing was behind the target, `events_since`
+    so many ago. `undecided`: ended only because the cursor moved too often without events.
+    `doubtful`: the target may have been passed, without proof.
     """
 
     target: str | None
@@ -86,6 +89,8 @@ class Ending:
     quiet_answers: int = 0
     way: str | None = None
     gone_since: float | None = None
+    quiet_behind: str | None = None
+    events_since: int = 0
     pages: int = 0
     _cursor: str = ""
     _skipping_answers: int = 0
@@ -109,6 +114,7 @@ class Ending:
         self.ended |= self.met
         self._look_for_line(interval.lines)
         self._cursor = interval.cursor
+        self.events_since += interval.events
 
     def page_ended(self, page: Page) -> None:
         """A page was read to its end. Case (a), as far as no target proves it."""
@@ -119,8 +125,13 @@ class Ending:
         if page.events or moved:
             self._skipping_answers = 0 if page.events else self._skipping_answers + 1
         self.undecided = self._skipping_answers >= self.most_without_events
-        nowhere = self.target is None or page.cursor == wire.FIRST
-        self.ended |= self.undecided or (nowhere and self.quiet_answers >= _QUIET_ANSWERS)
+        self.ended |= self.undecided or self.quiet_answers >= self._enough(page)
+
+    def _enough(self, page: Page) -> float:
+        """So many answers without news prove the end by themselves."""
+        if self.target is None:
+            return 1 if self.settles and page.complete else 2
+        return _QUIET_AT_FIRST if page.cursor == wire.FIRST else math.inf
 
     def passed(self, place: Place) -> None:
         """The target is at this place. At the checkpoint itself, if no events lie between."""
@@ -207,7 +218,7 @@ def await_target(
     elif ending.ended:
         pass
     elif ending.target is None:
-        time.sleep(_PAUSE)
+        pass  # the next answer tells; a pause would bring more events
     elif ending.settles and _is_settled(patience) and _is_empty_behind(client, page, ending.target):
         log.warning(
             "partition %d: cursor %r is taken for the end, because nothing is behind it, nor "
@@ -258,12 +269,42 @@ def _look_behind(client: FeedClient, request: PageRequest, ending: Ending) -> No
             ending.ended = _leads_to(client, behind, request.cursor)[0]
         ending.line = _first_line(client, replace(behind, page_size_hint=1))
         ending.gone_since = None
+        if ending.line is None:
+            ending.quiet_behind, ending.events_since = request.cursor, 0
+        elif ending.quiet_behind is not None:
+            ending.ended |= _was_passed(client, request, ending, ending.line)
     except PublisherError as exc:
         if exc.status == _GONE:
             ending.gone_since = ending.gone_since or time.monotonic()
             ending.ended |= time.monotonic() - ending.gone_since >= _SETTLED
         elif exc.status not in _REFUSED:
             raise
+
+
+def _was_passed(client: FeedClient, request: PageRequest, ending: Ending, line: bytes) -> bool:
+    """Whether the target lies in what was read while nothing was behind it. Case (c), later."""
+    assert ending.quiet_behind is not None
+    asked = replace(request, cursor=ending.quiet_behind, wait=0)
+    events = candidates = 0
+    while events < ending.events_since:
+        page = client.page(asked, any_end=True)
+        before = asked.cursor
+        for interval in page:
+            for number in events_before(interval.lines, line, _MOST_CANDIDATES):
+                if events + number > ending.events_since or candidates >= _MOST_CANDIDATES:
+                    return False
+                place = replace(asked, cursor=before, page_size_hint=number)
+                if number and _where(client, place, ending.target):
+                    return True
+                candidates += bool(number)
+            events += interval.events
+            before = interval.cursor
+            if before == ending.target and events <= ending.events_since:
+                return True
+        if page.cursor == asked.cursor:
+            return False
+        asked = replace(asked, cursor=page.cursor)
+    return False
 
 
 def _first_line(client: FeedClient, request: PageRequest) -> bytes | None:

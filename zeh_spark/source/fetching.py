@@ -235,6 +235,7 @@ class Fetcher:
         if not skips or track.skipped >= _MOST_SKIPPED:
             track.answered = True
         at_once = page.events or waited or (skips and (self._finite or not track.answered))
+        at_once |= track.ending is not None and track.ending.target is None
         self._finish(track, page, 0.0 if at_once else self._options.poll_interval)
 
     def _request(self, track: Track, wait: int) -> PageRequest:
