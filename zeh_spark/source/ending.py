@@ -49,6 +49,7 @@ _QUIET_AT_FIRST = 3
 _SETTLED = 5.0
 """Seconds for which what is no proof has to stay as it is."""
 _LINE_EVERY = 8
+_LONG_WITHOUT_TARGET = 100
 _MOST_PAGES = 1000
 _MOST_CANDIDATES = 8
 """Equal events of a page that are asked about."""
@@ -213,6 +214,12 @@ def await_target(
 
     Raises what `short` makes after `retryTimeout`.
     """
+    if ending.target is None and ending.pages == _LONG_WITHOUT_TARGET:
+        log.warning(
+            "partition %d: the publisher answers '_last' without a checkpoint, so this read goes "
+            "on until the feed is quiet for a moment",
+            page.request.partition,
+        )
     if not ending.quiet_answers:
         patience.progress()
     elif ending.ended:
