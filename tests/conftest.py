@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.fix_reference",
     "tests.fix_spark",
     "tests.fix_stream",
+    "tests.fix_batch",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` looks 20 times as long.

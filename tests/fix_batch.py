@@ -1,0 +1,69 @@
+"""Runs of the batch reader as Spark calls it, without Spark, and a feed of numbers to read."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tests.fix_raw_server import ok
+from zeh_spark import wire
+from zeh_spark.decode import Decoder
+from zeh_spark.options import parse
+from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
+
+
+class Feed:
+    """Numbers in partitions, a checkpoint behind each `every` of them and at the page's end.
+
+    A cursor is the count of events before it. A page holds as many events as the hint says and
+    `surplus` more, or `most`, which then may be `open`: without a checkpoint at its end.
+    """
+
+    def __init__(self, *partitions, every=1, most=10_000, surplus=0, open=False):
+        self.partitions = [list(each) for each in partitions]
+        self.every = every
+        self.most = most
+        self.surplus = surplus
+        self.open = open
+
+    def __call__(self, request):
+        partition, cursor = cursor_of(request)
+        events = self.partitions[partition]
+        if cursor == wire.LAST:
+            return ok(wire.checkpoint_line(partition, str(len(events))))
+        begin = 0 if cursor == wire.FIRST else int(cursor)
+        lines = b""
+        size = min(int(request.query["pagesizehint"]) + self.surplus, self.most)
+        page = events[begin : begin + size]
+        closed = not self.open or size < self.most or begin + size >= len(events)
+        for place, number in enumerate(page, 1):
+            lines += wire.event_line(partition, {}, b"%d" % number) + b"\n"
+            if place % self.every == 0 or (place == len(page) and closed):
+                lines += wire.checkpoint_line(partition, str(begin + place))
+        return ok(lines)
+
+
+def cursor_of(request):
+    ((name, cursor),) = [each for each in request.query.items() if each[0].startswith("cursor")]
+    return int(name.removeprefix("cursor")), cursor
+
+
+@pytest.fixture
+def read(raw_server):
+    """`read(feed, …)`: the numbers of each partition that is not empty."""
+
+    def run(feed, partitions=None, **given):
+        raw_server.respond = feed
+        count = partitions or len(feed.partitions)
+        usual = {"url": raw_server.url, "partitionCount": str(count), "retryTimeout": "1s"}
+        options = parse(SourceOptions, {**usual, "pageSizeHint": "10", **given})
+        reader = BatchReader(options, Decoder(("data",), "_corrupt_record", False))
+        reader, tasks = pickle.loads(pickle.dumps((reader, list(reader.partitions()))))
+        return [
+            [int(data) for batch in reader.read(task) for data in batch["data"].to_pylist()]
+            for task in tasks
+        ]
+
+    return run

@@ -1,0 +1,242 @@
+"""The batch reader: when a read has reached its end, whatever the publisher."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.fix_batch import Feed, cursor_of
+from tests.fix_raw_server import Answer, head, ok, refused
+from zeh_spark import wire
+from zeh_spark.errors import (
+    PublisherError,
+    UnavailableError,
+)
+
+
+@pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])
+def test_a_batch_read_ends_on_a_feed_that_never_goes_quiet(read, every):
+    """More events with every answer do not keep a read going."""
+    feed = Feed(range(33))
+
+    def respond(request):
+        if cursor_of(request)[1] != wire.LAST:
+            feed.partitions[0] += range(len(feed.partitions[0]), len(feed.partitions[0]) + 10)
+            feed.every = every
+        return feed(request)
+
+    (numbers,) = read(respond, 1)
+
+    assert list(range(len(numbers))) == numbers
+    assert 33 <= len(numbers) <= 40
+
+
+@pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])
+def test_equal_events_do_not_end_a_batch_read_early(read, every):
+    """Heartbeats are all alike: an event that looks like the first new one is not the end."""
+    feed = Feed([7] * 33)
+
+    def respond(request):
+        if cursor_of(request)[1] != wire.LAST:
+            feed.partitions[0] += [7] * 10
+            feed.every = every
+        return feed(request)
+
+    (numbers,) = read(respond, 1)
+
+    assert 33 <= len(numbers) <= 40
+
+
+def test_a_target_that_was_passed_before_there_was_anything_behind_it(read):
+    """A feed may begin to grow while the page is read that holds its end, and never be quiet."""
+    feed = Feed(range(20), every=1000)
+    asked = []
+
+    def respond(request):
+        asked.append(cursor_of(request)[1])
+        if asked[-1] not in {wire.LAST, "20"} or len(asked) > 2:
+            feed.partitions[0] += range(len(feed.partitions[0]), len(feed.partitions[0]) + 2)
+        return feed(request)
+
+    (numbers,) = read(respond, 1, pageSizeHint="1000")
+
+    assert list(range(len(numbers))) == numbers
+    assert 20 <= len(numbers) <= 30
+    assert "20" == asked[1]
+
+
+@pytest.mark.parametrize("quiet_every", [2, 5])
+def test_a_feed_without_a_target_ends_at_a_quiet_moment(read, quiet_every):
+    """A publisher that never sends a checkpoint without an event, under a writer."""
+    feed = Feed(range(20))
+    asked = iter(range(1000))
+
+    def respond(request):
+        if cursor_of(request)[1] == wire.LAST:
+            return ok()
+        if next(asked) % quiet_every > 1:
+            feed.partitions[0] += [len(feed.partitions[0])]
+        return feed(request)
+
+    (numbers,) = read(respond, 1, pageSizeHint="1000")
+
+    assert 20 <= len(numbers) <= 40
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(0, 60),
+    st.lists(st.integers(0, 12), max_size=30),
+    st.booleans(),
+    st.integers(1, 9),
+    st.integers(1, 20),
+    st.integers(0, 3),
+    st.booleans(),
+)
+@example(7, [12] * 5, False, 5, 8, 0, True)  # what was passed still waits for its checkpoint
+def test_a_batch_read_holds_all_that_was_there(
+    read, there, growth, equal, every, most, surplus, open
+):
+    """Whatever a publisher's pages and checkpoints, how fast it grows and how much alike its events
+    are: a beginning of the feed, and no less than it held.
+    """
+    pages = {"every": every, "most": max(every, most), "surplus": surplus, "open": open}
+    feed = Feed([7] * there if equal else range(there), **pages)
+    (events,) = feed.partitions
+    more = iter(growth)
+
+    def respond(request):
+        if cursor_of(request)[1] != wire.LAST:
+            events.extend(7 if equal else len(events) + i for i in range(next(more, 0)))
+        return feed(request)
+
+    (numbers,) = read(respond, 1)
+
+    assert events[: len(numbers)] == numbers
+    assert len(numbers) >= there
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ok(),
+        ok(b"{}"),
+        ok(b'{"error":"backend timeout"}'),
+        Answer((head(status=202, content_length=0),)),
+        Answer((head(status=204),)),
+        Answer((head(content_length="?"),), "close"),
+        Answer((head(transfer_encoding="xchunked"),), "close"),
+    ],
+    ids=["empty", "{}", "error", "202", "204", "broken length", "broken encoding"],
+)
+def test_one_odd_answer_does_not_end_a_batch_read_early(read, answer):
+    """A hiccup on the way is not the end of the feed: all of it, or an error."""
+    feed = Feed(range(35), every=4)
+    hiccups = iter([answer])
+
+    def respond(request):
+        odd = next(hiccups, None) if cursor_of(request)[1] == "20" else None
+        return odd or feed(request)
+
+    try:
+        assert [list(range(35))] == read(respond, 1)
+    except PublisherError as exc:
+        assert exc.status == 202
+
+
+def test_an_ending_cursor_that_never_comes_is_named(read):
+    """Less than what was asked for would look like all of it."""
+    with pytest.raises(PublisherError, match="'99' of 'endingCursors' did not come"):
+        read(Feed(range(9)), endingCursors=json.dumps({"0": "99"}))
+
+
+@pytest.mark.parametrize("most", [15, 100], ids=["it still waits for one", "within an interval"])
+def test_an_ending_cursor_that_does_not_come_by_itself_is_asked_for(read, most):
+    """Exactly up to mine, where the publisher sets its checkpoints elsewhere."""
+    feed = Feed(range(35), every=most // 10 * 10, most=most, open=True)
+    ends = {"endingCursors": json.dumps({"0": "13"}), "pageSizeHint": "30"}
+
+    assert [list(range(13))] == read(feed, **ends)
+
+
+def test_an_ending_cursor_within_an_interval_is_an_error(read):
+    """Never more than was asked for, where the publisher gives no page that ends there."""
+    ends = {"endingCursors": json.dumps({"0": "13"}), "pageSizeHint": "30"}
+
+    with pytest.raises(PublisherError, match="'13' of 'endingCursors' did not come"):
+        read(Feed(range(35), every=100, surplus=3), **ends)
+
+
+def test_a_target_beyond_the_partitions_last_event(read):
+    """Some publishers' `_last` is the last position of all partitions: an error that names the way
+    on, because answers that lag look the same.
+    """
+    feed = Feed(range(9))
+
+    def respond(request):
+        last = cursor_of(request)[1] == wire.LAST
+        return ok(wire.checkpoint_line(0, "50")) if last else feed(request)
+
+    with pytest.raises(UnavailableError, match=r"at '50' when .* endingCursors=quiet"):
+        read(respond, 1)
+    assert [list(range(9))] == read(respond, 1, endingCursors="quiet")
+
+
+def test_answers_that_lag_behind_are_waited_for(read):
+    """`_last` comes from a primary, pages from its replica."""
+    whole, lagging = Feed(range(33)), Feed(range(20))
+    quiet = iter(range(2))
+
+    def respond(request):
+        cursor = cursor_of(request)[1]
+        if cursor == "20" and next(quiet, None) is None:
+            lagging.partitions = whole.partitions
+        return (whole if cursor == wire.LAST else lagging)(request)
+
+    assert [list(range(33))] == read(respond, 1)
+
+
+def test_a_replica_that_does_not_know_the_target_is_an_error(read):
+    """It refuses what it does not have yet; that is no proof of an end."""
+    whole, lagging = Feed(range(33)), Feed(range(20))
+
+    def respond(request):
+        cursor = cursor_of(request)[1]
+        if cursor == "33":
+            return refused(409, "unknown cursor")
+        return (whole if cursor == wire.LAST else lagging)(request)
+
+    with pytest.raises(UnavailableError, match=r"nothing behind cursor '20'.*at '33'"):
+        read(respond, 1)
+
+
+def test_a_batch_read_ends_where_the_publisher_tells_no_target(read):
+    """A publisher that answers `_last` with nothing is read until it has no more."""
+    feed = Feed(range(12))
+
+    def respond(request):
+        return ok() if cursor_of(request)[1] == wire.LAST else feed(request)
+
+    assert [list(range(12))] == read(respond, 1)
+
+
+def test_a_batch_read_goes_on_behind_pages_without_events(read):
+    """A publisher may skip far over what it filters; what comes behind is read."""
+
+    def respond(request):
+        at = cursor_of(request)[1]
+        number = 9 if at == wire.LAST else 0 if at == wire.FIRST else int(at)
+        event = b'{"data":7}\n' if number == 5 else b""
+        return ok(event + b'{"cursor":"%d"}\n' % min(number + 1, 9))
+
+    assert [[7]] == read(respond, 1)
+
+
+def test_a_cursor_that_moves_for_ever_without_events_is_an_error(read):
+    """Less than what was there would look like all of it."""
+    with pytest.raises(PublisherError, match=r"moved the cursor without an event.*availableNow"):
+        read(lambda request: ok(wire.checkpoint_line(0, str(time.monotonic_ns()))), 1)
