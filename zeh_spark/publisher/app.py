@@ -14,7 +14,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -52,12 +52,15 @@ _PIECE = 256 * 1024
 T = TypeVar("T")
 
 
-def create_app(feeds: Store | Mapping[str, Feed]) -> Starlette:
+def create_app(
+    feeds: Store | Mapping[str, Feed], *, send_timeout: float = SEND_SECONDS
+) -> Starlette:
     """An app that serves each feed at /<its name>: those of a store, or feeds of any kind by name.
 
+    A client that takes nothing for `send_timeout` seconds is dropped.
     `app.state.stop()` ends all long polls; call it when the server is about to stop.
     """
-    publisher = Publisher(feeds)
+    publisher = Publisher(feeds, send_timeout)
     app = Starlette(
         routes=[Route("/{feed:path}", publisher.read, methods=["GET"])],
         exception_handlers={
@@ -75,8 +78,9 @@ def create_app(feeds: Store | Mapping[str, Feed]) -> Starlette:
 class Publisher:
     """The shell around feeds: threads, waiting, streaming."""
 
-    def __init__(self, feeds: Store | Mapping[str, Feed]) -> None:
+    def __init__(self, feeds: Store | Mapping[str, Feed], send_timeout: float) -> None:
         self._feeds = feeds
+        self._send_timeout = send_timeout
         self._limiter = anyio.CapacityLimiter(WORKERS)
         self._writers = anyio.CapacityLimiter(WRITERS)
         self._pulses: dict[str, Pulse] = {}
@@ -103,6 +107,7 @@ class Publisher:
             headers["Content-Encoding"] = "gzip"
             pieces = gzipped(pieces)
         return PatientResponse(
+            self._send_timeout,
             self._stream(name, pieces if keep else iter(())),
             headers=headers,
             media_type=f"{wire.CONTENT_TYPE}; charset=utf-8",
@@ -154,15 +159,19 @@ class Publisher:
 class PatientResponse(StreamingResponse):
     """A streamed answer that does not wait for ever for a client that takes nothing."""
 
+    def __init__(self, send_timeout: float, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._send_timeout = send_timeout
+
     async def stream_response(self, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
-            with anyio.fail_after(SEND_SECONDS):
+            with anyio.fail_after(self._send_timeout):
                 await send(message)
 
         try:
             await super().stream_response(send_in_time)
         except TimeoutError:
-            log.warning("a client took nothing for %g s and is dropped", SEND_SECONDS)
+            log.warning("a client took nothing for %g s and is dropped", self._send_timeout)
             raise
 
 

@@ -1,0 +1,208 @@
+"""The publisher and those who wait, hang, go away or mount it; feeds of any kind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from urllib.parse import quote
+
+import pytest
+import requests
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from tests.fix_publisher import Publisher
+from zeh_spark import wire
+from zeh_spark.publisher import Block, MemoryStore, Problem, create_app
+from zeh_spark.testing import publish, running_publisher
+
+FIRST = "n=2&cursor0=_first"
+
+
+def test_wait_ends_with_the_first_event(publisher: Publisher) -> None:
+    """Long polling brings an event when it happens."""
+    cursor = publisher.get("n=2&cursor1=_last").cursors[1]
+    answers: list[object] = []
+    reader = threading.Thread(
+        target=lambda: answers.append(publisher.get(f"n=2&cursor1={cursor}&wait=20").data)
+    )
+    reader.start()
+    publisher.publish("elsewhere", partition=0)
+    publisher.publish("here", partition=1)
+    reader.join()
+    assert [["here"]] == answers
+
+
+def test_wait_from_last_misses_nothing(publisher: Publisher) -> None:
+    """What comes while I wait at the end is delivered, not skipped."""
+    publisher.publish("old", partition=0)
+    answers: list[object] = []
+    reader = threading.Thread(
+        target=lambda: answers.append(publisher.get("n=2&cursor0=_last&wait=20").data)
+    )
+    reader.start()
+    while reader.is_alive():
+        publisher.publish("new", partition=0)
+    assert [True] == [set(data) <= {"new"} and bool(data) for data in answers]  # type: ignore[call-overload]
+
+
+def test_wait_without_events_ends_with_a_checkpoint(publisher: Publisher) -> None:
+    """An idle feed keeps me where I am."""
+    begun = time.monotonic()
+    answer = publisher.get(f"{FIRST}&wait=0.2")
+    assert ([], [0], True) == (
+        answer.data,
+        list(answer.cursors),
+        0.2 <= time.monotonic() - begun < 5,
+    )
+
+
+WRITER = """
+import sys, time
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import publish
+store = open_store(sys.argv[1])
+for line in sys.stdin:
+    publish(store, "orders", [1], partition=0)
+    print(time.time_ns(), flush=True)
+"""
+
+
+def test_another_process_wakes_a_reader_within_20_ms(publisher: Publisher) -> None:
+    """A load from a terminal reaches waiting readers at once."""
+    command = [sys.executable, "-c", WRITER, publisher.store_url]
+    cursor, delays = publisher.get("n=2&cursor0=_last").cursors[0], []
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdin and writer.stdout
+        for _ in range(21):
+            timer = threading.Timer(
+                0.05, print, args=("go",), kwargs={"file": writer.stdin, "flush": True}
+            )
+            timer.start()
+            cursor = publisher.get(f"n=2&cursor0={cursor}&wait=20").cursors[0]
+            delays.append((time.time_ns() - int(writer.stdout.readline())) / 1e6)
+        writer.stdin.close()
+    assert statistics.median(delays) < 20
+
+
+def test_stopping_server_answers_those_who_wait(publisher: Publisher) -> None:
+    """A restart of the publisher does not hang on long polls."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    answers: list[int] = []
+    with running_publisher(store) as base:
+        other = socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])))
+        other.sendall(b"GET /orders?n=1&cursor0=_first&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
+        reader = threading.Thread(target=lambda: answers.append(len(other.recv(99))))
+        reader.start()
+        begun = time.monotonic()
+    reader.join(10)
+    other.close()
+    assert ([99], True) == (answers, time.monotonic() - begun < 5)
+
+
+class Broken:
+    """A feed that fails behind its first block."""
+
+    partitions = 1
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        if asked[0] == "gone":
+            raise Problem("cursor-gone", 410, "removed", partition=0)
+        yield Block(0, (wire.event_line(0, {}, b'"%s"' % (b"x" * 300_000)) + b"\n"), "1")
+        raise OSError("the disk is gone")
+
+    def version(self) -> object:
+        return 0
+
+
+def test_fault_behind_the_first_bytes_breaks_the_body(caplog: pytest.LogCaptureFixture) -> None:
+    """A page that could not be finished never looks finished; the log says why."""
+    with caplog.at_level(logging.ERROR), running_publisher({"broken": Broken()}) as base:
+        with pytest.raises(requests.exceptions.ChunkedEncodingError):
+            requests.get(f"{base}/broken?n=1&cursor0=x", timeout=30)
+    assert "the answer of feed 'broken' is aborted: the disk is gone" in caplog.messages
+
+
+def test_any_object_with_the_interface_is_a_feed() -> None:
+    """My service serves its own table, problems included."""
+    with running_publisher({"deep/name": Broken()}) as base:
+        answer = requests.get(f"{base}/deep/name?n=1&cursor0=gone", timeout=30)
+    assert (410, "urn:zeroeventhub:problem:cursor-gone") == (
+        answer.status_code,
+        answer.json()["type"],
+    )
+
+
+def test_app_can_be_mounted_below_a_prefix() -> None:
+    """A service offers its feeds beside its own routes."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    publish(store, "orders", [1])
+    app = Starlette(routes=[Mount("/feeds/v1", app=create_app(store))])
+    with running_publisher(store, app) as base:
+        lines = requests.get(f"{base}/feeds/v1/orders?n=1&cursor0=_first", timeout=30).text.split(
+            "\n"
+        )
+    assert 1 == json.loads(lines[0])["data"]
+
+
+def test_client_that_goes_away_ends_its_wait(publisher: Publisher) -> None:
+    """Readers that hang up leave nothing behind."""
+    for _ in range(20):
+        with socket.create_connection(
+            ("127.0.0.1", int(publisher.base.rpartition(":")[2]))
+        ) as reader:
+            query = quote("n=2&cursor0=_first&wait=60", safe="=&")
+            reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert 200 == publisher.get(FIRST).status
+
+
+def test_client_that_takes_nothing_is_dropped(
+    publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers that hang keep no memory of mine for ever, and never see a whole answer."""
+    for _ in range(20):
+        publisher.publish(*["x" * 50_000] * 20, partition=0)
+    app = create_app(publisher.store, send_timeout=0.2)
+    with (
+        running_publisher(publisher.store, app) as base,
+        socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2]))) as reader,
+    ):
+        query = "n=2&cursor0=_first&pagesizehint=1000"
+        reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        deadline = time.monotonic() + 30
+        while "a client took nothing" not in caplog.text:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.02)
+        got = b""
+        while piece := reader.recv(1 << 20):
+            got += piece
+    assert not got.endswith(b"\r\n0\r\n\r\n")
+
+
+def test_writers_that_wait_keep_no_reader_out(publisher: Publisher) -> None:
+    """Somebody holds the store's write lock; who keeps cursors waits, who only reads does not."""
+    publisher.publish("a", partition=0)
+    path = publisher.store_url.removeprefix("sqlite:///")
+    keep = f"{publisher.base}/orders?n=2&cursor0=_first&cursorset=job"
+    with ThreadPoolExecutor(12) as pool, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = [pool.submit(requests.get, keep, timeout=60) for _ in range(12)]
+        answers = [publisher.get(FIRST).data for _ in range(20)]
+        assert not any(each.done() for each in waiting)
+        other.rollback()
+        assert [200] * 12 == [each.result().status_code for each in waiting]
+    assert [["a"]] * 20 == answers
