@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from zeh_spark.publisher import open_store
-from zeh_spark.publisher.chunks import Chunker
+from zeh_spark.chunks import Chunker
+from zeh_spark.publisher import load, open_store
 
 PARTITIONS = 4
 
@@ -36,7 +36,7 @@ def build(folder: Path, events: int) -> str:
     url = f"sqlite:///{folder}/bench-{events}.db"
     store = open_store(url)
     store.create("flights", PARTITIONS)
-    store.commit("flights", "bench", store.stage("bench", _chunks(events)))
+    load.publish(store, "flights", load.next_batch(store, "flights", "bench"), _chunks(events))
     store.close()
     return url
 

@@ -26,8 +26,20 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() without arguments, no l
             self.max_bytes = max_bytes
 
 
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0, whose worker looks for the batch class in streams, too
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+
+    class DataSourceStreamArrowWriter(  # type: ignore[no-redef, misc]  # for the missing base
+        DataSourceStreamWriter, DataSourceArrowWriter
+    ):
+        pass
+
+
 __all__ = [
     "HAS_ADMISSION_CONTROL",
+    "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
     "ReadMaxBytes",
     "SupportsTriggerAvailableNow",

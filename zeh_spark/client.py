@@ -115,7 +115,7 @@ class FeedClient:
         patience = self.patience()
         while True:
             try:
-                with self.transport.get("") as response:
+                with self.transport.request("GET") as response:
                     count = problem_document(body_text(response)).get("partitionCount")
             except TransientError as failure:
                 patience.wait(failure)

@@ -1,7 +1,8 @@
 """`format("zeroeventhub")`: the door through which Spark comes in.
 
-Rule for editors: options are checked when the DataSource is made, so that a mistake shows at
-`.load()`; what needs the schema waits for the reader's first call [an exception in `streamReader`
+Rule for editors: Spark does not say whether a DataSource is made to read or to write, so options
+that fit neither are refused when it is made, which shows at `.load()`, and the rest when it is
+known. What needs the schema waits for the reader's first call [an exception in `streamReader`
 itself reaches the user behind an unrelated UnboundLocalError of Spark's].
 """
 
@@ -16,6 +17,9 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructField, Str
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.options import parse
+from zeh_spark.sink.options import refused_for_a_write, sink_options
+from zeh_spark.sink.rows import layout
+from zeh_spark.sink.writer import BatchWriter, StreamWriter
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
@@ -39,13 +43,20 @@ _ENDLESS = OptionError(
 class ZeroEventHubDataSource(DataSource):
     """A ZeroEventHub feed as a DataFrame: partition INT, headers MAP<STRING, STRING>, data STRING.
 
-    `data` is each event's JSON byte for byte, NULL where the publisher left it out.
+    `data` is each event's JSON byte for byte, NULL where the publisher left it out. A DataFrame as
+    a feed: see `sink.rows`.
     """
 
     @at_spark_border
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._options = parse(SourceOptions, options)
+        self._source: SourceOptions | OptionError
+        try:
+            self._source = parse(SourceOptions, options)
+        except OptionError as exc:
+            if refusal := refused_for_a_write(options):
+                raise _neither(exc, refusal) from None
+            self._source = exc
 
     @classmethod
     def name(cls) -> str:
@@ -53,17 +64,51 @@ class ZeroEventHubDataSource(DataSource):
 
     def schema(self) -> StructType:
         fields = [StructField(name, kind) for name, kind in _COLUMNS.items()]
-        if self._options.mode == "PERMISSIVE":
-            fields.append(StructField(self._options.column_name_of_corrupt_record, StringType()))
+        if isinstance(self._source, OptionError):
+            raise self._source
+        if self._source.mode == "PERMISSIVE":
+            fields.append(StructField(self._source.column_name_of_corrupt_record, StringType()))
         return StructType(fields)
 
+    @at_spark_border
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(self._options, decoder(schema, self._options))
+        if isinstance(self._source, OptionError):
+            raise self._source
+        return BatchReader(self._source, decoder(schema, self._source))
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        if self._options.ending_cursors != "last":
-            return StreamReader(self._options, _ENDLESS)
-        return StreamReader(self._options, decoder(schema, self._options))
+        if isinstance(self._source, OptionError):
+            return StreamReader(None, self._source)
+        if self._source.ending_cursors != "last":
+            return StreamReader(self._source, _ENDLESS)
+        return StreamReader(self._source, decoder(schema, self._source))
+
+    @at_spark_border
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        if overwrite:
+            raise OptionError(
+                "mode('overwrite') is refused: events that are published stay; use mode('append')",
+                option="mode",
+            )
+        return BatchWriter(sink_options(self.options, streaming=False), layout(schema))
+
+    @at_spark_border
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        if overwrite:
+            raise OptionError(
+                "outputMode('complete') is refused: it would publish the whole result again in "
+                "each batch; use append",
+                option="outputMode",
+            )
+        return StreamWriter(sink_options(self.options, streaming=True), layout(schema))
+
+
+def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:
+    """The error about options that fit neither reading nor writing: that of the one meant."""
+    unknown = [str(each).startswith("unknown option") for each in (to_read, to_write)]
+    if all(unknown) and str(to_read) != str(to_write):
+        return OptionError(f"to read: {to_read}; to write: {to_write}", option=to_read.option)
+    return to_write if unknown[0] else to_read
 
 
 def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:

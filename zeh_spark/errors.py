@@ -5,7 +5,9 @@
     ├── PublisherError         the feed's owner has to act: it broke the protocol, or refused
     │   ├── MalformedLineError     a line that is neither an event nor a checkpoint
     │   ├── AccessError            401 or 403: credentials
-    │   └── CursorGoneError        410: the publisher no longer has what follows the cursor
+    │   ├── CursorGoneError        410: the publisher no longer has what follows the cursor
+    │   └── PublishError           it refused a batch, and says what would make it take it
+    ├── RowError               a row cannot be published: repair it, or leave it out
     ├── UnavailableError       nothing is lost: start the query again once the publisher answers
     ├── CheckpointError        Spark's checkpoint belongs to another feed, partition count or format
     ├── ReplayError            a batch cannot be delivered again as it was
@@ -83,6 +85,36 @@ class AccessError(PublisherError):
 
 class CursorGoneError(PublisherError):
     """410: events after the cursor were removed before this consumer read them."""
+
+
+class PublishError(PublisherError):
+    """The publisher refused a batch; nothing of it was published by this call.
+
+    `problem` is the refusal's name in the publish API, like "batch-conflict"; `facts` are the
+    members of its problem document: both sides' values, and under `option` the remedy to set.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        body: str | None = None,
+        problem: str | None = None,
+        facts: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(message, status=status, body=body)
+        self.problem = problem
+        self.facts = facts or {}
+
+
+class RowError(ZeroEventHubError):
+    """A row cannot be published. `row` counts from 0 within its task; `reason` says why."""
+
+    def __init__(self, message: str, *, row: int | None = None, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+        self.reason = reason
 
 
 class UnavailableError(ZeroEventHubError):

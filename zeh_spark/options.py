@@ -188,12 +188,6 @@ class ClientOptions:
     compression: str = option(
         parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`"
     )
-    max_concurrent_requests: int = option(
-        parse_count,
-        "32",
-        "most requests at a time; with more partitions than that there is no long polling",
-        query="streaming",
-    )
     http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_headers: frozenset[str] = frozenset()
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from starlette.types import ASGIApp
 
+from zeh_spark.chunks import Chunker
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.publisher import Feed, Store, create_app
-from zeh_spark.publisher.chunks import Chunker
+from zeh_spark.publisher import Feed, Store, create_app, load
 from zeh_spark.publisher.serving import Server, listen
 
 
@@ -48,10 +47,10 @@ def publish(
 ) -> None:
     """Add events, as json.dumps takes them, as one batch: spread evenly, or into one partition."""
     partitions = store.feed(feed).partitions
-    chunker, batch = Chunker(), uuid.uuid4().hex
+    chunker = Chunker()
     chunks = []
     for number, event in enumerate(events):
         to = number % partitions if partition is None else partition
         chunks += chunker.add(to, {}, json.dumps(event, allow_nan=False).encode())
     chunks += chunker.close()
-    store.commit(feed, batch, store.stage(batch, chunks))
+    load.publish(store, feed, load.next_batch(store, feed, "test"), chunks)

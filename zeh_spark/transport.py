@@ -18,7 +18,7 @@ import ssl
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -45,7 +45,10 @@ log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
-_PAGES = {200, 203, 204}
+_DONE = {200, 201, 203, 204}
+PROBLEM = "urn:zeroeventhub:problem:"
+"""What the types of our publisher's problem documents begin with."""
+
 _TRANSIENT = {408, 425, 429}
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 
@@ -123,18 +126,29 @@ class Transport:
 
     def body(self, query: str) -> Body:
         """Start a request. Raises PublisherError for a final answer, TransientError otherwise."""
-        return Body(self.get(query), self.url)
+        return Body(self.request("GET", query=query), self.url)
 
-    def get(self, query: str) -> requests.Response:
+    def request(
+        self,
+        method: str,
+        path: str = "",
+        query: str = "",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> requests.Response:
         """Follow redirects, credentials for the feed's own origin only; a token file is read again
-        after a 401.
+        after a 401. `path` stands behind the feed's own. Only a redirect that keeps method and body
+        (307, 308) is followed with a body.
+
+        Raises PublisherError for a final answer, TransientError otherwise.
         """
-        url = _with_query(self.url.full, query)
+        url = _with_query(_with_path(self.url.full, path), query)
+        followed = _REDIRECTS if method == "GET" else _REDIRECTS & {307, 308}
         refreshed = False
         for _ in range(_MAX_REDIRECTS):
             used = self._token
-            response = self._send(url, used)
-            if response.status_code in _REDIRECTS and "Location" in response.headers:
+            response = self._send(method, url, used, body, headers)
+            if response.status_code in followed and "Location" in response.headers:
                 url = urljoin(url, response.headers["Location"])
                 response.close()
             elif response.status_code == 401 and not refreshed and self._refresh_token(used):
@@ -145,14 +159,24 @@ class Transport:
                 return response
         raise PublisherError(f"{self.url}: more than {_MAX_REDIRECTS} redirects", status=302)
 
-    def _send(self, url: str, token: str | None) -> requests.Response:
+    def _send(
+        self,
+        method: str,
+        url: str,
+        token: str | None,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> requests.Response:
         options = self._options
         key = options.client_key_file
         cert = (options.client_cert_file, key) if key else options.client_cert_file
         try:
             home = _origin(url) == _origin(self.url.full)
-            return self._session.get(
+            return self._session.request(
+                method,
                 url,
+                data=body,
+                headers=headers,
                 stream=True,
                 allow_redirects=False,
                 auth=partial(self._credentials, token) if home else _anonymous,
@@ -267,6 +291,14 @@ def _secrets(options: ClientOptions) -> Iterator[str]:
     yield from (query, *(value for _, value in parse_qsl(query)))
 
 
+def _with_path(url: str, path: str) -> str:
+    """Add a path behind the URL's own."""
+    if not path:
+        return url
+    parts = urlsplit(url)
+    return parts._replace(path=parts.path.rstrip("/") + path).geturl()
+
+
 def _with_query(url: str, query: str) -> str:
     """Add parameters behind those that the URL has itself."""
     if not query:
@@ -330,7 +362,7 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
     beginning.
     """
     status = response.status_code
-    if status in _PAGES:
+    if status in _DONE:
         if (
             response.headers.get("Content-Type", "")
             .lower()
@@ -345,7 +377,8 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
         return
     with response:
         text = masked(body_text(response))
-    said = problem_document(text).get("detail") or text.strip()[:2000] or response.reason
+    document = problem_document(text)
+    said = document.get("detail") or text.strip()[:2000] or response.reason
     message = f"{url} answered {status}: {said}"
     if status in _TRANSIENT or status >= 500:
         pause = _retry_after(response)
@@ -359,6 +392,8 @@ def _check_status(response: requests.Response, url: FeedUrl) -> None:
         403: "; this token may not read the feed",
         404: "; check the feed's address in 'url'",
     }.get(status, "; that is no page of a feed" if status < 300 else "")
+    if str(document.get("type")).startswith(PROBLEM):
+        remedy = ""  # it says itself what to do
     raise kind(f"{message}{remedy}", status=status, body=text)
 
 

@@ -44,8 +44,14 @@ MAX_LINE = 65_535
 RESERVED_HEADER = "zeh-"
 """Header names that begin so are the publisher's own stamps; writers drop them."""
 
+NAME = re.compile(r"[A-Za-z0-9._:@=-]{1,100}")
+"""What names of producers and batches look like."""
+
+BATCH_INCARNATION = "batch"
+"""That of producers named `P#K`, which publish the one batch K."""
+
 STAMPS = {
-    "zeh-producer": 100,
+    "zeh-producer": 201,
     "zeh-batch": 19,
     "zeh-partition": 10,
     "zeh-sequence": 19,

@@ -1,4 +1,5 @@
-"""The read API of ZeroEventHub over HTTP, as an ASGI app that any other can mount.
+"""The read API of ZeroEventHub over HTTP, with the publish API beside it, as an ASGI app that any
+other can mount.
 
 Rule for editors: feeds and stores block, so they are touched in worker threads only, in short
 calls: nothing is held while a client is slow. What can be refused is refused before the first byte;
@@ -32,8 +33,14 @@ from zeh_spark.publisher import problems
 from zeh_spark.publisher.feed import Block, ChunkFeed, Feed, KeepsCursors
 from zeh_spark.publisher.lines import body, renderer
 from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.publishing import STAGING_QUOTA, PublishApi
 from zeh_spark.publisher.query import Ask, parse_query, resumed
-from zeh_spark.publisher.store import Store, StoreBusyError, UnknownFeedError
+from zeh_spark.publisher.store import (
+    OutcomeUnknownError,
+    Store,
+    StoreBusyError,
+    UnknownFeedError,
+)
 from zeh_spark.publisher.waiting import Pulse, unless_gone
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -53,20 +60,27 @@ T = TypeVar("T")
 
 
 def create_app(
-    feeds: Store | Mapping[str, Feed], *, send_timeout: float = SEND_SECONDS
+    feeds: Store | Mapping[str, Feed],
+    *,
+    send_timeout: float = SEND_SECONDS,
+    staging_quota: int = STAGING_QUOTA,
 ) -> Starlette:
-    """An app that serves each feed at /<its name>: those of a store, or feeds of any kind by name.
+    """An app that serves each feed at /<its name>: those of a store, which can be published to, or
+    feeds of any kind by name.
 
-    A client that takes nothing for `send_timeout` seconds is dropped.
+    A client that takes nothing for `send_timeout` seconds is dropped; a producer may have
+    `staging_quota` bytes uploaded and not committed.
     `app.state.stop()` ends all long polls; call it when the server is about to stop.
     """
     publisher = Publisher(feeds, send_timeout)
+    publish = [] if isinstance(feeds, Mapping) else PublishApi(feeds, staging_quota).routes()
     app = Starlette(
-        routes=[Route("/{feed:path}", publisher.read, methods=["GET"])],
+        routes=[*publish, Route("/{feed:path}", publisher.read, methods=["GET"])],
         exception_handlers={
             Problem: _problem,
             UnknownFeedError: _unknown_feed,
             StoreBusyError: _busy,
+            OutcomeUnknownError: _outcome_unknown,
             StoreError: _store_failed,
             HTTPException: _http_error,
         },
@@ -239,7 +253,7 @@ def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
 
 async def _problem(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
-    return _answer(exc)
+    return _answer(exc, {"Retry-After": "1"} if exc.status == 429 else None)
 
 
 async def _unknown_feed(_: Request, exc: Exception) -> Response:
@@ -248,6 +262,10 @@ async def _unknown_feed(_: Request, exc: Exception) -> Response:
 
 async def _busy(_: Request, exc: Exception) -> Response:
     return _answer(Problem("store-busy", 503, str(exc)), {"Retry-After": "1"})
+
+
+async def _outcome_unknown(_: Request, exc: Exception) -> Response:
+    return _answer(Problem("not-known-yet", 503, str(exc)), {"Retry-After": "1"})
 
 
 async def _store_failed(_: Request, exc: Exception) -> Response:

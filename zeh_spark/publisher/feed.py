@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from zeh_spark import wire
-from zeh_spark.publisher.chunks import lines_of
+from zeh_spark.chunks import lines_of
 from zeh_spark.publisher.problems import bad_cursor, other_history
 from zeh_spark.publisher.store import Chunk, FeedState, Store, tag
 
@@ -45,13 +45,14 @@ class Block:
 
     `lines` as wire.event_line makes them, each ended by one b"\\n"; empty where nothing was read,
     and `partition` is then the asked one. `stamps`: headers that each of these lines gets when it
-    is served.
+    is served; `sequence`: the producer's number of the first line, each next line has the next one.
     """
 
     partition: int
     lines: bytes
     cursor: str
     stamps: Mapping[str, str] = field(default_factory=dict)
+    sequence: int | None = None
 
 
 class Feed(Protocol):
@@ -150,8 +151,16 @@ class ChunkFeed:
         for group in groups(chunks):
             frames = self._store.frames([each.blob for each in group])
             for chunk, frame in zip(group, frames, strict=True):
-                stamps = {"zeh-partition": str(chunk.partition), "zeh-time": str(chunk.time)}
-                yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamps)
+                lines = lines_of(frame)
+                yield Block(chunk.partition, lines, chunk.cursor, stamps(chunk), chunk.sequence)
+
+
+def stamps(chunk: Chunk) -> dict[str, str]:
+    """What all of a chunk's events are stamped with."""
+    publication = {"zeh-partition": str(chunk.partition), "zeh-time": str(chunk.time)}
+    if chunk.producer is None:
+        return publication
+    return {"zeh-producer": chunk.producer, "zeh-batch": str(chunk.batch), **publication}
 
 
 def covered(partition: int, n: int, partitions: int) -> range:

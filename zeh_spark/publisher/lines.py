@@ -10,6 +10,7 @@ only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, repeat
 
 import msgspec
 from msgspec import Raw
@@ -54,18 +55,24 @@ def renderer(headers: tuple[str, ...]) -> Render:
 
 def with_all_headers(block: Block, partition: int) -> bytes:
     """Cut behind what all lines begin with, and join with what they shall begin with."""
-    if not block.stamps and partition == block.partition:
+    if not block.stamps and block.sequence is None and partition == block.partition:
         return block.lines
     stored, served = (
         b'\n{"partition":%d,"headers":{' % each for each in (block.partition, partition)
     )
     _, *rests = (b"\n" + block.lines).split(stored)
-    stamps = _members(block.stamps)
-    if stamps and [rest for rest in rests if rest[0] == _BRACE]:  # some have no headers
-        rests = [rest if rest[0] == _BRACE else b"," + rest for rest in rests]
-    elif stamps:
-        stamps += b","
-    return (served + stamps).join((b"", *rests))[1:]
+    stamps, comma = _members(block.stamps), b""
+    if stamps or block.sequence is not None:
+        if [rest for rest in rests if rest[0] == _BRACE]:  # some have no headers
+            rests = [rest if rest[0] == _BRACE else b"," + rest for rest in rests]
+        else:
+            comma = b","
+    if block.sequence is None:
+        return (served + stamps + comma).join((b"", *rests))[1:]
+    head = b"".join((served, stamps, stamps and b",", b'"zeh-sequence":"'))
+    numbers = map(b"%d".__mod__, range(block.sequence, block.sequence + len(rests)))
+    lines = zip(repeat(head), numbers, repeat(b'"' + comma), rests, strict=False)
+    return b"".join(chain.from_iterable(lines))[1:]
 
 
 def without_headers(block: Block, partition: int) -> bytes:
@@ -83,8 +90,11 @@ def with_some_headers(block: Block, partition: int, names: Iterable[str]) -> byt
     """The member `headers` is left out of events that have none of these."""
     begin = b'{"partition":%d,' % partition
     lines = []
-    for event in _events.decode_lines(block.lines):
-        has = {**event.headers, **block.stamps}
+    stamps = dict(block.stamps)
+    for number, event in enumerate(_events.decode_lines(block.lines), block.sequence or 0):
+        if block.sequence is not None:
+            stamps["zeh-sequence"] = str(number)
+        has = {**event.headers, **stamps}
         wanted = _members({name: has[name] for name in names if name in has})
         headers = b'"headers":{%b},' % wanted if wanted else b""
         lines.append(b'%b%b"data":%b}\n' % (begin, headers, event.data))

@@ -8,10 +8,11 @@ killed leaves invisible chunks, which the store drops later.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, BinaryIO, NamedTuple, cast
@@ -20,11 +21,18 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark import wire
+from zeh_spark.chunks import Chunker, Content, StagedChunk, uploads_of
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import csv_rows
-from zeh_spark.publisher.chunks import Chunker
+from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Upload
 from zeh_spark.publisher.csv_rows import CsvFormat
-from zeh_spark.publisher.store import FeedState, StagedChunk, Store
+from zeh_spark.publisher.store import Store
+
+PRODUCER = "load"
+"""Who publishes what is loaded without a producer's name."""
+
+UPLOAD_BYTES = 4 << 20
+"""Frames that one staging transaction writes, about: others wait that long for their turn."""
 
 INPUT_LINE = 16 << 20
 """Bytes of the longest input line that is looked at: one far beyond what fits into a feed."""
@@ -82,11 +90,15 @@ class Source:
 
 @dataclass(slots=True)
 class Loaded:
-    """What a load did, or has done so far. `position`: bytes of the current file that are read."""
+    """What a load did, or has done so far. `position`: bytes of the current file that are read.
+
+    `repeated`: the batch was published before, with the same events, and nothing was added.
+    """
 
     events: int = 0
     bytes: int = 0
-    feed: FeedState | None = None
+    receipt: Receipt | None = None
+    repeated: bool = False
     position: Callable[[], int] = field(default=lambda: 0, repr=False)
 
 
@@ -95,23 +107,58 @@ def load(
     feed: str,
     sources: Sequence[Source],
     progress: Callable[[int], object] = lambda size: None,
+    call: Call | None = None,
 ) -> Loaded:
-    """Publish all events of the sources as one batch. `progress` is told bytes as they are read.
+    """Publish all events of the sources as one batch, the next one of PRODUCER unless `call` says
+    which. `progress` is told bytes as they are read.
 
-    Raises StoreError; then nothing was published.
+    Raises StoreError or Problem; then nothing was published.
     """
     for source in sources:
         _check(source)
-    loaded, batch = Loaded(), uuid.uuid4().hex
-    partitions = store.feed(feed).partitions
+    loaded = Loaded()
+    call = call or next_batch(store, feed, PRODUCER)
+    chunks = _chunks(sources, call.partition_count, loaded, progress)
+    loaded.receipt, new = publish(store, feed, call, chunks)
+    loaded.repeated = not new
+    return loaded
+
+
+def next_batch(store: Store, feed: str, producer: str) -> Call:
+    """Whatever its number will be; never a repetition."""
+    run = uuid.uuid4().hex
+    return Call(producer, producer, run, None, store.feed(feed).partitions)
+
+
+def named_batch(store: Store, feed: str, producer: str, batch: str) -> Call:
+    """One that may be repeated under its name, as `df.write` with `batchId`."""
+    run, count = uuid.uuid4().hex, store.feed(feed).partitions
+    return Call(f"{producer}#{batch}", wire.BATCH_INCARNATION, run, 0, count)
+
+
+def publish(
+    store: Store, feed: str, call: Call, chunks: Iterable[StagedChunk]
+) -> tuple[Receipt, bool]:
+    """Publish chunks as one batch, as one task's first attempt; the second value as of
+    `Store.commit`.
+
+    What a batch that is committed already brings again is only counted.
+    """
+    content, uploads, committed = Content(), 0, False
     try:
-        count = store.stage(batch, _chunks(sources, partitions, loaded, progress))
-        loaded.feed = store.commit(feed, batch, count)
+        for group in uploads_of(chunks, UPLOAD_BYTES):
+            content = sum((each.content for each in group), content)
+            if not committed:
+                digest = hashlib.sha256(b"".join(each.digest for each in group)).digest()
+                upload = Upload(0, 0, uploads, digest, tuple(group))
+                committed = isinstance(store.stage(feed, call, upload), Receipt)
+                uploads += 1
+        attempts = (Attempt(0, 0, uploads, content.events),)
+        return store.commit(feed, call, Declared(content, attempts))
     except BaseException:
         with suppress(StoreError):  # the first error is the one to tell
-            store.discard(batch)
+            store.release(feed, call.producer, call.batch, call.run)
         raise
-    return loaded
 
 
 def _check(source: Source) -> None:
@@ -136,6 +183,7 @@ def _chunks(
             try:
                 partition, turn = route(event, partitions, turn)
                 full = chunker.add(partition, event.headers or {}, event.data)
+                loaded.events += 1
             except ValueError as exc:
                 raise _bad_line(source, event.line, exc) from None
             yield from full
@@ -143,7 +191,7 @@ def _chunks(
                 position = loaded.position()
                 progress(max(0, position - told))
                 told = max(told, position)
-        loaded.events, loaded.bytes = chunker.events, chunker.bytes
+        loaded.bytes = chunker.bytes
     yield from chunker.close()
 
 

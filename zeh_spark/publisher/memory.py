@@ -4,20 +4,72 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher import producers, refusals
+from zeh_spark.publisher.batches import (
+    RECEIPTS,
+    Call,
+    Declared,
+    Found,
+    Known,
+    Producer,
+    Receipt,
+    Upload,
+    after,
+)
+from zeh_spark.publisher.producers import unwrapped
 from zeh_spark.publisher.store import (
+    IDLE,
+    STAGED_FOR,
     Chunk,
     FeedState,
     FeedSummary,
     Moved,
-    StagedChunk,
-    committed,
+    Staged,
+    as_one,
+    in_batch_order,
+    joined,
     new_feed,
     now_ms,
+    packs,
+    published,
     unknown_feed,
 )
+
+Place = tuple[int, int, int]
+"""Of an upload in its staging: task, attempt, number."""
+
+
+@dataclass(slots=True)
+class _Staging:
+    """What one run has uploaded of one batch: each upload with its digest and its chunks."""
+
+    producer: str
+    incarnation: str
+    batch: int | None
+    run: str
+    touched: int
+    uploads: dict[Place, tuple[Upload, list[Moved]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Account:
+    """All about a producer of a feed."""
+
+    state: Producer
+    former: dict[str, int] = field(default_factory=dict)
+    sequences: dict[int, int] = field(default_factory=dict)
+    receipts: dict[int, Receipt] = field(default_factory=dict)
+
+    def receipt(self, incarnation: str, batch: int | None) -> Receipt | None:
+        mine = (e for e in self.receipts.values() if e.incarnation == incarnation)
+        return next((each for each in mine if each.batch == batch), None)
+
+    def knows(self, incarnation: str, run: str) -> bool:
+        return any((e.incarnation, e.run) == (incarnation, run) for e in self.receipts.values())
 
 
 class MemoryStore:
@@ -32,7 +84,8 @@ class MemoryStore:
         self._logs: dict[str, list[Chunk]] = {}
         self._by_partition: dict[tuple[str, int], list[Chunk]] = {}
         self._blobs: list[bytes] = []
-        self._staged: dict[str, list[Moved]] = {}
+        self._stagings: dict[str, list[_Staging]] = {}
+        self._accounts: dict[tuple[str, str], _Account] = {}
         self._cursors: dict[tuple[str, str, int], dict[int, str]] = {}
         self._version = 0
 
@@ -43,6 +96,7 @@ class MemoryStore:
                 raise StoreError(f"feed {name!r} exists already")
             self._feeds[name] = feed
             self._logs[name] = []
+            self._stagings[name] = []
             self._by_partition.update({(name, each): [] for each in range(partitions)})
         return feed
 
@@ -65,34 +119,186 @@ class MemoryStore:
                 for name, feed in sorted(self._feeds.items())
             ]
 
-    def stage(self, batch: str, chunks: Iterable[StagedChunk]) -> int:
-        count = 0
-        for chunk in chunks:
-            with self._lock:
-                self._blobs.append(chunk.frame)
-                moved = Moved(
-                    len(self._blobs) - 1, chunk.partition, chunk.events, chunk.size, chunk.digest
-                )
-                self._staged.setdefault(batch, []).append(moved)
-            count += 1
-        return count
-
-    def commit(self, feed: str, batch: str, chunks: int) -> FeedState:
+    def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._lock:
-            before = self.feed(feed)
-            after, added = committed(before, self._staged.get(batch, []), chunks, now_ms())
-            self._staged.pop(batch, None)
-            self._logs[feed].extend(added)
-            for each in added:
-                self._by_partition[feed, each.partition].append(each)
-            self._feeds[feed] = after  # last: readers go by the head, without the lock
-            self._version += 1
-        return after
+            decision = unwrapped(producers.decide(self._known(feed, call), call))
+        return decision if isinstance(decision, Receipt) else None
 
-    def discard(self, batch: str) -> None:
+    def stage(
+        self, feed: str, call: Call, upload: Upload, quota: int | None = None
+    ) -> Staged | Receipt:
+        place = (upload.task, upload.attempt, upload.number)
         with self._lock:
-            for each in self._staged.pop(batch, []):
-                self._blobs[each.blob] = b""
+            self._tidy(feed, STAGED_FOR)
+            decision = unwrapped(producers.decide(self._known(feed, call), call))
+            if isinstance(decision, Receipt):
+                return decision
+            staging = self._staging(feed, call)
+            staging.touched = now_ms()
+            if before := staging.uploads.get(place):
+                if before[0].digest != upload.digest:
+                    name = ".".join(map(str, (call.run, *place)))
+                    raise refusals.upload_conflict(call, name)
+                return Staged.SAME
+            self._check_quota(feed, call, upload, quota)
+            moved = []
+            for each in upload.chunks:
+                self._blobs.append(each.frame)
+                blob = len(self._blobs) - 1
+                moved.append(Moved(blob, each.partition, each.events, each.size, each.digest))
+            staging.uploads[place] = (upload, moved)
+        return Staged.NEW
+
+    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
+        with self._lock:
+            known = self._known(feed, call)
+            decision = unwrapped(producers.decide(known, call, declared))
+            if isinstance(decision, Receipt):
+                return decision, False
+            staging = self._staging(feed, call)
+            named = {(each.task, each.attempt) for each in declared.attempts}
+            moved = {at: each for at, each in staging.uploads.items() if at[:2] in named}
+            found: dict[tuple[int, int], Found] = {}
+            for place, (upload, _) in moved.items():
+                before = found.get(place[:2], Found())
+                found[place[:2]] = Found(before.uploads + 1, before.content + upload.content)
+            unwrapped(producers.decide(known, call, declared, found))
+            for place in moved:
+                del staging.uploads[place]
+            receipt = self._publish(feed, known, call, declared, moved)
+            self._tidy(feed, STAGED_FOR)
+        return receipt, True
+
+    def _publish(
+        self,
+        feed: str,
+        known: Known,
+        call: Call,
+        declared: Declared,
+        moved: Mapping[Place, tuple[Upload, list[Moved]]],
+    ) -> Receipt:
+        account = self._accounts.setdefault((feed, call.producer), _Account(known.producer))
+        placed = [
+            ((task, number, at), each)
+            for (task, _, number), (_, chunks) in moved.items()
+            for at, each in enumerate(chunks)
+        ]
+        packed = [self._packed(each) for each in packs(in_batch_order(placed))]
+        done = published(
+            known, call, declared, self.feed(feed), packed, account.sequences, now_ms()
+        )
+        old = account.state
+        if old.receipts and old.incarnation != call.incarnation:
+            account.former[old.incarnation] = old.last
+        account.state = after(done.receipt)
+        account.sequences.update(done.sequences)
+        account.receipts[done.receipt.number] = done.receipt
+        account.receipts.pop(done.receipt.number - RECEIPTS, None)
+        self._logs[feed].extend(done.chunks)
+        for chunk in done.chunks:
+            self._by_partition[feed, chunk.partition].append(chunk)
+        self._feeds[feed] = done.feed  # last: readers go by the head, without the lock
+        self._version += bool(done.chunks)
+        return done.receipt
+
+    def release(self, feed: str, producer: str, batch: int | None, run: str) -> int:
+        with self._lock:
+            return self._drop(
+                feed, lambda each: (each.producer, each.batch, each.run) == (producer, batch, run)
+            )
+
+    def producers(self, feed: str) -> list[Producer]:
+        with self._lock:
+            mine = [each.state for (of, _), each in self._accounts.items() if of == feed]
+        return sorted(mine, key=lambda each: each.name)
+
+    def producer(self, feed: str, name: str) -> Producer:
+        with self._lock:
+            account = self._accounts.get((feed, name))
+            return account.state if account else Producer(name)
+
+    def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
+        with self._lock:
+            account = self._accounts.get((feed, name))
+            if account is None:
+                return None
+            which = account.state.incarnation if incarnation is None else incarnation
+            return account.receipt(which, batch)
+
+    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
+        with self._lock:
+            account = self._accounts.get((feed, name), _Account(Producer(name)))
+            numbers = sorted((n for n in account.receipts if n < below), reverse=True)
+            return [account.receipts[number] for number in numbers[:limit]]
+
+    def delete_producer(self, feed: str, name: str) -> None:
+        with self._lock:
+            account = self._accounts.setdefault((feed, name), _Account(Producer(name)))
+            account.state = replace(account.state, deleted=True)
+
+    def _known(self, feed: str, call: Call) -> Known:
+        partitions = self.feed(feed).partitions
+        account = self._accounts.get((feed, call.producer))
+        if account is None:
+            return Known(Producer(call.producer), partitions)
+        state, mine = account.state, call.incarnation
+        last = state.last if mine == state.incarnation else account.former.get(mine, -1)
+        run_known = account.knows(mine, call.run)
+        return Known(state, partitions, last, run_known, account.receipt(mine, call.batch))
+
+    def _staging(self, feed: str, call: Call) -> _Staging:
+        key = (call.producer, call.incarnation, call.batch, call.run)
+        for each in self._stagings[feed]:
+            if (each.producer, each.incarnation, each.batch, each.run) == key:
+                return each
+        self._stagings[feed].append(_Staging(*key, touched=now_ms()))
+        return self._stagings[feed][-1]
+
+    def _check_quota(self, feed: str, call: Call, upload: Upload, quota: int | None) -> None:
+        if quota is None or self._staged_bytes(feed, call.producer) + upload.bytes <= quota:
+            return
+        self._tidy(feed, IDLE)
+        if (staged := self._staged_bytes(feed, call.producer)) + upload.bytes > quota:
+            raise refusals.quota_exceeded(call, quota, staged)
+
+    def _staged_bytes(self, feed: str, producer: str) -> int:
+        mine = (each for each in self._stagings[feed] if each.producer == producer)
+        return sum(upload.bytes for each in mine for upload, _ in each.uploads.values())
+
+    def _tidy(self, feed: str, patience: float) -> None:
+        """Drop what nobody needs: silent for too long, committed, or of an overtaken run."""
+        before = now_ms() - int(patience * 1000)
+
+        def superfluous(each: _Staging) -> bool:
+            account = self._accounts.get((feed, each.producer))
+            if each.touched < before:
+                return True
+            if account is None or account.state.incarnation != each.incarnation:
+                return False
+            if each.batch is None:
+                return False
+            overtaken = each.run != account.state.run and account.knows(each.incarnation, each.run)
+            return each.batch <= account.state.last or overtaken
+
+        self._drop(feed, superfluous)
+
+    def _drop(self, feed: str, which: Callable[[_Staging], bool]) -> int:
+        dropped = [each for each in self._stagings[feed] if which(each)]
+        self._stagings[feed] = [each for each in self._stagings[feed] if not which(each)]
+        chunks = [moved for each in dropped for _, moved in each.uploads.values()]
+        for each in chunks:
+            for chunk in each:
+                self._blobs[chunk.blob] = b""
+        return len(chunks)
+
+    def _packed(self, pack: Sequence[Moved]) -> Moved:
+        if len(pack) == 1:
+            return pack[0]
+        frame = joined(self._blobs[each.blob] for each in pack)
+        for each in pack:
+            self._blobs[each.blob] = b""
+        self._blobs.append(frame)
+        return as_one(pack, len(self._blobs) - 1, frame)
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         found: list[Chunk] = []

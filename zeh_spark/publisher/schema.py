@@ -1,9 +1,12 @@
-"""The tables of a SQL store. A change here is a new `sqlite.SCHEMA_VERSION`."""
+"""The tables of a SQL store. A change here is a new `sqlite.SCHEMA_VERSION`, and a step there that
+brings an older store up to it.
+"""
 
 from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     ForeignKey,
     Index,
@@ -12,6 +15,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    UniqueConstraint,
 )
 
 metadata = MetaData()
@@ -36,17 +40,6 @@ blobs = Table(
     Column("frame", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # an id that was once read never means other bytes
 )
-staged = Table(
-    "staged",
-    metadata,
-    Column("blob", ForeignKey("blobs.id"), primary_key=True),
-    Column("batch", String(100), nullable=False, index=True),
-    Column("partition", Integer, nullable=False),
-    Column("events", Integer, nullable=False),
-    Column("size", Integer, nullable=False),
-    Column("digest", LargeBinary, nullable=False),
-    Column("created", BigInteger, nullable=False),
-)
 chunks = Table(
     "chunks",
     metadata,
@@ -58,6 +51,9 @@ chunks = Table(
     Column("time", BigInteger, nullable=False),
     Column("tag", String(8), nullable=False),
     Column("blob", ForeignKey("blobs.id"), nullable=False),
+    Column("producer", String(201)),
+    Column("batch", BigInteger),
+    Column("sequence", BigInteger),
     Index("chunks_by_partition", "feed", "partition", "g", unique=True),
 )
 cursor_sets = Table(
@@ -68,4 +64,77 @@ cursor_sets = Table(
     Column("n", Integer, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("cursor", String, nullable=False),
+)
+
+# A batch on its way: one staging for each run that uploads it.
+stagings = Table(
+    "stagings",
+    metadata,
+    Column("id", _ROW_ID, primary_key=True),
+    Column("feed", ForeignKey("feeds.id"), nullable=False),
+    Column("producer", String(201), nullable=False),
+    Column("incarnation", String(100), nullable=False),
+    Column("batch", BigInteger, nullable=False),  # -1: the next one
+    Column("run", String(100), nullable=False),
+    Column("touched", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    UniqueConstraint("feed", "producer", "run", "batch", "incarnation"),
+    sqlite_autoincrement=True,
+)
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("staging", ForeignKey("stagings.id"), primary_key=True),
+    Column("task", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("events", BigInteger, nullable=False),
+    Column("sum", LargeBinary, nullable=False),
+    Column("chunks", LargeBinary, nullable=False),  # msgpack of [blob, partition, events, …]
+)
+
+# Who publishes, and what was published.
+producers = Table(
+    "producers",
+    metadata,
+    Column("id", _ROW_ID, primary_key=True),
+    Column("feed", ForeignKey("feeds.id"), nullable=False),
+    Column("name", String(201), nullable=False),
+    Column("incarnation", String(100), nullable=False),
+    Column("level", BigInteger, nullable=False),
+    Column("run", String(100), nullable=False),
+    Column("last", BigInteger, nullable=False),
+    Column("receipts", BigInteger, nullable=False),
+    Column("chain", String(64), nullable=False),
+    Column("time", BigInteger, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+    UniqueConstraint("feed", "name"),
+    sqlite_autoincrement=True,
+)
+former_incarnations = Table(
+    "former_incarnations",
+    metadata,
+    Column("producer", ForeignKey("producers.id"), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("last", BigInteger, nullable=False),
+)
+sequences = Table(
+    "sequences",
+    metadata,
+    Column("producer", ForeignKey("producers.id"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("next", BigInteger, nullable=False),
+)
+receipts = Table(
+    "receipts",
+    metadata,
+    Column("producer", ForeignKey("producers.id"), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("incarnation", String(100), nullable=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("run", String(100), nullable=False),
+    Column("document", LargeBinary, nullable=False),
+    Index("receipts_by_batch", "producer", "incarnation", "batch", unique=True),
+    Index("receipts_by_run", "producer", "incarnation", "run"),
 )

@@ -3,7 +3,7 @@
 Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how
 a foreign commit is noticed) is in `sqlite`, and will be in a module beside it for PostgreSQL. A
 read is one short statement or a few, never held open while a client is waited for. A write is one
-short transaction.
+short transaction, and what it does with producers and batches is in `sql_batches`.
 
 Payload is written once, into `blobs`, when it is staged; a commit moves rows of a few numbers.
 """
@@ -11,36 +11,37 @@ Payload is written once, into `blobs`, when it is staged; a commit moves rows of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Protocol, TypeVar
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
-from sqlalchemy.engine import Engine
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.schema import blobs, chunks, cursor_sets, feeds, staged
+from zeh_spark.publisher import sql_batches
+from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.publisher.schema import blobs, chunks, cursor_sets, feeds
+from zeh_spark.publisher.sql_batches import find_feed
 from zeh_spark.publisher.store import (
-    STAGED_FOR,
     Chunk,
     FeedState,
     FeedSummary,
-    Moved,
-    StagedChunk,
+    Staged,
     StoreBusyError,
-    committed,
     new_feed,
-    now_ms,
-    unknown_feed,
 )
 
-STAGED_BYTES = 4 << 20
-"""Frames that one staging transaction writes, about: others wait that long for their turn."""
+T = TypeVar("T")
 
-_CHUNK = [chunks.c[name] for name in ("g", "partition", "events", "size", "time", "tag", "blob")]
-_FEED = [feeds.c[name] for name in ("name", "partitions", "origin", "head", "history", "time")]
+_CHUNK = [
+    chunks.c[name]
+    for name in (
+        "g", "partition", "events", "size", "time", "tag", "blob", "producer", "batch", "sequence",
+    )
+]  # fmt: skip
 _FEED_ID = select(feeds.c.id).where(feeds.c.name == bindparam("feed")).scalar_subquery()
-_MOVED = [staged.c[name] for name in ("blob", "partition", "events", "size", "digest")]
 
 _CHUNKS_BEHIND = (
     select(*_CHUNK)
@@ -58,14 +59,23 @@ _LAST_CHUNK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
-    """What a dialect brings. `write` connections begin a transaction that already excludes other
-    writers.
+class Write(Protocol):
+    """Does `work` in a transaction of its own, which is on disk when it returns, unless it need not
+    be `durable`. Not to be called from inside another one.
     """
 
-    read: Engine
-    write: Engine
+    def __call__(self, work: Callable[[Connection], T], *, durable: bool = True) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """What a dialect brings. `tidy`: repeat a step in transactions of its own, when there is time,
+    until it returns false.
+    """
+
+    read: Callable[[], AbstractContextManager[Connection]]
+    write: Write
+    tidy: Callable[[Callable[[Connection], bool]], None]
     version: Callable[[], int]
     close: Callable[[], None]
 
@@ -82,26 +92,27 @@ class SqlStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with _database_errors(), self._database.read.connect() as connection:
+        with _database_errors(), self._database.read() as connection:
             yield connection
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with _database_errors(), self._database.write.begin() as connection:
-            yield connection
+    def _write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        with _database_errors():
+            return self._database.write(work, durable=durable)
+
+    def _write_to(self, feed: str, work: Callable[[Connection, int], T]) -> T:
+        return self._write(lambda connection: work(connection, find_feed(connection, feed)[0]))
 
     def create(self, name: str, partitions: int) -> FeedState:
         feed = new_feed(name, partitions)
         try:
-            with self._writing() as connection:
-                connection.execute(insert(feeds), asdict(feed))
+            self._write(lambda connection: connection.execute(insert(feeds), asdict(feed)))
         except IntegrityError:
             raise StoreError(f"feed {name!r} exists already") from None
         return feed
 
     def feed(self, name: str) -> FeedState:
         with self._reading() as connection:
-            return _feed(connection, name)[1]
+            return find_feed(connection, name)[1]
 
     def feeds(self) -> list[FeedSummary]:
         totals = (
@@ -119,66 +130,66 @@ class SqlStore:
         with self._reading() as connection:
             return [FeedSummary(*row) for row in connection.execute(totals)]
 
-    def stage(self, batch: str, chunks: Iterable[StagedChunk]) -> int:
-        self._drop_abandoned(now_ms() - int(STAGED_FOR * 1000))
-        count = 0
-        for group in _groups(chunks):
-            created = now_ms()
-            digests = [each.digest for each in group]
-            with self._writing() as connection:
-                for each, digest in zip(group, digests, strict=True):
-                    key = connection.execute(insert(blobs), {"frame": each.frame})
-                    row = {
-                        "batch": batch,
-                        "blob": key.inserted_primary_key[0],  # type: ignore[index]  # one row, so there is a key
-                        "partition": each.partition,
-                        "events": each.events,
-                        "size": each.size,
-                        "digest": digest,
-                        "created": created,
-                    }
-                    connection.execute(insert(staged), row)
-            count += len(group)
-        return count
-
-    def commit(self, feed: str, batch: str, chunks: int) -> FeedState:
-        with self._writing() as connection:
-            feed_id, before = _feed(connection, feed, lock=True)
-            # Counted are the rows that this statement moved: rows looked at before could be gone by
-            # now.
-            move = delete(staged).where(staged.c.batch == batch).returning(*_MOVED)
-            moved = sorted(
-                (Moved(*row) for row in connection.execute(move)), key=lambda each: each.blob
-            )
-            after, added = committed(before, moved, chunks, now_ms())
-            if added:
-                _append(connection, feed_id, after, added)
-        return after
-
-    def discard(self, batch: str) -> None:
-        """In steps, so that other writers get their turn."""
-        some = (
-            select(staged.c.blob).where(staged.c.batch == batch).order_by(staged.c.blob).limit(64)
-        )
-        more = True
-        while more:
-            with self._writing() as connection:
-                ids = list(connection.scalars(some))
-                connection.execute(delete(staged).where(staged.c.blob.in_(ids)))
-                connection.execute(delete(blobs).where(blobs.c.id.in_(ids)))
-            more = bool(ids)
-
-    def _drop_abandoned(self, before: int) -> None:
-        """A batch counts as alive as long as something of it was staged lately."""
-        old = (
-            select(staged.c.batch)
-            .group_by(staged.c.batch)
-            .having(func.max(staged.c.created) < before)
-        )
+    def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._reading() as connection:
-            abandoned = list(connection.scalars(old))
-        for batch in abandoned:
-            self.discard(batch)
+            return sql_batches.admit(connection, feed, call)
+
+    def stage(
+        self, feed: str, call: Call, upload: Upload, quota: int | None = None
+    ) -> Staged | Receipt:
+        def work(connection: Connection) -> Staged | Receipt:
+            return sql_batches.stage(connection, feed, call, upload, quota)
+
+        return self._write(work, durable=False)
+
+    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
+        done = self._write(lambda connection: sql_batches.commit(connection, feed, call, declared))
+        self._database.tidy(sql_batches.tidy)
+        return done
+
+    def release(self, feed: str, producer: str, batch: int | None, run: str) -> int:
+        """In steps, so that other writers get their turn."""
+        dropped = 0
+
+        def work(connection: Connection, feed_id: int) -> int:
+            return sql_batches.release(connection, feed_id, producer, batch, run)
+
+        while some := self._write_to(feed, work):
+            dropped += some
+        return dropped
+
+    def producers(self, feed: str) -> list[Producer]:
+        with self._reading() as connection:
+            return sql_batches.all_producers(connection, find_feed(connection, feed)[0])
+
+    def producer(self, feed: str, name: str) -> Producer:
+        def work(connection: Connection, feed_id: int) -> Producer:
+            return sql_batches.find_producer(connection, feed_id, name, lock=True)[1]
+
+        return self._write_to(feed, work)
+
+    def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
+        """Among the writes, so that no commit is under way when it says that there is none."""
+
+        def work(connection: Connection, feed_id: int) -> Receipt | None:
+            key, producer = sql_batches.find_producer(connection, feed_id, name, lock=True)
+            which = producer.incarnation if incarnation is None else incarnation
+            if key is None:
+                return None
+            return sql_batches.find_receipt(connection, key, which, batch)
+
+        return self._write_to(feed, work)
+
+    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
+        with self._reading() as connection:
+            key, _ = sql_batches.find_producer(connection, find_feed(connection, feed)[0], name)
+            return [] if key is None else sql_batches.newest_receipts(connection, key, below, limit)
+
+    def delete_producer(self, feed: str, name: str) -> None:
+        def work(connection: Connection, feed_id: int) -> None:
+            sql_batches.delete_producer(connection, feed_id, name)
+
+        self._write_to(feed, work)
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         found: list[Chunk] = []
@@ -224,14 +235,7 @@ class SqlStore:
         return max((Chunk(*row) for row in rows if row), key=lambda each: each.g, default=None)
 
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
-        with self._writing() as connection:
-            feed_id, _ = _feed(connection, feed)
-            for partition, cursor in cursors.items():
-                key = {"feed": feed_id, "name": name, "n": n, "partition": partition}
-                here = [cursor_sets.c[column] == value for column, value in key.items()]
-                found = connection.execute(update(cursor_sets).where(*here).values(cursor=cursor))
-                if not found.rowcount:
-                    connection.execute(insert(cursor_sets), {**key, "cursor": cursor})
+        self._write_to(feed, partial(_save_cursors, name=name, n=n, cursors=cursors))
 
     def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
         query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
@@ -248,39 +252,19 @@ class SqlStore:
         self._database.close()
 
 
-def _feed(connection: Connection, name: str, *, lock: bool = False) -> tuple[int, FeedState]:
-    query = select(feeds.c.id, *_FEED).where(feeds.c.name == name)
-    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
-    if row is None:
-        raise unknown_feed(name)
-    return row[0], FeedState(*row[1:])
-
-
-def _append(connection: Connection, feed_id: int, after: FeedState, added: list[Chunk]) -> None:
-    connection.execute(insert(chunks), [{"feed": feed_id, **asdict(each)} for each in added])
-    connection.execute(
-        update(feeds)
-        .where(feeds.c.id == feed_id)
-        .values(head=after.head, history=after.history, time=after.time)
-    )
+def _save_cursors(
+    connection: Connection, feed: int, *, name: str, n: int, cursors: Mapping[int, str]
+) -> None:
+    for partition, cursor in cursors.items():
+        key = {"feed": feed, "name": name, "n": n, "partition": partition}
+        here = [cursor_sets.c[column] == value for column, value in key.items()]
+        found = connection.execute(update(cursor_sets).where(*here).values(cursor=cursor))
+        if not found.rowcount:
+            connection.execute(insert(cursor_sets), {**key, "cursor": cursor})
 
 
 def _frames(ids: Sequence[int]) -> Select[tuple[int, bytes]]:
     return select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(ids))
-
-
-def _groups(staging: Iterable[StagedChunk]) -> Iterator[list[StagedChunk]]:
-    """Chunks in groups of about STAGED_BYTES, one transaction each."""
-    group: list[StagedChunk] = []
-    held = 0
-    for chunk in staging:
-        group.append(chunk)
-        held += len(chunk.frame)
-        if held >= STAGED_BYTES:
-            yield group
-            group, held = [], 0
-    if group:
-        yield group
 
 
 @contextmanager

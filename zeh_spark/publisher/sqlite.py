@@ -12,6 +12,8 @@ busy timeout, when somebody else has written between].
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,24 @@ from sqlalchemy.pool import QueuePool
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher.schema import metadata
 from zeh_spark.publisher.sql import Database, SqlStore
+from zeh_spark.publisher.writing import LOG_BYTES, Gate, Writer
 
 APPLICATION_ID = 0x5A454831
 """What says in the file's header that it is ours: "ZEH1"."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_MS = 30_000
-_WAL_BYTES = 64 << 20
+
+_UPGRADES = {
+    1: (  # producers, uploads; what was staged and not committed is dropped
+        "DELETE FROM blobs WHERE id IN (SELECT blob FROM staged)",
+        "DROP TABLE staged",
+        "ALTER TABLE chunks ADD COLUMN producer VARCHAR(201)",
+        "ALTER TABLE chunks ADD COLUMN batch BIGINT",
+        "ALTER TABLE chunks ADD COLUMN sequence BIGINT",
+    )
+}
+"""What brings a store of a version to the next one, before tables that are missing are made."""
 
 
 def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
@@ -41,14 +54,21 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
         _prepare(read, write)
     except DBAPIError as exc:
         raise StoreError(f"{path} cannot be used as a store: {exc.orig}") from exc
-    watch = _Watch(read)
+    watch, gate = _Watch(read), Gate()
+    writer = Writer(write, path.with_name(f"{path.name}-wal"), gate)
+
+    @contextmanager
+    def reading() -> Iterator[Connection]:
+        with gate.reader(), read.connect() as connection:
+            yield connection
 
     def close() -> None:
+        writer.close()
         watch.close()
         read.dispose()
         write.dispose()
 
-    return SqlStore(Database(read, write, watch.version, close))
+    return SqlStore(Database(reading, writer.write, writer.tidy, watch.version, close))
 
 
 def _path(file: str, must_exist: bool) -> Path:
@@ -84,7 +104,7 @@ def _engine(path: Path, begin: str | None) -> Engine:
         connection.isolation_level = None
         connection.execute("PRAGMA page_size = 16384")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
     @event.listens_for(engine, "begin")
     def began(connection: Connection) -> None:
@@ -95,7 +115,7 @@ def _engine(path: Path, begin: str | None) -> Engine:
 
 
 def _prepare(read: Engine, write: Engine) -> None:
-    """Make the tables in a new file; refuse a file of somebody else."""
+    """Make the tables in a new file, upgrade an older one; refuse a file of somebody else."""
     with read.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     with write.begin() as connection:
@@ -106,9 +126,13 @@ def _prepare(read: Engine, write: Engine) -> None:
                 f"the store is of version {version}; this zeh-spark knows {SCHEMA_VERSION}: "
                 f"upgrade it"
             )
-        if owner == APPLICATION_ID:
+        if owner == APPLICATION_ID and version == SCHEMA_VERSION:
             return
-        if inspect(connection).get_table_names():
+        if owner == APPLICATION_ID:
+            for each in range(version, SCHEMA_VERSION):
+                for statement in _UPGRADES[each]:
+                    connection.exec_driver_sql(statement)
+        elif inspect(connection).get_table_names():
             raise StoreError(
                 f"{write.url.database} is another program's database, not a store of feeds"
             )
@@ -118,19 +142,29 @@ def _prepare(read: Engine, write: Engine) -> None:
 
 
 class _Watch:
-    """Notices commits of any connection and process: `data_version` of one that never writes."""
+    """Notices commits of any connection and process: `data_version` of one that never writes tells
+    that something was written, the feeds' heads whether that was a commit.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._lock = threading.Lock()
         self._connection = engine.raw_connection()
+        self._seen = -1
+        self._heads = 0
 
     def version(self) -> int:
         with self._lock:
-            cursor = self._connection.cursor()
-            row = cursor.execute("PRAGMA data_version").fetchone()
-            cursor.close()
-            return int(row[0])
+            if (seen := self._number("PRAGMA data_version")) != self._seen:
+                self._heads = self._number("SELECT coalesce(sum(head), 0) FROM feeds")
+                self._seen = seen
+            return self._heads
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    def _number(self, query: str) -> int:
+        cursor = self._connection.cursor()
+        (number,) = cursor.execute(query).fetchone()
+        cursor.close()
+        return int(number)

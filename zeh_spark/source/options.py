@@ -96,6 +96,12 @@ def parse_staging(text: str) -> str:
 class SourceOptions(ClientOptions):
     """All options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
 
+    max_concurrent_requests: int = option(
+        parse_count,
+        "32",
+        "most requests at a time; with more partitions than that there is no long polling",
+        query="streaming",
+    )
     partition_count: int | None = option(
         parse_partition_count,
         None,

@@ -58,8 +58,8 @@ class _Batch:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Delivers each event of the feed once per checkpoint, or fails by name."""
 
-    def __init__(self, options: SourceOptions, decoder: Decoder | OptionError) -> None:
-        self._options: SourceOptions | None = options
+    def __init__(self, options: SourceOptions | None, decoder: Decoder | OptionError) -> None:
+        self._options = options
         self._decoder = decoder
         self._finite = False
         self._driver: StreamDriver | None = None

@@ -1,0 +1,197 @@
+"""The publish API, from the side of who publishes: uploads, commits, receipts.
+
+Every call can be repeated: the publisher answers the same. So whatever is transient is tried again
+for `retryTimeout`, and an answer that was lost changes nothing.
+
+Runs in write tasks, in the driver, and in the command line.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from zeh_spark.chunks import DIGEST_VERSION, Content
+from zeh_spark.errors import PublisherError, PublishError, ZeroEventHubError
+from zeh_spark.options import ClientOptions
+from zeh_spark.transport import PROBLEM, Body, TransientError, Transport, problem_document
+
+log = logging.getLogger(__name__)
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which batch, and who publishes it: `run` is one start of the writer, `incarnation` its memory
+    (Spark's checkpoint). `remedies`: what an operator allows, by option name.
+    """
+
+    producer: str
+    incarnation: str
+    run: str
+    number: int
+    remedies: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return f"{producer_path(self.producer)}/batches/{self.number}"
+
+    def query(self, partition_count: int, **more: str) -> str:
+        return urlencode(
+            {"incarnation": self.incarnation, "n": partition_count, **more, **self.remedies}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """What a task did for a batch. `attempt` tells tries of a task apart, `uploads` is how many it
+    sent: none where the batch was committed before.
+    """
+
+    task: int
+    attempt: int
+    uploads: int = 0
+    content: Content = Content()
+
+
+class PublishClient:
+    """Talks to the publisher of one feed.
+
+    Guarantee: what `commit` returns is committed, durable, and has the content that was declared.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._transport = Transport(options)
+
+    def stop(self) -> None:
+        """Nobody waits for answers any more: no more tries."""
+        self._transport.stop()
+
+    def look_up(self, batch: Batch) -> tuple[bool, int]:
+        """Whether the batch is committed; and the feed's partition count."""
+        try:
+            query = urlencode({"incarnation": batch.incarnation})
+            known, facts = True, self._answer("GET", batch.path, query)
+        except PublishError as exc:
+            if exc.problem != "unknown-batch":
+                raise
+            known, facts = False, exc.facts
+        count = facts.get("partitionCount")
+        if type(count) is not int or count < 1:
+            raise PublisherError(
+                f"{self._transport.url}: the answer about batch {batch.number} does not tell the "
+                f"partition count: is that a publisher of zeh_spark?"
+            )
+        return known, count
+
+    def upload(
+        self, batch: Batch, partition_count: int, task: int, attempt: int, number: int, body: bytes
+    ) -> bool:
+        """Stage a part of a batch; false if the batch is committed, and nothing more is needed."""
+        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        headers = {
+            "Content-Type": "application/vnd.zeroeventhub.upload",
+            "Content-Digest": f"sha-256=:{digest}:",
+        }
+        path = f"{batch.path}/uploads/{batch.run}.{task}.{attempt}.{number}"
+        answer = self._answer("PUT", path, batch.query(partition_count), body, headers)
+        return answer.get("status") != "already-committed"
+
+    def commit(self, batch: Batch, partition_count: int, tasks: Sequence[TaskDone]) -> Document:
+        """Make the batch visible, of these tasks' uploads; its status and receipt.
+
+        Raises PublishError, saying what to do.
+        """
+        content = sum((each.content for each in tasks), Content())
+        body = {
+            "events": content.events,
+            "digest": content.digest,
+            "digestVersion": DIGEST_VERSION,
+            "attempts": [
+                {
+                    "task": each.task,
+                    "attempt": each.attempt,
+                    "uploads": each.uploads,
+                    "events": each.content.events,
+                }
+                for each in tasks
+            ],
+        }
+        query = batch.query(partition_count, run=batch.run)
+        headers = {"Content-Type": "application/json"}
+        return self._answer(
+            "POST", f"{batch.path}/commit", query, msgspec.json.encode(body), headers
+        )
+
+    def release(self, batch: Batch) -> None:
+        """Drop what this run has staged for a batch. Tried once: the publisher cleans up anyway."""
+        try:
+            query = urlencode({"run": batch.run})
+            self._transport.request("DELETE", f"{batch.path}/uploads", query).close()
+        except (TransientError, ZeroEventHubError) as exc:
+            log.warning("uploads of batch %d are left to the publisher: %s", batch.number, exc)
+
+    def producer(self, name: str) -> Document:
+        return self._answer("GET", producer_path(name))
+
+    def producers(self) -> list[Document]:
+        found: list[Document] = self._answer("GET", "/producers")["producers"]
+        return found
+
+    def receipts(self, producer: str, limit: int) -> list[Document]:
+        """The newest ones, newest first."""
+        path = f"{producer_path(producer)}/batches"
+        found: list[Document] = self._answer("GET", path, f"limit={limit}")["receipts"]
+        return found
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Document:
+        patience = self._transport.patience()
+        while True:
+            try:
+                with self._transport.request(method, path, query, body, headers) as response:
+                    text = b"".join(Body(response, self._transport.url)).decode(errors="replace")
+                if document := problem_document(text):
+                    return document
+                raise PublisherError(
+                    f"{self._transport.url}: the answer to {method} {path} is no JSON object: is "
+                    f"that a publisher of zeh_spark?",
+                    body=text[:2000],
+                )
+            except TransientError as failure:
+                patience.wait(failure)
+            except PublisherError as exc:
+                raise _refusal(exc) from None
+
+
+def producer_path(name: str) -> str:
+    return f"/producers/{quote(name, safe='')}"
+
+
+def _refusal(exc: PublisherError) -> PublisherError:
+    """A problem document of the publish API in our words; other errors as they are."""
+    document = problem_document(exc.body or "")
+    kind = str(document.get("type"))
+    if not kind.startswith(PROBLEM):
+        return exc
+    return PublishError(
+        str(exc),
+        status=exc.status,
+        body=exc.body,
+        problem=kind.removeprefix(PROBLEM),
+        facts=document,
+    )

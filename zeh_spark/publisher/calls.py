@@ -1,0 +1,208 @@
+"""The calls of the publish API: paths, queries and bodies in, values out, or the problem that names
+what is wrong. Pure.
+
+Unlike the read API, whose unknown parameters are ignored as the spec wants, an unknown parameter
+here is refused: a remedy with a typing error must not pass for one that does not apply.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from zeh_spark import wire
+from zeh_spark.chunks import Content
+from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Remedies
+from zeh_spark.publisher.problems import Problem, bad_request
+from zeh_spark.publisher.store import MAX_PARTITIONS
+
+MAX_NUMBER = 2**53 - 1
+"""What every reader of JSON can hold exactly."""
+
+MAX_ATTEMPTS = 100_000
+MAX_COMMIT_BODY = 16 << 20
+
+PRODUCER = re.compile(rf"{wire.NAME.pattern}(?:#{wire.NAME.pattern})?")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
+_NUMBER = re.compile(r"[0-9]{1,16}")
+
+
+class _Attempt(msgspec.Struct, forbid_unknown_fields=True):
+    task: int
+    attempt: int
+    uploads: int
+    events: int
+
+
+class _Commit(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    events: int
+    digest: str
+    digest_version: int
+    attempts: list[_Attempt]
+
+
+_decode_commit = msgspec.json.Decoder(_Commit).decode
+
+
+def producer_name(text: str) -> str:
+    """Raises Problem."""
+    if not PRODUCER.fullmatch(text):
+        raise bad_request(
+            "bad-producer",
+            f"the producer is {text!r}; allowed are 1 to 100 letters, digits and . _ : @ = -, and "
+            f"for a named batch # and as many again",
+            producer=text,
+        )
+    return text
+
+
+def batch_number(text: str) -> int:
+    """Raises Problem."""
+    return number("batch", text)
+
+
+def upload_name(text: str) -> tuple[str, int, int, int]:
+    """Run, task, attempt, number. Raises Problem."""
+    run, *numbers = text.rsplit(".", 3)
+    if len(numbers) != 3 or not IDENTIFIER.fullmatch(run):
+        raise bad_request(
+            "bad-upload-name",
+            f"the upload is called {text!r}; allowed is <run>.<task>.<attempt>.<number>, with a "
+            f"run of 1 to 100 letters, digits, _ and -",
+        )
+    task, attempt, place = numbers
+    return (
+        run,
+        number("the upload's task", task, 2**31 - 1),
+        number("the upload's attempt", attempt),
+        number("the upload's number", place, 2**31 - 1),
+    )
+
+
+def parse_call(query: str, producer: str, batch: str, *, run: str | None = None) -> Call:
+    """`run`: where the path names it, so that the query need not. Raises Problem."""
+    given = parameters(
+        query, {"incarnation", "n", *_REMEDIES} | ({"run"} if run is None else set())
+    )
+    for name in ("incarnation", "n", *(["run"] if run is None else [])):
+        if name not in given:
+            raise bad_request("parameter-missing", f"{name} is missing", parameter=name)
+    remedies = Remedies(*(given.get(name) for name in _REMEDIES))
+    return Call(
+        producer=producer_name(producer),
+        incarnation=identifier("incarnation", given["incarnation"]),
+        run=identifier("run", given["run"]) if run is None else run,
+        batch=batch_number(batch),
+        partition_count=number("n", given["n"], MAX_PARTITIONS),
+        remedies=remedies,
+    )
+
+
+def parameters(query: str, known: set[str]) -> dict[str, str]:
+    """Each once. Raises Problem."""
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
+        if name not in known:
+            raise bad_request(
+                "unknown-parameter",
+                f"unknown parameter {name!r}; known are {', '.join(sorted(known))}",
+                parameter=name,
+            )
+        if name in given:
+            raise bad_request("duplicate-parameter", f"{name} is given twice", parameter=name)
+        given[name] = value
+    return given
+
+
+def identifier(name: str, text: str) -> str:
+    """Raises Problem."""
+    if not IDENTIFIER.fullmatch(text):
+        raise bad_request(
+            "bad-parameter",
+            f"{name} is {text!r}; allowed are 1 to 100 letters, digits, _ and -",
+            parameter=name,
+        )
+    return text
+
+
+def parse_commit(body: bytes) -> Declared:
+    """Raises Problem."""
+    try:
+        given = _decode_commit(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+        raise bad_request("bad-commit", f"the body is no commit: {exc}") from None
+    attempts = tuple(Attempt(e.task, e.attempt, e.uploads, e.events) for e in given.attempts)
+    tasks = {each.task for each in attempts}
+    if len(tasks) != len(attempts):
+        raise bad_request("bad-commit", "a task is named twice; one attempt of each counts")
+    if len(attempts) > MAX_ATTEMPTS:
+        raise bad_request(
+            "bad-commit", f"{len(attempts):,} attempts are named; at most {MAX_ATTEMPTS:,}"
+        )
+    if not re.fullmatch(r"[0-9a-f]{32}", given.digest):
+        raise bad_request(
+            "bad-commit", f"digest is {given.digest!r}; allowed are 32 lower-case hex digits"
+        )
+    numbers = [given.events, *(each for one in attempts for each in _numbers_of(one))]
+    if wrong := [each for each in numbers if not 0 <= each <= MAX_NUMBER]:
+        raise bad_request("bad-commit", f"{wrong[0]} is not between 0 and {MAX_NUMBER}")
+    return Declared(Content(given.events, int(given.digest, 16)), attempts, given.digest_version)
+
+
+def check_length(text: str | None, most: int) -> int:
+    """A request's Content-Length. Raises Problem."""
+    if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
+        raise Problem("length-required", 411, "Content-Length is missing, and is needed here")
+    if int(text) > most:
+        raise Problem(
+            "body-too-large",
+            413,
+            f"the body has {int(text):,} bytes; at most {most:,} are allowed",
+            maximum=most,
+        )
+    return int(text)
+
+
+def check_digest(header: str | None, body: bytes) -> None:
+    """A request's Content-Digest (RFC 9530), if it has one with SHA-256. Raises Problem."""
+    found = re.search(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):", header or "")
+    if not found:
+        return
+    try:
+        right = base64.b64decode(found[1], validate=True) == hashlib.sha256(body).digest()
+    except binascii.Error:
+        right = False
+    if not right:
+        raise Problem(
+            "digest-mismatch",
+            422,
+            "the body's SHA-256 is not the one of Content-Digest: it was changed on its way; "
+            "send it again",
+        )
+
+
+def committed(receipt: Receipt, *, new: bool) -> dict[str, Any]:
+    """The answer to a commit, and to an upload that comes too late."""
+    return {"status": "committed" if new else "already-committed", "receipt": receipt}
+
+
+def number(name: str, text: str, most: int = MAX_NUMBER) -> int:
+    """Raises Problem."""
+    if not _NUMBER.fullmatch(text) or int(text) > most:
+        raise bad_request(
+            "bad-parameter",
+            f"{name} is {text!r}; allowed are whole numbers from 0 to {most}",
+            parameter=name,
+        )
+    return int(text)
+
+
+def _numbers_of(attempt: Attempt) -> tuple[int, ...]:
+    return attempt.task, attempt.attempt, attempt.uploads, attempt.events

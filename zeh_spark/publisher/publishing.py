@@ -1,0 +1,226 @@
+"""The publish API over HTTP: uploads, commits, and what is known of producers.
+
+Rule for editors: nothing of a body is read before it is known to be wanted, its length, and that
+there is room for it; a slow client holds neither a thread nor a lock. Bodies are looked into by a
+few threads, never on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from zeh_spark.publisher import calls, refusals
+from zeh_spark.publisher.batches import Producer, Receipt
+from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.store import Staged, Store
+from zeh_spark.publisher.uploads import MAX_BODY, verified_upload
+
+STAGING_QUOTA = 64 << 30
+"""Bytes that a producer may have staged and not committed."""
+
+BODY_BYTES = 24 << 20
+"""Of bodies that are read at a time; others wait."""
+
+BODY_SECONDS = 30.0
+"""How long a client may send nothing of a body, and how long one may wait for its turn."""
+
+CHECKERS, CALLERS = 2, 32
+"""Threads that look into uploads, and threads that wait for the store."""
+
+RECEIPTS_SHOWN = 20
+
+T = TypeVar("T")
+
+
+class Budget:
+    """Room for bodies, in bytes. Belongs to one event loop."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._left = total
+        self._changed = anyio.Condition()
+
+    @asynccontextmanager
+    async def room(self, size: int) -> AsyncIterator[None]:
+        """One that is larger than all there is gets all. Raises Problem after BODY_SECONDS."""
+        size = min(size, self._total)
+        try:
+            with anyio.fail_after(BODY_SECONDS):
+                async with self._changed:
+                    while self._left < size:
+                        await self._changed.wait()
+                    self._left -= size
+        except TimeoutError:
+            raise Problem("busy", 429, "too many uploads at a time; send it again later") from None
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                async with self._changed:
+                    self._left += size
+                    self._changed.notify_all()
+
+
+class PublishApi:
+    """The calls, on a store."""
+
+    def __init__(self, store: Store, staging_quota: int) -> None:
+        self._store = store
+        self._quota = staging_quota
+        self._budget = Budget(BODY_BYTES)
+        self._checkers = anyio.CapacityLimiter(CHECKERS)
+        self._callers = anyio.CapacityLimiter(CALLERS)
+
+    def routes(self) -> list[Route]:
+        producers = "/{feed}/producers"
+        batches = producers + "/{producer}/batches"
+        return [
+            Route(producers, self.producers, methods=["GET"]),
+            Route(producers + "/{producer}", self.producer, methods=["GET"]),
+            Route(batches, self.receipts, methods=["GET"]),
+            Route(batches + "/{batch}", self.receipt, methods=["GET"]),
+            Route(batches + "/{batch}/commit", self.commit, methods=["POST"]),
+            Route(batches + "/{batch}/uploads", self.release, methods=["DELETE"]),
+            Route(batches + "/{batch}/uploads/{upload}", self.upload, methods=["PUT"]),
+        ]
+
+    async def upload(self, request: Request) -> Response:
+        feed, producer, batch = _names(request)
+        run, task, attempt, number = calls.upload_name(request.path_params["upload"])
+        call = calls.parse_call(_query(request), producer, batch, run=run)
+        length = calls.check_length(request.headers.get("content-length"), MAX_BODY)
+        receipt = await self._called(partial(self._store.admit, feed, call))
+        if receipt:
+            return _json(calls.committed(receipt, new=False))
+        async with self._budget.room(length):
+            body = await _body(request, length)
+            calls.check_digest(request.headers.get("content-digest"), body)
+            check = partial(verified_upload, body, task, attempt, number, call.partition_count)
+            upload = await anyio.to_thread.run_sync(check, limiter=self._checkers)
+            del body, check
+            staged = await self._called(partial(self._store.stage, feed, call, upload, self._quota))
+        if isinstance(staged, Receipt):
+            return _json(calls.committed(staged, new=False))
+        return _json({"status": "staged"}, 201 if staged is Staged.NEW else 200)
+
+    async def commit(self, request: Request) -> Response:
+        feed, producer, batch = _names(request)
+        call = calls.parse_call(_query(request), producer, batch)
+        length = calls.check_length(request.headers.get("content-length"), calls.MAX_COMMIT_BODY)
+        async with self._budget.room(length):
+            declared = calls.parse_commit(await _body(request, length))
+        receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
+        return _json(calls.committed(receipt, new=new))
+
+    async def release(self, request: Request) -> Response:
+        feed, producer, batch = _names(request)
+        given = calls.parameters(_query(request), {"run"})
+        run = calls.identifier("run", given.get("run", ""))
+        released = await self._called(
+            partial(self._store.release, feed, producer, calls.batch_number(batch), run)
+        )
+        return _json({"released": released})
+
+    async def producers(self, request: Request) -> Response:
+        feed = request.path_params["feed"]
+        calls.parameters(_query(request), set())
+        found = await self._called(partial(self._store.producers, feed))
+        return _json({"producers": [_producer(each) for each in found]})
+
+    async def producer(self, request: Request) -> Response:
+        feed, producer = request.path_params["feed"], request.path_params["producer"]
+        calls.parameters(_query(request), set())
+        name = calls.producer_name(producer)
+        return _json(_producer(await self._called(partial(self._store.producer, feed, name))))
+
+    async def receipts(self, request: Request) -> Response:
+        feed, producer = request.path_params["feed"], request.path_params["producer"]
+        given = calls.parameters(_query(request), {"below", "limit"})
+        below = calls.number("below", given.get("below", str(calls.MAX_NUMBER)))
+        limit = min(calls.number("limit", given.get("limit", str(RECEIPTS_SHOWN))), 1000)
+        name = calls.producer_name(producer)
+        found = await self._called(partial(self._store.receipts, feed, name, below, limit))
+        return _json({"receipts": found})
+
+    async def receipt(self, request: Request) -> Response:
+        feed, producer, batch = _names(request)
+        given = calls.parameters(_query(request), {"incarnation"})
+        number = calls.batch_number(batch)
+        incarnation = given.get("incarnation")
+        found = await self._called(
+            partial(self._store.receipt, feed, producer, number, incarnation)
+        )
+        if found is None:
+            partitions = (await self._called(partial(self._store.feed, feed))).partitions
+            raise refusals.unknown_batch(producer, incarnation, number, partitions)
+        return _json(found)
+
+    def _called(self, call: Callable[[], T]) -> Awaitable[T]:
+        return anyio.to_thread.run_sync(call, limiter=self._callers)
+
+
+def _names(request: Request) -> tuple[str, str, str]:
+    given = request.path_params
+    return given["feed"], calls.producer_name(given["producer"]), given["batch"]
+
+
+def _query(request: Request) -> str:
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")
+
+
+async def _body(request: Request, length: int) -> bytes:
+    """Raises Problem for a client that is too slow, or has gone."""
+    body = bytearray()
+    stream = request.stream()
+    try:
+        while True:
+            with anyio.fail_after(BODY_SECONDS):
+                piece = await anext(stream, None)
+            if piece is None:
+                break
+            body += piece
+    except TimeoutError:
+        raise Problem(
+            "body-too-slow", 408, f"nothing of the body came for {BODY_SECONDS:.0f} s"
+        ) from None
+    except ClientDisconnect:
+        raise Problem("body-incomplete", 400, "the client went away while it sent") from None
+    if len(body) != length:
+        raise Problem(
+            "body-incomplete", 400, f"the body has {len(body)} bytes, Content-Length is {length}"
+        )
+    return bytes(body)
+
+
+def _producer(producer: Producer) -> dict[str, Any]:
+    return {
+        "producer": producer.name,
+        "incarnation": producer.incarnation or None,
+        "lastBatch": producer.last,
+        "run": producer.run or None,
+        "level": producer.level,
+        "receipts": producer.receipts,
+        "chain": producer.chain or None,
+        "time": producer.time or None,
+        "deleted": producer.deleted,
+    }
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(
+        msgspec.json.encode(value),
+        status_code=status,
+        media_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )

@@ -1,0 +1,214 @@
+"""Why a batch is refused: each problem carries both sides' values and the remedy, ready to paste.
+
+Rule for editors: a remedy is printed here and nowhere else, in the form that `producers.decide`
+compares with.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from zeh_spark.chunks import Content
+from zeh_spark.publisher.batches import Attempt, Call, Found, Producer, Receipt
+from zeh_spark.publisher.problems import Problem
+
+
+def producer_deleted(call: Call) -> Problem:
+    return _refused(
+        "producer-deleted",
+        410,
+        call,
+        f"producer {call.producer!r} was deleted and takes no more batches",
+        "publish under another producerId",
+    )
+
+
+def incarnation_changed(call: Call, producer: Producer, option: str) -> Problem:
+    return _refused(
+        "incarnation-changed",
+        409,
+        call,
+        f"producer {call.producer!r} is used by incarnation {producer.incarnation!r} (a Spark "
+        f"checkpoint), which has published up to batch {producer.last}, the last one at "
+        f"{moment(producer.time)}; this call comes from incarnation {call.incarnation!r}: a new "
+        f"or lost checkpoint, or another job with the same producerId",
+        f"go back to the old checkpoint; or publish under another producerId; or, if this "
+        f"checkpoint shall go on in its place (events that the old one has published and this one "
+        f"reads again are doubled, those that neither reads are missing), set once "
+        f"replaceIncarnation={option}",
+        current={"incarnation": producer.incarnation, "lastBatch": producer.last},
+        option={"replaceIncarnation": option},
+    )
+
+
+def fenced(call: Call, producer: Producer) -> Problem:
+    return _refused(
+        "fenced",
+        403,
+        call,
+        f"run {call.run!r} of producer {call.producer!r} was overtaken: run {producer.run!r} "
+        f"published batch {producer.last} at {moment(producer.time)}, with owner level "
+        f"{producer.level}",
+        "two drivers run on one checkpoint; stop one of them",
+        current={"run": producer.run, "level": producer.level, "lastBatch": producer.last},
+    )
+
+
+def batch_expired(call: Call) -> Problem:
+    return _refused(
+        "batch-expired",
+        410,
+        call,
+        f"batch {call.batch} of producer {call.producer!r} is so old that its receipt is gone: it "
+        f"can be neither confirmed nor denied",
+        "the checkpoint was rolled back too far; restore a newer one, or start a new checkpoint "
+        "behind what the feed holds",
+    )
+
+
+def digest_version(call: Call, given: int, receipt: Receipt) -> Problem:
+    return _refused(
+        "digest-version",
+        409,
+        call,
+        f"batch {call.batch} of producer {call.producer!r} was published with digest version "
+        f"{receipt.digest_version}, this call has version {given}: they cannot be compared",
+        "run this batch once with the zeh-spark that published it, then upgrade",
+        published={"digestVersion": receipt.digest_version},
+        given={"digestVersion": given},
+    )
+
+
+def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) -> Problem:
+    return _refused(
+        "batch-conflict",
+        409,
+        call,
+        f"batch {call.batch} of producer {call.producer!r} was published at "
+        f"{moment(receipt.time)} with other rows: {receipt.events} events, content "
+        f"{receipt.digest}; now it has {content.events} events, content {content.digest}",
+        f"look for what makes the query give other rows when it is repeated (rand(), uuid(), a "
+        f"clock, a lookup, a source that changed), or for a second job with the same producerId; "
+        f"to keep what is published and drop these rows, set once keepFirst={option}",
+        published={"events": receipt.events, "digest": receipt.digest},
+        given={"events": content.events, "digest": content.digest},
+        option={"keepFirst": option},
+    )
+
+
+def batch_gap(call: Call, producer: Producer, last: int) -> Problem:
+    option = f"{last}:{call.batch}"
+    if last < 0:
+        seen = f"batch {call.batch} of producer {call.producer!r} is the first that this feed sees"
+        cause = "the earlier ones went to another feed or store, or a restore undid them"
+    else:
+        seen = f"producer {call.producer!r} has published up to batch {last}, this is {call.batch}"
+        cause = "a restore of the publisher undid the batches between, or they never came"
+    return _refused(
+        "batch-gap",
+        409,
+        call,
+        f"{seen}: {cause}",
+        f"publish the missing batches again from their source; or, if they are not wanted here "
+        f"(the sink is new on an old checkpoint, say), set once acceptGap={option}",
+        current={"incarnation": producer.incarnation, "lastBatch": last},
+        option={"acceptGap": option},
+    )
+
+
+def layout_changed(call: Call, partition_count: int) -> Problem:
+    return _refused(
+        "layout-changed",
+        409,
+        call,
+        f"the batch is made for {call.partition_count} partitions, the feed has {partition_count}",
+        "run the batch again; nothing was published",
+        partitionCount=partition_count,
+    )
+
+
+def upload_missing(call: Call, named: Attempt, here: Found) -> Problem:
+    return _refused(
+        "upload-missing",
+        409,
+        call,
+        f"task {named.task}, attempt {named.attempt}, has staged {here.uploads} uploads with "
+        f"{here.content.events} events here; the commit names {named.uploads} with {named.events}",
+        "run the batch again; nothing was published",
+        task=named.task,
+        expected={"uploads": named.uploads, "events": named.events},
+        found={"uploads": here.uploads, "events": here.content.events},
+    )
+
+
+def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
+    return _refused(
+        "content-mismatch",
+        422,
+        call,
+        f"what arrived is not what was sent: {found.events} events, content {found.digest}, "
+        f"against {declared.events} events, content {declared.digest}",
+        "something between driver, executors and publisher changes bodies; nothing was published",
+        given={"events": declared.events, "digest": declared.digest},
+        found={"events": found.events, "digest": found.digest},
+    )
+
+
+def upload_conflict(call: Call, name: str) -> Problem:
+    return _refused(
+        "upload-conflict",
+        409,
+        call,
+        f"upload {name} of batch {call.batch} is staged already with other content",
+        "give each attempt at a task its own number",
+    )
+
+
+def quota_exceeded(call: Call, quota: int, staged: int) -> Problem:
+    return _refused(
+        "quota-exceeded",
+        507,
+        call,
+        f"producer {call.producer!r} has {staged:,} bytes staged and not committed; allowed are "
+        f"{quota:,}",
+        "make batches smaller, or raise the publisher's --staging-quota",
+        quota=quota,
+        staged=staged,
+    )
+
+
+def unknown_batch(
+    producer: str, incarnation: str | None, batch: int, partition_count: int
+) -> Problem:
+    """Certainly not committed: nobody is committing it either."""
+    which = f"incarnation {incarnation!r}" if incarnation else "in its current incarnation"
+    return Problem(
+        "unknown-batch",
+        404,
+        f"batch {batch} of producer {producer!r}, {which}, is not committed",
+        producer=producer,
+        incarnation=incarnation,
+        batch=batch,
+        partitionCount=partition_count,
+    )
+
+
+def moment(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _refused(
+    name: str, status: int, call: Call, detail: str, remedy: str, **members: Any
+) -> Problem:
+    return Problem(
+        name,
+        status,
+        f"{detail}; {remedy}",
+        producer=call.producer,
+        incarnation=call.incarnation,
+        run=call.run,
+        batch=call.batch,
+        remedy=remedy,
+        **members,
+    )

@@ -1,0 +1,220 @@
+"""How a SQLite store is written to by one thread, and how that keeps its log of changes short.
+
+SQLite has one writer at a time, and its busy wait is neither fair nor short: so all of a process's
+writes go through one thread and one connection, which waits only for other processes. It takes what
+has come in meanwhile as one transaction (group commit), each piece of work under a savepoint of its
+own. What has to be durable goes first, then uploads, then cleaning up.
+
+Readers keep the log from being emptied for as long as one of them is always reading. So above
+LOG_BYTES the writer lets no new reader in, waits for those that are reading, and empties it [left
+alone, 32 readers made it 310 MiB, and checkpoints that wait for readers held the writer for 64 s].
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.store import OutcomeUnknownError
+
+T = TypeVar("T")
+
+LOG_BYTES = 64 << 20
+"""Of SQLite's write-ahead log: what it may grow to before it is emptied."""
+
+_GROUP = 32
+"""Uploads in one transaction, at most."""
+
+_READERS_SECONDS = 2.0
+"""How long reads may take to end when the log is to be emptied; else it is tried again later."""
+
+Work = Callable[[Connection], Any]
+Step = Callable[[Connection], bool]
+
+
+class Gate:
+    """Lets readers in, unless it is closed."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._closed = False
+
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._closed)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def closed(self, timeout: float) -> Iterator[bool]:
+        """Nobody reads meanwhile; false if that could not be had in time."""
+        with self._changed:
+            self._closed = True
+            alone = self._changed.wait_for(lambda: not self._readers, timeout)
+        try:
+            yield alone
+        finally:
+            with self._changed:
+                self._closed = False
+                self._changed.notify_all()
+
+
+class Writer:
+    """The thread that writes. Started by the first work, ended by `close`.
+
+    Guarantee: what `write` returns is committed, and durable if that was asked for; what it raises
+    was not done, except for an error of the commit itself, whose outcome nobody knows.
+    """
+
+    def __init__(self, engine: Engine, log: Path, gate: Gate) -> None:
+        self._engine = engine
+        self._log = log
+        self._gate = gate
+        self._news = threading.Condition()
+        self._durable: deque[tuple[Work, Future[Any]]] = deque()
+        self._uploads: deque[tuple[Work, Future[Any]]] = deque()
+        self._chores: dict[Step, None] = {}
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._uploads_next = False
+        self._limit = LOG_BYTES
+
+    def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        done: Future[T] = Future()
+        with self._news:
+            if self._ended:
+                raise StoreError("the store is closed")
+            (self._durable if durable else self._uploads).append((work, done))
+            self._wake()
+        return done.result()
+
+    def tidy(self, step: Step) -> None:
+        with self._news:
+            self._chores[step] = None
+            self._wake()
+
+    def close(self) -> None:
+        """What was begun is done first."""
+        with self._news:
+            self._ended = True
+            self._news.notify()
+        if self._thread:
+            self._thread.join()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="zeh-writer", daemon=True)
+            self._thread.start()
+        self._news.notify()
+
+    def _run(self) -> None:
+        with self._engine.connect() as connection:
+            while group := self._next():
+                self._do(connection, *group)
+                self._keep_the_log_short(connection)
+
+    def _next(self) -> tuple[list[tuple[Work, Future[Any]]], bool] | None:
+        """What to do in the next transaction, and whether it has to be durable. Durable work and
+        uploads take turns where there is both.
+        """
+        with self._news:
+            self._news.wait_for(
+                lambda: self._durable or self._uploads or self._chores or self._ended
+            )
+            durable = bool(self._durable) and not (self._uploads_next and self._uploads)
+            self._uploads_next = durable
+            queue = self._durable if durable else self._uploads
+            if queue:
+                return [queue.popleft() for _ in range(min(len(queue), _GROUP))], durable
+            if self._ended:
+                return None
+            chore = next(iter(self._chores))
+            del self._chores[chore]
+        return [(self._again(chore), Future())], False
+
+    def _again(self, chore: Step) -> Work:
+        def work(connection: Connection) -> None:
+            if chore(connection):
+                with self._news:
+                    self._chores[chore] = None
+
+        return work
+
+    def _do(
+        self, connection: Connection, group: list[tuple[Work, Future[Any]]], durable: bool
+    ) -> None:
+        """Nobody hears of a success before the transaction is committed."""
+        ends: list[Callable[[], None]] = []
+        sqlite = _sqlite(connection)
+        try:
+            # An upload that a power cut undoes is missed by its commit, which stands behind it in
+            # the log: synchronising the one synchronises the other.
+            sqlite.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            with connection.begin() as transaction:
+                for work, done in group:
+                    ends.append(_attempted(connection, work, done))
+                    if not sqlite.in_transaction:  # a full disk, say: SQLite rolls all of it back
+                        raise StoreError("the store gave up a transaction; its disk may be full")
+                with _outcome_unknown():
+                    transaction.commit()
+        except BaseException as exc:  # noqa: BLE001 - whatever it is, those who wait raise it
+            ends = [partial(done.set_exception, exc) for _, done in group]
+        for end in ends:
+            end()
+
+    def _keep_the_log_short(self, connection: Connection) -> None:
+        size = os.path.getsize(self._log) if self._log.exists() else 0
+        if size <= self._limit:
+            return
+        sqlite = _sqlite(connection)
+        (waits,) = sqlite.execute("PRAGMA busy_timeout").fetchone()
+        with self._gate.closed(_READERS_SECONDS):
+            sqlite.execute("PRAGMA busy_timeout = 200")  # for readers in other processes
+            (busy, *_) = sqlite.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            sqlite.execute(f"PRAGMA busy_timeout = {waits}")
+        self._limit = size + LOG_BYTES // 8 if busy else LOG_BYTES
+
+
+def _sqlite(connection: Connection) -> Any:
+    """The connection of sqlite3 itself: SQLAlchemy's would begin a transaction for a PRAGMA."""
+    return connection.connection.driver_connection
+
+
+def _attempted(connection: Connection, work: Work, done: Future[Any]) -> Callable[[], None]:
+    """Do the work under a savepoint; returns what tells its outcome to who waits."""
+    try:
+        with connection.begin_nested():
+            result = work(connection)
+    except Exception as exc:  # noqa: BLE001 - raised by write(), in the thread that asked
+        return partial(done.set_exception, exc)
+    return partial(done.set_result, result)
+
+
+@contextmanager
+def _outcome_unknown() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as exc:
+        raise OutcomeUnknownError(
+            f"the store failed while it committed ({exc.orig}): whether it did is not known yet; "
+            f"ask again"
+        ) from exc

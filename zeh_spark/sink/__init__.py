@@ -1,0 +1,1 @@
+"""Publishing a DataFrame: its rows become events of a feed, each batch once."""

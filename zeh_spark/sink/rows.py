@@ -1,0 +1,310 @@
+"""A DataFrame's rows to events: what its columns mean, and the lines that are stored. Pure.
+
+`layout` runs on the driver and judges the schema; a Renderer runs in each write task and judges
+rows. Data is text that holds JSON, and stays as it is, or it is rendered by `objects`; a frame
+without a column `data` is published with each row as an object.
+
+Rule for editors: columns at a time, as in `decode`. A batch in which a row is at fault is cut in
+halves until the row is found [each row has to be judged by itself]; batches without pay nothing for
+that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw
+from pyspark.sql import types as T
+
+from zeh_spark import chunks, wire
+from zeh_spark.errors import OptionError, RowError
+from zeh_spark.sink.objects import (
+    INTEGERS,
+    STRINGS,
+    TEXT,
+    Unfit,
+    entries,
+    joined,
+    json_of,
+    named,
+    object_of,
+    one_text,
+    or_else,
+    problems,
+    refuse,
+    utf8,
+    within,
+)
+
+_ENVELOPE = ("data", "headers", "partition", "key")
+_decode_lines = msgspec.json.Decoder(Raw).decode_lines
+
+
+# What the columns mean
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the columns of a frame mean, decided once from its schema. Travels to executors.
+
+    `columns` are their names in order. `text`: the column `data` holds JSON already.
+    """
+
+    columns: tuple[str, ...]
+    text: bool
+
+
+def layout(schema: T.StructType) -> Layout:
+    """Raises OptionError, with the column's name as `option`, for what cannot be published."""
+    columns = tuple(schema.names)
+    if not columns:
+        raise OptionError("a frame without columns cannot be published", option="data")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise _refused(name, "is there twice: rename or drop one of them")
+    if "data" in columns:
+        _check_beside_data(schema)
+    else:
+        _check_object(schema)
+    if "key" in columns and not isinstance(schema["key"].dataType, (*STRINGS, *INTEGERS)):
+        raise _refused("key", f"is {named(schema['key'].dataType)}: CAST it AS STRING")
+    text = "data" in columns and isinstance(schema["data"].dataType, STRINGS)
+    return Layout(columns, text)
+
+
+def _check_beside_data(schema: T.StructType) -> None:
+    columns = schema.names
+    for name in columns:
+        if name not in _ENVELOPE:
+            raise _refused(
+                name,
+                f"has no meaning beside 'data': put it into the event, to_json(struct(*)) AS data, "
+                f"or drop it{_case(name)}",
+            )
+    if "partition" in columns and "key" in columns:
+        raise _refused("key", "contradicts 'partition': keep the one that says where events go")
+    if "partition" in columns and not isinstance(schema["partition"].dataType, INTEGERS):
+        raise _refused(
+            "partition",
+            f"is {named(schema['partition'].dataType)}: CAST it AS INT, or name it key",
+        )
+    if "headers" in columns:
+        _check_headers(schema["headers"].dataType)
+    _check_data(schema["data"].dataType)
+
+
+def _check_headers(kind: T.DataType) -> None:
+    if not (
+        isinstance(kind, T.MapType)
+        and isinstance(kind.keyType, STRINGS)
+        and isinstance(kind.valueType, STRINGS)
+    ):
+        raise _refused("headers", f"is {named(kind)}: CAST it AS MAP<STRING, STRING>")
+
+
+def _check_data(kind: T.DataType) -> None:
+    if isinstance(kind, STRINGS):
+        return
+    if isinstance(kind, T.VariantType):
+        raise _refused("data", "is VARIANT: publish to_json(data)")
+    if not isinstance(kind, (T.StructType, T.MapType, T.ArrayType)):
+        raise _refused(
+            "data",
+            f"is {named(kind)}, which is no event: publish to_json(struct(data)), or CAST it AS "
+            f"STRING if it holds JSON",
+        )
+    _check_inside("data", kind)
+
+
+def _check_object(schema: T.StructType) -> None:
+    for name in schema.names:
+        if name in ("partition", "headers"):
+            raise _refused(
+                name,
+                f"has a meaning only beside 'data': put the columns of the event into one, "
+                f"to_json(struct(…)) AS data, or rename it{''.join(map(_case, schema.names))}",
+            )
+    for field in schema:
+        _check_inside(field.name, field.dataType)
+
+
+def _check_inside(column: str, kind: T.DataType) -> None:
+    for problem in problems(column, kind):
+        raise _refused(column, problem)
+
+
+def _refused(column: str, problem: str) -> OptionError:
+    return OptionError(f"the column {column!r} {problem}", option=column)
+
+
+def _case(name: str) -> str:
+    if name in _ENVELOPE or name.lower() not in _ENVELOPE:
+        return ""
+    return f" ({name!r} is not {name.lower()!r}: upper and lower case differ here)"
+
+
+# What the rows say
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The events of a batch of rows.
+
+    `partitions`: int32 for each row, -1 where it may go anywhere; None if all may. `rests`: for
+    each row what the stored line has behind `{"partition":P,`, without newline; see `chunks`.
+    """
+
+    partitions: np.ndarray | None
+    rests: list[bytes]
+
+
+class Renderer:
+    """Renders the rows of one task, batch after batch, and counts them for its errors.
+
+    Guarantee: what comes out are lines that fit, in any of the partitions that they may go to.
+    """
+
+    def __init__(self, layout: Layout, partition_count: int) -> None:
+        self._columns = layout.columns
+        self._text = layout.text
+        self._partition_count = partition_count
+        self._room = np.array(
+            [chunks.LINE_BYTES - len(chunks.prefix(each)) for each in range(partition_count)]
+        )
+        self._rows = 0
+
+    def render(self, batch: pa.RecordBatch) -> Rendered:
+        """Raises RowError for the first row that cannot be published."""
+        try:
+            rendered = self._render(batch)
+        except Unfit as exc:
+            row, unfit = self._first_unfit(batch, exc)
+            raise _row_error(self._rows + row, unfit) from None
+        self._rows += batch.num_rows
+        return rendered
+
+    def _first_unfit(self, batch: pa.RecordBatch, found: Unfit) -> tuple[int, Unfit]:
+        """By halves: there is none before `begin`, and `found` is in [begin, end)."""
+        begin, end = 0, batch.num_rows
+        while end - begin > 1:
+            middle = (begin + end) // 2
+            try:
+                self._render(batch.slice(begin, middle - begin))
+                begin = middle
+            except Unfit as exc:
+                end, found = middle, exc
+        return begin, found
+
+    def _render(self, batch: pa.RecordBatch) -> Rendered:
+        columns = dict(zip(self._columns, batch.columns, strict=True))
+        data = self._data(columns)
+        headers = _headers(columns["headers"]) if "headers" in columns else "{}"
+        rests = joined('"headers":', headers, ',"data":', data, "}")
+        partitions = self._partitions(columns)
+        self._check_sizes(rests, partitions)
+        return Rendered(partitions, rests.cast(pa.large_binary()).to_pylist())
+
+    def _data(self, columns: dict[str, pa.Array]) -> pa.Array:
+        if "data" not in columns:
+            return json_of(pa.StructArray.from_arrays(list(columns.values()), list(columns)))
+        data = columns["data"]
+        if data.null_count:
+            raise Unfit("data is NULL")
+        with within("data"):
+            return _json_texts(data) if self._text else json_of(data)
+
+    def _partitions(self, columns: dict[str, pa.Array]) -> np.ndarray | None:
+        if "partition" in columns:
+            return _numbered(columns["partition"], self._partition_count)
+        if "key" in columns:
+            return _hashed(columns["key"], self._partition_count)
+        return None
+
+    def _check_sizes(self, rests: pa.Array, partitions: np.ndarray | None) -> None:
+        """Rows that may go anywhere have to fit into lines of the last partition too: -1 takes it
+        from the end.
+        """
+        sizes = np.asarray(pc.binary_length(rests))
+        room = self._room[-1 if partitions is None else partitions]
+        for row in np.flatnonzero(sizes > room)[:1]:
+            size = sizes[row] + chunks.LINE_BYTES - np.broadcast_to(room, sizes.shape)[row]
+            raise Unfit(
+                f"the event takes {size:,} bytes as a line of the feed; at most "
+                f"{chunks.LINE_BYTES:,} are allowed",
+                rests[row].as_py().encode(),
+            )
+
+
+def _row_error(row: int, unfit: Unfit) -> RowError:
+    shown = f": {wire.excerpt(unfit.value)}" if unfit.value else ""
+    return RowError(
+        f"row {row} of this task cannot be published: {unfit.reason}{shown}; repair or filter such "
+        f"rows",
+        row=row,
+        reason=unfit.reason,
+    )
+
+
+def _json_texts(column: pa.Array) -> pa.Array:
+    """Texts that hold JSON, as `wire.validated_json` makes them."""
+    texts = utf8(column)
+    if not _all_json(one_text(texts, "\n"), len(texts)):
+        texts = pa.array(map(_validated, texts.cast(pa.large_binary()).to_pylist()), TEXT)
+    refuse(pc.equal(texts, "null"), texts, "the JSON null, which some clients take for no event")
+    return texts
+
+
+def _all_json(lines: bytes, rows: int) -> bool:
+    """Whether each row is one JSON value that stands there as it will be stored.
+
+    Counts and lengths would not tell: `[1`, `,2]` and `1 2` hold three values of as many bytes.
+    """
+    if b"\r" in lines or wire.count_lines(lines) != rows - 1:
+        return False
+    try:
+        values = _decode_lines(lines)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return len(values) == rows and b"\n".join(values) == lines
+
+
+def _validated(text: bytes) -> bytes:
+    try:
+        return wire.validated_json(text)
+    except ValueError as exc:
+        raise Unfit(str(exc), text) from None
+
+
+def _headers(column: pa.Array) -> pa.Array:
+    """As `wire.event_line` has them, without those that belong to publishers."""
+    with within("headers"):
+        names, values, offsets = entries(column)
+        names = utf8(names)
+        kept = pc.invert(pc.starts_with(names, wire.RESERVED_HEADER))
+        if not pc.all(kept).as_py():
+            offsets = np.append(0, np.cumsum(kept))[offsets]
+            names, values = names.filter(kept), values.filter(kept)
+        refuse(values.is_null(), names, "the value of a header is NULL")
+        return or_else(column, object_of(names, json_of(values), offsets), "{}")
+
+
+def _numbered(column: pa.Array, partition_count: int) -> np.ndarray:
+    """Partitions by their number."""
+    outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, partition_count))
+    refuse(outside, column, f"the partition is not in 0 to {partition_count - 1}")
+    partitions: np.ndarray = np.asarray(column.cast(pa.int32()).fill_null(-1))
+    return partitions
+
+
+def _hashed(column: pa.Array, partition_count: int) -> np.ndarray:
+    """Partitions by key; the last place of the table is for NULL."""
+    keys = column.dictionary_encode()
+    with within("key"):
+        names = utf8(keys.dictionary.cast(TEXT)).to_pylist()
+    table = [wire.partition_of(name, partition_count) for name in names]
+    partitions: np.ndarray = np.array([*table, -1], np.int32)[keys.indices.fill_null(-1)]
+    return partitions
