@@ -1,10 +1,10 @@
-"""A year of real flights, from a file to a table, through a crash: `make demo`.
+"""A year of real flights, from files to a feed to a table, through two crashes: `make demo`.
 
-    flights.csv --zeh-spark load--> SQLite --zeh-spark serve--> feed --Spark--> Parquet
+    12 CSV files --Spark--> feed in SQLite, served by `zeh-spark serve` --Spark--> Parquet
 
-Read `stream_flights` first: it is an ordinary streaming job. The rest stages the drama: it runs
-that job in a process of its own, kills it with SIGKILL half way, starts it again, and compares what
-arrived with the file.
+Read `publish_flights` and `stream_flights` first: they are ordinary streaming jobs. The rest stages
+the drama: it runs each job in a process of its own, kills it with SIGKILL half way, starts it
+again, and compares what arrived with the files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,31 @@ SCHEMA = """
     dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour STRING
 """
 KILL_AFTER_BATCH = 4
-"""Of about nine: the driver dies in the batch behind it."""
+"""Of twelve, or about nine: the driver dies in the batch behind it."""
+
+
+def publish_flights(url: str, files: str, checkpoint: str) -> None:
+    """The job: what the files hold, onto the feed, each flight once."""
+    import zeh_spark
+
+    spark = session()
+    spark.streams.addListener(zeh_spark.ProgressListener(live=True))
+    flights = (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 1)
+        .csv(files, header=True, nullValue="NA")
+    )
+    (
+        flights.selectExpr("tailnum AS key", "to_json(struct(*)) AS data")
+        .writeStream.format("zeroeventhub")
+        .option("url", url)
+        .option("producerId", "flights-job")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    spark.stop()
 
 
 def stream_flights(url: str, table: str, checkpoint: str) -> None:
@@ -83,40 +107,79 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="zeh-spark-demo-") as folder:
         work = Path(folder)
         flights = flights_csv(work)
-        say("1. Publish the flights as a feed of four partitions, in SQLite")
+        months = by_month(flights, work / "months")
+        say("1. Make a feed of four partitions, in SQLite, and serve it")
         store = f"sqlite:///{work}/feeds.db"
         command("create", "flights", "--partitions", "4", "--store", store)
-        command(
-            "load", "flights", str(flights), "--null", "NA", "--key", "tailnum", "--store", store
-        )
         with serving(store) as url:
-            say("2. Stream the feed into a table, and kill the driver half way (SIGKILL)")
-            job = Job(url, work)
-            job.run_until(lambda: job.committed(KILL_AFTER_BATCH))
-            say("3. Start the same job again: it goes on from its checkpoint")
-            job.run()
-        say("4. Compare the table with the file")
-        proven = check(work / "table", flights)
+            say("2. Publish the flights with Spark, and kill the driver half way (SIGKILL)")
+            through_a_crash(Job("publish", url, str(months), work / "publishing"))
+            command("producers", url, "flights-job")
+            say("3. Stream the feed into a table, and kill that driver half way, too")
+            through_a_crash(Job("read", url, str(work / "table"), work / "reading"))
+            say("4. Compare feed and table with the files")
+            proven = check(url, work / "table", flights)
     print(f"\n{'Done' if proven else 'FAILED'} in {time.monotonic() - began:.0f} s.")
     return 0 if proven else 1
 
 
-def check(table: Path, flights: Path) -> bool:
-    """Every flight exactly once, with every value: no row too few, too many or different."""
+def through_a_crash(job: Job) -> None:
+    job.run_until(lambda: job.committed(KILL_AFTER_BATCH))
+    print("The same job again: it goes on from its checkpoint.", flush=True)
+    job.run()
+
+
+def check(url: str, table: Path, flights: Path) -> bool:
+    """Every flight exactly once, with every value: no row too few, too many or different; and the
+    feed's numbers without a gap.
+    """
+    import zeh_spark
+
     spark = session()
-    arrived = spark.read.parquet(str(table)).drop("partition").cache()
+    feed = spark.read.format("zeroeventhub").load(url)
     expected = spark.read.schema(SCHEMA).csv(str(flights), header=True, nullValue="NA").cache()
+    published = zeh_spark.parsed(feed, SCHEMA).drop("partition", "headers")
+    once = [
+        same("the feed", published, expected),
+        contiguous(feed),
+        same("the table", spark.read.parquet(str(table)).drop("partition"), expected),
+    ]
+    if all(once):
+        print("Each flight was published, and arrived, exactly once.\n")
+        delays(expected).show(20, truncate=False)
+    spark.stop()
+    return all(once)
+
+
+def same(name: str, arrived: DataFrame, expected: DataFrame) -> bool:
+    arrived = arrived.cache()
     missing = expected.exceptAll(arrived).count()
     surplus = arrived.exceptAll(expected).count()
     print(
-        f"{expected.count():,} flights in the file, {arrived.count():,} in the table: "
+        f"{expected.count():,} flights in the files, {arrived.count():,} in {name}: "
         f"{missing:,} missing, {surplus:,} doubled or changed."
     )
-    if proven := missing == surplus == 0:
-        print("Each flight arrived exactly once.\n")
-        delays(arrived).show(20, truncate=False)
-    spark.stop()
-    return proven
+    arrived.unpersist()
+    return missing == surplus == 0
+
+
+def contiguous(feed: DataFrame) -> bool:
+    """Whether the producer's numbers are 0, 1, 2, … in each partition, each once."""
+    from pyspark.sql import functions as F
+
+    number = F.col("headers")["zeh-sequence"].cast("long")
+    rows = (
+        feed.groupBy("partition")
+        .agg(F.min(number), F.max(number), F.count(number), F.count_distinct(number))
+        .orderBy("partition")
+        .collect()
+    )
+    for partition, least, most, count, distinct in rows:
+        print(f"Partition {partition}: {count:,} flights, numbered {least} to {most:,}, no gaps.")
+        if not (least == 0 and most + 1 == count == distinct):
+            print("  That is not so!")
+            return False
+    return True
 
 
 def delays(flights: DataFrame) -> DataFrame:
@@ -134,11 +197,11 @@ def delays(flights: DataFrame) -> DataFrame:
 
 
 class Job:
-    """`stream_flights` in a process of its own."""
+    """`publish_flights` or `stream_flights`, in a process of its own."""
 
-    def __init__(self, url: str, work: Path) -> None:
-        self._arguments = [url, str(work / "table"), str(work / "checkpoint")]
-        self._commits = work / "checkpoint" / "commits"
+    def __init__(self, name: str, url: str, where: str, checkpoint: Path) -> None:
+        self._arguments = [name, url, where, str(checkpoint)]
+        self._commits = checkpoint / "commits"
 
     def committed(self, batch: int) -> bool:
         return (self._commits / str(batch)).exists()
@@ -163,7 +226,7 @@ class Job:
 
     @contextlib.contextmanager
     def _started(self) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", "zeh_spark.demo", "job", *self._arguments]
+        command = [sys.executable, "-m", "zeh_spark.demo", *self._arguments]
         with subprocess.Popen(command, start_new_session=True) as process:
             try:
                 yield process
@@ -208,6 +271,16 @@ def flights_csv(work: Path) -> Path:
             return Path(unpacked.extract("flights.csv", work))
 
 
+def by_month(flights: Path, folder: Path) -> Path:
+    """The same, a file for each month."""
+    folder.mkdir()
+    head, *lines = flights.read_text().splitlines(keepends=True)
+    for month in range(1, 13):
+        rows = [line for line in lines if line.split(",", 2)[1] == str(month)]
+        (folder / f"2013-{month:02}.csv").write_text("".join((head, *rows)))
+    return folder
+
+
 def command(*arguments: str) -> None:
     """Run the command line, as a user would."""
     print(f"$ zeh-spark {' '.join(arguments)}", flush=True)
@@ -222,7 +295,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")  # what PySpark says of its own dependencies
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if sys.argv[1:2] == ["job"]:
-        stream_flights(*sys.argv[2:])
+    if job := {"publish": publish_flights, "read": stream_flights}.get("".join(sys.argv[1:2])):
+        job(*sys.argv[2:])
     else:
         sys.exit(main())

@@ -11,17 +11,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from zeh_spark.chunks import DIGEST_VERSION, Content
+from zeh_spark.chunks import DIGEST_VERSION, Content, StagedChunk, upload_body, uploads_of
 from zeh_spark.errors import PublisherError, PublishError, ZeroEventHubError
 from zeh_spark.options import ClientOptions
 from zeh_spark.transport import PROBLEM, Body, TransientError, Transport, problem_document
+from zeh_spark.wire import BATCH_INCARNATION, PLAIN_INCARNATION
+
+UPLOAD_BYTES = 4 << 20
 
 log = logging.getLogger(__name__)
 
@@ -176,6 +180,57 @@ class PublishClient:
                 patience.wait(failure)
             except PublisherError as exc:
                 raise _refusal(exc) from None
+
+
+def plain_batch(client: PublishClient, producer: str) -> Batch:
+    """The next batch of a producer that keeps no memory of its own.
+
+    Raises PublishError for one that is used by somebody who does: their numbers would be taken.
+    """
+    state = client.producer(producer)
+    if state.get("incarnation") not in (None, PLAIN_INCARNATION):
+        raise PublishError(
+            f"producer {producer!r} belongs to incarnation {state['incarnation']!r}, a Spark query "
+            f"or a named batch, whose numbers this would take; publish under another name",
+            problem="incarnation-changed",
+            facts=state,
+        )
+    return Batch(producer, PLAIN_INCARNATION, uuid.uuid4().hex, int(state["lastBatch"]) + 1)
+
+
+def named_batch(producer: str, name: str) -> Batch:
+    """A batch that may be published again under its name, which adds nothing."""
+    return Batch(f"{producer}#{name}", BATCH_INCARNATION, uuid.uuid4().hex, 0)
+
+
+def publish_chunks(
+    client: PublishClient, batch: Batch, make_chunks: Callable[[int], Iterable[StagedChunk]]
+) -> Document:
+    """Publish a batch as one task; `make_chunks` is told the partition count. Status and receipt.
+
+    Raises PublishError; also if somebody else published a plain producer's batch at the same time.
+    """
+    committed, count = client.look_up(batch)
+    content, uploads = Content(), 0
+    try:
+        for group in uploads_of(make_chunks(count), UPLOAD_BYTES):
+            content = sum((each.content for each in group), content)
+            if not committed:
+                committed = not client.upload(batch, count, 0, 0, uploads, upload_body(group))
+                uploads += 1
+        answer = client.commit(batch, count, [TaskDone(0, 0, uploads, content)])
+    except BaseException:
+        client.release(batch)
+        raise
+    if batch.incarnation == PLAIN_INCARNATION and answer["receipt"]["run"] != batch.run:
+        raise PublishError(
+            f"somebody else published batch {batch.number} of producer {batch.producer!r}, with "
+            f"the same events, at the same time; this call added nothing: publish them again if "
+            f"they are wanted twice, and let each one who publishes have a producer of its own",
+            problem="batch-conflict",
+            facts=answer,
+        )
+    return answer
 
 
 def producer_path(name: str) -> str:

@@ -50,6 +50,9 @@ NAME = re.compile(r"[A-Za-z0-9._:@=-]{1,100}")
 BATCH_INCARNATION = "batch"
 """That of producers named `P#K`, which publish the one batch K."""
 
+PLAIN_INCARNATION = "plain"
+"""That of producers that keep no memory of their own and ask the publisher which batch is next."""
+
 STAMPS = {
     "zeh-producer": 201,
     "zeh-batch": 19,

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, declared
-from zeh_spark.publisher.chunks import LINE_BYTES
+from zeh_spark.chunks import LINE_BYTES
+from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, ClientOptions, declared
+from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
 
 ROOT = Path(__file__).parents[2]
@@ -23,17 +24,29 @@ def rows(first_cell: str) -> list[list[str]]:
     return found
 
 
-def test_options_are_those_of_the_code():
-    """Each option is in the table with its default, its kind of query and its meaning."""
-    in_code = [
+def described(kind):
+    """Options as rows of a table."""
+    return [
         [
             f"`{name}`",
             "" if each.metadata["default"] is None else f"`{each.metadata['default']}`",
             each.metadata["query"],
             each.metadata["meaning"],
         ]
-        for name, each in declared(SourceOptions).items()
+        for name, each in declared(kind).items()
     ]
+
+
+def test_options_to_write_with_are_those_of_the_code():
+    """What only a write has is in a table of its own."""
+    shared = described(ClientOptions)
+
+    assert rows("write option") == [row for row in described(SinkOptions) if row not in shared]
+
+
+def test_options_are_those_of_the_code():
+    """Each option is in the table with its default, its kind of query and its meaning."""
+    in_code = described(SourceOptions)
     prefixes = [f"`{prefix}<Name>`" for prefix in (HEADER_PREFIX, SECRET_HEADER_PREFIX)]
 
     table = rows("option")
@@ -59,4 +72,6 @@ def test_every_promise_names_a_test_that_exists():
 
 def test_the_longest_line_is_the_one_that_writers_hold_to():
     """The publisher's limit is stated as it is."""
-    assert f"at\nmost {LINE_BYTES:,} bytes" in README or f"at most {LINE_BYTES:,} bytes" in README
+    stated = re.findall(r"([0-9,]+) bytes", README)
+
+    assert stated and {f"{LINE_BYTES:,}"} == set(stated)

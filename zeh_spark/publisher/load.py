@@ -114,11 +114,9 @@ def load(
 
     Raises StoreError or Problem; then nothing was published.
     """
-    for source in sources:
-        _check(source)
     loaded = Loaded()
     call = call or next_batch(store, feed, PRODUCER)
-    chunks = _chunks(sources, call.partition_count, loaded, progress)
+    chunks = chunks_of(sources, call.partition_count, loaded, progress)
     loaded.receipt, new = publish(store, feed, call, chunks)
     loaded.repeated = not new
     return loaded
@@ -127,7 +125,7 @@ def load(
 def next_batch(store: Store, feed: str, producer: str) -> Call:
     """Whatever its number will be; never a repetition."""
     run = uuid.uuid4().hex
-    return Call(producer, producer, run, None, store.feed(feed).partitions)
+    return Call(producer, wire.PLAIN_INCARNATION, run, None, store.feed(feed).partitions)
 
 
 def named_batch(store: Store, feed: str, producer: str, batch: str) -> Call:
@@ -173,9 +171,15 @@ def _check(source: Source) -> None:
         )
 
 
-def _chunks(
-    sources: Sequence[Source], partitions: int, loaded: Loaded, progress: Callable[[int], object]
+def chunks_of(
+    sources: Sequence[Source],
+    partitions: int,
+    loaded: Loaded,
+    progress: Callable[[int], object] = lambda size: None,
 ) -> Iterator[StagedChunk]:
+    """The events of all sources in chunks; `loaded` counts along. Raises StoreError."""
+    for source in sources:
+        _check(source)
     chunker, turn = Chunker(), 0
     for source in sources:
         told = 0

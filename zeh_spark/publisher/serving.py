@@ -15,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher import publishing
 from zeh_spark.publisher.app import create_app
 from zeh_spark.publisher.store import Store
 
@@ -47,13 +48,15 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(store: Store, listener: socket.socket) -> None:
+def serve(
+    store: Store, listener: socket.socket, staging_quota: int = publishing.STAGING_QUOTA
+) -> None:
     """Until SIGINT or SIGTERM, which then ends the process with exit code 0."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(
             number, _exit
         )  # uvicorn's own take over, and raise the signal again at the end
-    app = create_app(store)
+    app = create_app(store, staging_quota=staging_quota)
     Server(app, app.state.stop).run(sockets=[listener])
 
 

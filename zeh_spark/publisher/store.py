@@ -43,7 +43,7 @@ means that its writer has crashed.
 IDLE = 600.0
 """The same where the producer's quota is used up."""
 
-SMALL_EVENTS, SMALL_BYTES, PACKED_BYTES = 200, 128 << 10, 16 << 20
+SMALL_EVENTS, SMALL_BYTES, PACKED_BYTES = 200, 32 << 10, 4 << 20
 """What a small chunk is, and how much of a batch's small ones are packed together at its commit."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -130,8 +130,8 @@ def _is_broken(text: bytes | None) -> bool:
 def json_of(array: pa.Array) -> pa.Array:
     """JSON for each element, null for NULL, of all types in which `problems` sees none.
 
-    Raises Unfit for NaN, infinities, years that Python and others do not have, NULL keys of maps
-    and text that is not UTF-8.
+    Raises Unfit for NaN, infinities, years that Python and others do not have, a key that is twice
+    in a map, and text that is not UTF-8.
     """
     kind = array.type
     if pa.types.is_struct(kind):
@@ -175,10 +175,11 @@ def _structs(array: pa.Array) -> pa.Array:
 
 
 def entries(maps: pa.Array) -> tuple[pa.Array, pa.Array, np.ndarray]:
-    """Keys and values of all maps of a column, and where each map's begin; NULL maps have none."""
+    """Keys and values of all maps of a column, and where each map's begin; NULL maps have none.
+
+    No key is NULL [Spark refuses to make such a map, and Arrow to hold it].
+    """
     (keys, values), offsets = _used(maps, maps.keys, maps.items)
-    if keys.null_count:
-        raise Unfit("a map has a NULL key")
     return keys, values, offsets
 
 

@@ -1,0 +1,191 @@
+"""Arrow values to JSON text: one clear form for each type, the same from any slice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from datetime import date, datetime, timezone
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import strategies
+from zeh_spark.sink.objects import Unfit, json_of
+
+BERLIN = pa.timestamp("us", "Europe/Berlin")
+TEXT = pa.string()
+
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+FORMS = {
+    "BOOLEAN": (True, pa.bool_(), "true"),
+    "TINYINT": (-128, pa.int8(), "-128"),
+    "BIGINT": (2**63 - 1, pa.int64(), "9223372036854775807"),
+    "FLOAT": (0.1, pa.float32(), "0.1"),
+    "DOUBLE": (0.1 + 0.2, pa.float64(), "0.30000000000000004"),
+    "DOUBLE without a fraction": (1.0, pa.float64(), "1.0"),
+    "large DOUBLE": (1e300, pa.float64(), "1e300"),
+    "-0": (-0.0, pa.float64(), "-0.0"),
+    "DECIMAL": (Decimal("1.50"), pa.decimal128(10, 3), "1.500"),
+    "large DECIMAL": (Decimal("-" + "9" * 38), pa.decimal128(38, 0), "-" + "9" * 38),
+    "small DECIMAL": (Decimal("1e-18"), pa.decimal128(38, 18), "1E-18"),
+    "STRING": ('é"\\/\n\u2028\x00', TEXT, '"é\\"\\\\/\\n\u2028\\u0000"'),
+    "empty STRING": ("", TEXT, '""'),
+    "DATE": (date(2026, 11, 20), pa.date32(), '"2026-11-20"'),
+    "early DATE": (date(1, 1, 1), pa.date32(), '"0001-01-01"'),
+    "TIMESTAMP": (NOON, BERLIN, '"2026-11-20T12:00:00Z"'),
+    "micros": (NOON.replace(microsecond=1200), BERLIN, '"2026-11-20T12:00:00.001200Z"'),
+    "TIMESTAMP_NTZ": (datetime(9999, 12, 31), pa.timestamp("us"), '"9999-12-31T00:00:00"'),
+    "BINARY": (b"\xff\x00", pa.binary(), '"/wA="'),
+    "empty BINARY": (b"", pa.binary(), '""'),
+    "ARRAY": ([1, None], pa.list_(pa.int32()), "[1,null]"),
+    "empty ARRAY": ([], pa.list_(pa.int32()), "[]"),
+    "MAP": ({"b": 1, "a!": None, "a": 2}, pa.map_(TEXT, pa.int32()), '{"a":2,"a!":null,"b":1}'),
+    "empty MAP": ({}, pa.map_(TEXT, TEXT), "{}"),
+    "INT keys": ({-1: "x"}, pa.map_(pa.int32(), TEXT), '{"-1":"x"}'),
+    "BOOLEAN keys": ({True: "x"}, pa.map_(pa.bool_(), TEXT), '{"true":"x"}'),
+    "DATE keys": ({date(2026, 1, 2): 1}, pa.map_(pa.date32(), pa.int8()), '{"2026-01-02":1}'),
+    "STRUCT": (
+        {"b": None, 'a"': {"c": 1}},
+        pa.struct([("b", TEXT), ('a"', pa.struct([("c", pa.int8())]))]),
+        '{"b":null,"a\\"":{"c":1}}',
+    ),
+    "empty STRUCT": ({}, pa.struct([]), "{}"),
+    "STRUCT in ARRAY": (
+        [{"a": "x"}, None],
+        pa.list_(pa.struct([("a", TEXT)])),
+        '[{"a":"x"},null]',
+    ),
+    "always NULL": (None, pa.null(), "null"),
+    "large types": (
+        [{"a": b"x"}],
+        pa.large_list(pa.map_(pa.large_string(), pa.large_binary())),
+        '[{"a":"eA=="}]',
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "kind", "text"), FORMS.values(), ids=FORMS)
+def test_every_type_has_one_form(value, kind, text):
+    """I know what an event looks like from the types of its columns; NULL is null."""
+    array = pa.array([value, None, value], kind)
+
+    assert [text, "null", text] == json_of(array).to_pylist()
+    assert [text] == json_of(array.slice(2)).to_pylist()
+    assert [] == json_of(array.slice(3)).to_pylist()
+
+
+REFUSED = {
+    "NaN": ([1.0, math.nan], pa.float64(), "NaN", b"nan"),
+    "Infinity": ([-math.inf], pa.float32(), "Infinity", b"-inf"),
+    "NaN inside": ([[{"a": [math.nan]}]], None, "a: JSON has no NaN", b"nan"),
+    "year 0": ([-719163], pa.date32(), "year", b"0000-12-31"),
+    "year 10000": (
+        [253402300800000000],
+        pa.timestamp("us"),
+        "year",
+        b"10000-01-01 00:00:00.000000",
+    ),
+    "year 0 in UTC": ([-62135596800000001], BERLIN, "year", b"0000-12-31 23:59:59.999999"),
+    "DATE key": ([[(2932897, 1)]], pa.map_(pa.date32(), pa.int8()), "year", b"10000-01-01"),
+    "name twice": ([[("b", 1), ("a", 1), ("b", 2)]], pa.map_(TEXT, pa.int8()), "twice", b"b"),
+}
+
+
+@pytest.mark.parametrize(("values", "kind", "why", "value"), REFUSED.values(), ids=REFUSED)
+def test_what_json_cannot_say_is_refused(values, kind, why, value):
+    """Never null or a rounded value in silence: the reason and the value are named."""
+    with pytest.raises(Unfit, match=why) as caught:
+        json_of(pa.array(values, kind))
+
+    assert value == caught.value.value
+
+
+def test_text_that_is_not_utf8_is_refused_wherever_it_is():
+    """In fields, in lists and among the keys of maps."""
+    raw = pa.array([b"ok", b"\xe9"], pa.binary())
+    text = pa.Array.from_buffers(TEXT, 2, raw.buffers())
+    for array in (
+        pa.StructArray.from_arrays([text], ["a"]),
+        pa.ListArray.from_arrays([0, 2], text),
+        pa.MapArray.from_arrays([0, 2], text, text),
+    ):
+        with pytest.raises(Unfit, match="not UTF-8") as caught:
+            json_of(array)
+        assert b"\xe9" == caught.value.value
+
+
+def test_what_is_hidden_under_null_is_not_looked_at():
+    """A NULL struct is null, whatever its fields hold."""
+    fields = [pa.array([math.nan, 1.0]), pa.array(["a", "b"])]
+    array = pa.StructArray.from_arrays(fields, ["x", "y"], mask=pa.array([True, False]))
+
+    assert ["null", '{"x":1.0,"y":"b"}'] == json_of(array).to_pylist()
+
+
+# Laws
+
+numbers = st.none() | st.integers(-(2**63), 2**63 - 1)
+floats = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+texts = st.none() | strategies.text
+instants = st.none() | st.datetimes(timezones=st.just(timezone.utc))
+maps = st.none() | st.dictionaries(strategies.text, floats, max_size=4)
+ROW = pa.struct(
+    [
+        *(("n", pa.int64()), ("f", pa.float64()), ("t", TEXT), ("b", pa.binary())),
+        *(("at", BERLIN), ("m", pa.map_(TEXT, pa.float64())), ("l", pa.list_(pa.list_(TEXT)))),
+        ("s", pa.struct([("m", pa.map_(TEXT, pa.float64()))])),
+    ]
+)
+FIELDS = {
+    "n": numbers,
+    "f": floats,
+    "t": texts,
+    "b": st.none() | st.binary(),
+    "at": instants,
+    "m": maps,
+    "l": st.none() | st.lists(st.none() | st.lists(texts, max_size=3), max_size=3),
+    "s": st.none() | st.fixed_dictionaries({"m": maps}),
+}
+rows = st.none() | st.fixed_dictionaries(FIELDS)
+
+
+def plain(row):
+    """A row as json.loads would give it back."""
+    if row is None:
+        return None
+    at, binary = row["at"], row["b"]
+    at = at and at.replace(tzinfo=None).isoformat() + "Z"
+    return {**row, "at": at, "b": None if binary is None else base64.b64encode(binary).decode()}
+
+
+@given(st.lists(rows, max_size=6), st.integers(0, 3))
+def test_what_is_written_can_be_read(values, begin):
+    """Law: JSON's own parser gives back every value, from any slice of a batch, and no newline
+    stands in it.
+    """
+    got = json_of(pa.array(values, ROW).slice(begin)).to_pylist()
+
+    assert [plain(value) for value in values[begin:]] == [json.loads(text) for text in got]
+    assert not any("\n" in text or "\r" in text for text in got)
+
+
+@given(st.lists(st.dictionaries(strategies.text, strategies.text)), st.randoms())
+def test_maps_are_sorted(each, random):
+    """Law: the order in which Spark holds a map does not show."""
+    shuffled = [random.sample(list(one.items()), len(one)) for one in each]
+    kind = pa.map_(TEXT, TEXT)
+
+    assert json_of(pa.array(each, kind)) == json_of(pa.array(shuffled, kind))
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32)))
+def test_floats_read_back_the_same(values):
+    """Law: FLOAT loses nothing though it is written as short as can be."""
+    got = [float(text) for text in json_of(pa.array(values, pa.float32())).to_pylist()]
+
+    assert values == pa.array(got, pa.float32()).to_pylist()
