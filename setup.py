@@ -42,6 +42,8 @@ PUBLISHER = [
 TEST = [
     "chispa>=0.10",
     "hypothesis>=6.100",
+    "jsonschema>=4.20",
+    "openapi-spec-validator>=0.7",
     "pandas<3",  # PySpark 4.2 warns of 3 whenever it starts
     "psutil>=5.9",
     "pytest>=8.2",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from benchmarks import costs, kafka, queries
+from benchmarks import costs, kafka, publishing, queries
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.queries import Run
 
@@ -80,6 +80,57 @@ def memory(work: Path, events: int) -> Iterator[Row]:
             yield f"reader's process, {name} feed", f"{reader / MIB:.0f} MiB", f"< {limit} MiB"
             peak = queries.peak_memory(publisher)
             yield f"publisher, {name} feed", f"{peak / MIB:.0f} MiB", "< 200 MiB"
+
+
+def sink(work: Path, events: int) -> Iterator[Row]:
+    """Onto a feed, against Spark's JSON files and against ourselves without any check."""
+    ours, unchecked, files = [], [], []
+    for _ in range(2):  # turn by turn, because the machine is shared
+        ours.append(publishing.onto_a_feed(work, events))
+        unchecked.append(publishing.onto_a_feed(work, events, checked=False))
+        files.append(publishing.measured("json", events, {}))
+    mine, bare, json = (max(each.rate for each in runs) for runs in (ours, unchecked, files))
+    yield rate("sink, inside triggers", mine)
+    yield rate("sink without any check", bare)
+    yield rate("Spark's json file sink", json)
+    yield ratio("sink / json file sink", mine / json, ">= 0.25")
+    yield ratio("effectively once costs", 1 - mine / bare, "<= 0.20")
+
+
+def kafka_sink(work: Path, events: int) -> Iterator[Row]:
+    """Spark's Kafka sink beside ours, on the same frame, turn by turn."""
+    runs = [
+        (publishing.onto_a_feed(work, events), publishing.onto_kafka(work / str(each), events))
+        for each in range(2)
+    ]
+    mine, peer = (max(each.rate for each in several) for several in zip(*runs, strict=True))
+    yield rate("sink, beside Kafka", mine)
+    yield rate("Spark's Kafka sink", peer)
+    yield ratio("sink / Kafka sink", mine / peer, ">= 1")
+
+
+def commit(work: Path, events: int) -> Iterator[Row]:
+    """What a commit takes, and what a repeated batch costs."""
+    for size, seconds in publishing.commits(work):
+        name = f"commit of 1,000 chunks, {size / MIB:.1f} MiB"
+        yield name, f"{seconds * 1000:.0f} ms", "< 50 ms"
+    first, again = publishing.replay(queries.session(), work, events)
+    yield ratio("publishing a batch again / publishing it", again / first, "<= 0.60")
+
+
+def small(work: Path, events: int) -> Iterator[Row]:
+    """Reading what 1,000 small batches of 200 tasks wrote, against a feed of full chunks."""
+    spark = queries.session()
+    stores = [build(work, events), publishing.small_batches(work, events // 2000, 2000, 200)]
+    rates = []
+    for store in stores:
+        with serving(store) as (url, _):
+            frame = queries.feed(spark, url)
+            queries.stream(frame)  # warms up
+            rates.append(best(lambda frame=frame: queries.stream(frame)).rate)
+    yield rate("stream of full chunks", rates[0])
+    yield rate("stream of small batches", rates[1])
+    yield ratio("small batches / full chunks", rates[1] / rates[0], ">= 0.3")
 
 
 def watched(run: Callable[[], object]) -> int:
@@ -181,9 +232,17 @@ def ratio(what: str, value: float, aim: str) -> Row:
     return what, f"{value:.2f}", aim
 
 
-PARTS = {"throughput": throughput, "memory": memory, "latency": latency, "costs": spent}
+PARTS = {
+    "throughput": throughput,
+    "memory": memory,
+    "latency": latency,
+    "costs": spent,
+    "sink": sink,
+    "commit": commit,
+    "small": small,
+}
 
-PEERS = {"kafka": kafka_source}
+PEERS = {"kafka": [kafka_source, kafka_sink]}
 
 
 def main() -> None:
@@ -192,13 +251,14 @@ def main() -> None:
     arguments.add_argument("--events", type=int, default=2_000_000)
     arguments.add_argument("--peers", choices=["kafka"], help="measure this peer too; needs mvn")
     given = arguments.parse_args()
-    if unknown := set(given.parts) - {*PARTS, *PEERS}:
+    if unknown := set(given.parts) - PARTS.keys():
         arguments.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     print("| what | measured | aim |\n|---|---|---|")
-    for name in [*([given.peers] if given.peers else []), *(given.parts or PARTS)]:
+    parts = [PARTS[name] for name in given.parts or PARTS]
+    for part in [*PEERS.get(given.peers, ()), *parts]:
         with tempfile.TemporaryDirectory(prefix="zeh-spark-bench-") as folder:
-            for row in (PARTS | PEERS)[name](Path(folder), given.events):
+            for row in part(Path(folder), given.events):
                 print(f"| {' | '.join(row)} |", flush=True)
 
 

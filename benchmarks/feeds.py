@@ -49,10 +49,10 @@ def _chunks(events: int) -> Iterator:
 
 
 @contextlib.contextmanager
-def serving(store: str) -> Iterator[tuple[str, int]]:
+def serving(store: str, environment: dict[str, str] | None = None) -> Iterator[tuple[str, int]]:
     """`zeh-spark serve`; gives the feed's URL and the process id."""
     command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", store, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
             found = next(filter(None, (re.search(r"http://\S+/flights", s) for s in server.stdout)))
             yield found[0], server.pid

@@ -14,16 +14,11 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
 from zeh_spark import wire
+from zeh_spark.answers import TransientError, body_text, problem_document
 from zeh_spark.credentials import masked
 from zeh_spark.errors import OptionError, PublisherError
 from zeh_spark.options import MAX_PARTITIONS, ClientOptions
-from zeh_spark.transport import (
-    Patience,
-    TransientError,
-    Transport,
-    body_text,
-    problem_document,
-)
+from zeh_spark.transport import Patience, Transport
 
 _MISSING_PARAMETER = {400, 422}
 _ABOUT_THE_CURSOR = {400, 409, 410}

@@ -19,10 +19,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from zeh_spark.answers import PROBLEM, TransientError, problem_document
 from zeh_spark.chunks import DIGEST_VERSION, Content, StagedChunk, upload_body, uploads_of
 from zeh_spark.errors import PublisherError, PublishError, ZeroEventHubError
 from zeh_spark.options import ClientOptions
-from zeh_spark.transport import PROBLEM, Body, TransientError, Transport, problem_document
+from zeh_spark.transport import Body, Transport
 from zeh_spark.wire import BATCH_INCARNATION, PLAIN_INCARNATION
 
 UPLOAD_BYTES = 4 << 20
@@ -168,18 +169,25 @@ class PublishClient:
         while True:
             try:
                 with self._transport.request(method, path, query, body, headers) as response:
-                    text = b"".join(Body(response, self._transport.url)).decode(errors="replace")
+                    answer = Body(response, self._transport.url)
+                    text = b"".join(answer).decode(errors="replace")
                 if document := problem_document(text):
                     return document
-                raise PublisherError(
+                wrong = PublisherError(
                     f"{self._transport.url}: the answer to {method} {path} is no JSON object: is "
                     f"that a publisher of zeh_spark?",
                     body=text[:2000],
                 )
+                if answer.proven:
+                    raise wrong
+                patience.wait(TransientError(wrong))  # perhaps it was cut
             except TransientError as failure:
                 patience.wait(failure)
             except PublisherError as exc:
-                raise _refusal(exc) from None
+                refusal = _refusal(exc)
+                if not isinstance(refusal, PublishError) or refusal.problem != "digest-mismatch":
+                    raise refusal from None
+                patience.wait(TransientError(refusal))  # changed on its way
 
 
 def plain_batch(client: PublishClient, producer: str) -> Batch:

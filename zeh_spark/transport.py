@@ -10,11 +10,8 @@ Runs in threads of the driver and in tasks. May be shared between threads: each 
 
 from __future__ import annotations
 
-import email.utils
 import logging
 import random
-import re
-import ssl
 import threading
 import time
 import zlib
@@ -24,19 +21,22 @@ from functools import partial
 from typing import Any, cast
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
-import msgspec
 import requests
 import urllib3
 
 import zeh_spark
 from zeh_spark import wire
+from zeh_spark.answers import (
+    TransientError,
+    check_status,
+    innermost,
+    invalid_redirect,
+    network_failure,
+)
 from zeh_spark.credentials import check_tls_files, masked, read_token
 from zeh_spark.errors import (
-    AccessError,
-    CursorGoneError,
     PublisherError,
     UnavailableError,
-    ZeroEventHubError,
 )
 from zeh_spark.options import ClientOptions, FeedUrl
 
@@ -45,21 +45,6 @@ log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
-_DONE = {200, 201, 203, 204}
-PROBLEM = "urn:zeroeventhub:problem:"
-"""What the types of our publisher's problem documents begin with."""
-
-_TRANSIENT = {408, 425, 429}
-_TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
-
-
-class TransientError(Exception):
-    """May be gone at the next try. `final` is raised when there is no time for one."""
-
-    def __init__(self, final: ZeroEventHubError, retry_after: float | None = None) -> None:
-        super().__init__(str(final))
-        self.final = final
-        self.retry_after = retry_after
 
 
 @dataclass(slots=True)
@@ -155,7 +140,7 @@ class Transport:
                 refreshed = True
                 response.close()
             else:
-                _check_status(response, self.url)
+                check_status(response, self.url)
                 return response
         raise PublisherError(f"{self.url}: more than {_MAX_REDIRECTS} redirects", status=302)
 
@@ -185,9 +170,9 @@ class Transport:
                 timeout=(options.connect_timeout, options.read_timeout),
             )
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
-            raise _network_failure(exc, self.url) from _innermost(exc)
+            raise network_failure(exc, self.url) from innermost(exc)
         except ValueError:  # urllib's, which shows the address
-            raise _invalid_redirect(self.url) from None
+            raise invalid_redirect(self.url) from None
 
     @property
     def _session(self) -> requests.Session:
@@ -257,7 +242,7 @@ class Body:
             OSError,
             ValueError,  # a chunk of negative size
         ) as exc:
-            raise _network_failure(exc, self._url) from _innermost(exc)
+            raise network_failure(exc, self._url) from innermost(exc)
 
 
 def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
@@ -314,111 +299,3 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
-
-
-def _network_failure(exc: Exception, url: FeedUrl) -> Exception:
-    """No answer, or one that broke off: transient, unless TLS says that it never will work."""
-    reason = _innermost(exc)
-    if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(str(reason)):
-        return PublisherError(
-            f"{url}: TLS: {reason}; check 'caFile', 'clientCertFile', the host name, and whether "
-            f"the address should begin with http:"
-        )
-    if isinstance(exc, requests.exceptions.InvalidProxyURL) or "SOCKS" in str(exc):
-        return PublisherError(
-            f"{url}: the proxy that the environment names (HTTP_PROXY, HTTPS_PROXY) cannot be "
-            f"used: it has to be an http address; NO_PROXY goes round it"
-        )
-    if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
-        return _invalid_redirect(url)
-    return TransientError(
-        UnavailableError(
-            f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: "
-            f"{reason}); nothing is lost: start again once it does; 'retryTimeout' says how "
-            f"long to try"
-        )
-    )
-
-
-def _invalid_redirect(url: FeedUrl) -> PublisherError:
-    return PublisherError(f"{url}: a redirect leads to an invalid address")
-
-
-def _innermost(exc: BaseException) -> BaseException:
-    """The cause at the bottom of what requests and urllib3 wrap around it [their own messages show
-    the whole URL].
-    """
-    while True:
-        inner = getattr(exc, "reason", None) or exc.__cause__ or exc.__context__
-        if not isinstance(inner, BaseException):
-            inner = next((arg for arg in exc.args if isinstance(arg, BaseException)), None)
-        if inner is None:
-            return exc
-        exc = inner
-
-
-def _check_status(response: requests.Response, url: FeedUrl) -> None:
-    """Tell answers that are final from those that may change; 4xx and 5xx carry the body's
-    beginning.
-    """
-    status = response.status_code
-    if status in _DONE:
-        if (
-            response.headers.get("Content-Type", "")
-            .lower()
-            .startswith(("text/html", "application/xhtml"))
-        ):
-            response.close()
-            raise PublisherError(
-                f"{url} answered with an HTML page instead of a feed: a login page, or a wrong "
-                f"address?",
-                status=status,
-            )
-        return
-    with response:
-        text = masked(body_text(response))
-    document = problem_document(text)
-    said = document.get("detail") or text.strip()[:2000] or response.reason
-    message = f"{url} answered {status}: {said}"
-    if status in _TRANSIENT or status >= 500:
-        pause = _retry_after(response)
-        if pause:
-            message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
-        message += "; 'retryTimeout' says how long to try"
-        raise TransientError(UnavailableError(message), pause)
-    kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
-    remedy = {
-        401: "; check 'token' or 'tokenFile'",
-        403: "; this token may not read the feed",
-        404: "; check the feed's address in 'url'",
-    }.get(status, "; that is no page of a feed" if status < 300 else "")
-    if str(document.get("type")).startswith(PROBLEM):
-        remedy = ""  # it says itself what to do
-    raise kind(f"{message}{remedy}", status=status, body=text)
-
-
-def body_text(response: requests.Response, limit: int = 64 << 10) -> str:
-    """The beginning of a body, for people; never fails."""
-    try:
-        return response.raw.read(limit, decode_content=True).decode(errors="replace")
-    except (urllib3.exceptions.HTTPError, OSError) as exc:
-        return f"(body not readable: {exc})"
-
-
-def problem_document(text: str) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _retry_after(response: requests.Response) -> float | None:
-    """Seconds from a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
-    value = response.headers.get("Retry-After", "")
-    if value.isascii() and value.isdigit():
-        return float(value)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None

@@ -44,8 +44,8 @@ MAX_LINE = 65_535
 RESERVED_HEADER = "zeh-"
 """Header names that begin so are the publisher's own stamps; writers drop them."""
 
-NAME = re.compile(r"[A-Za-z0-9._:@=-]{1,100}")
-"""What names of producers and batches look like."""
+NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._:@=-]{1,100}")
+"""What names of producers and batches look like. [Dots alone mean another path in a URL.]"""
 
 BATCH_INCARNATION = "batch"
 """That of producers named `P#K`, which publish the one batch K."""

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark import wire
+from zeh_spark.chunks import Chunker
 from zeh_spark.publisher import MemoryStore
-from zeh_spark.publisher.chunks import frame_of
 from zeh_spark.publisher.feed import Block, ChunkFeed, groups, in_order
+from zeh_spark.publisher.load import next_batch, publish
 from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.store import Chunk, StagedChunk
+from zeh_spark.publisher.store import Chunk
 
 Log = list[tuple[int, int]]
 """A feed as the chunks written to it: stored partition and number of events."""
@@ -31,11 +32,10 @@ def feed_of(partitions: int, log: Log) -> ChunkFeed:
 
 def append(store: MemoryStore, log: Log) -> None:
     for partition, events in log:
-        lines = [wire.event_line(partition, {}, b"%d" % next(numbers)) for _ in range(events)]
-        block = b"".join(line + b"\n" for line in lines)
-        batch = str(next(numbers))
-        chunk = StagedChunk(partition, events, len(block), frame_of(block))
-        store.commit("f", batch, store.stage(batch, [chunk]))
+        chunker = Chunker()
+        for _ in range(events):
+            assert not chunker.add(partition, {}, b"%d" % next(numbers))
+        publish(store, "f", next_batch(store, "f", "p"), chunker.close())
 
 
 def read(feed: ChunkFeed, asked: Mapping[int, str], n: int, hints: Iterator[int]) -> list[Block]:

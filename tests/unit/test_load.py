@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -18,11 +19,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from zeh_spark import wire
+from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, LINE_BYTES, Chunker, lines_of
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore
-from zeh_spark.publisher.chunks import CHUNK_BYTES, CHUNK_EVENTS, LINE_BYTES, Chunker, lines_of
+from zeh_spark.publisher import MemoryStore, Problem
 from zeh_spark.publisher.csv_rows import CsvFormat
-from zeh_spark.publisher.load import Event, Source, load, route
+from zeh_spark.publisher.load import UPLOAD_BYTES, Event, Source, load, named_batch, route
 
 Files = Callable[[str, bytes | pa.Table], str]
 
@@ -320,7 +321,59 @@ def test_load_that_fails_in_its_last_file_publishes_nothing(file: Files) -> None
     names = [file("good.ndjson", b"1\n" * 5000), file("bad.ndjson", b"{\n")]
     with pytest.raises(StoreError, match=r"bad\.ndjson, line 1: .*nothing was published"):
         load(store, "f", [Source(name) for name in names])
-    assert (0, {}) == (store.feed("f").head, store._staged)
+    assert (0, []) == (store.feed("f").head, store.producers("f"))
+    assert not any(store._blobs)
+
+
+def test_load_is_one_batch_of_its_producer(file: Files) -> None:
+    """Each load is the next batch of `load`, with a receipt and numbers of its own."""
+    store = MemoryStore()
+    store.create("f", 2)
+    names = [file("a.ndjson", b"1\n2\n"), file("b.ndjson", b"3\n")]
+    receipts = [load(store, "f", [Source(name) for name in names]).receipt for _ in range(2)]
+    found = [(each.producer, each.batch, each.events) for each in receipts if each]
+    assert [("load", 0, 3), ("load", 1, 3)] == found
+    chunks = store.chunks("f", {0: 0, 1: 0}, 99, 99)
+    assert [(0, 0), (0, 0), (1, 2), (1, 1)] == [(each.batch, each.sequence) for each in chunks]
+
+
+def test_named_load_is_published_once(file: Files) -> None:
+    """I may repeat a load that I gave a name: the second time adds nothing."""
+    store = MemoryStore()
+    store.create("f", 2)
+    sources = [Source(file("a.ndjson", b"1\n2\n3\n"))]
+    first, second = (
+        load(store, "f", sources, call=named_batch(store, "f", "p", "2026-01")) for _ in range(2)
+    )
+    assert (first.receipt, False, True) == (second.receipt, first.repeated, second.repeated)
+    assert ["p#2026-01"] == [each.name for each in store.producers("f")]
+    assert 3 == sum(each.events for each in store.feeds())
+
+
+def test_named_load_with_other_rows_is_refused(file: Files) -> None:
+    """A file that changed under the same name is not taken for the old one (EX-03)."""
+    store = MemoryStore()
+    store.create("f", 1)
+    for number, content in enumerate([b"1\n", b"2\n"]):
+        call = named_batch(store, "f", "p", "2026-01")
+        source = Source(file("a.ndjson", content))
+        if number:
+            with pytest.raises(Problem, match="other rows"):
+                load(store, "f", [source], call=call)
+        else:
+            load(store, "f", [source], call=call)
+    assert 1 == sum(each.events for each in store.feeds())
+
+
+def test_load_larger_than_an_upload_is_one_batch(file: Files) -> None:
+    """However much I load, readers see it at once."""
+    store = MemoryStore()
+    store.create("f", 1)
+    content = b"".join(b'"%s"\n' % os.urandom(20_000).hex().encode() for _ in range(400))
+    receipt = load(store, "f", [Source(file("a.ndjson", content))]).receipt
+    assert receipt is not None
+    assert (400, (1, store.feed("f").head)) == (receipt.events, receipt.positions)
+    assert len(content) > 3 * UPLOAD_BYTES
 
 
 def test_progress_counts_the_bytes_of_each_file(file: Files) -> None:

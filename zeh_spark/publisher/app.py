@@ -73,9 +73,15 @@ def create_app(
     `app.state.stop()` ends all long polls; call it when the server is about to stop.
     """
     publisher = Publisher(feeds, send_timeout)
-    publish = [] if isinstance(feeds, Mapping) else PublishApi(feeds, staging_quota).routes()
+    read, publish = "/{feed:path}", []
+    if not isinstance(feeds, Mapping):
+        read, publish = "/{feed}", PublishApi(feeds, staging_quota).routes()
     app = Starlette(
-        routes=[*publish, Route("/{feed:path}", publisher.read, methods=["GET"])],
+        routes=[
+            Route("/openapi.json", _described, methods=["GET"]),
+            *publish,
+            Route(read, publisher.read, methods=["GET"]),
+        ],
         exception_handlers={
             Problem: _problem,
             UnknownFeedError: _unknown_feed,
@@ -246,9 +252,15 @@ def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     return Response(
         msgspec.json.encode(problem.document()),
         status_code=problem.status,
-        headers=headers,
+        headers={"Cache-Control": "no-store", **(headers or {})},
         media_type=problems.CONTENT_TYPE,
     )
+
+
+async def _described(_: Request) -> Response:
+    from zeh_spark.publisher import openapi  # long, and seldom asked for
+
+    return Response(msgspec.json.encode(openapi.document()), media_type="application/json")
 
 
 async def _problem(_: Request, exc: Exception) -> Response:

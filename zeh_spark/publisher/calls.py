@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import re
+from collections.abc import Iterable, Set
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -18,12 +19,9 @@ import msgspec
 
 from zeh_spark import wire
 from zeh_spark.chunks import Content
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Remedies
+from zeh_spark.publisher.batches import MAX_NUMBER, Attempt, Call, Declared, Receipt, Remedies
 from zeh_spark.publisher.problems import Problem, bad_request
 from zeh_spark.publisher.store import MAX_PARTITIONS
-
-MAX_NUMBER = 2**53 - 1
-"""What every reader of JSON can hold exactly."""
 
 MAX_ATTEMPTS = 100_000
 MAX_COMMIT_BODY = 16 << 20
@@ -88,25 +86,22 @@ def upload_name(text: str) -> tuple[str, int, int, int]:
 
 def parse_call(query: str, producer: str, batch: str, *, run: str | None = None) -> Call:
     """`run`: where the path names it, so that the query need not. Raises Problem."""
-    given = parameters(
-        query, {"incarnation", "n", *_REMEDIES} | ({"run"} if run is None else set())
-    )
-    for name in ("incarnation", "n", *(["run"] if run is None else [])):
-        if name not in given:
-            raise bad_request("parameter-missing", f"{name} is missing", parameter=name)
+    needed = {"incarnation", "n"} | ({"run"} if run is None else set())
+    given = parameters(query, needed, _REMEDIES)
     remedies = Remedies(*(given.get(name) for name in _REMEDIES))
     return Call(
         producer=producer_name(producer),
         incarnation=identifier("incarnation", given["incarnation"]),
         run=identifier("run", given["run"]) if run is None else run,
         batch=batch_number(batch),
-        partition_count=number("n", given["n"], MAX_PARTITIONS),
+        partition_count=number("n", given["n"], MAX_PARTITIONS, least=1),
         remedies=remedies,
     )
 
 
-def parameters(query: str, known: set[str]) -> dict[str, str]:
+def parameters(query: str, needed: Set[str], others: Iterable[str] = ()) -> dict[str, str]:
     """Each once. Raises Problem."""
+    known = {*needed, *others}
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
         if name not in known:
@@ -118,6 +113,8 @@ def parameters(query: str, known: set[str]) -> dict[str, str]:
         if name in given:
             raise bad_request("duplicate-parameter", f"{name} is given twice", parameter=name)
         given[name] = value
+    if missing := sorted(needed - given.keys()):
+        raise bad_request("parameter-missing", f"{missing[0]} is missing", parameter=missing[0])
     return given
 
 
@@ -193,12 +190,12 @@ def committed(receipt: Receipt, *, new: bool) -> dict[str, Any]:
     return {"status": "committed" if new else "already-committed", "receipt": receipt}
 
 
-def number(name: str, text: str, most: int = MAX_NUMBER) -> int:
+def number(name: str, text: str, most: int = MAX_NUMBER, *, least: int = 0) -> int:
     """Raises Problem."""
-    if not _NUMBER.fullmatch(text) or int(text) > most:
+    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
         raise bad_request(
             "bad-parameter",
-            f"{name} is {text!r}; allowed are whole numbers from 0 to {most}",
+            f"{name} is {text!r}; allowed are whole numbers from {least} to {most}",
             parameter=name,
         )
     return int(text)

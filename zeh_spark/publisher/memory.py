@@ -20,7 +20,7 @@ from zeh_spark.publisher.batches import (
     Upload,
     after,
 )
-from zeh_spark.publisher.producers import unwrapped
+from zeh_spark.publisher.producers import known_receipt, unwrapped
 from zeh_spark.publisher.store import (
     IDLE,
     STAGED_FOR,
@@ -30,6 +30,7 @@ from zeh_spark.publisher.store import (
     Moved,
     Staged,
     as_one,
+    check_partitions,
     in_batch_order,
     joined,
     new_feed,
@@ -140,6 +141,7 @@ class MemoryStore:
                     name = ".".join(map(str, (call.run, *place)))
                     raise refusals.upload_conflict(call, name)
                 return Staged.SAME
+            check_partitions(call, upload, self.feed(feed).partitions)
             self._check_quota(feed, call, upload, quota)
             moved = []
             for each in upload.chunks:
@@ -165,6 +167,8 @@ class MemoryStore:
             unwrapped(producers.decide(known, call, declared, found))
             for place in moved:
                 del staging.uploads[place]
+            if not staging.uploads:
+                self._stagings[feed].remove(staging)
             receipt = self._publish(feed, known, call, declared, moved)
             self._tidy(feed, STAGED_FOR)
         return receipt, True
@@ -202,36 +206,40 @@ class MemoryStore:
         return done.receipt
 
     def release(self, feed: str, producer: str, batch: int | None, run: str) -> int:
+        self.feed(feed)
         with self._lock:
             return self._drop(
                 feed, lambda each: (each.producer, each.batch, each.run) == (producer, batch, run)
             )
 
     def producers(self, feed: str) -> list[Producer]:
+        self.feed(feed)
         with self._lock:
             mine = [each.state for (of, _), each in self._accounts.items() if of == feed]
         return sorted(mine, key=lambda each: each.name)
 
     def producer(self, feed: str, name: str) -> Producer:
+        self.feed(feed)
         with self._lock:
             account = self._accounts.get((feed, name))
             return account.state if account else Producer(name)
 
     def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
         with self._lock:
-            account = self._accounts.get((feed, name))
-            if account is None:
-                return None
+            account = self._accounts.get((feed, name), _Account(Producer(name)))
             which = account.state.incarnation if incarnation is None else incarnation
-            return account.receipt(which, batch)
+            call = Call(name, which, "", batch, 0)
+            return known_receipt(self._known(feed, call), call)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
+        self.feed(feed)
         with self._lock:
             account = self._accounts.get((feed, name), _Account(Producer(name)))
             numbers = sorted((n for n in account.receipts if n < below), reverse=True)
             return [account.receipts[number] for number in numbers[:limit]]
 
     def delete_producer(self, feed: str, name: str) -> None:
+        self.feed(feed)
         with self._lock:
             account = self._accounts.setdefault((feed, name), _Account(Producer(name)))
             account.state = replace(account.state, deleted=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from zeh_spark.chunks import Content
+from zeh_spark.chunks import DIGEST_VERSION, Content
 from zeh_spark.publisher import refusals
 from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
 from zeh_spark.publisher.problems import Problem
@@ -61,21 +61,25 @@ def decide(
         return _committed_before(known.receipt, call, declared)
     # 5. Batches are missing between. [Going on: what a restore or an emptied store undid would be
     #    lost in silence; also for a producer that is unknown, whose last batch is -1.]
-    if batch != known.last + 1 and call.remedies.accept_gap != f"{known.last}:{batch}":
-        return refusals.batch_gap(call, producer, known.last)
+    remedy = f"{call.incarnation}@{known.last}:{batch}"
+    if batch != known.last + 1 and call.remedies.accept_gap != remedy:
+        return refusals.batch_gap(call, producer, known.last, remedy)
     # 6. Routed for another number of partitions. [Taking it: keys would change their partition.]
     if call.partition_count != known.partition_count:
         return refusals.layout_changed(call, known.partition_count)
     if declared is None:
         return Step.STAGE
+    # 7. Counted in a way that is not known here. [Keeping a receipt that nothing compares with.]
+    if declared.digest_version != DIGEST_VERSION:
+        return refusals.digest_version(call, declared.digest_version, DIGEST_VERSION)
     if found is None:
         return Step.MOVE
-    # 7. Not all of it is there. [Publishing what is there: a torn batch.]
+    # 8. Not all of it is there. [Publishing what is there: a torn batch.]
     for each in declared.attempts:
         here = found.get((each.task, each.attempt), Found())
         if (here.uploads, here.content.events) != (each.uploads, each.events):
             return refusals.upload_missing(call, each, here)
-    # 8. It is not what the driver counted. [Trusting the transport.]
+    # 9. It is not what the driver counted. [Trusting the transport.]
     content = sum((each.content for each in found.values()), Content())
     if content != declared.content:
         return refusals.content_mismatch(call, declared.content, content)
@@ -92,7 +96,7 @@ def _committed_before(receipt: Receipt | None, call: Call, declared: Declared | 
         return receipt
     # 4b. Contents that cannot be compared. [Comparing all the same: a conflict that is none.]
     if declared.digest_version != receipt.digest_version:
-        return refusals.digest_version(call, declared.digest_version, receipt)
+        return refusals.digest_version(call, declared.digest_version, receipt.digest_version)
     # 4c. The same. 4d. The operator keeps the first one. [Keeping it always: other rows under the
     #     same number would be lost in silence.]
     content = declared.content
@@ -102,6 +106,14 @@ def _committed_before(receipt: Receipt | None, call: Call, declared: Declared | 
     if call.remedies.keep_first == keep:
         return receipt
     return refusals.batch_conflict(call, content, receipt, keep)
+
+
+def known_receipt(known: Known, call: Call) -> Receipt | None:
+    """What is answered to who asks for a batch's receipt. Raises Problem if it is gone (4a)."""
+    assert call.batch is not None
+    if known.receipt is None and call.batch <= known.last:
+        raise refusals.batch_expired(call)
+    return known.receipt
 
 
 def unwrapped(decision: Decision) -> Step | Receipt:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.publisher import calls, refusals
-from zeh_spark.publisher.batches import Producer, Receipt
+from zeh_spark.publisher.batches import MAX_NUMBER, RECEIPTS, Producer, Receipt
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.store import Staged, Store
 from zeh_spark.publisher.uploads import MAX_BODY, verified_upload
@@ -125,7 +125,7 @@ class PublishApi:
     async def release(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
         given = calls.parameters(_query(request), {"run"})
-        run = calls.identifier("run", given.get("run", ""))
+        run = calls.identifier("run", given["run"])
         released = await self._called(
             partial(self._store.release, feed, producer, calls.batch_number(batch), run)
         )
@@ -145,18 +145,20 @@ class PublishApi:
 
     async def receipts(self, request: Request) -> Response:
         feed, producer = request.path_params["feed"], request.path_params["producer"]
-        given = calls.parameters(_query(request), {"below", "limit"})
-        below = calls.number("below", given.get("below", str(calls.MAX_NUMBER)))
-        limit = min(calls.number("limit", given.get("limit", str(RECEIPTS_SHOWN))), 1000)
+        given = calls.parameters(_query(request), set(), {"below", "limit"})
+        below = calls.number("below", given.get("below", str(MAX_NUMBER)))
+        limit = min(calls.number("limit", given.get("limit", str(RECEIPTS_SHOWN))), RECEIPTS)
         name = calls.producer_name(producer)
         found = await self._called(partial(self._store.receipts, feed, name, below, limit))
         return _json({"receipts": found})
 
     async def receipt(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
-        given = calls.parameters(_query(request), {"incarnation"})
+        given = calls.parameters(_query(request), set(), {"incarnation"})
         number = calls.batch_number(batch)
         incarnation = given.get("incarnation")
+        if incarnation is not None:
+            calls.identifier("incarnation", incarnation)
         found = await self._called(
             partial(self._store.receipt, feed, producer, number, incarnation)
         )
@@ -211,7 +213,7 @@ def _producer(producer: Producer) -> dict[str, Any]:
         "run": producer.run or None,
         "level": producer.level,
         "receipts": producer.receipts,
-        "chain": producer.chain or None,
+        "chain": producer.chain,
         "time": producer.time or None,
         "deleted": producer.deleted,
     }

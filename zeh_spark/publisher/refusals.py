@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
+from zeh_spark import wire
 from zeh_spark.chunks import Content
 from zeh_spark.publisher.batches import Attempt, Call, Found, Producer, Receipt
 from zeh_spark.publisher.problems import Problem
@@ -67,20 +68,28 @@ def batch_expired(call: Call) -> Problem:
     )
 
 
-def digest_version(call: Call, given: int, receipt: Receipt) -> Problem:
+def digest_version(call: Call, given: int, expected: int) -> Problem:
     return _refused(
         "digest-version",
         409,
         call,
-        f"batch {call.batch} of producer {call.producer!r} was published with digest version "
-        f"{receipt.digest_version}, this call has version {given}: they cannot be compared",
-        "run this batch once with the zeh-spark that published it, then upgrade",
-        published={"digestVersion": receipt.digest_version},
+        f"the content of batch {call.batch} of producer {call.producer!r} is counted here with "
+        f"digest version {expected}, this call has version {given}: they cannot be compared",
+        "run this batch once with a zeh-spark of the publisher's version, or the one that "
+        "published it, then upgrade",
+        expected={"digestVersion": expected},
         given={"digestVersion": given},
     )
 
 
 def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) -> Problem:
+    cause = "publish other rows under another batchId"
+    if call.incarnation != wire.BATCH_INCARNATION:
+        cause = (
+            "look for what makes the query give other rows when it is repeated (rand(), uuid(), a "
+            "clock, a lookup, a source that changed), or for a second write with the same "
+            "producerId in the batch"
+        )
     return _refused(
         "batch-conflict",
         409,
@@ -88,17 +97,14 @@ def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) 
         f"batch {call.batch} of producer {call.producer!r} was published at "
         f"{moment(receipt.time)} with other rows: {receipt.events} events, content "
         f"{receipt.digest}; now it has {content.events} events, content {content.digest}",
-        f"look for what makes the query give other rows when it is repeated (rand(), uuid(), a "
-        f"clock, a lookup, a source that changed), or for a second job with the same producerId; "
-        f"to keep what is published and drop these rows, set once keepFirst={option}",
+        f"{cause}; to keep what is published and drop these rows, set once keepFirst={option}",
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
         option={"keepFirst": option},
     )
 
 
-def batch_gap(call: Call, producer: Producer, last: int) -> Problem:
-    option = f"{last}:{call.batch}"
+def batch_gap(call: Call, producer: Producer, last: int, option: str) -> Problem:
     if last < 0:
         seen = f"batch {call.batch} of producer {call.producer!r} is the first that this feed sees"
         cause = "the earlier ones went to another feed or store, or a restore undid them"
@@ -155,6 +161,15 @@ def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
     )
 
 
+def partition_lacking(call: Call, partition: int, partition_count: int) -> Problem:
+    return Problem(
+        "invalid-upload",
+        422,
+        f"a chunk of batch {call.batch} is of partition {partition}, the feed has 0 to "
+        f"{partition_count - 1}; nothing of the upload was kept",
+    )
+
+
 def upload_conflict(call: Call, name: str) -> Problem:
     return _refused(
         "upload-conflict",
@@ -181,7 +196,7 @@ def quota_exceeded(call: Call, quota: int, staged: int) -> Problem:
 def unknown_batch(
     producer: str, incarnation: str | None, batch: int, partition_count: int
 ) -> Problem:
-    """Certainly not committed: nobody is committing it either."""
+    """Not committed, and nobody is committing it."""
     which = f"incarnation {incarnation!r}" if incarnation else "in its current incarnation"
     return Problem(
         "unknown-batch",

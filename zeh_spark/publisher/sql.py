@@ -20,10 +20,11 @@ from sqlalchemy import Connection, Select, bindparam, func, insert, select, upda
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import sql_batches
+from zeh_spark.publisher import sql_batches, sql_producers
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.publisher.producers import known_receipt
 from zeh_spark.publisher.schema import blobs, chunks, cursor_sets, feeds
-from zeh_spark.publisher.sql_batches import find_feed
+from zeh_spark.publisher.sql_producers import find_feed
 from zeh_spark.publisher.store import (
     Chunk,
     FeedState,
@@ -151,20 +152,20 @@ class SqlStore:
         """In steps, so that other writers get their turn."""
         dropped = 0
 
-        def work(connection: Connection, feed_id: int) -> int:
+        def work(connection: Connection, feed_id: int) -> int | None:
             return sql_batches.release(connection, feed_id, producer, batch, run)
 
-        while some := self._write_to(feed, work):
+        while (some := self._write_to(feed, work)) is not None:
             dropped += some
         return dropped
 
     def producers(self, feed: str) -> list[Producer]:
         with self._reading() as connection:
-            return sql_batches.all_producers(connection, find_feed(connection, feed)[0])
+            return sql_producers.all_producers(connection, find_feed(connection, feed)[0])
 
     def producer(self, feed: str, name: str) -> Producer:
         def work(connection: Connection, feed_id: int) -> Producer:
-            return sql_batches.find_producer(connection, feed_id, name, lock=True)[1]
+            return sql_producers.find_producer(connection, feed_id, name, lock=True)[1]
 
         return self._write_to(feed, work)
 
@@ -172,22 +173,24 @@ class SqlStore:
         """Among the writes, so that no commit is under way when it says that there is none."""
 
         def work(connection: Connection, feed_id: int) -> Receipt | None:
-            key, producer = sql_batches.find_producer(connection, feed_id, name, lock=True)
+            _, producer = sql_producers.find_producer(connection, feed_id, name, lock=True)
             which = producer.incarnation if incarnation is None else incarnation
-            if key is None:
-                return None
-            return sql_batches.find_receipt(connection, key, which, batch)
+            call = Call(name, which, "", batch, 0)
+            _, known = sql_producers.what_is_known(connection, feed_id, 0, call)
+            return known_receipt(known, call)
 
         return self._write_to(feed, work)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
         with self._reading() as connection:
-            key, _ = sql_batches.find_producer(connection, find_feed(connection, feed)[0], name)
-            return [] if key is None else sql_batches.newest_receipts(connection, key, below, limit)
+            key, _ = sql_producers.find_producer(connection, find_feed(connection, feed)[0], name)
+            return (
+                [] if key is None else sql_producers.newest_receipts(connection, key, below, limit)
+            )
 
     def delete_producer(self, feed: str, name: str) -> None:
         def work(connection: Connection, feed_id: int) -> None:
-            sql_batches.delete_producer(connection, feed_id, name)
+            sql_producers.delete_producer(connection, feed_id, name)
 
         self._write_to(feed, work)
 

@@ -1,21 +1,21 @@
-"""Producers, uploads and commits in a SQL database: what one transaction does.
+"""Uploads and commits in a SQL database: what one transaction does.
 
-Rule for editors: the database decides, not what was read before the transaction: rows are locked,
-feed first, then producer; a commit compares what it has moved [verified first and moved then, a
-batch lost 4 of 10 chunks to another process's clean-up]. Nothing is cached between transactions:
-commands write to the same database.
+Rule for editors: a commit compares what it has moved [verified first and moved then, a batch lost 4
+of 10 chunks to another process's clean-up]; locks are taken as `sql_producers` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     RowMapping,
+    Select,
     and_,
     delete,
     exists,
@@ -30,43 +30,38 @@ from sqlalchemy import (
 from zeh_spark.chunks import Content
 from zeh_spark.publisher import producers, refusals
 from zeh_spark.publisher.batches import (
-    RECEIPTS,
     Attempt,
     Call,
     Declared,
     Found,
-    Known,
-    Producer,
     Receipt,
     Upload,
-    after,
 )
 from zeh_spark.publisher.producers import Step, unwrapped
 from zeh_spark.publisher.schema import (
     blobs,
     chunks,
     feeds,
-    former_incarnations,
     receipts,
     sequences,
     stagings,
     uploads,
 )
 from zeh_spark.publisher.schema import producers as producer_table
+from zeh_spark.publisher.sql_producers import find_feed, inserted, what_is_known, write_receipt
 from zeh_spark.publisher.store import (
     IDLE,
     STAGED_FOR,
-    FeedState,
     Moved,
     Publication,
     Staged,
     as_one,
+    check_partitions,
     in_batch_order,
     joined,
     now_ms,
     packs,
     published,
-    unknown_feed,
 )
 
 NEXT = -1
@@ -77,88 +72,7 @@ T = TypeVar("T")
 _AT_A_TIME = 500
 """Values in one statement; databases allow some thousands."""
 
-_FEED = [feeds.c[name] for name in ("name", "partitions", "origin", "head", "history", "time")]
-_PRODUCER = [
-    producer_table.c[name]
-    for name in (
-        "name", "incarnation", "level", "run", "last", "receipts", "chain", "time", "deleted",
-    )
-]  # fmt: skip
-_decode_receipt = msgspec.json.Decoder(Receipt).decode
 _decode_chunks = msgspec.msgpack.Decoder(list[Moved]).decode
-
-
-def find_feed(connection: Connection, name: str, *, lock: bool = False) -> tuple[int, FeedState]:
-    """Its row's id, and the feed. Raises UnknownFeedError."""
-    query = select(feeds.c.id, *_FEED).where(feeds.c.name == name)
-    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
-    if row is None:
-        raise unknown_feed(name)
-    return row[0], FeedState(*row[1:])
-
-
-def find_producer(
-    connection: Connection, feed: int, name: str, *, lock: bool = False
-) -> tuple[int | None, Producer]:
-    query = select(producer_table.c.id, *_PRODUCER).where(
-        producer_table.c.feed == feed, producer_table.c.name == name
-    )
-    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
-    return (None, Producer(name)) if row is None else (row[0], Producer(*row[1:]))
-
-
-def what_is_known(
-    connection: Connection, feed: int, partitions: int, call: Call, *, lock: bool = False
-) -> tuple[int | None, Known]:
-    """The id of the producer's row, if it has one, and all that the decision goes by."""
-    key, producer = find_producer(connection, feed, call.producer, lock=lock)
-    if key is None:
-        return None, Known(producer, partitions)
-    last = producer.last
-    if call.incarnation != producer.incarnation:
-        former = select(former_incarnations.c.last).where(
-            former_incarnations.c.producer == key, former_incarnations.c.name == call.incarnation
-        )
-        found = connection.scalar(former)
-        last = -1 if found is None else found
-    run_known = call.run == producer.run or _run_known(connection, key, call)
-    receipt = None
-    if call.batch is not None and call.batch <= last:
-        receipt = find_receipt(connection, key, call.incarnation, call.batch)
-    return key, Known(producer, partitions, last, run_known, receipt)
-
-
-def find_receipt(
-    connection: Connection, producer: int, incarnation: str, batch: int
-) -> Receipt | None:
-    query = select(receipts.c.document).where(
-        receipts.c.producer == producer,
-        receipts.c.incarnation == incarnation,
-        receipts.c.batch == batch,
-    )
-    document = connection.scalar(query)
-    return None if document is None else _decode_receipt(document)
-
-
-def newest_receipts(connection: Connection, producer: int, below: int, limit: int) -> list[Receipt]:
-    query = (
-        select(receipts.c.document)
-        .where(receipts.c.producer == producer, receipts.c.number < below)
-        .order_by(receipts.c.number.desc())
-        .limit(limit)
-    )
-    return [_decode_receipt(document) for document in connection.scalars(query)]
-
-
-def all_producers(connection: Connection, feed: int) -> list[Producer]:
-    query = select(*_PRODUCER).where(producer_table.c.feed == feed).order_by(producer_table.c.name)
-    return [Producer(*row) for row in connection.execute(query)]
-
-
-def delete_producer(connection: Connection, feed: int, name: str) -> None:
-    """The row stays, as a tombstone."""
-    key, producer = find_producer(connection, feed, name, lock=True)
-    _write_producer(connection, feed, key, replace(producer, deleted=True))
 
 
 def admit(connection: Connection, feed: str, call: Call) -> Receipt | None:
@@ -176,6 +90,7 @@ def stage(
     decision = unwrapped(producers.decide(known, call))
     if isinstance(decision, Receipt):
         return decision
+    check_partitions(call, upload, state.partitions)
     staging = _touched_staging(connection, feed_id, call)
     here = and_(
         uploads.c.staging == staging,
@@ -212,12 +127,14 @@ def commit(
     packed = [_packed(connection, each) for each in packs(in_batch_order(moved))]
     publication = published(known, call, declared, before, packed, numbers, now_ms())
     _append(connection, feed_id, publication)
-    _write_receipt(connection, feed_id, key, known, publication)
+    write_receipt(connection, feed_id, key, known, publication)
     return publication.receipt, True
 
 
-def release(connection: Connection, feed: int, producer: str, batch: int | None, run: str) -> int:
-    """A step: returns how many uploads it dropped; there may be more until that is 0."""
+def release(
+    connection: Connection, feed: int, producer: str, batch: int | None, run: str
+) -> int | None:
+    """A step: how many uploads it dropped; None if there was nothing left."""
     wanted = select(stagings.c.id).where(
         stagings.c.feed == feed,
         stagings.c.producer == producer,
@@ -230,17 +147,14 @@ def release(connection: Connection, feed: int, producer: str, batch: int | None,
 def tidy(connection: Connection) -> bool:
     """A step of cleaning up; False if there was nothing to do."""
     wanted = _superfluous(now_ms() - int(STAGED_FOR * 1000)).limit(1)
-    return _drop_some(connection, wanted, and_staging=True) >= 0
+    return _drop_some(connection, wanted) is not None
 
 
-def _drop_some(connection: Connection, wanted: Any, *, and_staging: bool = False) -> int:
-    """Drop up to 64 uploads of the staging that `wanted` selects, then the staging itself.
-
-    Returns how many uploads, -1 if there is no such staging.
-    """
+def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:
+    """Drop up to 64 uploads of the staging that `wanted` selects, at last the staging itself."""
     staging = connection.scalar(wanted)
     if staging is None:
-        return -1 if and_staging else 0
+        return None
     some = select(uploads).where(uploads.c.staging == staging).limit(64)
     rows = connection.execute(some).mappings().all()
     _drop(connection, staging, rows)
@@ -267,7 +181,7 @@ def _drop_blobs(connection: Connection, ids: Sequence[int]) -> None:
         connection.execute(delete(blobs).where(blobs.c.id.in_(some)))
 
 
-def _superfluous(before: int, only: Any = None) -> Any:
+def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select[Any]:
     """Stagings that nobody needs: not touched since `before`, or of a batch that is committed, or
     of a run that another one has overtaken.
     """
@@ -344,13 +258,13 @@ def _touched_staging(connection: Connection, feed: int, call: Call) -> int:
         "touched": now_ms(),
         "bytes": 0,
     }
-    return _inserted(connection, insert(stagings), row)
+    return inserted(connection, insert(stagings), row)
 
 
 def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None:
     moved = []
     for each in upload.chunks:
-        blob = _inserted(connection, insert(blobs), {"frame": each.frame})
+        blob = inserted(connection, insert(blobs), {"frame": each.frame})
         moved.append(Moved(blob, each.partition, each.events, each.size, each.digest))
     row = {
         "staging": staging,
@@ -368,12 +282,6 @@ def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None
         .where(stagings.c.id == staging)
         .values(bytes=stagings.c.bytes + upload.bytes)
     )
-
-
-def _inserted(connection: Connection, statement: Any, row: Mapping[str, Any]) -> int:
-    key = connection.execute(statement, row).inserted_primary_key
-    assert key is not None
-    return int(key[0])
 
 
 def _move(
@@ -396,6 +304,8 @@ def _move(
             found[attempt] = Found(before.uploads + 1, before.content + content)
             for place, each in enumerate(_decode_chunks(row["chunks"])):
                 moved.append(((row["task"], row["number"], place), each))
+    left = exists().where(uploads.c.staging == staging)
+    connection.execute(delete(stagings).where(stagings.c.id == staging, ~left))
     return found, moved
 
 
@@ -410,7 +320,7 @@ def _packed(connection: Connection, pack: Sequence[Moved]) -> Moved:
         frames.update(dict(connection.execute(query).all()))
     frame = joined(frames[each] for each in ids)
     _drop_blobs(connection, ids)
-    return as_one(pack, _inserted(connection, insert(blobs), {"frame": frame}), frame)
+    return as_one(pack, inserted(connection, insert(blobs), {"frame": frame}), frame)
 
 
 def _append(connection: Connection, feed: int, publication: Publication) -> None:
@@ -423,62 +333,6 @@ def _append(connection: Connection, feed: int, publication: Publication) -> None
         .where(feeds.c.id == feed)
         .values(head=state.head, history=state.history, time=state.time)
     )
-
-
-def _write_receipt(
-    connection: Connection, feed: int, key: int | None, known: Known, publication: Publication
-) -> None:
-    receipt = publication.receipt
-    key = _write_producer(connection, feed, key, after(receipt))
-    if known.producer.receipts and known.producer.incarnation != receipt.incarnation:
-        _change_incarnation(connection, key, known.producer, receipt.incarnation)
-    for partition, following in publication.sequences.items():
-        here = and_(sequences.c.producer == key, sequences.c.partition == partition)
-        changed = connection.execute(update(sequences).where(here).values(next=following))
-        if not changed.rowcount:
-            here_now = {"producer": key, "partition": partition, "next": following}
-            connection.execute(insert(sequences), here_now)
-    row = {
-        "producer": key,
-        "number": receipt.number,
-        "incarnation": receipt.incarnation,
-        "batch": receipt.batch,
-        "run": receipt.run,
-        "document": msgspec.json.encode(receipt),
-    }
-    connection.execute(insert(receipts), row)
-    expired = and_(receipts.c.producer == key, receipts.c.number <= receipt.number - RECEIPTS)
-    connection.execute(delete(receipts).where(expired))
-
-
-def _write_producer(connection: Connection, feed: int, key: int | None, producer: Producer) -> int:
-    values = asdict(producer)
-    if key is None:
-        return _inserted(connection, insert(producer_table), {"feed": feed, **values})
-    connection.execute(update(producer_table).where(producer_table.c.id == key).values(values))
-    return key
-
-
-def _change_incarnation(
-    connection: Connection, key: int, producer: Producer, incarnation: str
-) -> None:
-    """Remember where the old one ended, in case that it comes back."""
-    here = former_incarnations.c.producer == key
-    names = [producer.incarnation, incarnation]
-    connection.execute(
-        delete(former_incarnations).where(here, former_incarnations.c.name.in_(names))
-    )
-    row = {"producer": key, "name": producer.incarnation, "last": producer.last}
-    connection.execute(insert(former_incarnations), row)
-
-
-def _run_known(connection: Connection, producer: int, call: Call) -> bool:
-    query = select(receipts.c.number).where(
-        receipts.c.producer == producer,
-        receipts.c.incarnation == call.incarnation,
-        receipts.c.run == call.run,
-    )
-    return connection.scalar(query.limit(1)) is not None
 
 
 def _parts(values: Sequence[T]) -> Iterable[Sequence[T]]:

@@ -23,7 +23,9 @@ from typing import Protocol, runtime_checkable
 
 from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher import refusals
 from zeh_spark.publisher.batches import (
+    MAX_NUMBER,
     Call,
     Declared,
     Known,
@@ -191,7 +193,7 @@ class Store(Protocol):
 
     def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
         """Of the current incarnation if none is named. Certain: None is answered only when nobody
-        is about to commit that batch.
+        is about to commit that batch. Raises Problem for one whose receipt is gone.
         """
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
@@ -250,6 +252,13 @@ def new_feed(name: str, partitions: int) -> FeedState:
     check_new_feed(name, partitions)
     origin = secrets.token_bytes(32)
     return FeedState(name, partitions, origin, head=0, history=origin, time=0)
+
+
+def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
+    """Raises Problem for events that nobody would read."""
+    for each in upload.chunks:
+        if not 0 <= each.partition < partition_count:
+            raise refusals.partition_lacking(call, each.partition, partition_count)
 
 
 def in_batch_order(chunks: Iterable[tuple[tuple[int, int, int], Moved]]) -> list[Moved]:
@@ -325,6 +334,8 @@ def published(
                 call.producer, batch, sequence,
             )
         )  # fmt: skip
+    if max(following.values(), default=0) > MAX_NUMBER:
+        raise StoreError(f"producer {call.producer!r} has used up its sequence numbers")
     behind = {each.partition: each.cursor for each in chunks}
     ranges = [
         Range(partition, first.get(partition, 0), following[partition] - 1, cursor)

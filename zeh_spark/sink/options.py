@@ -57,7 +57,7 @@ class SinkOptions(ClientOptions):
         parse_upload_bytes, "4m", "size of a request; a task holds a few of them"
     )
     accept_gap: str | None = option(
-        parse_remedy(r"-?\d+:\d+", "<last>:<batch>"),
+        parse_remedy(r"[\w-]+@-?\d+:\d+", "<incarnation>@<last>:<batch>"),
         None,
         "let a batch follow that one once, though others between them are missing",
     )

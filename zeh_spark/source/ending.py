@@ -39,9 +39,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from zeh_spark import wire
+from zeh_spark.answers import TransientError
 from zeh_spark.client import MAX_HINT, FeedClient, Page, PageRequest
 from zeh_spark.errors import PublisherError, UnavailableError, ZeroEventHubError
-from zeh_spark.transport import Patience, TransientError
+from zeh_spark.transport import Patience
 
 log = logging.getLogger(__name__)
 

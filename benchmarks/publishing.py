@@ -1,0 +1,189 @@
+"""The sink: rows per second onto a feed, against Spark's own sinks on the same frame.
+
+Run as a program it is one measured query: `python -m benchmarks.publishing <sink> <json>`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks import kafka, queries
+from benchmarks.feeds import PARTITIONS, serving
+from benchmarks.queries import Run
+from zeh_spark.chunks import Chunker, Content, rest_of
+from zeh_spark.publisher import Store, open_store
+from zeh_spark.publisher.batches import Attempt, Call, Declared, Upload
+
+UNCHECKED = Path(__file__).with_name("unchecked")
+BATCHES = 4
+"""Measured, behind one that warms up."""
+
+_EVENT = """to_json(named_struct(
+    'flight', named_struct('carrier', 'UA', 'number', value, 'tailnum', concat('N', value % 99999)),
+    'scheduled', named_struct('year', 2013, 'month', 1 + value % 12, 'day', 1 + value % 28),
+    'route', named_struct('origin', 'EWR', 'dest', 'IAH', 'distance', 1400, 'air_time', 227.0D),
+    'departure', named_struct('time', 517 + value % 900, 'planned', 515, 'delay', value % 60 - 5.5),
+    'arrival', named_struct('time', 830.0D, 'planned', 819, 'delay', value % 90 - 9.5),
+    'at', named_struct('hour', 5, 'minute', 15)))"""
+"""About 300 bytes of JSON, different in each row."""
+
+
+def frame(spark: SparkSession, rows: int) -> DataFrame:
+    source = spark.readStream.format("rate-micro-batch")
+    given = {"rowsPerBatch": rows // BATCHES, "numPartitions": 2}
+    return source.options(**given).load().selectExpr(f"{_EVENT} AS data")
+
+
+def stream(spark: SparkSession, rows: int, sink: str, options: dict[str, str]) -> Run:
+    """The batches but the first."""
+    rows_written = frame(spark, rows)
+    if sink == "kafka":
+        rows_written = rows_written.selectExpr("data AS value")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
+        query = (
+            rows_written.writeStream.format(sink)
+            .options(**{"path": f"{checkpoint}/files"} if sink == "json" else options)
+            .option("checkpointLocation", f"{checkpoint}/checkpoint")
+            .start()
+        )
+        queries.wait(lambda: len(query.recentProgress) > BATCHES or query.exception())
+        query.stop()
+        if query.exception():
+            raise query.exception()
+    batches = query.recentProgress[1 : BATCHES + 1]
+    seconds = sum(each.durationMs["triggerExecution"] for each in batches) / 1000
+    return Run(rows, seconds, seconds)
+
+
+def measured(
+    sink: str, rows: int, options: dict[str, str], *, checked: bool = True, jars: str = ""
+) -> Run:
+    """Such a stream in a process of its own, the best of two."""
+    given = json.dumps({"rows": rows, "options": options, "jars": jars})
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.publishing", sink, given]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment(checked=checked)
+    )
+    return Run(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def environment(*, checked: bool) -> dict[str, str]:
+    root = str(Path(__file__).parents[1])
+    path = [root] if checked else [str(UNCHECKED), root]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def new_feed(folder: Path, name: str) -> str:
+    url = f"sqlite:///{folder}/{name}.db"
+    store = open_store(url)
+    store.create("flights", PARTITIONS)
+    store.close()
+    return url
+
+
+def onto_a_feed(folder: Path, rows: int, *, checked: bool = True) -> Run:
+    store = new_feed(folder, f"sink-{checked}-{time.monotonic_ns()}")
+    with serving(store, environment(checked=checked)) as (url, _):
+        return measured("zeroeventhub", rows, {"url": url}, checked=checked)
+
+
+def onto_kafka(folder: Path, rows: int) -> Run:
+    with kafka.broker(folder) as address:
+        given = {"kafka.bootstrap.servers": address, "topic": "flights"}
+        return measured("kafka", rows, given, jars=kafka.connector_jars())
+
+
+def replay(spark: SparkSession, folder: Path, rows: int) -> tuple[float, float]:
+    """Seconds of publishing a named batch, and of publishing it again, behind one to warm up."""
+    flights = spark.range(rows).selectExpr("id AS value").selectExpr(f"{_EVENT} AS data")
+    seconds = []
+    with serving(new_feed(folder, "replay")) as (url, _):
+        for name, frame in (("warm", flights.limit(1000)), ("b", flights), ("b", flights)):
+            began = time.monotonic()
+            options = {"url": url, "producerId": "bench", "batchId": name}
+            frame.write.format("zeroeventhub").options(**options).mode("append").save()
+            seconds.append(time.monotonic() - began)
+    return seconds[1], seconds[2]
+
+
+def commits(folder: Path) -> Iterator[tuple[int, float]]:
+    """Bytes of a batch of 1,000 chunks, and the median seconds that its commit takes."""
+    for events, size in ((2, 100), (1000, 10), (1000, 900)):
+        store = open_store(new_feed(folder, f"commits-{events}-{size}"))
+        seconds = []
+        for number in range(5):
+            call = Call("bench", "bench", "run", number, PARTITIONS)
+            declared, total = staged(store, call, tasks=100, chunks=10, events=events, size=size)
+            began = time.perf_counter()
+            store.commit("flights", call, declared)
+            seconds.append(time.perf_counter() - began)
+        store.close()
+        yield total, sorted(seconds)[2]
+
+
+def staged(
+    store: Store, call: Call, *, tasks: int, chunks: int, events: int, size: int
+) -> tuple[Declared, int]:
+    """A batch of tasks that have `chunks` chunks each; what to commit, and its bytes."""
+    content, total = Content(), 0
+    for task in range(tasks):
+        made = []
+        for chunk in range(chunks):
+            chunker = Chunker()
+            rests = [rest_of({}, b'"%b"' % os.urandom(size // 2).hex().encode())] * events
+            made += [*chunker.extend(chunk % PARTITIONS, rests), *chunker.close()]
+        upload = Upload(task, 0, 0, b"%d" % task, tuple(made))
+        store.stage("flights", call, upload)
+        content += upload.content
+        total += sum(each.size for each in made)
+    attempts = tuple(Attempt(task, 0, 1, chunks * events) for task in range(tasks))
+    return Declared(content, attempts), total
+
+
+def small_batches(folder: Path, batches: int, rows: int, tasks: int) -> str:
+    """A feed as a stream writes it whose batches are spread over many tasks. The store's URL."""
+    from benchmarks.feeds import event
+
+    url = new_feed(folder, "small")
+    store = open_store(url)
+    number = 0
+    for batch in range(batches):
+        call = Call("bench", "bench", "run", batch, PARTITIONS)
+        content, attempts = Content(), []
+        for task in range(tasks):
+            chunker = Chunker()
+            for _ in range(rows // tasks):
+                chunker.add(number % PARTITIONS, *event(number))
+                number += 1
+            upload = Upload(task, 0, 0, b"%d" % task, tuple(chunker.close()))
+            store.stage("flights", call, upload)
+            content += upload.content
+            attempts.append(Attempt(task, 0, 1, rows // tasks))
+        store.commit("flights", call, Declared(content, tuple(attempts)))
+    store.close()
+    return url
+
+
+def main() -> None:
+    sink, given = sys.argv[1], json.loads(sys.argv[2])
+    spark = queries.session(jars=given["jars"])
+    runs = []
+    for producer in ("first", "second"):
+        options = given["options"] | ({"producerId": producer} if sink == "zeroeventhub" else {})
+        runs.append(stream(spark, given["rows"], sink, options))
+    best = max(runs, key=lambda each: each.rate)
+    fields = ("events", "seconds", "trigger_seconds")
+    print(json.dumps({name: getattr(best, name) for name in fields}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""What can go wrong with a history, by the names that Jepsen gives it: the feed, read as readers
+read it, against what was acknowledged.
+
+lost            an acknowledged batch, or a part of it, is not on the feed
+duplicate       rows are on it more often than they were published
+torn            a batch is there in part
+reordered       rows of a task are in another order in their partition
+diverged        the feed has other rows than those that were acknowledged
+phantom         events that nobody published
+sequence gap    numbers of a producer and partition are not 0, 1, 2, …
+intruder        another checkpoint published without being let in
+zombie          a run published that another one had overtaken
+resurrected     a producer published that was deleted
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.contract.writers import FEED, everything
+from zeh_spark.chunks import lines_of, prefix
+from zeh_spark.publisher import Problem, Store, batches
+from zeh_spark.publisher.batches import Call, Receipt
+from zeh_spark.publisher.store import Chunk
+
+if TYPE_CHECKING:
+    from tests.contract.world import Execution
+
+Batch = tuple[str, int]
+"""Incarnation and number."""
+
+
+@dataclass(frozen=True, order=True)
+class Row:
+    """A row of the source. `version`: what a query that is not repeatable made of it."""
+
+    id: int
+    version: int = 0
+
+    @property
+    def data(self) -> bytes:
+        return b'{"row":%d,"version":%d}' % (self.id, self.version)
+
+    def line(self, partition: int) -> bytes:
+        return prefix(partition) + b'"headers":{},"data":%b}' % self.data
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A batch that became visible: where, who, and what it has to look like."""
+
+    batch: Batch
+    run: str
+    positions: tuple[int, int] | None
+    rows: tuple[Row, ...]
+    lines: dict[int, list[bytes]]
+
+
+@dataclass
+class Belief:
+    """`log`: what became visible, in order; `acknowledged_rows`: what drivers were told is there;
+    `undone`: what a restore took, until a driver is told that a later batch is there; `excused`:
+    what an operator was told is missing, and accepted.
+    """
+
+    log: list[Entry] = field(default_factory=list)
+    acknowledged_rows: dict[Batch, tuple[Row, ...]] = field(default_factory=dict)
+    undone: set[Batch] = field(default_factory=set)
+    excused: set[Batch] = field(default_factory=set)
+    replacements: set[str] = field(default_factory=set)
+    kept: set[tuple[Batch, str]] = field(default_factory=set)
+    doubled: set[tuple[str, int]] = field(default_factory=set)
+    deleted: bool = False
+    seen: list[str] = field(default_factory=list)
+
+    def acknowledged(
+        self, execution: Execution, call: Call, receipt: Receipt, new: bool, heard: bool
+    ) -> None:
+        batch = (receipt.incarnation, receipt.batch)
+        rows = tuple(sorted(execution.rows))
+        if new:
+            if not call.remedies.accept_gap:
+                self.excused.discard(batch)
+            self._check_new(Entry(batch, call.run, receipt.positions, rows, execution.lines))
+        if heard:
+            here = [each.rows for each in self.log if each.batch == batch]
+            if here and here[-1] != rows and (batch, receipt.identity) in self.kept:
+                changed = {row.id for row in {*here[-1]} ^ {*rows}}
+                self.doubled |= {(batch[0], number) for number in changed}
+                rows = here[-1]
+            self.acknowledged_rows[batch] = rows
+            self.undone = {each for each in self.undone if not _before(each, batch)}
+
+    def _check_new(self, entry: Entry) -> None:
+        incarnation = entry.batch[0]
+        if self.log and self.log[-1].batch[0] != incarnation:
+            (old, last) = self.log[-1].batch
+            if f"{old}@{last}:{incarnation}" not in self.replacements:
+                self.seen.append(f"intruder: {entry.batch} after {(old, last)}")
+        same = [each.run for each in self.log[-batches.RECEIPTS :] if each.batch[0] == incarnation]
+        if entry.run in same and entry.run != self.log[-1].run:
+            self.seen.append(f"zombie: {entry.run} published {entry.batch}")
+        if self.deleted:
+            self.seen.append(f"resurrected: {entry.batch} of a deleted producer")
+        self.log.append(entry)
+
+    def granted(self, problem: Problem, name: str, value: str) -> None:
+        """What an operator accepts by pasting what the error printed, and no more."""
+        incarnation, batch = problem.members["incarnation"], problem.members["batch"]
+        if name == "replaceIncarnation":
+            self.replacements.add(value)
+        elif name == "acceptGap":
+            last = problem.members["current"]["lastBatch"]
+            self.excused |= {(incarnation, each) for each in range(last + 1, batch)}
+        else:
+            self.kept.add(((incarnation, batch), problem.members["published"]["digest"][:8]))
+
+    def forget(self, incarnation: str, done: int) -> None:
+        """A checkpoint was rolled back: its drivers know nothing of later batches."""
+        for batch in [
+            each for each in self.acknowledged_rows if _before((incarnation, done), each)
+        ]:
+            del self.acknowledged_rows[batch]
+            self.undone.discard(batch)
+
+    def restored(self, log: list[Entry]) -> None:
+        self.log = list(log)
+        here = {each.batch for each in log}
+        self.undone |= {each for each in self.acknowledged_rows if each not in here}
+
+
+def _before(one: Batch, other: Batch) -> bool:
+    return one[0] == other[0] and one[1] < other[1]
+
+
+def found(store: Store, belief: Belief) -> list[str]:
+    """The anomalies of a feed with one producer, `p`."""
+    chunks = everything(store)
+    return [
+        *belief.seen,
+        *_of_the_log(store, chunks, belief.log),
+        *_of_sequences(chunks),
+        *_of_acknowledgements(belief),
+        *_of_rows(belief),
+    ]
+
+
+def _of_the_log(store: Store, chunks: list[Chunk], log: list[Entry]) -> Iterator[str]:
+    """Each batch is where its receipt says, whole and in order, and nothing else is there."""
+    behind = 0
+    for entry in log:
+        begin, end = entry.positions or (behind + 1, behind)
+        if begin != behind + 1:
+            yield f"phantom: positions {behind + 1} to {begin - 1}"
+        behind = max(end, behind)
+        mine = [each for each in chunks if begin <= each.g <= end]
+        lines: dict[int, list[bytes]] = {}
+        for chunk, frame in zip(mine, store.frames([each.blob for each in mine]), strict=True):
+            here = lines_of(frame).splitlines() if frame else []
+            lines.setdefault(chunk.partition, []).extend(here)
+        yield from _of_lines(entry, lines)
+    if store.feed(FEED).head != behind or any(each.g > behind for each in chunks):
+        yield f"phantom: positions from {behind + 1}"
+
+
+def _of_lines(entry: Entry, lines: dict[int, list[bytes]]) -> Iterator[str]:
+    if lines == entry.lines:
+        return
+    wanted, got = (Counter(line for p in each for line in each[p]) for each in (entry.lines, lines))
+    missing, more = wanted - got, got - wanted
+    if missing:
+        yield f"{'torn' if got else 'lost'}: {entry.batch} lacks {sorted(missing)}"
+    if more:
+        name = "duplicate" if more.keys() <= wanted.keys() else "phantom"
+        yield f"{name}: {entry.batch} has {sorted(more)}"
+    if not missing and not more:
+        yield f"reordered: {entry.batch} is {lines}, not {entry.lines}"
+
+
+def _of_sequences(chunks: list[Chunk]) -> Iterator[str]:
+    following: Counter[int] = Counter()
+    for each in chunks:
+        if each.sequence != following[each.partition]:
+            yield f"sequence gap: {each.sequence} at {each.g}, not {following[each.partition]}"
+        following[each.partition] += each.events
+
+
+def _of_acknowledgements(belief: Belief) -> Iterator[str]:
+    """Each batch that a driver was told is there is there once, with the rows it had."""
+    for batch, rows in belief.acknowledged_rows.items():
+        here = [each.rows for each in belief.log if each.batch == batch]
+        if len(here) > 1:
+            yield f"duplicate: {batch} is there {len(here)} times"
+        elif here and here[0] != rows:
+            yield f"diverged: {batch} has {here[0]}, acknowledged was {rows}"
+        elif not here and batch not in belief.undone | belief.excused:
+            yield f"lost: {batch} with {rows}"
+
+
+def _of_rows(belief: Belief) -> Iterator[str]:
+    """A checkpoint's rows are there once each."""
+    rows = Counter((each.batch[0], row.id) for each in belief.log for row in each.rows)
+    for (incarnation, number), times in rows.items():
+        if times > 1 and (incarnation, number) not in belief.doubled:
+            yield f"duplicate: row {number} of {incarnation} is there {times} times"

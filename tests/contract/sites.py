@@ -1,0 +1,126 @@
+"""The stores that the contract is held against, and where they live: what can be opened, crashed,
+copied and put back.
+
+A new store is a class here and a name in SITES; every test of this folder then runs against it.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import sqlite3
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+from zeh_spark.publisher import MemoryStore, Store, open_store, sql_batches
+from zeh_spark.publisher.sql import SqlStore
+
+
+class Site(Protocol):
+    """A place where a store's data is."""
+
+    def __init__(self, directory: Path) -> None: ...
+
+    def open(self) -> Store:
+        """The store, or another connection to it. Closed by `close`."""
+
+    def crash(self) -> None:
+        """End all that is open, as kill -9 would; `open` then finds what was written."""
+
+    def copy(self) -> Any:
+        """A backup, as of now."""
+
+    def restore(self, backup: Any) -> None:
+        """Put a backup in the place of what is there."""
+
+    def settle(self) -> None:
+        """Wait until cleaning up is done."""
+
+    def close(self) -> None: ...
+
+
+class SharedSite(Site, Protocol):
+    """One that other processes reach."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class MemorySite:
+    """A store in memory survives nothing but what stands in its own process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._store = MemoryStore()
+
+    def open(self) -> Store:
+        return self._store
+
+    def crash(self) -> None: ...
+
+    def copy(self) -> Any:
+        state = vars(self._store).items()
+        return copy.deepcopy({name: value for name, value in state if name != "_lock"})
+
+    def restore(self, backup: Any) -> None:
+        vars(self._store).update(copy.deepcopy(backup))
+
+    def settle(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SqliteSite:
+    """A file. A crash goes on with a copy of it and of its log, as they stand."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = count()
+        self.file = directory / "feeds.db"
+        self._stores: list[Store] = []
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.file}"
+
+    def open(self) -> Store:
+        self._stores.append(open_store(self.url))
+        return self._stores[-1]
+
+    def crash(self) -> None:
+        file = self._another()
+        for end in ("", "-wal"):
+            if Path(f"{self.file}{end}").exists():
+                shutil.copyfile(f"{self.file}{end}", f"{file}{end}")
+        self.close()
+        self.file = file
+
+    def copy(self) -> Any:
+        file = self._another()
+        with sqlite3.connect(self.file) as source:
+            source.execute("VACUUM INTO ?", (str(file),))
+        source.close()
+        return file
+
+    def restore(self, backup: Any) -> None:
+        self.close()
+        self.file = self._another()
+        shutil.copyfile(backup, self.file)
+
+    def settle(self) -> None:
+        for store in self._stores:
+            assert isinstance(store, SqlStore)
+            while store._write(sql_batches.tidy):
+                pass
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+
+    def _another(self) -> Path:
+        return self._directory / f"feeds{next(self._numbers)}.db"
+
+
+SHARED: dict[str, type[SharedSite]] = {"sqlite": SqliteSite}
+SITES: dict[str, type[Site]] = {"memory": MemorySite, **SHARED}

@@ -1,0 +1,357 @@
+"""A producer's batches: staged by tasks, committed whole and once, in one order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from multiprocessing import get_context
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.contract.conftest import Opened
+from tests.contract.sites import SharedSite, Site
+from tests.contract.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    declared,
+    everything,
+    large,
+    publish,
+    refusal,
+    upload,
+)
+from zeh_spark.chunks import StagedChunk
+from zeh_spark.publisher import MemoryStore, Problem, Store, open_store
+from zeh_spark.publisher.batches import Call, Upload
+from zeh_spark.publisher.store import PACKED_BYTES, SMALL_EVENTS, Staged
+
+
+def test_uploads_are_invisible_before_their_commit(store: Store) -> None:
+    """Nothing of a batch shows before it is complete (BQ-01, KA-05)."""
+    store.stage(FEED, call(), upload(chunk(0, b"1")))
+    assert (0, [], []) == (store.feed(FEED).head, everything(store), store.producers(FEED))
+
+
+def test_writer_that_crashed_before_its_commit_leaves_nothing(site: Site, store: Store) -> None:
+    """After a crash Spark runs the batch again, and it is there once (F3)."""
+    store.stage(FEED, call(run="r1"), upload(chunk(0, b"1")))
+    site.crash()
+    commit(site.open(), call(run="r2"), upload(chunk(0, b"1")))
+    assert [b"1"] == data(site.open())
+
+
+def test_committed_batch_survives_a_crash_of_the_publisher(site: Site, store: Store) -> None:
+    """What is acknowledged is there, with its receipt (F14)."""
+    receipt, _ = commit(store, call(), upload(chunk(0, b"1")))
+    site.crash()
+    again = site.open()
+    assert (receipt, False) == commit(again, call(), upload(chunk(0, b"1")))
+    assert [b"1"] == data(again)
+
+
+def test_batch_commits_once_and_answers_the_same_again(store: Store) -> None:
+    """I may repeat a commit whose answer was lost; the answer is the first one (F4, F5, EX-01,
+    EX-02, KA-02, PU-09).
+    """
+    uploads = upload(chunk(0, b"1")), upload(chunk(1, b"2"), task=1)
+    first = commit(store, call(), *uploads)
+    again = store.commit(FEED, call(), declared(*uploads))
+    assert (first[0], True, first[0], False) == (*first, *again)
+    assert [b"1", b"2"] == data(store)
+
+
+def test_replay_in_another_layout_is_the_same_batch(store: Store) -> None:
+    """Spark may cut the rows into other tasks, shuffle and route them anew (F4, F10, A10)."""
+    receipt, _ = commit(store, call(), upload(chunk(0, b"1", b"2"), chunk(1, b"3")))
+    other = upload(chunk(0, b"3")), upload(chunk(1, b"2", b"1"), task=1)
+    assert (receipt, False) == store.commit(FEED, call(run="r2"), declared(*other))
+
+
+@pytest.mark.parametrize("rows", [[b"1"], [b"1", b"3"], [b"1", b"2", b"3"], [b"1", b"1"], []])
+def test_other_rows_under_a_committed_number_are_refused(store: Store, rows: list[bytes]) -> None:
+    """My rows are never dropped in silence, nor doubled (EX-03, EX-04, F9, F24)."""
+    receipt, _ = commit(store, call(), upload(chunk(0, b"1", b"2")))
+    uploads = [upload(chunk(0, *rows))] if rows else []
+    with pytest.raises(Problem) as refused:
+        store.commit(FEED, call(run="r2"), declared(*uploads))
+    assert ("batch-conflict", 409) == refusal(refused.value)
+    assert {"events": 2, "digest": receipt.digest} == refused.value.members["published"]
+    assert [b"1", b"2"] == data(store)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_batch_with_a_missing_upload_is_refused_whole(store: Store, missing: int) -> None:
+    """A batch is never published in part, and can be completed after all."""
+    uploads = [upload(chunk(0, b"1")), upload(chunk(1, b"2"), number=1), upload(task=1)]
+    for each in uploads[:missing] + uploads[missing + 1 :]:
+        store.stage(FEED, call(), each)
+    with pytest.raises(Problem) as refused:
+        store.commit(FEED, call(), declared(*uploads))
+    assert (("upload-missing", 409), []) == (refusal(refused.value), everything(store))
+    assert commit(store, call(), *uploads)[1]
+
+
+def test_content_that_is_not_the_drivers_is_refused_whole(store: Store) -> None:
+    """A body that was changed on the way is noticed."""
+    sent, arrived = upload(chunk(0, b"1")), upload(chunk(0, b"2"))
+    store.stage(FEED, call(), arrived)
+    with pytest.raises(Problem) as refused:
+        store.commit(FEED, call(), declared(sent))
+    assert (("content-mismatch", 422), []) == (refusal(refused.value), everything(store))
+
+
+def test_batch_with_a_partition_that_the_feed_lacks_is_refused(store: Store) -> None:
+    """Events cannot get lost in a partition nobody reads."""
+    with pytest.raises(Problem):
+        commit(store, call(), upload(chunk(0, b"1"), chunk(2, b"2")))
+    assert [] == everything(store)
+
+
+def test_order_is_partition_task_upload_and_row(store: Store) -> None:
+    """Rows of a task stay in their order in a partition, tasks in theirs, however they arrive."""
+    uploads = [
+        upload(large(0, b"5"), task=1, number=1),
+        upload(large(1, b"7"), large(0, b"4"), task=1),
+        upload(large(0, b"3"), task=0, number=1),
+        upload(large(0, b"1"), large(1, b"6"), large(0, b"2"), task=0, attempt=9),
+    ]
+    uploads[2] = replace(uploads[2], attempt=9)
+    commit(store, call(), *uploads)
+    assert b"1234567" == b"".join(each for each in data(store) if each != b"0")
+
+
+def test_only_the_attempts_that_are_named_are_published(store: Store) -> None:
+    """Attempts that died, and speculative twins, leave nothing behind (F1, F2)."""
+    for attempt in (0, 2):
+        for number in (0, 1):
+            twin = upload(chunk(0, b"1"), attempt=attempt, number=number)
+            store.stage(FEED, call(), twin)
+    store.stage(FEED, call(), upload(chunk(0, b"1"), task=1))
+    commit(store, call(), upload(chunk(0, b"2"), attempt=1))
+    assert [b"2"] == data(store)
+
+
+def test_upload_may_be_sent_again(store: Store) -> None:
+    """A lost answer to an upload does no harm (F5)."""
+    answers = [store.stage(FEED, call(), upload(chunk(0, b"1"))) for _ in range(2)]
+    commit(store, call(), upload(chunk(0, b"1")))
+    assert ([Staged.NEW, Staged.SAME], [b"1"]) == (answers, data(store))
+
+
+def test_upload_with_other_content_under_the_same_name_is_refused(store: Store) -> None:
+    """Two attempts at a task that take each other's name do not mix."""
+    store.stage(FEED, call(), upload(chunk(0, b"1")))
+    with pytest.raises(Problem) as refused:
+        store.stage(FEED, call(), upload(chunk(0, b"2")))
+    assert ("upload-conflict", 409) == refusal(refused.value)
+    commit(store, call(), upload(chunk(0, b"1")))
+    assert [b"1"] == data(store)
+
+
+def test_upload_of_a_committed_batch_gets_the_receipt(store: Store) -> None:
+    """A task that comes late need not send its rows (F2)."""
+    receipt, _ = commit(store, call(), upload(chunk(0, b"1")))
+    late = call(run="r2")
+    assert [receipt, receipt] == [
+        store.stage(FEED, late, upload(chunk(0, b"1"))),
+        store.admit(FEED, late),
+    ]
+    assert 0 == store.release(FEED, "p", 0, "r2")
+
+
+def test_admit_keeps_nothing(store: Store) -> None:
+    """A question whether an upload is wanted does not change anything."""
+    assert store.admit(FEED, call()) is None
+    with pytest.raises(Problem) as refused:
+        store.admit(FEED, call(3))
+    assert ("batch-gap", []) == (refused.value.name, store.producers(FEED))
+
+
+def test_empty_batches_count(store: Store) -> None:
+    """A trigger without rows leaves no gap behind (F19)."""
+    receipt, new = commit(store, call(0))
+    commit(store, call(1), upload(chunk(0, b"1")))
+    assert (True, 0, (), None) == (new, receipt.events, receipt.ranges, receipt.positions)
+    assert [b"1"] == data(store)
+
+
+def test_batch_made_for_another_number_of_partitions_is_refused(store: Store) -> None:
+    """Keys do not change their partition (F11, ZE-05)."""
+    for ask in (
+        lambda: store.stage(FEED, call(partitions=3), upload(chunk(0, b"1"))),
+        lambda: store.commit(FEED, call(partitions=3), declared()),
+    ):
+        with pytest.raises(Problem) as refused:
+            ask()
+        assert ("layout-changed", 409) == refusal(refused.value)
+        assert 2 == refused.value.members["partitionCount"]
+
+
+def test_committed_batch_is_the_same_whatever_the_number_of_partitions(store: Store) -> None:
+    """A replay after the feed got more partitions is a repetition, not a conflict (F11, A10)."""
+    receipt, _ = commit(store, call(), upload(chunk(0, b"1")))
+    sent = declared(upload(chunk(2, b"1")))
+    assert (receipt, False) == store.commit(FEED, call(run="r2", partitions=3), sent)
+
+
+def test_receipt_tells_ranges_and_positions(store: Store) -> None:
+    """I know where each batch is on the feed (EH-05)."""
+    commit(store, call(0), upload(chunk(0, b"1", b"2"), chunk(1, b"3")))
+    receipt, _ = commit(store, call(1), upload(chunk(1, b"4", b"5")))
+    cursor = everything(store)[2].cursor
+    (only,) = receipt.ranges
+    assert (1, 1, 2, cursor) == (only.partition, only.first, only.last, only.cursor)
+    assert ((3, 3), 2, receipt) == (
+        receipt.positions,
+        receipt.events,
+        store.receipt(FEED, "p", 1, None),
+    )
+
+
+def test_chunks_know_their_producer_batch_and_number(store: Store) -> None:
+    """Each event has its number, per producer and partition, from 0, without gaps (EH-04)."""
+    commit(store, call(0), upload(chunk(0, b"1", b"2"), chunk(1, b"3")))
+    publish(store, chunk(0, b"4"))
+    commit(store, call(1), upload(chunk(0, b"5"), chunk(1, b"6")))
+    found = [(c.producer, c.batch, c.partition, c.sequence) for c in everything(store)]
+    expected = [("p", 0, 0, 0), ("p", 0, 1, 0), ("test", 0, 0, 0), ("p", 1, 0, 2), ("p", 1, 1, 1)]
+    assert expected == found
+
+
+def test_small_neighbours_become_one_chunk(store: Store) -> None:
+    """A batch of a few rows in each of many tasks is not slow to read for ever."""
+    uploads = [upload(chunk(0, b"%d" % t), chunk(1, b"%d" % -t), task=t) for t in range(1, 30)]
+    commit(store, call(), *uploads)
+    assert [(0, 29, 0), (1, 29, 0)] == [
+        (c.partition, c.events, c.sequence) for c in everything(store)
+    ]
+    assert [b"%d" % t for t in (*range(1, 30), *range(-1, -30, -1))] == data(store)
+
+
+sizes = st.sampled_from([1, 3, 199, 200, 201, 700])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 2), sizes), max_size=12))
+def test_packing_keeps_order_and_numbers(cut: list[tuple[int, int]]) -> None:
+    """However tasks cut their rows, the feed has all of them in order, numbers without gaps."""
+    store = MemoryStore()
+    store.create(FEED, 3)
+    uploads = [
+        upload(chunk(partition, *(b'"%d.%d"' % (task, row) for row in range(rows))), task=task)
+        for task, (partition, rows) in enumerate(cut)
+    ]
+    commit(store, call(partitions=3), *uploads)
+    tasks = sorted((partition, task, rows) for task, (partition, rows) in enumerate(cut))
+    expected = [b'"%d.%d"' % (task, row) for _, task, rows in tasks for row in range(rows)]
+    assert expected == data(store)
+    for partition in range(3):
+        log = [each for each in everything(store) if each.partition == partition]
+        before = [sum(each.events for each in log[:at]) for at in range(len(log))]
+        assert before == [each.sequence for each in log]
+        for one, other in pairwise(log):
+            assert one.events + other.events > 1000 or max(one.events, other.events) > SMALL_EVENTS
+
+
+def test_commit_packs_a_bounded_number_of_bytes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit stays short; what is left over is kept as it came."""
+    monkeypatch.setattr("zeh_spark.publisher.store.PACKED_BYTES", 100)
+    assert PACKED_BYTES > 100
+    uploads = [upload(chunk(0, b'"%s"' % (b"x" * 20)), task=t) for t in range(4)]
+    size = uploads[0].chunks[0].size
+    commit(store, call(), *uploads)
+    assert [100 // size, *[1] * (4 - 100 // size)] == [each.events for each in everything(store)]
+
+
+def test_feeds_and_producers_do_not_know_each_other(store: Store) -> None:
+    """Each producer counts its own batches, on each feed apart."""
+    store.create("copies", 2)
+    commit(store, call(producer="p"), upload(chunk(0, b"1")))
+    commit(store, call(producer="q"), upload(chunk(0, b"1")))
+    store.stage("copies", call(), upload(chunk(0, b"1")))
+    _, new = store.commit("copies", call(), declared(upload(chunk(0, b"1"))))
+    assert (True, ["p", "q"], ["p"]) == (
+        new,
+        [each.name for each in store.producers(FEED)],
+        [each.name for each in store.producers("copies")],
+    )
+
+
+def test_next_batch_takes_its_number_at_the_commit(store: Store) -> None:
+    """Loads that run side by side do not get into each other's way."""
+    uploads = {run: upload(chunk(0, b'"%s"' % run.encode())) for run in ("r1", "r2")}
+    for run, each in uploads.items():
+        store.stage(FEED, call(None, run=run), each)
+    numbers = [
+        store.commit(FEED, call(None, run=run), declared(uploads[run]))[0].batch
+        for run in ("r2", "r1")
+    ]
+    assert ([0, 1], [b'"r2"', b'"r1"']) == (numbers, data(store))
+
+
+def test_same_batch_committed_by_many_threads_is_there_once(opened: Opened) -> None:
+    """Drivers that are started twice at the same moment publish once (F7)."""
+    opened().create(FEED, 2)
+    answers = _at_once(8, lambda n: commit(opened(), call(run=f"r{n}"), _both(n)))
+    assert ([True] + [False] * 7, 1) == (
+        sorted((new for _, new in answers), reverse=True),
+        len({receipt.hash for receipt, _ in answers}),
+    )
+    assert [b"1", b"2"] == data(opened())
+
+
+def test_same_batches_committed_by_processes_are_there_once(shared_site: SharedSite) -> None:
+    """Two publishers over one database keep each other's promises (F7)."""
+    store = shared_site.open()
+    store.create(FEED, 2)
+    start = get_context("spawn").Process
+    workers = [start(target=_commit_batches, args=(shared_site.url, f"r{n}")) for n in range(2)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert [b"%d" % batch for batch in range(20)] == data(store)
+
+
+def _both(layout: int) -> Upload:
+    chunks: tuple[StagedChunk, ...] = (chunk(0, b"1"), chunk(1, b"2"))
+    return upload(*chunks[:: 1 if layout % 2 else -1])
+
+
+def _at_once(count: int, work: Callable[[int], object]) -> list:
+    answers: list[object] = []
+    start = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        start.wait()
+        answers.append(work(number))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return answers
+
+
+def _commit_batches(url: str, run: str) -> None:
+    """Whoever is overtaken comes back as another run, as a restarted driver does."""
+    store, starts, batch = open_store(url), 0, 0
+    while batch < 20:
+        by: Call = call(batch, run=f"{run}.{starts}")
+        try:
+            commit(store, by, upload(chunk(0, b"%d" % batch)))
+            batch += 1
+        except Problem as problem:
+            assert problem.name == "fenced"
+            starts += 1
+    store.close()

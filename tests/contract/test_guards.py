@@ -1,0 +1,232 @@
+"""What stores do around the decision is needed too; and the faults of these tests are strong
+enough: plain append doubles under the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.contract.sites import SITES, Site
+from tests.contract.test_mutations import without_content_check
+from tests.contract.world import Execution, Layout, World
+from tests.contract.writers import FEED, data
+from zeh_spark.publisher import Problem, Store, load, producers, sql_batches
+from zeh_spark.publisher.batches import Call, Receipt
+from zeh_spark.publisher.store import published
+
+Scenario = Callable[[World], None]
+
+
+def names(world: World) -> list[str]:
+    """Of the anomalies, each once."""
+    return list(dict.fromkeys(each.split(":")[0] for each in world.anomalies()))
+
+
+def test_name_of_an_upload_that_is_taken_would_mix_attempts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without upload-conflict an attempt is told that its rows are there when others' are."""
+    _reuse_a_name(world)
+    assert (["upload-conflict"], []) == (world.refusals, world.anomalies())
+    monkeypatch.setattr(producers, "decide", without_content_check)
+    stage = world.store.stage
+
+    def mutant(*given: Any) -> Any:
+        try:
+            return stage(*given)
+        except Problem:
+            return None
+
+    monkeypatch.setattr(world.store, "stage", mutant)
+    world.restart()
+    _reuse_a_name(world)
+    assert "torn" == names(world)[0]
+
+
+def _reuse_a_name(world: World) -> None:
+    world.honest.add("upload-conflict")
+    first, second = (world._planned(world.drivers[0], Layout(version=v)) for v in (0, 1))
+    attempt = first.declared.attempts[0].attempt
+    uploads = tuple(replace(each, attempt=attempt) for each in second.uploads)
+    attempts = tuple(replace(each, attempt=attempt) for each in second.declared.attempts)
+    reused = replace(second, uploads=uploads, declared=replace(second.declared, attempts=attempts))
+    world.deliver_again(first, 9)
+    refused = len(world.refusals)
+    world.deliver_again(reused, 9)
+    if len(world.refusals) == refused:
+        world.commit(reused)
+
+
+def test_numbers_that_did_not_go_on_would_leave_gaps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next number of each partition is kept with the producer (EH-04)."""
+    world.run_batch(Layout())
+    assert [] == world.anomalies()
+
+    def mutant(known: Any, call: Any, declared: Any, feed: Any, moved: Any, *given: Any) -> Any:
+        return published(known, call, declared, feed, moved, {}, given[-1])
+
+    for module in ("memory", "sql_batches"):
+        monkeypatch.setattr(f"zeh_spark.publisher.{module}.published", mutant)
+    world.run_batch(Layout())
+    assert ["sequence gap"] == names(world)
+
+
+@pytest.fixture
+def sql_world(tmp_path: Path) -> Iterator[World]:
+    site = SITES["sqlite"](tmp_path)
+    site.open().create(FEED, 2)
+    yield World(site)
+    site.close()
+
+
+def test_release_that_undid_a_commit_would_lose_it(
+    sql_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark aborts batches whose commit was done but not heard of (F6; D6 of sinks_sim.py)."""
+    release = sql_batches.release
+
+    def undo(connection: Any, feed: int, *given: Any) -> int:
+        connection.exec_driver_sql("DELETE FROM chunks WHERE producer = 'p' AND batch = 0")
+        return release(connection, feed, *given)
+
+    for mutant, anomaly in ((release, []), (undo, ["lost"])):
+        monkeypatch.setattr(sql_batches, "release", mutant)
+        execution = sql_world.execute(Layout())
+        assert execution
+        sql_world.commit(execution)
+        sql_world.release(execution)
+        assert anomaly == names(sql_world)[:1]
+
+
+def test_uploads_verified_before_they_are_moved_would_be_torn(
+    sql_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process's clean-up may come between (A6)."""
+    move = sql_batches._move
+
+    def clean_up(connection: Any) -> None:
+        connection.exec_driver_sql("DELETE FROM uploads WHERE task = 1")
+
+    def compared_with_what_moved(connection: Any, *given: Any) -> Any:
+        clean_up(connection)
+        return move(connection, *given)
+
+    def verified_first(connection: Any, *given: Any) -> Any:
+        with connection.begin_nested() as nested:
+            found, _ = move(connection, *given)
+            nested.rollback()
+        clean_up(connection)
+        return found, move(connection, *given)[1]
+
+    monkeypatch.setattr(sql_batches, "_move", compared_with_what_moved)
+    sql_world.run_batch(Layout(tasks=2))
+    assert (["upload-missing"], []) == (sql_world.refusals, sql_world.anomalies())
+    monkeypatch.setattr(sql_batches, "_move", verified_first)
+    sql_world.run_batch(Layout(tasks=2))
+    assert ["torn"] == names(sql_world)
+
+
+class Killed(Exception):
+    """The publisher dies here."""
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_commit_in_two_transactions_would_double(
+    sql_world: World, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """Events and receipt become visible together, or a crash between doubles them (F14, DL-01)."""
+    execution = sql_world.execute(Layout())
+    assert execution
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    def first_half(connection: Any, *given: Any) -> None:
+        with pytest.raises(Killed):
+            real(connection, *given)
+
+    real, write = sql_batches.commit, sql_batches.write_receipt
+    monkeypatch.setattr(sql_batches, "write_receipt", killed)
+    if whole:
+        with pytest.raises(Killed):
+            sql_world.store.commit(FEED, execution.call, execution.declared)
+    else:
+        monkeypatch.setattr(sql_batches, "commit", first_half)
+        sql_world.store.commit(FEED, execution.call, execution.declared)
+    monkeypatch.setattr(sql_batches, "commit", real)
+    monkeypatch.setattr(sql_batches, "write_receipt", write)
+    sql_world.crash_publisher()
+    sql_world.restart()
+    sql_world.run_batch(Layout())
+    assert len(data(sql_world.store)) == (3 if whole else 6)
+    assert bool(sql_world.anomalies()) == (not whole)
+
+
+# The control
+
+
+def _append(store: Store, call: Call, execution: Execution) -> tuple[Receipt, bool]:
+    """What sinks do that are at least once: each attempt is its own producer."""
+    chunks = [chunk for each in execution.uploads for chunk in each.chunks]
+    fresh = load.next_batch(store, FEED, f"{call.run}.{len(store.producers(FEED))}")
+    receipt, new = load.publish(store, FEED, fresh, chunks)
+    assert call.batch is not None
+    mine = {"incarnation": call.incarnation, "batch": call.batch}
+    return msgspec.structs.replace(receipt, **mine), new
+
+
+def _commit_twice(world: World) -> None:
+    execution = world.execute(Layout())
+    assert execution
+    world.commit(execution, heard=False)
+    world.commit(execution)
+
+
+def _crash_after_the_commit(world: World) -> None:
+    execution = world.execute(Layout())
+    assert execution
+    world.commit(execution, heard=False)
+    world.restart()
+    world.run_batch(Layout(tasks=2, seed=7))
+
+
+def _two_drivers_at_once(world: World) -> None:
+    world.start_a_second_driver()
+    for which in (0, 1):
+        world.run_batch(Layout(tasks=which + 1, seed=which), which)
+
+
+def _roll_back(world: World) -> None:
+    world.run_batch(Layout())
+    world.roll_back(1, recut=False)
+    world.run_batch(Layout())
+
+
+FAULTS = [_commit_twice, _crash_after_the_commit, _two_drivers_at_once, _roll_back]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_plain_append_doubles_and_batches_do_not(site: Site, fault: Scenario) -> None:
+    """The faults of these tests are real ones (EX-01, F3, F4, F5, F7, F13)."""
+    site.open().create(FEED, 2)
+    control = World(site, publish=_append)
+    fault(control)
+    rows = data(control.store)
+    assert len(rows) > len(set(rows))
+    assert "duplicate" in names(control)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_same_faults_leave_one_copy(world: World, fault: Scenario) -> None:
+    """Each row is there once."""
+    fault(world)
+    rows = data(world.store)
+    assert (3, 3, []) == (len(rows), len(set(rows)), world.anomalies())

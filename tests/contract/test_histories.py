@@ -1,0 +1,202 @@
+"""Any history of drivers, crashes, restores and operators: acknowledged rows are on the feed once,
+whole and in order, or somebody was told otherwise by name (F1-F19; sinks_sim.py, but with the real
+code).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.contract.conftest import Clock, set_clock, set_everywhere
+from tests.contract.sites import SITES
+from tests.contract.world import Execution, Layout, World
+from tests.contract.writers import FEED
+from zeh_spark.publisher.batches import Remedies
+
+KEPT_RECEIPTS = 3
+
+layouts = st.builds(
+    Layout,
+    tasks=st.integers(1, 3),
+    seed=st.integers(0, 50),
+    length=st.integers(0, 5),
+    version=st.sampled_from([0, 0, 0, 0, 1]),
+    partitions=st.sampled_from([2, 2, 2, 2, 3]),
+)
+
+
+class Histories(RuleBasedStateMachine):
+    """Rules are what can happen; the world keeps account."""
+
+    kind: ClassVar[str]
+    executions = Bundle("executions")
+    backups = Bundle("backups")
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+        self.patch = pytest.MonkeyPatch()
+        self.clock = Clock()
+        set_clock(self.patch, self.clock)
+        set_everywhere(self.patch, "RECEIPTS", KEPT_RECEIPTS)
+        self.site = SITES[self.kind](Path(self.directory.name))
+        self.site.open().create(FEED, 2)
+        self.world = World(self.site)
+
+    @rule(layout=layouts, which=st.integers(0, 1), batches=st.integers(1, 4))
+    def run_batches(self, layout: Layout, which: int, batches: int) -> None:
+        for _ in range(batches):
+            self.world.run_batch(layout, which)
+        self.site.settle()
+
+    @rule(target=executions, layout=layouts, which=st.integers(0, 1))
+    def execute(self, layout: Layout, which: int) -> Any:
+        """Tasks that end; nobody knows what becomes of them."""
+        done = self.world.execute(layout, which)
+        return done if done else multiple()
+
+    @rule(execution=executions, heard=st.booleans())
+    def commit(self, execution: Execution, heard: bool) -> None:
+        """For the first time, again because the answer was lost, or late."""
+        self.world.commit(execution, heard)
+        self.site.settle()
+
+    @precondition(lambda self: self.world.sent)
+    @rule(data=st.data(), uploads=st.integers(1, 9))
+    def deliver_again(self, data: st.DataObject, uploads: int) -> None:
+        self.world.deliver_again(data.draw(st.sampled_from(self.world.sent)), uploads)
+
+    @rule(execution=executions)
+    def release(self, execution: Execution) -> None:
+        self.world.release(execution)
+
+    @rule()
+    def restart(self) -> None:
+        self.world.restart()
+
+    @precondition(lambda self: len(self.world.drivers) == 1)
+    @rule()
+    def start_a_second_driver(self) -> None:
+        self.world.start_a_second_driver()
+
+    @precondition(lambda self: len(self.world.drivers) > 1)
+    @rule(layouts=st.lists(layouts, min_size=1, max_size=6))
+    def run_both_in_turn(self, layouts: list[Layout]) -> None:
+        for number, layout in enumerate(layouts):
+            self.world.run_batch(layout, number)
+        self.site.settle()
+
+    @precondition(lambda self: len(self.world.checkpoints) < 4)
+    @rule(start=st.sampled_from([0, 1000]))
+    def lose_checkpoint(self, start: int) -> None:
+        """The source begins anew, or behind all that was read."""
+        self.world.lose_checkpoint(start and start * len(self.world.checkpoints))
+
+    @rule(checkpoint=st.integers(0, 3))
+    def return_to_a_checkpoint(self, checkpoint: int) -> None:
+        self.world.return_to(checkpoint)
+
+    @rule(batches=st.integers(1, KEPT_RECEIPTS + 2), recut=st.booleans())
+    def roll_back(self, batches: int, recut: bool) -> None:
+        self.world.roll_back(batches, recut=recut)
+
+    @rule()
+    def crash_publisher(self) -> None:
+        self.world.crash_publisher()
+
+    @rule(target=backups)
+    def copy_store(self) -> Any:
+        return self.world.copy_store()
+
+    @rule(backup=backups)
+    def restore_store(self, backup: Any) -> None:
+        self.world.restore_store(backup)
+
+    @rule(backup=consumes(backups))
+    def restore_store_and_lose_the_backup(self, backup: Any) -> None:
+        self.world.restore_store(backup)
+
+    @rule(hours=st.sampled_from([1, 25]))
+    def pass_time(self, hours: int) -> None:
+        self.clock.pass_hours(hours)
+
+    @precondition(lambda self: self.world.refusal)
+    @rule()
+    def paste_the_remedy(self) -> None:
+        """It is left in the code until another one takes its place."""
+        self.world.paste_remedy()
+
+    @rule()
+    def take_remedies_out(self) -> None:
+        self.world.remedies = Remedies()
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        assert [] == self.world.anomalies()
+
+    def teardown(self) -> None:
+        """And whatever has happened, there is a way on."""
+        try:
+            if hasattr(self, "world"):
+                self.go_on()
+        finally:
+            self.site.close()
+            self.patch.undo()
+            self.directory.cleanup()
+
+    def go_on(self) -> None:
+        world = self.world
+        world.restart()
+        for _ in range(20):
+            name = world.run_batch(Layout(length=2))
+            if name is None:
+                break
+            if not world.paste_remedy():
+                assert name in ("batch-expired", "fenced"), name
+                world.lose_checkpoint(10_000)
+        else:
+            raise AssertionError(f"stuck: {world.refusal}")
+        assert [] == world.anomalies()
+
+
+@pytest.mark.timeout(1800)  # a campaign's
+@pytest.mark.parametrize("kind", list(SITES))
+def test_any_history_keeps_what_it_acknowledges(kind: str) -> None:
+    """Whatever happens, I lose nothing and get nothing twice without being told."""
+    machine = type("Histories", (Histories,), {"kind": kind})
+    examples = max(20, settings.default.max_examples // (2 if kind == "memory" else 4))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=40)
+    )
+
+
+def test_gap_accepted_for_a_lost_checkpoint_is_not_accepted_for_the_next(world: World) -> None:
+    """A remedy left in the code does not lose a batch of another checkpoint in silence (A2)."""
+    backup = world.copy_store()
+    world.run_batch(Layout())
+    world.restore_store(backup)
+    assert "batch-gap" == world.run_batch(Layout())
+    world.paste_remedy()
+    standing = world.remedies
+    world.lose_checkpoint(0)
+    world.remedies = standing
+    world.run_batch(Layout())
+    world.restore_store(backup)
+    assert "batch-gap" == world.run_batch(Layout())

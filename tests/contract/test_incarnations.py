@@ -1,0 +1,263 @@
+"""Who may publish what: incarnations, runs, gaps, receipts, restores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tests.contract.conftest import set_everywhere
+from tests.contract.sites import Site
+from tests.contract.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    declared,
+    everything,
+    refusal,
+    upload,
+)
+from zeh_spark.publisher import Problem, Store, batches
+from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, chained
+
+
+def put(store: Store, by: Call, *rows: bytes) -> tuple[Receipt, bool]:
+    return commit(store, by, *[upload(chunk(0, *rows))] if rows else [])
+
+
+def refused(work: Callable[[], object]) -> Problem:
+    with pytest.raises(Problem) as found:
+        work()
+    return found.value
+
+
+def test_skipped_batch_is_a_gap(store: Store) -> None:
+    """Batches that never came are noticed at once (F18, EH-10, PU-13)."""
+    put(store, call(0), b"1")
+    problem = refused(lambda: put(store, call(2), b"3"))
+    assert ("batch-gap", 409) == refusal(problem)
+    put(store, call(2, accept_gap=problem.members["option"]["acceptGap"]), b"3")
+    assert [b"1", b"3"] == data(store)
+
+
+def test_unknown_producer_begins_with_batch_0(store: Store) -> None:
+    """An emptied or swapped store does not go on in silence (A1, KA-04)."""
+    problem = refused(lambda: put(store, call(7), b"1"))
+    assert (("batch-gap", 409), {"acceptGap": "a@-1:7"}) == (
+        refusal(problem),
+        problem.members["option"],
+    )
+    assert put(store, call(7, accept_gap="a@-1:7"), b"1")[1]
+
+
+def test_new_checkpoint_is_refused_until_it_is_let_in(store: Store) -> None:
+    """A lost checkpoint neither doubles nor loses my events in silence (F8, F12, A2)."""
+    put(store, call(0), b"1")
+    problem = refused(lambda: put(store, call(0, incarnation="b"), b"1"))
+    assert ("incarnation-changed", 409) == refusal(problem)
+    option = problem.members["option"]["replaceIncarnation"]
+    assert put(store, call(0, incarnation="b", replace_incarnation=option), b"2")[1]
+    assert put(store, call(1, incarnation="b", replace_incarnation=option), b"3")[1]
+    assert [b"1", b"2", b"3"] == data(store)
+
+
+def test_standing_replacement_lets_in_no_third_checkpoint(store: Store) -> None:
+    """A remedy left in the code does not act again (A2)."""
+    put(store, call(0), b"1")
+    put(store, call(0, incarnation="b", replace_incarnation="a@0:b"), b"2")
+    third = call(0, incarnation="c", run="r3", replace_incarnation="a@0:b")
+    assert "incarnation-changed" == refused(lambda: put(store, third, b"1")).name
+
+
+def test_numbers_go_on_across_incarnations(store: Store) -> None:
+    """A new checkpoint counts its batches anew, but never its events (EH-16)."""
+    put(store, call(0), b"1", b"2")
+    put(store, call(0, incarnation="b", replace_incarnation="a@0:b"), b"3")
+    assert [(0, 0), (0, 2)] == [(each.batch, each.sequence) for each in everything(store)]
+
+
+def test_former_incarnation_goes_on_where_it_ended(store: Store) -> None:
+    """The old checkpoint, found again, is not taken for a new one (F12)."""
+    for batch in (0, 1):
+        put(store, call(batch), b"%d" % batch)
+    put(store, call(0, incarnation="b", run="r2", replace_incarnation="a@1:b"), b"3")
+    back = {"incarnation": "a", "run": "r3", "replace_incarnation": "b@0:a"}
+    assert not put(store, call(1, **back), b"1")[1]
+    assert "batch-conflict" == refused(lambda: put(store, call(1, **back), b"2")).name
+    assert "batch-gap" == refused(lambda: put(store, call(4, **back), b"2")).name
+    assert put(store, call(2, **back), b"4")[1]
+    again = {"incarnation": "b", "run": "r4", "replace_incarnation": "a@2:b"}
+    assert put(store, call(1, **again), b"5")[1]
+    assert [b"0", b"1", b"3", b"4", b"5"] == data(store)
+
+
+def test_receipts_are_found_by_incarnation(store: Store) -> None:
+    """The same number of two checkpoints is two batches (EX-07)."""
+    first, _ = put(store, call(0), b"1")
+    second, _ = put(store, call(0, incarnation="b", replace_incarnation="a@0:b"), b"2")
+    found = [store.receipt(FEED, "p", 0, each) for each in (None, "a", "b", "c")]
+    assert [second, first, second, None] == found
+    assert [None, None] == [
+        store.receipt(FEED, "p", 1, None),
+        store.receipt(FEED, "q", 0, None),
+    ]
+
+
+def test_second_driver_is_named_and_the_first_one_ends(store: Store) -> None:
+    """Two drivers on one checkpoint are found out (F7, EH-11, DS-01)."""
+    put(store, call(0, run="r1"), b"1")
+    put(store, call(1, run="r2"), b"2")
+    problem = refused(lambda: put(store, call(2, run="r1"), b"3"))
+    assert (("fenced", 403), "r2", 2) == (
+        refusal(problem),
+        problem.members["current"]["run"],
+        problem.members["current"]["level"],
+    )
+    assert [b"1", b"2"] == data(store)
+
+
+def test_run_gets_its_level_with_its_first_commit_only(store: Store) -> None:
+    """Uploads and repetitions of a zombie do not lock me out (A3, EX-08)."""
+    put(store, call(0, run="r1"), b"1")
+    store.stage(FEED, call(1, run="r2"), upload(chunk(0, b"2")))
+    assert not put(store, call(0, run="r2"), b"1")[1]
+    receipt, new = put(store, call(1, run="r1"), b"2")
+    assert (True, 1) == (new, receipt.level)
+
+
+def test_overtaken_run_gets_no_answer_that_looks_like_success(store: Store) -> None:
+    """A zombie hears that it is one, also about batches that are there."""
+    put(store, call(0, run="r1"), b"1")
+    put(store, call(1, run="r2"), b"2")
+    assert "fenced" == refused(lambda: put(store, call(0, run="r1"), b"1")).name
+
+
+def test_deleted_producer_publishes_no_more(store: Store) -> None:
+    """Requests that come late do not bring it back; what it published stays (F16, F17)."""
+    put(store, call(0), b"1")
+    store.stage(FEED, call(1), upload(chunk(0, b"2")))
+    store.delete_producer(FEED, "p")
+    for by in (call(0), call(1), call(0, incarnation="b", replace_incarnation="a@0:b"), call(None)):
+        sent = declared(upload(chunk(0, b"2")))
+        problem = refused(lambda by=by, sent=sent: store.commit(FEED, by, sent))
+        assert ("producer-deleted", 410) == refusal(problem)
+    assert ([b"1"], True) == (data(store), store.producer(FEED, "p").deleted)
+
+
+def test_producer_that_never_published_can_be_deleted(store: Store) -> None:
+    """A name can be taken out of use."""
+    store.delete_producer(FEED, "p")
+    assert "producer-deleted" == refused(lambda: put(store, call(0), b"1")).name
+    assert put(store, call(0, producer="q"), b"1")[1]
+
+
+def test_producer_tells_how_far_it_is(store: Store) -> None:
+    """I can ask for the state of each producer (EH-12, EX-07)."""
+    assert Producer("p") == store.producer(FEED, "p")
+    receipt, _ = put(store, call(0), b"1")
+    expected = Producer("p", "a", 1, "r1", 0, 1, receipt.hash, receipt.time)
+    assert (expected, [expected]) == (store.producer(FEED, "p"), store.producers(FEED))
+
+
+def test_receipts_are_chained(store: Store) -> None:
+    """Nobody changes the record of what was published unnoticed."""
+    for batch in range(3):
+        put(store, call(batch), b"%d" % batch)
+    found = store.receipts(FEED, "p", 99, 99)
+    assert [3, 2, 1] == [each.number for each in found]
+    assert [each.hash for each in found] == [chained(each) for each in found]
+    assert [*(each.hash for each in found[1:]), ""] == [each.previous for each in found]
+    forged = msgspec.structs.replace(found[1], events=7)
+    assert chained(forged) != forged.hash
+
+
+def test_receipts_come_newest_first_in_pages(store: Store) -> None:
+    """A page of the list of receipts is as long as I ask."""
+    for batch in range(4):
+        put(store, call(batch), b"%d" % batch)
+    pages = [store.receipts(FEED, "p", below, 2) for below in (99, 3, 1)]
+    assert [[4, 3], [2, 1], []] == [[each.number for each in page] for page in pages]
+    assert [] == store.receipts(FEED, "q", 99, 2)
+
+
+def test_batch_beyond_the_receipts_is_neither_confirmed_nor_denied(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint rolled back too far is told so (F13, F16, KA-03)."""
+    assert 1000 == batches.RECEIPTS
+    set_everywhere(monkeypatch, "RECEIPTS", 3)
+    for batch in range(5):
+        put(store, call(batch), b"%d" % batch)
+    assert not put(store, call(2), b"2")[1]
+    for rows in ([b"1"], [b"7"]):
+        problem = refused(lambda rows=rows: put(store, call(1), *rows))
+        assert ("batch-expired", 410) == refusal(problem)
+    assert (3, 5) == (len(store.receipts(FEED, "p", 99, 99)), len(data(store)))
+
+
+def test_other_digest_version_is_no_conflict(store: Store) -> None:
+    """After an upgrade I am told that contents cannot be compared, not that they differ (A10)."""
+    put(store, call(0), b"1")
+    sent = declared(upload(chunk(0, b"1")))
+    later = Declared(sent.content, sent.attempts, digest_version=2)
+    problem = refused(lambda: store.commit(FEED, call(0), later))
+    assert ("digest-version", 409) == refusal(problem)
+
+
+def test_kept_first_answers_with_the_first(store: Store) -> None:
+    """I can keep what is published where a query is not repeatable, once (F9)."""
+    receipt, _ = put(store, call(0), b"1")
+    problem = refused(lambda: put(store, call(0), b"2"))
+    option = problem.members["option"]["keepFirst"]
+    assert (receipt, False) == put(store, call(0, keep_first=option), b"2")
+    put(store, call(1, keep_first=option), b"3")
+    assert "batch-conflict" == refused(lambda: put(store, call(1, keep_first=option), b"4")).name
+    assert [b"1", b"3"] == data(store)
+
+
+def test_restored_publisher_refuses_to_go_on_over_the_gap(site: Site, store: Store) -> None:
+    """Batches that a restore undid are missed by name (F15, DL-03)."""
+    put(store, call(0), b"0")
+    backup = site.copy()
+    put(store, call(1), b"1")
+    site.restore(backup)
+    store = site.open()
+    assert "batch-gap" == refused(lambda: put(store, call(2), b"2")).name
+    assert put(store, call(1), b"1")[1]
+    assert put(store, call(2), b"2")[1]
+    assert [b"0", b"1", b"2"] == data(store)
+
+
+def test_publisher_restored_to_before_the_producer_refuses_to_go_on(
+    site: Site, store: Store
+) -> None:
+    """An older backup is noticed as well as a newer one (A1)."""
+    backup = site.copy()
+    put(store, call(0), b"0")
+    site.restore(backup)
+    store = site.open()
+    assert "batch-gap" == refused(lambda: put(store, call(1), b"1")).name
+    assert [] == data(store)
+
+
+def test_other_history_after_a_restore_has_other_tags(site: Site, store: Store) -> None:
+    """A cursor of what a restore undid does not pass for one of what came instead (A5)."""
+    backup = site.copy()
+    put(store, call(0), b"0")
+    undone = everything(store)[0]
+    site.restore(backup)
+    store = site.open()
+    put(store, call(0), b"1")
+    assert (undone.g, True) == (everything(store)[0].g, undone.tag != everything(store)[0].tag)
+
+
+def test_late_commit_of_an_older_run_changes_nothing(store: Store) -> None:
+    """A request from the past names its run and batch, and meets a receipt or a fence (F17)."""
+    store.stage(FEED, call(0, run="r1"), upload(chunk(0, b"1")))
+    put(store, call(0, run="r2"), b"1")
+    put(store, call(1, run="r2"), b"2")
+    late = store.commit(FEED, call(0, run="r1"), declared(upload(chunk(0, b"1"))))
+    assert (False, [b"1", b"2"]) == (late[1], data(store))

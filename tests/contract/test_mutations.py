@@ -1,0 +1,357 @@
+"""Each check of the commit decision, and each guard of a store, is needed: without it a short
+history goes wrong in silence; with it somebody is told by name. And the faults are strong enough:
+plain append doubles under the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.contract.conftest import set_everywhere
+from tests.contract.world import Layout, World
+from tests.contract.writers import FEED, call, chunk, commit, everything, upload
+from zeh_spark.chunks import Content
+from zeh_spark.publisher import Problem, Store, producers
+from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
+from zeh_spark.wire import partition_of
+
+REAL = producers.decide
+Scenario = Callable[[World], None]
+Mutant = Callable[..., producers.Decision]
+
+
+# Mutants of the decision: each alters what it is given so that one check always passes
+
+
+def _not_deleted(known: Known, *given: Any) -> producers.Decision:
+    return REAL(replace(known, producer=replace(known.producer, deleted=False)), *given)
+
+
+def _allowing(name: str, value: Callable[[Known, Call], str], *, if_set: bool = False) -> Mutant:
+    """The right remedy is there; with `if_set`, only where there is any: a remedy of one side."""
+
+    def mutant(known: Known, call: Call, *given: Any) -> producers.Decision:
+        if getattr(call.remedies, name) or not if_set:
+            right = replace(call.remedies, **{name: value(known, call)})
+            call = replace(call, remedies=right)
+        return REAL(known, call, *given)
+
+    return mutant
+
+
+def _replacement(known: Known, call: Call) -> str:
+    return f"{known.producer.incarnation}@{known.producer.last}:{call.incarnation}"
+
+
+def _gap(known: Known, call: Call) -> str:
+    return f"{call.incarnation}@{known.last}:{call.batch}"
+
+
+def _keep(known: Known, call: Call) -> str:
+    return f"{call.incarnation}:{call.batch}:{known.receipt.identity if known.receipt else ''}"
+
+
+def _unfenced(known: Known, *given: Any) -> producers.Decision:
+    return REAL(replace(known, run_known=False), *given)
+
+
+def _never_expired(known: Known, call: Call, *given: Any) -> producers.Decision:
+    decision = REAL(known, call, *given)
+    if isinstance(decision, Problem) and decision.name == "batch-expired":
+        return _receipt(call, given[0] if given else None)
+    return decision
+
+
+def _receipt(call: Call, declared: Declared | None) -> Receipt:
+    content = declared.content if declared else Content()
+    return Receipt(
+        number=1,
+        producer="p",
+        incarnation=call.incarnation,
+        batch=call.batch or 0,
+        run="r0",
+        level=1,
+        events=content.events,
+        digest=content.digest,
+        digest_version=1,
+        partition_count=2,
+        ranges=(),
+        positions=None,
+        time=0,
+        previous="",
+    )
+
+
+def _any_layout(known: Known, call: Call, *given: Any) -> producers.Decision:
+    return REAL(known, replace(call, partition_count=known.partition_count), *given)
+
+
+def without_content_check(
+    known: Known,
+    call: Call,
+    declared: Declared | None = None,
+    found: dict[tuple[int, int], Found] | None = None,
+) -> producers.Decision:
+    """Without 8."""
+    if declared and found is not None:
+        content = sum((each.content for each in found.values()), Content())
+        declared = replace(declared, content=content)
+    return REAL(known, call, declared, found)
+
+
+def _any_uploads(
+    known: Known,
+    call: Call,
+    declared: Declared | None = None,
+    found: dict[tuple[int, int], Found] | None = None,
+) -> producers.Decision:
+    """Without 7."""
+    return REAL(known, call, _as_found(declared, found), found)
+
+
+def _anything(
+    known: Known,
+    call: Call,
+    declared: Declared | None = None,
+    found: dict[tuple[int, int], Found] | None = None,
+) -> producers.Decision:
+    """Without 7 and 8."""
+    return without_content_check(known, call, _as_found(declared, found), found)
+
+
+def _as_found(
+    declared: Declared | None, found: dict[tuple[int, int], Found] | None
+) -> Declared | None:
+    if not declared or found is None:
+        return declared
+    named = [(each, found.get((each.task, each.attempt), Found())) for each in declared.attempts]
+    attempts = [replace(a, uploads=f.uploads, events=f.content.events) for a, f in named]
+    return replace(declared, attempts=tuple(attempts))
+
+
+# Histories
+
+
+def _delete_and_go_on(world: World) -> None:
+    world.run_batch(Layout())
+    world.delete_producer()
+    world.run_batch(Layout())
+
+
+def _lose_the_checkpoint(world: World) -> None:
+    world.run_batch(Layout())
+    world.lose_checkpoint(0)
+    world.run_batch(Layout())
+
+
+def _lose_two_checkpoints(world: World) -> None:
+    """The remedy for the first one is left in the code."""
+    _lose_the_checkpoint(world)
+    world.paste_remedy()
+    world.run_batch(Layout())
+    world.lose_checkpoint(0)
+    world.run_batch(Layout())
+
+
+def _run_two_drivers(world: World) -> None:
+    world.run_batch(Layout())
+    world.start_a_second_driver()
+    world.run_batch(Layout(), which=1)
+    for _ in range(2):
+        world.run_batch(Layout(), which=0)
+
+
+def _roll_back_too_far(world: World) -> None:
+    for _ in range(4):
+        world.run_batch(Layout())
+    world.roll_back(4, recut=False)
+    world.run_batch(Layout(version=1))
+
+
+def _replay_with_other_rows(world: World) -> None:
+    execution = world.execute(Layout())
+    assert execution
+    world.commit(execution, heard=False)
+    world.restart()
+    world.run_batch(Layout(version=1))
+
+
+def _replay_twice_with_other_rows(world: World) -> None:
+    """The remedy for the first time is left in the code."""
+    _replay_with_other_rows(world)
+    world.paste_remedy()
+    world.run_batch(Layout(version=1))
+    _replay_with_other_rows(world)
+
+
+def _restore(world: World) -> None:
+    world.run_batch(Layout())
+    backup = world.copy_store()
+    world.run_batch(Layout())
+    world.restore_store(backup)
+    world.run_batch(Layout())
+
+
+def _restore_to_nothing(world: World) -> None:
+    backup = world.copy_store()
+    world.run_batch(Layout())
+    world.restore_store(backup)
+    world.run_batch(Layout())
+
+
+def _restore_twice(world: World) -> None:
+    """The remedy for the first one is left in the code."""
+    _restore(world)
+    world.paste_remedy()
+    world.run_batch(Layout())
+    _restore(world)
+
+
+def _lose_an_upload(world: World) -> None:
+    execution = world.execute(Layout(seed=1, tasks=2))
+    assert execution
+    world.release(execution)
+    world.deliver_again(execution, 1)
+    world.commit(execution)
+
+
+def _change_a_body(world: World) -> None:
+    """On the way, so that its length and its number of events stay."""
+    real, changed = world._planned(world.drivers[0], Layout()), Layout(version=1)
+    other = world._planned(world.drivers[0], changed).uploads
+    at = [replace(each, attempt=real.uploads[0].attempt) for each in other]
+    world.honest.add("content-mismatch")
+    world.deliver_again(replace(real, uploads=tuple(at)), 9)
+    world.commit(real)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: without it (`mutant`), `scenario` shows `anomaly`; with it, `refusal` is told."""
+
+    name: str
+    mutant: Mutant
+    scenario: Scenario
+    refusal: str
+    anomaly: str
+
+
+CHECKS = [
+    Check("1 deleted", _not_deleted, _delete_and_go_on, "producer-deleted", "resurrected"),
+    Check(
+        "2 incarnation",
+        _allowing("replace_incarnation", _replacement),
+        _lose_the_checkpoint,
+        "incarnation-changed",
+        "intruder",
+    ),
+    Check(
+        "2 both sides of replaceIncarnation",
+        _allowing("replace_incarnation", _replacement, if_set=True),
+        _lose_two_checkpoints,
+        "incarnation-changed",
+        "intruder",
+    ),
+    Check("3 fence", _unfenced, _run_two_drivers, "fenced", "zombie"),
+    Check("4a expired", _never_expired, _roll_back_too_far, "batch-expired", "diverged"),
+    Check(
+        "4d conflict",
+        _allowing("keep_first", _keep),
+        _replay_with_other_rows,
+        "batch-conflict",
+        "diverged",
+    ),
+    Check(
+        "4d both sides of keepFirst",
+        _allowing("keep_first", _keep, if_set=True),
+        _replay_twice_with_other_rows,
+        "batch-conflict",
+        "diverged",
+    ),
+    Check("5 gap", _allowing("accept_gap", _gap), _restore, "batch-gap", "lost"),
+    Check("5 first batch", _allowing("accept_gap", _gap), _restore_to_nothing, "batch-gap", "lost"),
+    Check(
+        "5 both sides of acceptGap",
+        _allowing("accept_gap", _gap, if_set=True),
+        _restore_twice,
+        "batch-gap",
+        "lost",
+    ),
+    Check("7 and 8 whole", _anything, _lose_an_upload, "upload-missing", "torn"),
+    Check("8 content", without_content_check, _change_a_body, "content-mismatch", "torn"),
+]
+checks = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+
+
+@checks
+def test_history_is_refused_by_name(
+    world: World, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I am told what is wrong, and nothing on the feed is (EX-09)."""
+    set_everywhere(monkeypatch, "RECEIPTS", 2)
+    check.scenario(world)
+    assert (check.refusal, []) == (world.refusals[-1], world.anomalies())
+
+
+@checks
+def test_without_the_check_the_same_history_goes_wrong(
+    world: World, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No check is there for nothing."""
+    set_everywhere(monkeypatch, "RECEIPTS", 2)
+    monkeypatch.setattr(producers, "decide", check.mutant)
+    check.scenario(world)
+    assert [check.anomaly] == list({each.split(":")[0]: 1 for each in world.anomalies()})[:1]
+    assert check.refusal not in world.refusals[-1:] or "both sides" in check.name
+
+
+# Checks whose absence a later one still catches, under a name that misleads
+
+
+def test_missing_upload_is_not_blamed_on_the_network(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7: "run the batch again" is the right advice; "something changes bodies" is not."""
+    world.honest.add("content-mismatch")
+    _lose_an_upload(world)
+    monkeypatch.setattr(producers, "decide", _any_uploads)
+    world.restart()
+    _lose_an_upload(world)
+    assert ["upload-missing", "content-mismatch"] == world.refusals
+
+
+def test_other_digest_version_is_not_called_a_conflict(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4b: after an upgrade nobody is told to look for a query that is not repeatable."""
+    commit(store, call(), upload(chunk(0, b"1")))
+    later = Declared(Content(1, 99), (), digest_version=2)
+
+    def mutant(known: Known, call: Call, declared: Any = None, *rest: Any) -> producers.Decision:
+        return REAL(known, call, replace(declared, digest_version=1), *rest)
+
+    names = []
+    for decide in (REAL, mutant):
+        monkeypatch.setattr(producers, "decide", decide)
+        with pytest.raises(Problem) as refused:
+            store.commit(FEED, call(), later)
+        names.append(refused.value.name)
+    assert ["digest-version", "batch-conflict"] == names
+
+
+def test_batch_routed_for_other_partitions_would_tear_a_key_apart(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6: a key's events stay in one partition (F11)."""
+    key = next(str(each) for each in range(99) if partition_of(str(each), 2) == 1)
+    commit(store, call(0), upload(chunk(partition_of(key, 2), b"1")))
+    one = upload(chunk(partition_of(key, 1), b"2"))
+    with pytest.raises(Problem, match="made for 1 partitions, the feed has 2"):
+        commit(store, call(1, partitions=1), one)
+    monkeypatch.setattr(producers, "decide", _any_layout)
+    commit(store, call(1, partitions=1), one)
+    assert [1, 0] == [each.partition for each in everything(store)]

@@ -1,0 +1,185 @@
+"""What only the store in a SQLite file does."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from tests.contract.writers import chunk, data, everything, publish
+from zeh_spark.chunks import StagedChunk
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import Store, open_store, sql
+from zeh_spark.publisher.store import StoreBusyError, tag
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
+        store.create("orders", 2)
+        yield store
+
+
+def test_store_that_stays_locked_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database held by somebody else is a matter of time, not a broken store."""
+    monkeypatch.setattr("zeh_spark.publisher.sqlite.BUSY_MS", 50)
+    file = tmp_path / "feeds.db"
+    store = open_store(f"sqlite:///{file}")
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusyError, match="locked"):
+        store.create("orders", 1)
+    other.close()
+    store.close()
+
+
+def test_commits_are_on_disk_and_uploads_need_not_be(store: Store) -> None:
+    """An acknowledged batch survives a power cut: WAL with full synchronisation, in large pages."""
+    assert isinstance(store, sql.SqlStore)
+    pragmas = ("journal_mode", "synchronous", "page_size")
+
+    def ask(connection: Connection) -> list[object]:
+        return [connection.exec_driver_sql(f"PRAGMA {each}").scalar_one() for each in pragmas]
+
+    modes = [store._database.write(ask, durable=durable) for durable in (True, False)]
+    assert [["wal", 2, 16384], ["wal", 1, 16384]] == modes
+
+
+VERSION_1 = """
+CREATE TABLE feeds (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, name VARCHAR(100) NOT NULL,
+    partitions INTEGER NOT NULL, origin BLOB NOT NULL, head BIGINT NOT NULL, history BLOB NOT NULL,
+    time BIGINT NOT NULL, UNIQUE (name)
+);
+CREATE TABLE blobs (id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, frame BLOB NOT NULL);
+CREATE TABLE staged (
+    blob INTEGER NOT NULL, batch VARCHAR(100) NOT NULL, partition INTEGER NOT NULL,
+    events INTEGER NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL, created BIGINT NOT NULL,
+    PRIMARY KEY (blob), FOREIGN KEY(blob) REFERENCES blobs (id)
+);
+CREATE INDEX ix_staged_batch ON staged (batch);
+CREATE TABLE chunks (
+    feed INTEGER NOT NULL, g BIGINT NOT NULL, partition INTEGER NOT NULL, events INTEGER NOT NULL,
+    size INTEGER NOT NULL, time BIGINT NOT NULL, tag VARCHAR(8) NOT NULL, blob INTEGER NOT NULL,
+    PRIMARY KEY (feed, g), FOREIGN KEY(feed) REFERENCES feeds (id),
+    FOREIGN KEY(blob) REFERENCES blobs (id)
+);
+CREATE UNIQUE INDEX chunks_by_partition ON chunks (feed, partition, g);
+CREATE TABLE cursor_sets (
+    feed INTEGER NOT NULL, name VARCHAR(50) NOT NULL, n INTEGER NOT NULL,
+    partition INTEGER NOT NULL, cursor VARCHAR NOT NULL, PRIMARY KEY (feed, name, n, partition),
+    FOREIGN KEY(feed) REFERENCES feeds (id)
+);
+PRAGMA application_id = 1514489905;
+PRAGMA user_version = 1;
+"""
+
+
+def test_store_of_the_first_version_goes_on(tmp_path: Path) -> None:
+    """An upgrade keeps my events and every cursor, and writes go on behind them."""
+    file = tmp_path / "feeds.db"
+    old = [chunk(1, b"1"), chunk(0, b"2"), chunk(1, b"3")]
+    tags = _write_version_1(file, old)
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        publish(store, chunk(1, b"4"))
+        found = everything(store)
+        assert [b"1", b"2", b"3", b"4"] == data(store, found)
+        assert (tags, {0: "1.x"}) == (
+            [each.tag for each in found[:3]],
+            store.load_cursors("orders", "mailer", 2),
+        )
+        stamps = [(each.producer, each.batch, each.sequence) for each in found]
+        assert [(None, None, None)] * 3 + [("test", 0, 0)] == stamps
+
+
+def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> None:
+    """Half of a load that crashed under the old version does not stay for ever."""
+    file = tmp_path / "feeds.db"
+    _write_version_1(file, [chunk(0, b"1")])
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("INSERT INTO blobs (id, frame) VALUES (99, x'00')")
+        other.execute("INSERT INTO staged VALUES (99, 'crashed', 0, 1, 1, x'00', 0)")
+    for _ in range(2):
+        open_store(f"sqlite:///{file}").close()
+    with closing(sqlite3.connect(file)) as other:
+        assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
+        assert (2,) == other.execute("PRAGMA user_version").fetchone()
+
+
+def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    """An old program does not harm what a newer one has written."""
+    file = tmp_path / "feeds.db"
+    open_store(f"sqlite:///{file}").close()
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="version 99; this zeh-spark knows 2: upgrade it"):
+        open_store(f"sqlite:///{file}")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://host/db", "PostgreSQL is not there yet"),
+        ("feeds.db", "unknown store 'feeds.db'"),
+        ("sqlite:///", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("sqlite:////nowhere/at/all/feeds.db", "there is no /nowhere/at/all"),
+        ("sqlite:////tmp", "is a directory"),
+    ],
+)
+def test_store_that_cannot_be_opened_says_why(url: str, reason: str) -> None:
+    """A wrong --store tells me what to write."""
+    with pytest.raises(StoreError, match=reason):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"not a database, but long enough to be read as one" * 50, "not a database"),
+        (None, "another program's"),
+    ],
+)
+def test_foreign_file_is_left_alone(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    """Pointing at the wrong file does not change it."""
+    file = tmp_path / "other.db"
+    if content is None:
+        with sqlite3.connect(file) as other:
+            other.execute("CREATE TABLE theirs (id)")
+    else:
+        file.write_bytes(content)
+    with pytest.raises(StoreError, match=reason):
+        open_store(f"sqlite:///{file}")
+
+
+def test_missing_file_is_not_made_where_it_must_exist(tmp_path: Path) -> None:
+    """A typing error in --store does not serve an empty store."""
+    file = tmp_path / "feeds.db"
+    with pytest.raises(StoreError, match="zeh-spark create"):
+        open_store(f"sqlite:///{file}", must_exist=True)
+    assert not file.exists()
+
+
+def _write_version_1(file: Path, old: list[StagedChunk]) -> list[str]:
+    """A store as the first version left it, with a feed of these chunks; returns their tags."""
+    origin = history = b"o" * 32
+    tags = []
+    with closing(sqlite3.connect(file, isolation_level=None)) as made:
+        made.executescript(VERSION_1)
+        for g, each in enumerate(old, 1):
+            history = hashlib.sha256(
+                history + each.partition.to_bytes(4, "big") + each.digest
+            ).digest()
+            tags.append(tag(history))
+            made.execute("INSERT INTO blobs (id, frame) VALUES (?, ?)", (g, each.frame))
+            row = (1, g, each.partition, each.events, each.size, 5, tags[-1], g)
+            made.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        feed = ("orders", 2, origin, len(old), history, 5)
+        made.execute("INSERT INTO feeds VALUES (1, ?, ?, ?, ?, ?, ?)", feed)
+        made.execute("INSERT INTO cursor_sets VALUES (1, 'mailer', 2, 0, '1.x')")
+    return tags

@@ -1,0 +1,172 @@
+"""How long uploads are kept, and what drops them: never what is committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.conftest import Clock
+from tests.contract.sites import Site
+from tests.contract.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    declared,
+    publish,
+    refusal,
+    upload,
+)
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.publisher.batches import Upload
+
+ONE = upload(chunk(0, b"1"))
+SIZE = ONE.bytes
+
+
+def different(number: int, *, task: int = 0) -> Upload:
+    """Uploads of the same size each."""
+    return upload(chunk(0, b"%d" % (number + 2)), task=task)
+
+
+def test_released_batch_cannot_be_committed(store: Store) -> None:
+    """What I gave up stays away."""
+    store.stage(FEED, call(), ONE)
+    assert 1 == store.release(FEED, "p", 0, "r1")
+    with pytest.raises(Problem) as refused:
+        store.commit(FEED, call(), declared(ONE))
+    assert (("upload-missing", 409), []) == (refusal(refused.value), data(store))
+
+
+def test_release_after_the_commit_undoes_nothing(store: Store) -> None:
+    """Spark aborts a batch whose commit was done but not heard of (F6)."""
+    receipt, _ = commit(store, call(), ONE)
+    assert 0 == store.release(FEED, "p", 0, "r1")
+    assert ([b"1"], receipt) == (data(store), store.receipt(FEED, "p", 0, None))
+
+
+def test_release_drops_only_what_the_run_itself_sent(store: Store) -> None:
+    """A zombie that gives up does not take my rows with it (F6, F7)."""
+    for by in (call(0, run="r1"), call(0, run="r2"), call(0, run="r1", producer="q")):
+        store.stage(FEED, by, ONE)
+    assert 1 == store.release(FEED, "p", 0, "r2")
+    assert store.commit(FEED, call(0, run="r1"), declared(ONE))[1]
+    assert store.commit(FEED, call(0, run="r1", producer="q"), declared(ONE))[1]
+
+
+def test_release_of_many_uploads_drops_all_of_them(store: Store) -> None:
+    """Giving up a large batch leaves nothing."""
+    for task in range(150):
+        store.stage(FEED, call(), upload(chunk(0, b"1"), task=task))
+    assert [150, 0] == [store.release(FEED, "p", 0, "r1") for _ in range(2)]
+
+
+def test_release_drops_what_a_run_sent_under_two_incarnations(store: Store) -> None:
+    """A run has one name, whatever else it said."""
+    for incarnation in ("a", "b"):
+        store.stage(FEED, call(incarnation=incarnation), ONE)
+    assert 2 == store.release(FEED, "p", 0, "r1")
+
+
+def test_failed_attempts_of_a_committed_batch_are_dropped(store: Store, site: Site) -> None:
+    """Garbage of tasks that were tried again does not stay (F1, A8)."""
+    store.stage(FEED, call(run="r0"), ONE)
+    store.stage(FEED, call(), upload(chunk(0, b"2"), attempt=7))
+    commit(store, call(), ONE)
+    site.settle()
+    assert [0, 0] == [store.release(FEED, "p", 0, run) for run in ("r0", "r1")]
+
+
+def test_uploads_of_an_overtaken_run_are_dropped(store: Store, site: Site) -> None:
+    """What a zombie sent for batches to come is of no use (F7)."""
+    commit(store, call(0, run="r1"), ONE)
+    store.stage(FEED, call(1, run="r1"), ONE)
+    commit(store, call(1, run="r2"), ONE)
+    store.stage(FEED, call(2, run="r2"), ONE)
+    commit(store, call(0, producer="q"), ONE)
+    site.settle()
+    assert [0, 1] == [store.release(FEED, "p", *at) for at in ((1, "r1"), (2, "r2"))]
+
+
+def test_batches_left_for_a_day_are_dropped(store: Store, site: Site, clock: Clock) -> None:
+    """Crashed jobs do not fill the disk for ever (A8)."""
+    store.stage(FEED, call(run="crashed"), ONE)
+    store.stage(FEED, call(None, run="crashed"), ONE)
+    clock.pass_hours(25)
+    store.stage(FEED, call(run="slow"), ONE)
+    publish(store, chunk(0, b"1"))
+    site.settle()
+    sent = ((0, "crashed"), (None, "crashed"), (0, "slow"))
+    left = [store.release(FEED, "p", batch, run) for batch, run in sent]
+    assert [0, 0, 1] == left
+
+
+def test_batch_that_takes_longer_than_a_day_is_kept(store: Store, site: Site, clock: Clock) -> None:
+    """A batch lives as long as its tasks send something (A8)."""
+    uploads = [upload(chunk(0, b"%d" % task), task=task) for task in range(1, 5)]
+    for each in uploads:
+        store.stage(FEED, call(), each)
+        clock.pass_hours(20)
+        publish(store, chunk(1, b"0"))
+        site.settle()
+    assert store.commit(FEED, call(), declared(*uploads))[1]
+
+
+def test_dropped_uploads_can_be_sent_again(store: Store, site: Site, clock: Clock) -> None:
+    """The lifetime of uploads is a matter of cost, not of safety (F3)."""
+    store.stage(FEED, call(), ONE)
+    clock.pass_hours(25)
+    publish(store, chunk(1, b"0"))
+    site.settle()
+    with pytest.raises(Problem) as refused:
+        store.commit(FEED, call(), declared(ONE))
+    assert ("upload-missing", 409) == refusal(refused.value)
+    assert commit(store, call(), ONE)[1]
+
+
+def test_quota_bounds_what_a_producer_has_staged(store: Store) -> None:
+    """One job cannot fill the disk of all; what it has sent stays."""
+    store.stage(FEED, call(), ONE, quota=2 * SIZE)
+    store.stage(FEED, call(), different(0, task=1), quota=2 * SIZE)
+    with pytest.raises(Problem) as refused:
+        store.stage(FEED, call(), different(0, task=2), quota=2 * SIZE)
+    assert ("quota-exceeded", 507) == refusal(refused.value)
+    assert (2 * SIZE, 2 * SIZE) == tuple(refused.value.members[n] for n in ("quota", "staged"))
+    store.stage(FEED, call(), ONE, quota=2 * SIZE)
+    store.stage(FEED, call(producer="q"), different(0, task=2), quota=2 * SIZE)
+    assert store.commit(FEED, call(), declared(ONE, different(0, task=1)))[1]
+
+
+def test_quota_does_not_count_what_is_committed(store: Store) -> None:
+    """A long row of batches needs no more room than one of them."""
+    for number in range(5):
+        store.stage(FEED, call(number), ONE, quota=SIZE)
+        store.commit(FEED, call(number), declared(ONE))
+    assert 5 == len(data(store))
+
+
+def test_quota_does_not_count_next_batches_that_are_committed(store: Store) -> None:
+    """Nor does a long row of loads."""
+    for number in range(5):
+        by = call(None, run=f"r{number}")
+        store.stage(FEED, by, ONE, quota=SIZE)
+        store.commit(FEED, by, declared(ONE))
+    assert 5 == len(data(store))
+
+
+def test_full_quota_gives_the_room_of_crashed_runs(store: Store, clock: Clock) -> None:
+    """A job that crashed and starts again is not locked out by what it left (A8)."""
+    store.stage(FEED, call(run="crashed"), ONE, quota=SIZE)
+    with pytest.raises(Problem):
+        store.stage(FEED, call(run="r2"), ONE, quota=SIZE)
+    clock.pass_hours(0.2)
+    store.stage(FEED, call(run="r2"), ONE, quota=SIZE)
+    assert store.commit(FEED, call(run="r2"), declared(ONE))[1]
+
+
+def test_full_quota_gives_the_room_of_committed_batches(store: Store) -> None:
+    """Superseded uploads count for nothing, even before they are cleaned up."""
+    store.stage(FEED, call(0, run="twin"), ONE)
+    commit(store, call(0), ONE)
+    store.stage(FEED, call(1), different(1), quota=SIZE)
+    assert store.commit(FEED, call(1), declared(different(1)))[1]

@@ -1,0 +1,381 @@
+"""A client that was written from the description of the API alone: it imports nothing of ours, and
+takes each answer that is not described for an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import defaultdict
+from typing import Any
+from urllib.parse import quote
+
+import jsonschema
+import pytest
+import requests
+import xxhash
+import zstandard
+
+from tests.fix_publisher import Publisher
+from zeh_spark.publisher.openapi import document
+
+DOCUMENT = document()
+BATCH = "/{feed}/producers/{producer}/batches/{batch}"
+UPLOAD = BATCH + "/uploads/{upload}"
+COMMIT = BATCH + "/commit"
+
+Line = tuple[int, dict[str, str], Any]
+"""An event: its partition, headers, data."""
+
+
+class Stranger:
+    """Publishes to the feed `orders` as one producer."""
+
+    def __init__(self, publisher: Publisher, run: str = "run-1", incarnation: str = "c1") -> None:
+        self.base = publisher.base
+        self.run = run
+        self.incarnation = incarnation
+        self.n = 2
+        self.remedies: dict[str, str] = {}
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, object] | None = None,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        **names: object,
+    ) -> tuple[int, Any]:
+        """Status and document of an answer that is as described."""
+        names = {"feed": "orders", "producer": "shop", **names}
+        address = re.sub(r"{(\w+)}", lambda name: quote(str(names[name[1]]), safe=""), path)
+        answer = requests.request(
+            method, self.base + address, params=query, data=body, headers=headers, timeout=30
+        )
+        check(path, method, answer)
+        return answer.status_code, answer.json()
+
+    def identity(self) -> dict[str, object]:
+        return {"incarnation": self.incarnation, "n": self.n, **self.remedies}
+
+    def upload(self, batch: int, body: bytes, name: str = "0.0.0") -> tuple[int, Any]:
+        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        headers = {"Content-Digest": f"sha-256=:{digest}:"}
+        upload = f"{self.run}.{name}"
+        return self.call("PUT", UPLOAD, self.identity(), body, headers, batch=batch, upload=upload)
+
+    def commit(self, batch: int, lines: list[Line], uploads: int = 1) -> tuple[int, Any]:
+        attempt = {"task": 0, "attempt": 0, "uploads": uploads, "events": len(lines)}
+        body = {
+            "events": len(lines),
+            "digest": digest_of(lines),
+            "digestVersion": 1,
+            "attempts": [attempt],
+        }
+        query = {**self.identity(), "run": self.run}
+        return self.call("POST", COMMIT, query, json.dumps(body).encode(), batch=batch)
+
+    def publish(self, batch: int, lines: list[Line]) -> tuple[int, Any]:
+        """All in one upload, of one chunk a partition."""
+        status, answer = self.upload(batch, upload_of(lines))
+        if status >= 400:
+            return status, answer
+        return self.commit(batch, lines)
+
+
+def test_batches_published_by_the_description_are_read_by_it(publisher: Publisher) -> None:
+    """I write a client in any language, without looking into the code."""
+    stranger = Stranger(publisher)
+    first = [(0, {"b": "2", "a": "ü"}, {"id": 1}), (1, {}, "ä"), (0, {}, [2.50])]
+    second = [(1, {}, 0)]
+    answers = [stranger.publish(0, first), stranger.publish(1, second)]
+    assert [(200, "committed")] * 2 == [(status, each["status"]) for status, each in answers]
+    events = read(publisher, "n=2&cursor0=_first&cursor1=_first&headers=a,zeh-batch,zeh-sequence")
+    assert events == [
+        (0, {"a": "ü", "zeh-batch": "0", "zeh-sequence": "0"}, {"id": 1}),
+        (0, {"zeh-batch": "0", "zeh-sequence": "1"}, [2.5]),
+        (1, {"zeh-batch": "0", "zeh-sequence": "0"}, "ä"),
+        (1, {"zeh-batch": "1", "zeh-sequence": "1"}, 0),
+    ]
+    ranges = answers[1][1]["receipt"]["ranges"]
+    assert [(1, 1, 1)] == [(each["partition"], each["first"], each["last"]) for each in ranges]
+
+
+def test_first_question_tells_whether_it_is_committed_and_the_partitions(
+    publisher: Publisher,
+) -> None:
+    """I begin without knowing anything of the feed."""
+    stranger = Stranger(publisher)
+    before = stranger.call("GET", BATCH, {"incarnation": "c1"}, batch=0)
+    stranger.publish(0, [])
+    after = stranger.call("GET", BATCH, {"incarnation": "c1"}, batch=0)
+    assert (404, 2) == (before[0], before[1]["partitionCount"])
+    assert (200, 0) == (after[0], after[1]["events"])
+
+
+def test_batch_that_is_repeated_adds_nothing(publisher: Publisher) -> None:
+    """I send all of it again, in another order, and get the first answer's receipt."""
+    lines: list[Line] = [(0, {}, 1), (1, {}, 2)]
+    _, first = Stranger(publisher).publish(0, lines)
+    again = Stranger(publisher)
+    upload = again.upload(0, upload_of(lines[::-1]))
+    commit = again.commit(0, lines[::-1], uploads=0)
+    expected = (200, {"status": "already-committed", "receipt": first["receipt"]})
+    assert [expected, expected] == [upload, commit]
+    assert 2 == len(read(publisher, "n=1&cursor0=_first"))
+
+
+def test_other_events_under_a_number_are_a_conflict_that_an_operator_ends(
+    publisher: Publisher,
+) -> None:
+    """What I am told to set is what helps; it helps for that only."""
+    stranger = Stranger(publisher)
+    stranger.publish(0, [(0, {}, 1)])
+    status, problem = stranger.commit(0, [(0, {}, 2)])
+    assert (409, "urn:zeroeventhub:problem:batch-conflict") == (status, problem["type"])
+    assert problem["option"] == {"keepFirst": f"c1:0:{digest_of([(0, {}, 1)])[:8]}"}
+    stranger.remedies = problem["option"]
+    assert (200, "already-committed") == outcome(stranger.commit(0, [(0, {}, 2)]))
+    assert (200, "committed") == outcome(stranger.publish(1, [(0, {}, 3)]))
+    assert (409, "batch-conflict") == outcome(stranger.commit(1, [(0, {}, 4)]))
+
+
+def test_receipts_prove_each_other(publisher: Publisher) -> None:
+    """Nobody can change what was published without my seeing it."""
+    stranger = Stranger(publisher)
+    for batch in range(5):
+        stranger.publish(batch, [(batch % 2, {}, batch)] * batch)
+    pages = "/{feed}/producers/{producer}/batches"
+    _, newest = stranger.call("GET", pages, {"limit": 2})
+    below = newest["receipts"][-1]["number"]
+    _, older = stranger.call("GET", pages, {"below": below})
+    _, producer = stranger.call("GET", "/{feed}/producers/{producer}")
+    expected = producer["chain"]
+    for receipt in newest["receipts"] + older["receipts"]:
+        text = json.dumps({**receipt, "hash": ""}, sort_keys=True, separators=(",", ":"))
+        assert expected == receipt["hash"] == hashlib.sha256(text.encode()).hexdigest()
+        expected = receipt["previous"]
+    assert ("", 5) == (expected, producer["receipts"])
+
+
+def test_example_of_an_upload_can_be_published(publisher: Publisher) -> None:
+    """I try the calls with curl first."""
+    example = DOCUMENT["components"]["examples"]["upload"]["value"]
+    content = DOCUMENT["components"]["examples"]["content"]["value"]
+    stranger = Stranger(publisher)
+    assert (201, "staged") == outcome(stranger.upload(0, base64.b64decode(example["body, base64"])))
+    lines = [json.loads(line) for line in content["lines"]]
+    events = [(each["partition"], each["headers"], each["data"]) for each in lines]
+    assert (200, "committed") == outcome(stranger.commit(0, events))
+
+
+def test_every_remedy_is_taken_as_it_is_printed(publisher: Publisher) -> None:
+    """A gap, then another checkpoint: each time the problem says what to set."""
+    stranger = Stranger(publisher)
+    status, problem = stranger.publish(7, [])
+    assert (409, {"acceptGap": "c1@-1:7"}) == (status, problem["option"])
+    stranger.remedies = problem["option"]
+    assert (201, "staged") == outcome(stranger.upload(7, upload_of([])))
+    assert (200, "committed") == outcome(stranger.commit(7, []))
+    other = Stranger(publisher, "run-2", "c2")
+    status, problem = other.publish(0, [])
+    assert (409, {"replaceIncarnation": "c1@7:c2"}) == (status, problem["option"])
+    other.remedies = problem["option"]
+    assert (200, "committed") == outcome(other.publish(0, []))
+
+
+def test_refusals_come_in_the_order_described(publisher: Publisher) -> None:
+    """I know which one I get where several would fit."""
+    stranger = Stranger(publisher)
+    stranger.publish(0, [(0, {}, 1)])
+    assert (409, "upload-missing") == outcome(stranger.commit(1, [(0, {}, 1)]))
+    stranger.upload(1, upload_of([(0, {}, 1)]))
+    assert (409, "upload-conflict") == outcome(stranger.upload(1, upload_of([(0, {}, 2)])))
+    assert (422, "content-mismatch") == outcome(stranger.commit(1, [(0, {}, 2)]))
+    assert (409, "batch-gap") == outcome(stranger.commit(3, []))
+    stranger.n = 3
+    assert (409, "layout-changed") == outcome(stranger.commit(1, []))
+    assert (409, "batch-gap") == outcome(stranger.commit(3, []))
+    assert (409, "batch-conflict") == outcome(stranger.commit(0, []))
+    assert (200, "committed") == outcome(Stranger(publisher, "run-2").publish(1, []))
+    assert (403, "fenced") == outcome(stranger.commit(0, []))
+    stranger.incarnation = "c2"
+    assert (409, "incarnation-changed") == outcome(stranger.commit(0, []))
+    publisher.store.delete_producer("orders", "shop")
+    assert (410, "producer-deleted") == outcome(stranger.commit(0, []))
+
+
+LINE = b'{"partition":0,"headers":{},"data":1}\n'
+LONGEST = int(
+    re.search(r"at most ([\d,]+) bytes without its LF", DOCUMENT["tags"][1]["description"])[
+        1
+    ].replace(",", "")
+)
+BROKEN = {
+    "a line too long": LINE.replace(b"1}", b"1" * (LONGEST - len(LINE) + 3) + b"}"),
+    "an LF too many": b"[]\n\n",
+    "no array": b"{}\n",
+    "no LF": b"[]",
+    "a member too many": b'[{"partition":0,"events":0,"size":0,"bytes":0,"x":0}]\n',
+    "a partition too many": LINE.replace(b"0", b"2", 1),
+    "blanks": LINE.replace(b":1", b": 1"),
+    "another order": b'{"partition":0,"data":1,"headers":{}}\n',
+    "no headers": b'{"partition":0,"data":1}\n',
+    "a name twice": LINE.replace(b"{}", b'{"a":"1","a":"2"}'),
+    "a header that is no text": LINE.replace(b"{}", b'{"a":1}'),
+    "a stamp": LINE.replace(b"{}", b'{"zeh-time":"1"}'),
+    "null": LINE.replace(b":1}", b":null}"),
+    "CR": LINE.replace(b"\n", b"\r\n"),
+    "no JSON": LINE.replace(b":1}", b":NaN}"),
+    "no UTF-8": LINE.replace(b":1}", b':"\xff"}'),
+    "no LF at the end": LINE[:-1],
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_the_description_forbids_is_refused(quiet_publisher: Publisher, broken: str) -> None:
+    """It says what an upload may be, to the byte."""
+    text = BROKEN[broken]
+    body = body_of({0: text}) if text.startswith(b'{"p') else text
+    assert (422, "invalid-upload") == outcome(Stranger(quiet_publisher).upload(0, body))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE,
+        LINE.replace(b":1}", b':{ "a" :\t"\xe2\x80\xa8", "a": 1e400 }}'),
+        LINE.replace(b"{}", '{"b":"\\u00e4","a":"ä\\n"}'.encode()),
+        LINE.replace(b"1}", b"1" * (LONGEST - len(LINE) + 2) + b"}"),
+    ],
+    ids=["plain", "blanks", "escapes", "longest"],
+)
+def test_what_the_description_allows_is_taken(publisher: Publisher, line: bytes) -> None:
+    """And nothing that it allows is refused."""
+    assert (201, "staged") == outcome(Stranger(publisher).upload(0, body_of({0: line})))
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", (400, "partition-count-missing")),
+        ("n=0&cursor0=_first", (400, "bad-partition-count")),
+        ("n=2", (400, "cursors-missing")),
+        ("n=2&cursor2=_first", (400, "partition-out-of-range")),
+        ("n=2&cursor0=17", (400, "malformed-cursor")),
+        ("n=2&n=2", (400, "duplicate-parameter")),
+        ("n=2&cursor0=_first&wait=1e3", (400, "bad-wait")),
+        ("n=2&resume=0&cursorset=nobody", (400, "unknown-cursorset")),
+        ("n=2&resume=2&cursorset=x", (400, "bad-resume")),
+        ("n=2&cursor0=1.00000000", (409, "cursor-of-another-history")),
+    ],
+)
+def test_refusals_of_reading_are_described(
+    quiet_publisher: Publisher, query: str, expected: tuple[int, str]
+) -> None:
+    """A reader's program can tell them apart."""
+    answer = requests.get(f"{quiet_publisher.url}?{query}", timeout=30)
+    check("/{feed}", "GET", answer)
+    assert expected == outcome((answer.status_code, answer.json()))
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        (path, method)
+        for path, item in DOCUMENT["paths"].items()
+        for method, operation in item.items()
+        if method != "parameters" and "Publishing" in operation["tags"]
+    ],
+)
+def test_every_parameter_of_a_call_is_described(
+    quiet_publisher: Publisher, path: str, method: str
+) -> None:
+    """An unknown one is refused, naming those that there are: the described ones."""
+    upload = "r.0.0.0"
+    status, problem = Stranger(quiet_publisher).call(
+        method.upper(), path, {"unknown": "1"}, batch=0, upload=upload
+    )
+    assert (400, "unknown-parameter") == outcome((status, problem))
+    operation = DOCUMENT["paths"][path][method]
+    parameters = [resolved(each) for each in operation["parameters"]]
+    described = sorted(each["name"] for each in parameters if each["in"] == "query")
+    assert problem["detail"].endswith(f"known are {', '.join(described)}")
+
+
+def check(path: str, method: str, answer: requests.Response) -> None:
+    """Raises for an answer that the description does not have."""
+    responses = DOCUMENT["paths"][path][method.lower()]["responses"]
+    described = responses[str(answer.status_code)]
+    kind = answer.headers["Content-Type"].partition(";")[0]
+    jsonschema.validate(answer.json(), whole(described["content"][kind]["schema"]))
+
+
+def whole(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema with what it refers to."""
+    return {**schema, "components": DOCUMENT["components"]}
+
+
+def resolved(parameter: dict[str, Any]) -> dict[str, Any]:
+    name = parameter.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = DOCUMENT["components"]["parameters"].get(name, parameter)
+    return found
+
+
+def outcome(answer: tuple[int, Any]) -> tuple[int, str]:
+    """Status, and what it says."""
+    status, document = answer
+    said = document["status"] if status < 400 else document["type"]
+    return status, said.removeprefix("urn:zeroeventhub:problem:")
+
+
+def read(publisher: Publisher, query: str) -> list[Line]:
+    """All events, as (partition, headers, data), by partition."""
+    lines = publisher.get(query).lines
+    for line in lines:
+        jsonschema.validate(line, whole({"$ref": "#/components/schemas/Line"}))
+    events = [
+        (line["partition"], line.get("headers", {}), line["data"])
+        for line in lines
+        if "cursor" not in line
+    ]
+    return sorted(events, key=lambda each: each[0])
+
+
+def rest_of(line: Line) -> bytes:
+    _, headers, data = line
+    rendered = [
+        json.dumps(each, separators=(",", ":"), ensure_ascii=False)
+        for each in (dict(sorted(headers.items())), data)
+    ]
+    return '"headers":{},"data":{}}}'.format(*rendered).encode()
+
+
+def digest_of(lines: list[Line]) -> str:
+    total = sum(xxhash.xxh3_128_intdigest(rest_of(line)) for line in lines)
+    return f"{total % 2**128:032x}"
+
+
+def upload_of(lines: list[Line]) -> bytes:
+    chunks: dict[int, bytes] = defaultdict(bytes)
+    for line in lines:
+        chunks[line[0]] += b'{"partition":%d,' % line[0] + rest_of(line) + b"\n"
+    return body_of(chunks)
+
+
+def body_of(chunks: dict[int, bytes]) -> bytes:
+    """Lines by partition as an upload."""
+    frames = {each: zstandard.ZstdCompressor().compress(lines) for each, lines in chunks.items()}
+    index = [
+        {
+            "partition": partition,
+            "events": chunks[partition].count(b"\n"),
+            "size": len(chunks[partition]),
+            "bytes": len(frame),
+        }
+        for partition, frame in frames.items()
+    ]
+    return json.dumps(index).encode() + b"\n" + b"".join(frames.values())

@@ -1,0 +1,212 @@
+"""The description of the API says what the code does: compared with the code itself."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import xxhash
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from zeh_spark import answers, chunks, wire
+from zeh_spark.publisher import MemoryStore, create_app, openapi_problems, query, uploads
+from zeh_spark.publisher.batches import Receipt, chained
+from zeh_spark.publisher.openapi import PATH, document
+from zeh_spark.publisher.openapi_problems import PROBLEMS
+
+PUBLISHER = Path(query.__file__).parent
+DOCUMENT = document()
+OPERATIONS = {
+    (path, method): operation
+    for path, item in DOCUMENT["paths"].items()
+    for method, operation in item.items()
+    if method != "parameters"
+}
+EXAMPLES = {name: each["value"] for name, each in DOCUMENT["components"]["examples"].items()}
+
+
+def test_it_is_valid_openapi():
+    """Any tool can read it."""
+    assert [] == list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors())
+
+
+def test_it_is_json():
+    """It can be served as it is."""
+    assert DOCUMENT == json.loads(json.dumps(DOCUMENT))
+
+
+def test_every_reference_leads_somewhere():
+    """I never search in vain."""
+    assert [] == [each for each in references(DOCUMENT) if found(each) is None]
+
+
+def test_every_component_is_referred_to():
+    """Nothing is described that no call has, but for what any call may be answered with."""
+    names = {
+        f"#/components/{kind}/{name}"
+        for kind, components in DOCUMENT["components"].items()
+        for name in components
+        if kind != "examples"
+    }
+    assert {"#/components/schemas/problem-method-not-allowed"} == names - set(references(DOCUMENT))
+
+
+def test_every_route_is_described_and_every_description_routed():
+    """I need no other list of calls."""
+    routed = {
+        (route.path.replace(":path", ""), method.lower())
+        for route in create_app(MemoryStore()).routes
+        for method in route.methods - {"HEAD"}
+    }
+    assert routed | {(PATH, "get")} == OPERATIONS.keys()
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_every_name_in_an_address_is_described(path, method):
+    """I know how to fill an address in."""
+    parameters = DOCUMENT["paths"][path].get("parameters", [])
+    named = [found(each["$ref"])["name"] for each in parameters]
+    assert re.findall(r"{(\w+)}", path) == named
+
+
+def test_every_parameter_of_reading_is_described():
+    """I see all that a feed can be asked."""
+    described = {each["name"] for each in OPERATIONS["/{feed}", "get"]["parameters"]}
+    assert query._KNOWN | {"cursorN"} == described
+
+
+def test_every_problem_that_is_raised_is_described_and_no_other():
+    """A program can be written against their types and statuses."""
+    raised = {(name, status) for name, status, _ in problems_raised()}
+    assert raised == {(name, each.status) for name, each in PROBLEMS.items()}
+
+
+def test_problems_have_the_members_that_are_described():
+    """A program finds the facts without reading the sentence."""
+    always, ever = {}, defaultdict(set)
+    for name, _, members in problems_raised():
+        always[name] = always.get(name, members) & members
+        ever[name] |= members
+    described = {name: set(each.members) for name, each in PROBLEMS.items()}
+    optional = {name: set(each.optional) for name, each in PROBLEMS.items()}
+    assert described == ever
+    assert optional == {name: ever[name] - always[name] for name in ever}
+
+
+def test_what_is_tried_again_is_what_our_own_client_tries_again():
+    """One rule for all clients."""
+    again = {status for status in range(400, 500) if openapi_problems.is_transient(status)}
+    assert again == answers._TRANSIENT
+
+
+def test_content_example_is_computed_right():
+    """I can test my digest against it: with the library alone, and as the publisher does it."""
+    example = EXAMPLES["content"]
+    rests = [line.partition(",")[2].encode() for line in example["lines"]]
+    hashes = [xxhash.xxh3_128_hexdigest(rest) for rest in rests]
+    total = sum(int(each, 16) for each in hashes)
+    content = chunks.content_of(rests)
+    assert total >= 1 << 128  # or it would not show what happens then
+    assert example == {
+        "lines": example["lines"],
+        "rests": [rest.decode() for rest in rests],
+        "xxh3_128": hashes,
+        "events": content.events,
+        "digest": f"{total % (1 << 128):032x}",
+    }
+    assert content.digest == example["digest"]
+
+
+def test_upload_example_is_that_batch():
+    """I can test my uploads against it; the publisher takes it."""
+    example = EXAMPLES["upload"]
+    body = base64.b64decode(example["body, base64"])
+    digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+    assert example["index"] == body.split(b"\n")[0].decode()
+    assert example["Content-Digest"] == f"sha-256=:{digest}:"
+    upload = uploads.verified_upload(body, 0, 0, 0, 2)
+    assert EXAMPLES["content"]["digest"] == upload.content.digest
+    lines = b"".join(chunks.lines_of(each.frame) for each in upload.chunks).decode()
+    assert EXAMPLES["content"]["lines"] == lines.splitlines()
+
+
+def test_key_example_is_computed_right():
+    """My keys go where those of every other writer go."""
+    example = EXAMPLES["key"]
+    number = xxhash.xxh3_64_intdigest(example["key"].encode())
+    assert (example["xxh3_64"], example["partition"]) == (f"{number:016x}", number % example["n"])
+    assert example["partition"] == wire.partition_of(example["key"], example["n"])
+
+
+def test_receipts_example_is_a_chain():
+    """I can test my check of the chain against it."""
+    first, second = EXAMPLES["receipts"]["receipts"]
+    hashed = EXAMPLES["receipts"]["hashed"]
+    assert hashed == json.dumps({**second, "hash": ""}, sort_keys=True, separators=(",", ":"))
+    assert second["hash"] == hashlib.sha256(hashed.encode()).hexdigest()
+    computed = [chained(msgspec.convert(each, Receipt)) for each in (first, second)]
+    assert [first["hash"], second["hash"]] == computed
+    assert ("", first["hash"]) == (first["previous"], second["previous"])
+
+
+def test_receipt_has_the_members_that_are_described():
+    """Whoever hashes a receipt knows all of it."""
+    described = DOCUMENT["components"]["schemas"]["Receipt"]["required"]
+    assert [field.encode_name for field in msgspec.structs.fields(Receipt)] == described
+
+
+def references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        for key, value in part.items():
+            yield from [value] if key == "$ref" else references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from references(value)
+
+
+def found(reference: str) -> Any:
+    part: Any = DOCUMENT
+    for name in reference.removeprefix("#/").split("/"):
+        part = part.get(name, {})
+    return part or None
+
+
+def problems_raised() -> Iterator[tuple[str, int, set[str]]]:
+    """Name, status and members of each, wherever the publisher's source makes one."""
+    calls = [
+        (str(getattr(call.func, "id", getattr(call.func, "attr", ""))), call)
+        for path in sorted(PUBLISHER.glob("*.py"))
+        if not path.name.startswith("openapi")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+    ]
+    of_refusals = {"producer", "incarnation", "run", "batch", "remedy"}
+    for function, call in calls:
+        values = [each.value if isinstance(each, ast.Constant) else None for each in call.args]
+        members = {each.arg for each in call.keywords if each.arg}
+        if function == "Problem" and values[0] and values[0] != "invalid-upload":
+            yield values[0], values[1], members
+        elif function == "bad_request":
+            yield from [(values[0], 400, members)] if values[0] else []
+        elif function == "_refused":
+            yield values[0], values[1], of_refusals | members
+        elif function == "invalid":
+            yield "invalid-upload", 422, members
+    yield from _of_the_http_layer()
+
+
+def _of_the_http_layer() -> Iterator[tuple[str, int, set[str]]]:
+    """Its errors get names by their status."""
+    source = (PUBLISHER / "app.py").read_text(encoding="utf-8")
+    (names,) = re.findall(r"names = ({404.*})", source)
+    for status, name in ast.literal_eval(names).items():
+        yield name, status, set()

@@ -1,0 +1,311 @@
+"""Which batch a task writes, where its rows go, and what the driver commits; without Spark."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import requests
+from pyspark.sql import types as T
+
+from zeh_spark.chunks import Content, content_of
+from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
+from zeh_spark.publish import Batch, TaskDone
+from zeh_spark.sink.options import sink_options
+from zeh_spark.sink.rows import Layout, Rendered, layout
+from zeh_spark.sink.writer import BatchWriter, Publishing, Spread, Staged, StreamWriter, stage
+
+URL = "http://127.0.0.1:1/orders"
+QUERY, RUN = str(uuid.uuid4()), str(uuid.uuid4())
+NUMBERS = layout(T.StructType([T.StructField("i", T.LongType())]))
+
+
+def stream_options(url=URL, **given):
+    return sink_options({"url": url, "producerId": "p", **given}, streaming=True)
+
+
+def batch_options(url=URL, **given):
+    return sink_options({"url": url, "producerId": "p", **given}, streaming=False)
+
+
+def frames(*numbers):
+    """Rows as Spark hands them over."""
+    return iter([pa.RecordBatch.from_pydict({"i": pa.array(each)}) for each in numbers])
+
+
+def rests(*numbers):
+    return [b'"headers":{},"data":{"i":%d}}' % each for each in numbers]
+
+
+# Which batch
+
+
+def test_a_streams_batch_is_known_by_query_run_and_number():
+    """What Spark tells its tasks."""
+    found = Publishing(stream_options(), NUMBERS)._batch("17", QUERY, RUN)
+
+    assert Batch("p", QUERY, RUN, 17) == found
+
+
+@pytest.mark.parametrize("group", [None, "my group"])
+def test_without_a_run_of_sparks_the_writers_own_is_taken(group):
+    """In foreachBatch a user may set another job group: fencing weakens, safety does not."""
+    writer = Publishing(stream_options(), NUMBERS)
+
+    found = writer._batch("17", QUERY, group)
+
+    assert uuid.UUID(found.run) != uuid.UUID(RUN)
+    assert found == pickle.loads(pickle.dumps(writer))._batch("17", QUERY, group)
+
+
+def test_a_named_batch_is_its_own_producer():
+    """Also inside foreachBatch, where Spark's numbers are there too."""
+    found = Publishing(batch_options(batchId="day"), NUMBERS)._batch("17", QUERY, RUN)
+
+    assert ("p#day", "batch", 0) == (found.producer, found.incarnation, found.number)
+
+
+@pytest.mark.parametrize("none", ["none", "None"])
+def test_a_batch_of_no_name_is_another_one_each_time(none):
+    """batchId=none: each write adds; all of its tasks agree."""
+    one, other = (Publishing(batch_options(batchId=none), NUMBERS) for _ in range(2))
+
+    copy = pickle.loads(pickle.dumps(one))
+
+    assert one._batch(None, None, None) == copy._batch(None, None, None)
+    assert one._batch(None, None, None).producer != other._batch(None, None, None).producer
+
+
+@pytest.mark.parametrize(("number", "query"), [(None, None), ("3", None), (None, QUERY)])
+def test_a_write_without_any_name_is_refused(number, query):
+    """One of Spark's properties alone may be the user's own."""
+    with pytest.raises(OptionError, match="'batchId' is missing: df.write needs a name") as raised:
+        Publishing(batch_options(), NUMBERS)._batch(number, query, None)
+
+    assert "InheritableThread" in str(raised.value)
+
+
+def test_remedies_travel_with_the_batch():
+    found = Publishing(stream_options(keepFirst="a:1:0123abcd"), NUMBERS)._batch("1", QUERY, RUN)
+
+    assert {"keepFirst": "a:1:0123abcd"} == found.remedies
+
+
+# Where rows go
+
+
+def placed(spread, partitions, count):
+    rendered = Rendered(partitions, [b"%d" % each for each in range(count)])
+    return [(partition, len(rows)) for partition, rows in spread.parts(rendered)]
+
+
+def test_free_rows_fill_one_chunk_after_the_other():
+    """A thousand to a partition, then the next one; it goes on with the next rows."""
+    spread = Spread(3, begin=1)
+
+    assert [(1, 1000), (2, 1000), (0, 500)] == placed(spread, None, 2500)
+    assert [(0, 500), (1, 100)] == placed(spread, None, 600)
+
+
+def test_tasks_and_batches_begin_elsewhere():
+    """Else small batches would all go to partition 0."""
+    assert [0, 1, 2, 0] == [placed(Spread(3, begin), None, 1)[0][0] for begin in range(4)]
+
+
+def test_rows_with_a_place_go_there_in_order():
+    """Those without one fill up."""
+    rendered = Rendered(np.array([2, 0, -1, 2, 0], np.int32), [b"a", b"b", b"c", b"d", b"e"])
+
+    found = {partition: list(rows) for partition, rows in Spread(3, 1).parts(rendered)}
+
+    assert {0: [b"b", b"e"], 1: [b"c"], 2: [b"a", b"d"]} == found
+    assert [2, 0, -1, 2, 0] == rendered.partitions.tolist()
+
+
+def test_no_rows_go_nowhere():
+    empty = np.array([], np.int32)
+
+    assert [] == placed(Spread(3, 0), None, 0) == placed(Spread(3, 0), empty, 0)
+
+
+# What crosses processes
+
+
+@pytest.mark.parametrize("kind", [StreamWriter, BatchWriter])
+def test_writers_travel_with_their_run(kind):
+    """Spark pickles them for each task, and for the commit."""
+    writer = kind(stream_options(token="hush-1"), NUMBERS)
+
+    assert vars(writer) == vars(pickle.loads(pickle.dumps(writer)))
+
+
+def test_messages_travel():
+    """From task to driver."""
+    message = Staged(
+        Batch("p", QUERY, RUN, 3, {"keepFirst": "a"}), 2, TaskDone(1, 7, 2, Content(5, 6))
+    )
+
+    assert message == pickle.loads(pickle.dumps(message))
+
+
+def test_messages_take_no_secret_along():
+    """They are kept in Spark's driver."""
+    batch = Publishing(stream_options(token="hush-secret"), NUMBERS)._batch("3", QUERY, RUN)
+
+    assert b"hush" not in pickle.dumps(Staged(batch, 2, TaskDone(0, 0)))
+
+
+# What the driver does
+
+
+def staged(number=3, task=0, partitions=2, query=QUERY):
+    return Staged(Batch("p", query, RUN, number), partitions, TaskDone(task, task))
+
+
+@pytest.mark.parametrize("messages", [[], [None, None], [staged(), None]])
+def test_a_commit_without_all_messages_is_refused(messages):
+    """The continuous trigger: Spark commits what it never gave to the sink."""
+    with pytest.raises(ZeroEventHubError, match=r"continuous trigger.* Nothing was published"):
+        StreamWriter(stream_options(), NUMBERS).commit(messages, 3)
+
+
+@pytest.mark.parametrize(
+    "other", [staged(number=4, task=1), staged(task=1, query="q"), staged(task=1, partitions=3)]
+)
+def test_tasks_that_disagree_are_refused(other):
+    """About the batch, or the feed's partitions."""
+    with pytest.raises(ZeroEventHubError, match="disagree about it"):
+        StreamWriter(stream_options(), NUMBERS).commit([staged(), other], 3)
+
+
+def test_another_number_than_sparks_is_refused():
+    """What tasks read from properties has to be what Spark commits."""
+    with pytest.raises(ZeroEventHubError, match="commits batch 4, its tasks wrote batch 3"):
+        StreamWriter(stream_options(), NUMBERS).commit([staged()], 4)
+
+
+@pytest.mark.parametrize("messages", [[], [None, None]])
+def test_an_abort_without_messages_is_nothing(messages):
+    """After q.stop(): the publisher cleans up by itself."""
+    StreamWriter(stream_options(), NUMBERS).abort(messages, 3)
+
+
+# With a publisher
+
+
+def written(publisher, number=0, *tasks, query=QUERY, run=RUN, **given):
+    """Stage what the tasks have, as (task, attempt, frames); the messages."""
+    options = stream_options(publisher.url, retryTimeout="5s", **given)
+    batch = Batch("p", query, run, number, options.remedies)
+    return [
+        stage(options, NUMBERS, batch, TaskDone(task, attempt), frames(*each))
+        for task, attempt, *each in tasks
+    ]
+
+
+def commit(publisher, messages, number=0):
+    StreamWriter(stream_options(publisher.url), NUMBERS).commit(messages, number)
+
+
+def numbers_of(publisher):
+    answer = publisher.get("n=2&cursor0=_first&cursor1=_first&pagesizehint=99999")
+    return Counter(each["i"] for each in answer.data)
+
+
+def test_what_was_staged_shows_once_it_is_committed(publisher):
+    """Whole, of the tasks that are named."""
+    messages = written(publisher, 0, (0, 5, range(10), range(10, 15)), (1, 6, range(15, 20)))
+    before = numbers_of(publisher)
+
+    commit(publisher, messages)
+
+    assert Counter() == before
+    assert Counter(range(20)) == numbers_of(publisher)
+    assert content_of(rests(*range(15))) == messages[0].done.content
+    assert [1, 1] == [each.done.uploads for each in messages]
+
+
+def test_an_attempt_that_is_not_named_stays_away(publisher):
+    """F1, F2: the task that failed, and the twin that lost."""
+    written(publisher, 0, (0, 5, range(7)))
+    messages = written(publisher, 0, (0, 6, range(10)))
+
+    commit(publisher, messages)
+
+    assert Counter(range(10)) == numbers_of(publisher)
+
+
+def test_a_batch_that_is_committed_is_only_counted(publisher):
+    """F4: its tasks send nothing, and the commit compares what they counted."""
+    commit(publisher, written(publisher, 0, (0, 1, range(10))))
+
+    messages = written(publisher, 0, (0, 2, range(9, 4, -1)), (1, 3, range(5)), run="another")
+    commit(publisher, messages)
+
+    assert [0, 0] == [each.done.uploads for each in messages]
+    assert Counter(range(10)) == numbers_of(publisher)
+
+
+def test_a_committed_batch_with_other_rows_is_refused(publisher):
+    """F9."""
+    commit(publisher, written(publisher, 0, (0, 1, range(10))))
+
+    with pytest.raises(PublishError) as raised:
+        commit(publisher, written(publisher, 0, (0, 2, range(11))))
+
+    assert "batch-conflict" == raised.value.problem
+    assert Counter(range(10)) == numbers_of(publisher)
+
+
+def test_an_abort_lets_go_of_what_was_staged(publisher):
+    """And of nothing that is committed."""
+    options = stream_options(publisher.url)
+    aborted = written(publisher, 0, (0, 1, range(10)))
+    StreamWriter(options, NUMBERS).abort(aborted, 0)
+    with pytest.raises(PublishError) as raised:
+        commit(publisher, aborted)
+    messages = written(publisher, 0, (0, 2, range(10)))
+    commit(publisher, messages)
+
+    StreamWriter(options, NUMBERS).abort(messages, 0)
+
+    assert "upload-missing" == raised.value.problem
+    assert Counter(range(10)) == numbers_of(publisher)
+
+
+def test_an_abort_asks_once(raw_server):
+    """Spark waits for it, and the publisher cleans up by itself."""
+    from tests.fix_raw_server import refused
+
+    raw_server.script(refused(503))
+    writer = StreamWriter(stream_options(raw_server.url), NUMBERS)
+
+    writer.abort([staged(), None], 3)
+
+    (asked,) = raw_server.requests
+    assert ("DELETE", {"run": RUN}) == (asked.method, asked.query)
+
+
+def test_a_bad_row_leaves_nothing_behind(publisher):
+    """F23: the row is counted over the task's frames."""
+    text = Layout(("data",), text=True)
+    batches = [["1", "2"], ["3", "{"]]
+    given = iter([pa.RecordBatch.from_pydict({"data": each}) for each in batches])
+
+    with pytest.raises(RowError) as raised:
+        stage(stream_options(publisher.url), text, Batch("p", QUERY, RUN, 0), TaskDone(0, 0), given)
+
+    assert raised.value.row == 3
+    assert Counter() == numbers_of(publisher)
+
+
+def test_a_feed_with_other_partitions_is_refused(publisher):
+    """Before anything is sent."""
+    with pytest.raises(OptionError, match="'partitionCount' is 3, but the feed .* has 2"):
+        written(publisher, 0, (0, 0, range(1)), partitionCount="3")
+
+    assert requests.get(f"{publisher.url}/producers", timeout=10).json()["producers"] == []
