@@ -14,7 +14,6 @@ import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    RowMapping,
     Select,
     and_,
     delete,
@@ -155,25 +154,20 @@ def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:
     staging = connection.scalar(wanted)
     if staging is None:
         return None
-    some = select(uploads).where(uploads.c.staging == staging).limit(64)
-    rows = connection.execute(some).mappings().all()
-    _drop(connection, staging, rows)
-    if not rows:
+    dropped = _drop(connection, staging, limit=64)
+    if not dropped:
         connection.execute(delete(stagings).where(stagings.c.id == staging))
+    return dropped
+
+
+def _drop(connection: Connection, staging: int, limit: int | None = None) -> int:
+    """Drop uploads; frames only of those that this statement took, and no commit before it."""
+    which = uploads.c.staging, uploads.c.task, uploads.c.attempt, uploads.c.number
+    some = select(*which).where(uploads.c.staging == staging).limit(limit)
+    taken = delete(uploads).where(tuple_(*which).in_(some)).returning(uploads.c.chunks)
+    rows = connection.scalars(taken).all()
+    _drop_blobs(connection, [each.blob for row in rows for each in _decode_chunks(row)])
     return len(rows)
-
-
-def _drop(connection: Connection, staging: int, rows: Sequence[RowMapping]) -> None:
-    for row in rows:
-        connection.execute(
-            delete(uploads).where(
-                uploads.c.staging == staging,
-                uploads.c.task == row["task"],
-                uploads.c.attempt == row["attempt"],
-                uploads.c.number == row["number"],
-            )
-        )
-        _drop_blobs(connection, [each.blob for each in _decode_chunks(row["chunks"])])
 
 
 def _drop_blobs(connection: Connection, ids: Sequence[int]) -> None:
@@ -223,8 +217,7 @@ def _within_quota(
         return
     unneeded = _superfluous(now_ms() - int(IDLE * 1000), mine).limit(1)
     while staged + upload.bytes > quota and (each := connection.scalar(unneeded)) is not None:
-        rows = connection.execute(select(uploads).where(uploads.c.staging == each)).mappings()
-        _drop(connection, each, rows.all())
+        _drop(connection, each)
         connection.execute(delete(stagings).where(stagings.c.id == each))
         staged = connection.scalar(total) or 0
     if staged + upload.bytes > quota:
