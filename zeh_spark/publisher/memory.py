@@ -224,6 +224,12 @@ class MemoryStore:
             account = self._accounts.get((feed, name))
             return account.state if account else Producer(name)
 
+    def next_sequences(self, feed: str, name: str) -> dict[int, int]:
+        self.feed(feed)
+        with self._lock:
+            account = self._accounts.get((feed, name))
+            return dict(account.sequences) if account else {}
+
     def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
         with self._lock:
             account = self._accounts.get((feed, name), _Account(Producer(name)))

@@ -167,15 +167,26 @@ def _producer_schema() -> Schema:
 
     return {
         **record(
+            ("nextSequences",),
             producer=_PRODUCER,
             incarnation=or_null(_IDENTIFIER),
             lastBatch=LAST_BATCH,
             run=or_null(_IDENTIFIER),
             level=COUNT,
             receipts={**COUNT, "description": "how many it ever got"},
-            chain={**or_null(_HASH), "description": "`hash` of the newest one"},
+            chain={
+                "type": "string",
+                "pattern": "^([0-9a-f]{64})?$",
+                "description": "`hash` of the newest one",
+            },
             time=or_null(_MOMENT),
             deleted={"type": "boolean"},
+            nextSequences={
+                "type": "object",
+                "additionalProperties": COUNT,
+                "description": "the number that its next event gets, by partition; 0 where none "
+                "is named. Only of a single producer",
+            },
         ),
         "description": "The last commit, and what it was: incarnation, its last batch, run, level. "
         "Null, 0 and -1 for a producer that never committed.",

@@ -141,7 +141,9 @@ class PublishApi:
         feed, producer = request.path_params["feed"], request.path_params["producer"]
         calls.parameters(_query(request), set())
         name = calls.producer_name(producer)
-        return _json(_producer(await self._called(partial(self._store.producer, feed, name))))
+        found = await self._called(partial(self._store.producer, feed, name))
+        numbers = await self._called(partial(self._store.next_sequences, feed, name))
+        return _json({**_producer(found), "nextSequences": dict(sorted(numbers.items()))})
 
     async def receipts(self, request: Request) -> Response:
         feed, producer = request.path_params["feed"], request.path_params["producer"]

@@ -169,6 +169,11 @@ class SqlStore:
 
         return self._write_to(feed, work)
 
+    def next_sequences(self, feed: str, name: str) -> dict[int, int]:
+        with self._reading() as connection:
+            key, _ = sql_producers.find_producer(connection, find_feed(connection, feed)[0], name)
+            return sql_producers.next_sequences(connection, key)
+
     def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
         """Among the writes, so that no commit is under way when it says that there is none."""
 

@@ -42,12 +42,17 @@ from zeh_spark.publisher.schema import (
     chunks,
     feeds,
     receipts,
-    sequences,
     stagings,
     uploads,
 )
 from zeh_spark.publisher.schema import producers as producer_table
-from zeh_spark.publisher.sql_producers import find_feed, inserted, what_is_known, write_receipt
+from zeh_spark.publisher.sql_producers import (
+    find_feed,
+    inserted,
+    next_sequences,
+    what_is_known,
+    write_receipt,
+)
 from zeh_spark.publisher.store import (
     IDLE,
     STAGED_FOR,
@@ -118,11 +123,7 @@ def commit(
     found, moved = _move(connection, feed_id, call, declared.attempts)
     decision = unwrapped(producers.decide(known, call, declared, found))
     assert decision is Step.PUBLISH
-    numbers = dict(
-        connection.execute(
-            select(sequences.c.partition, sequences.c.next).where(sequences.c.producer == key)
-        ).all()
-    )
+    numbers = next_sequences(connection, key)
     packed = [_packed(connection, each) for each in packs(in_batch_order(moved))]
     publication = published(known, call, declared, before, packed, numbers, now_ms())
     _append(connection, feed_id, publication)

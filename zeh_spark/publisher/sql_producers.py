@@ -121,6 +121,11 @@ def write_receipt(
     connection.execute(delete(receipts).where(expired))
 
 
+def next_sequences(connection: Connection, producer: int | None) -> dict[int, int]:
+    query = select(sequences.c.partition, sequences.c.next).where(sequences.c.producer == producer)
+    return {row.partition: row.next for row in connection.execute(query)}
+
+
 def delete_producer(connection: Connection, feed: int, name: str) -> None:
     """The row stays, as a tombstone."""
     key, producer = find_producer(connection, feed, name, lock=True)

@@ -191,6 +191,9 @@ class Store(Protocol):
     def producer(self, feed: str, name: str) -> Producer:
         """All zero for one that never published. Certain, as `receipt` is."""
 
+    def next_sequences(self, feed: str, name: str) -> dict[int, int]:
+        """The number that a producer's next event gets, by stored partition; else it is 0."""
+
     def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
         """Of the current incarnation if none is named. Certain: None is answered only when nobody
         is about to commit that batch. Raises Problem for one whose receipt is gone.
