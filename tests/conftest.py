@@ -15,9 +15,12 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = [
     "tests.fix_proxy",
     "tests.fix_publisher",
+    "tests.fix_publish",
     "tests.fix_raw_server",
     "tests.fix_reference",
     "tests.fix_spark",
+    "tests.fix_sink",
+    "tests.fix_cluster",
     "tests.fix_stream",
     "tests.fix_batch",
 ]

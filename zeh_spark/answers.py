@@ -84,7 +84,7 @@ def innermost(exc: BaseException) -> BaseException:
         exc = inner
 
 
-def check_status(response: requests.Response, url: FeedUrl) -> None:
+def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = False) -> None:
     """Tell answers that are final from those that may change; 4xx and 5xx carry the body's
     beginning.
     """
@@ -116,12 +116,15 @@ def check_status(response: requests.Response, url: FeedUrl) -> None:
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
     remedy = {
         401: "; check 'token' or 'tokenFile'",
-        403: "; this token may not read the feed",
+        403: "; this token may not do that",
         404: "; check the feed's address in 'url'",
     }.get(status, "; that is no page of a feed" if status < 300 else "")
     if str(document.get("type")).startswith(PROBLEM):
         remedy = ""  # it says itself what to do
-    raise kind(f"{message}{remedy}", status=status, body=text)
+    refusal = kind(f"{message}{remedy}", status=status, body=text)
+    if proven and not (response.raw.chunked or response.raw.length_remaining is not None):
+        raise TransientError(refusal)  # headers that are cut leave no length
+    raise refusal
 
 
 def _whole_text(response: requests.Response, url: FeedUrl) -> str:

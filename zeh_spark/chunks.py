@@ -217,7 +217,8 @@ def parse_upload(body: bytes) -> list[tuple[IndexEntry, bytes]]:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise ValueError(f"its first line is no list of chunks: {exc}") from None
     frames = sum(each.bytes for each in index)
-    if not newline or len(head) + 1 + frames != len(body) or any(e.bytes < 0 for e in index):
+    wrong = any(each.bytes < 0 or each.size < 0 for each in index)
+    if not newline or wrong or len(head) + 1 + frames != len(body):
         raise ValueError(
             f"its first line, of {len(head)} bytes, lists {frames:,} bytes of frames, but the body "
             f"has {len(body):,} bytes"

@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -166,9 +167,10 @@ class PublishClient:
         headers: Mapping[str, str] | None = None,
     ) -> Document:
         patience = self._transport.patience()
+        ask = partial(self._transport.request, proven=True)
         while True:
             try:
-                with self._transport.request(method, path, query, body, headers) as response:
+                with ask(method, path, query, body, headers) as response:
                     answer = Body(response, self._transport.url)
                     text = b"".join(answer).decode(errors="replace")
                 if document := problem_document(text):
@@ -250,9 +252,13 @@ def _refusal(exc: PublisherError) -> PublisherError:
     document = problem_document(exc.body or "")
     kind = str(document.get("type"))
     if not kind.startswith(PROBLEM):
-        return exc
+        hint = "; only a publisher of zeh_spark takes batches" if exc.status in {404, 405} else ""
+        return type(exc)(f"{exc}{hint}", status=exc.status, body=exc.body)
+    hint = ""
+    if kind == f"{PROBLEM}unknown-feed":
+        hint = "; check the feed's address in 'url', or make the feed: zeh-spark create FEED"
     return PublishError(
-        str(exc),
+        f"{exc}{hint}",
         status=exc.status,
         body=exc.body,
         problem=kind.removeprefix(PROBLEM),

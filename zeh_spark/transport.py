@@ -120,10 +120,13 @@ class Transport:
         query: str = "",
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        proven: bool = False,
     ) -> requests.Response:
         """Follow redirects, credentials for the feed's own origin only; a token file is read again
         after a 401. `path` stands behind the feed's own. Only a redirect that keeps method and body
-        (307, 308) is followed with a body.
+        (307, 308) is followed with a body. `proven`: a refusal counts only if its framing shows
+        that nothing is missing.
 
         Raises PublisherError for a final answer, TransientError otherwise.
         """
@@ -140,7 +143,7 @@ class Transport:
                 refreshed = True
                 response.close()
             else:
-                check_status(response, self.url)
+                check_status(response, self.url, proven=proven)
                 return response
         raise PublisherError(f"{self.url}: more than {_MAX_REDIRECTS} redirects", status=302)
 

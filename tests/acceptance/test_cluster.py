@@ -1,14 +1,9 @@
-"""A standalone cluster: a master and two workers, each a process of its own."""
+"""The source on a standalone cluster: a master and two workers, each a process of its own."""
 
 from __future__ import annotations
 
 import os
-import re
-import socket
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -17,82 +12,6 @@ from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.timeout(400)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """Start it; gives the master's URL."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    work = tmp_path_factory.mktemp("cluster")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-
-    def start(name, *arguments):
-        log = (work / f"{name}.log").open("w+")
-        command = [str(home / "bin" / "spark-class"), *arguments]
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log), log
-
-    master = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    processes = [
-        start(
-            "master",
-            f"{deploy}.master.Master",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--webui-port",
-            "0",
-        )
-    ]
-    for name in ("worker-1", "worker-2"):
-        processes.append(
-            start(
-                name,
-                f"{deploy}.worker.Worker",
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--host",
-                "127.0.0.1",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(work / name),
-                master,
-            )
-        )
-    try:
-        for process, log in processes[1:]:
-            wait_for(r"Successfully registered with master", process, Path(log.name))
-        yield master
-    finally:
-        for process, log in reversed(processes):
-            process.terminate()
-            process.wait(30)
-            log.close()
-
-
-def wait_for(pattern, process, log):
-    for _ in range(600):
-        if re.search(pattern, log.read_text()):
-            return
-        try:
-            process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        raise AssertionError(log.read_text())
-    raise TimeoutError(log.read_text())
 
 
 def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):

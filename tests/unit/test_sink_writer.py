@@ -83,7 +83,7 @@ def test_a_batch_of_no_name_is_another_one_each_time(none):
 @pytest.mark.parametrize(("number", "query"), [(None, None), ("3", None), (None, QUERY)])
 def test_a_write_without_any_name_is_refused(number, query):
     """One of Spark's properties alone may be the user's own."""
-    with pytest.raises(OptionError, match="'batchId' is missing: df.write needs a name") as raised:
+    with pytest.raises(OptionError, match="'batchId' is missing") as raised:
         Publishing(batch_options(), NUMBERS)._batch(number, query, None)
 
     assert "InheritableThread" in str(raised.value)
@@ -305,7 +305,7 @@ def test_a_bad_row_leaves_nothing_behind(publisher):
 
 def test_a_feed_with_other_partitions_is_refused(publisher):
     """Before anything is sent."""
-    with pytest.raises(OptionError, match="'partitionCount' is 3, but the feed .* has 2"):
+    with pytest.raises(OptionError, match=r"'partitionCount' is 3, but the feed .* has 2"):
         written(publisher, 0, (0, 0, range(1)), partitionCount="3")
 
     assert requests.get(f"{publisher.url}/producers", timeout=10).json()["producers"] == []

@@ -265,7 +265,8 @@ async def _described(_: Request) -> Response:
 
 async def _problem(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
-    return _answer(exc, {"Retry-After": "1"} if exc.status == 429 else None)
+    headers = {429: {"Retry-After": "1"}, 408: {"Connection": "close"}}
+    return _answer(exc, headers.get(exc.status))
 
 
 async def _unknown_feed(_: Request, exc: Exception) -> Response:

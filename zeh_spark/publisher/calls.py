@@ -29,7 +29,7 @@ MAX_COMMIT_BODY = 16 << 20
 PRODUCER = re.compile(rf"{wire.NAME.pattern}(?:#{wire.NAME.pattern})?")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
-_NUMBER = re.compile(r"[0-9]{1,16}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 class _Attempt(msgspec.Struct, forbid_unknown_fields=True):

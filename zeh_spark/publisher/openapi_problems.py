@@ -157,7 +157,7 @@ PROBLEMS = {
         409,
         "Case 5. Publish the batches between first; or an operator sets the option, which does "
         "without them.",
-        current=record(incarnation=TEXT, lastBatch=LAST_BATCH),
+        current=record(incarnation={"type": ["string", "null"]}, lastBatch=LAST_BATCH),
         option=_option("acceptGap"),
     ),
     "layout-changed": _refused(409, f"Case 6. {OVER}", partitionCount=COUNT),

@@ -31,8 +31,9 @@ STAGING_QUOTA = 64 << 30
 BODY_BYTES = 24 << 20
 """Of bodies that are read at a time; others wait."""
 
-BODY_SECONDS = 30.0
-"""How long a client may send nothing of a body, and how long one may wait for its turn."""
+BODY_SECONDS, BODY_RATE = 30.0, 64 << 10
+"""How long a body may wait for its turn, and then take: that, and a second for each so many bytes.
+"""
 
 CHECKERS, CALLERS = 2, 32
 """Threads that look into uploads, and threads that wait for the store."""
@@ -43,12 +44,13 @@ T = TypeVar("T")
 
 
 class Budget:
-    """Room for bodies, in bytes. Belongs to one event loop."""
+    """Room for bodies, in bytes, first come, first served. Belongs to one event loop."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._left = total
         self._changed = anyio.Condition()
+        self._turn = anyio.Lock()
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
@@ -56,7 +58,7 @@ class Budget:
         size = min(size, self._total)
         try:
             with anyio.fail_after(BODY_SECONDS):
-                async with self._changed:
+                async with self._turn, self._changed:
                     while self._left < size:
                         await self._changed.wait()
                     self._left -= size
@@ -78,6 +80,7 @@ class PublishApi:
         self._store = store
         self._quota = staging_quota
         self._budget = Budget(BODY_BYTES)
+        self._budget_of_commits = Budget(calls.MAX_COMMIT_BODY)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
 
@@ -117,7 +120,7 @@ class PublishApi:
         feed, producer, batch = _names(request)
         call = calls.parse_call(_query(request), producer, batch)
         length = calls.check_length(request.headers.get("content-length"), calls.MAX_COMMIT_BODY)
-        async with self._budget.room(length):
+        async with self._budget_of_commits.room(length):
             declared = calls.parse_commit(await _body(request, length))
         receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
         return _json(calls.committed(receipt, new=new))
@@ -186,17 +189,16 @@ def _query(request: Request) -> str:
 async def _body(request: Request, length: int) -> bytes:
     """Raises Problem for a client that is too slow, or has gone."""
     body = bytearray()
-    stream = request.stream()
+    seconds = BODY_SECONDS + length / BODY_RATE
     try:
-        while True:
-            with anyio.fail_after(BODY_SECONDS):
-                piece = await anext(stream, None)
-            if piece is None:
-                break
-            body += piece
+        with anyio.fail_after(seconds):
+            async for piece in request.stream():
+                body += piece
     except TimeoutError:
         raise Problem(
-            "body-too-slow", 408, f"nothing of the body came for {BODY_SECONDS:.0f} s"
+            "body-too-slow",
+            408,
+            f"{len(body)} of {length} bytes of the body came within {seconds:.0f} s",
         ) from None
     except ClientDisconnect:
         raise Problem("body-incomplete", 400, "the client went away while it sent") from None

@@ -118,7 +118,7 @@ def batch_gap(call: Call, producer: Producer, last: int, option: str) -> Problem
         f"{seen}: {cause}",
         f"publish the missing batches again from their source; or, if they are not wanted here "
         f"(the sink is new on an old checkpoint, say), set once acceptGap={option}",
-        current={"incarnation": producer.incarnation, "lastBatch": last},
+        current={"incarnation": producer.incarnation or None, "lastBatch": last},
         option={"acceptGap": option},
     )
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import sql_batches, sql_producers
@@ -288,3 +288,5 @@ def _database_errors() -> Iterator[None]:
         raise kind(f"the store does not answer: {reason}") from exc
     except DBAPIError as exc:
         raise StoreError(f"the store cannot be used: {exc.orig}") from exc
+    except SQLAlchemyError as exc:
+        raise StoreError(f"the store cannot be used: {exc}") from exc

@@ -12,7 +12,9 @@ alone, 32 readers made it 310 MiB, and checkpoints that wait for readers held th
 
 from __future__ import annotations
 
+import logging
 import os
+import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -28,6 +30,8 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher.store import OutcomeUnknownError
+
+log = logging.getLogger("zeh_spark.publisher")
 
 T = TypeVar("T")
 
@@ -127,10 +131,18 @@ class Writer:
         self._news.notify()
 
     def _run(self) -> None:
-        with self._engine.connect() as connection:
-            while group := self._next():
-                self._do(connection, *group)
-                self._keep_the_log_short(connection)
+        """To the end, whatever fails: who waits is told, and the next work is tried anew."""
+        while group := self._next():
+            work, durable = group
+            try:
+                with self._engine.connect() as connection:
+                    self._do(connection, work, durable)
+                    self._keep_the_log_short(connection)
+            except Exception as exc:
+                log.exception("the store's writer failed")
+                for _, done in work:
+                    if not done.done():
+                        done.set_exception(exc)
 
     def _next(self) -> tuple[list[tuple[Work, Future[Any]]], bool] | None:
         """What to do in the next transaction, and whether it has to be durable. Durable work and
@@ -172,12 +184,12 @@ class Writer:
             with connection.begin() as transaction:
                 for work, done in group:
                     ends.append(_attempted(connection, work, done))
-                    if not sqlite.in_transaction:  # a full disk, say: SQLite rolls all of it back
-                        raise StoreError("the store gave up a transaction; its disk may be full")
                 with _outcome_unknown():
                     transaction.commit()
-        except BaseException as exc:  # noqa: BLE001 - whatever it is, those who wait raise it
+        except Exception as exc:  # noqa: BLE001 - raised by write(), in the threads that asked
             ends = [partial(done.set_exception, exc) for _, done in group]
+        connection.rollback()  # what a failed COMMIT left: SQLAlchemy's transaction and SQLite's
+        sqlite.rollback()
         for end in ends:
             end()
 
@@ -188,9 +200,14 @@ class Writer:
         sqlite = _sqlite(connection)
         (waits,) = sqlite.execute("PRAGMA busy_timeout").fetchone()
         with self._gate.closed(_READERS_SECONDS):
-            sqlite.execute("PRAGMA busy_timeout = 200")  # for readers in other processes
-            (busy, *_) = sqlite.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            sqlite.execute(f"PRAGMA busy_timeout = {waits}")
+            try:
+                sqlite.execute("PRAGMA busy_timeout = 200")  # for readers in other processes
+                (busy, *_) = sqlite.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error as exc:
+                log.warning("the store's log, of %d bytes, cannot be emptied: %s", size, exc)
+                busy = True
+            finally:
+                sqlite.execute(f"PRAGMA busy_timeout = {waits}")
         self._limit = size + LOG_BYTES // 8 if busy else LOG_BYTES
 
 
@@ -200,11 +217,16 @@ def _sqlite(connection: Connection) -> Any:
 
 
 def _attempted(connection: Connection, work: Work, done: Future[Any]) -> Callable[[], None]:
-    """Do the work under a savepoint; returns what tells its outcome to who waits."""
+    """Do the work under a savepoint; returns what tells its outcome to who waits.
+
+    Raises what made SQLite give up the whole transaction, like a full disk.
+    """
     try:
         with connection.begin_nested():
             result = work(connection)
-    except Exception as exc:  # noqa: BLE001 - raised by write(), in the thread that asked
+    except Exception as exc:
+        if not _sqlite(connection).in_transaction:
+            raise
         return partial(done.set_exception, exc)
     return partial(done.set_result, result)
 

@@ -205,6 +205,8 @@ class Spread:
     def parts(self, rendered: Rendered) -> Iterator[tuple[int, Sequence[bytes]]]:
         """Rows by partition, in their order."""
         rests = rendered.rests
+        if not rests:
+            return
         if rendered.partitions is None:
             while rests:
                 some = rests[: CHUNK_EVENTS - self._spread % CHUNK_EVENTS]

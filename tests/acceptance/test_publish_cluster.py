@@ -1,0 +1,152 @@
+"""What the sink promises when processes are killed, publishers and drivers, and on a cluster.
+
+The letters and numbers are those of the failure modes in research/sinks.md and sink_review.md.
+"""
+
+import shutil
+import threading
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.fix_sink import CALLS, PATIENCE, UPLOADING, lost, ours, remedy
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path):
+    """F1: what the first attempt has uploaded already is not published."""
+    inbox.add(range(10_000), pad=200)
+    uploaded = tmp_path / "uploaded"
+    target.gateway.once("PUT .*[.]0[.][0-9]+[.]0$", after=uploaded.touch)
+    driver = program(
+        target.url, master="local[2,4]", tasks=2, clumsy=str(uploaded), options=UPLOADING,
+        conf={"spark.sql.execution.arrow.maxRecordsPerBatch": 1000},
+    )  # fmt: skip
+
+    driver.start()
+    driver.wait()
+
+    target.check_once(range(10_000))
+    assert len(target.gateway.attempts(task=0)) == 2
+
+
+def test_a_publisher_that_is_killed_behind_a_commit_is_asked_later(sink, killable, inbox, spark):
+    """F14: batch 1 is durable though its answer was never sent; the query comes back to it."""
+    sink.target, publisher = killable
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    sink.target.gateway.once(CALLS["commit"], after=lambda: (publisher.kill(), lost()))
+
+    sink.fail(inbox.rows(spark), retryTimeout="300ms")
+    publisher.start()
+    sink.run(inbox.rows(spark))
+
+    sink.target.check_once(range(900))
+    assert sink.target.gateway.count("PUT .*/batches/1/") == 1
+
+
+def test_a_restored_publisher_is_noticed(sink, killable, inbox, spark, tmp_path):
+    """F15: batches 2 and 3 are missing there, and batch 4 is not taken in silence."""
+    sink.target, publisher = killable
+    inbox.add(range(300), range(300, 600))
+    sink.run(inbox.rows(spark))
+    publisher.kill()
+    shutil.copytree(publisher.folder, tmp_path / "backup")
+    publisher.start()
+    inbox.add(range(600, 700), range(700, 800))
+    sink.run(inbox.rows(spark))
+    publisher.kill()
+    shutil.copytree(tmp_path / "backup", publisher.folder, dirs_exist_ok=True)
+    publisher.start()
+    inbox.add(range(800, 900))
+
+    said = sink.fail(inbox.rows(spark))
+    sink.run(inbox.rows(spark), **remedy(said))
+
+    assert "producer 'spark' has published up to batch 1, this is 4: a restore of the" in said
+    assert remedy(said)["acceptGap"].endswith("1:4")
+    sink.target.check_once([*range(600), *range(800, 900)])
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable, inbox, spark):
+    """It is killed in a batch and comes back: the query goes on by itself."""
+    sink.target, publisher = killable
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    back = threading.Timer(1, publisher.start)
+    sink.target.gateway.once(CALLS[call], before=lambda: (publisher.kill(), back.start(), lost()))
+
+    sink.run(inbox.rows(spark))
+
+    sink.target.check_once(range(900))
+    back.join()
+
+
+@pytest.mark.parametrize(
+    ("call", "moment"),
+    [("upload", "after"), ("commit", "before")],
+    ids=["while tasks upload", "before the commit"],
+)
+def test_each_row_is_published_once_when_the_driver_is_killed(
+    call, moment, sink, inbox, spark, program
+):
+    """F3, F4: SIGKILL, then the query goes on from the checkpoint."""
+    inbox.add(range(3000), range(3000, 6000), range(6000, 9000), pad=200)
+    driver = program(sink.target.url, options=UPLOADING)
+    sink.target.gateway.once(CALLS[call], **{moment: lambda: (driver.kill(), lost())})
+
+    driver.start()
+    driver.wait(-9)
+    sink.run(inbox.rows(spark))
+
+    sink.target.check_once(range(9000))
+    assert sink.target.batches() == [0, 1, 2]
+
+
+def test_two_drivers_that_restart_for_ever_get_on(sink, inbox, spark, program):
+    """F7, A3: on copies of a checkpoint at the same time; each may be fenced, both end."""
+    inbox.add(range(100))
+    sink.run(inbox.rows(spark))
+    other = shutil.copytree(sink.checkpoint, sink.folder / "other")
+    inbox.add(*(range(i, i + 100) for i in range(100, 900, 100)))
+    twin = program(sink.target.url, checkpoint=str(other), restarts=50)
+    come, go = sink.target.gateway.hold("GET .*/batches/1$")
+    twin.start()
+    assert come.wait(PATIENCE)
+
+    go.set()
+    failures = run_with_restarts(sink, inbox.rows(spark))
+    failures += twin.wait().splitlines()
+
+    sink.target.check_once(range(900))
+    assert all("was overtaken" in each for each in failures if "Error: " in each)
+
+
+def run_with_restarts(sink, frame):
+    failures = []
+    while True:
+        try:
+            sink.run(frame)
+            return failures
+        except StreamingQueryException as exc:
+            failures.append(ours(exc))
+            assert len(failures) < 50, failures
+
+
+def test_a_cluster_publishes_each_row_once_through_a_crash(cluster, sink, inbox, spark, program):
+    """F4, F10: each task spreads its rows over all partitions, in two executors, and tasks may run
+    twice; the driver is killed behind a commit, and the query goes on elsewhere, in other tasks.
+    """
+    inbox.add(range(3000), range(3000, 6000), range(6000, 9000), pad=200)
+    conf = {"spark.speculation": "true", "spark.speculation.interval": "10ms"}
+    driver = program(sink.target.url, master=cluster, tasks=4, conf=conf, options=UPLOADING)
+    gateway = sink.target.gateway
+    gateway.once(CALLS["commit"], after=lambda: (driver.kill(), lost()))
+
+    driver.start()
+    driver.wait(-9)
+    sink.run(inbox.rows(spark))
+
+    sink.target.check_once(range(9000))
+    assert sink.target.batches() == [0, 1, 2]
+    assert all(gateway.attempts(task) for task in range(4))

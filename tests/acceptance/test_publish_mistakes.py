@@ -1,0 +1,395 @@
+"""What a user reads when a batch is refused, and that what it advises works: once, and never again.
+
+The letters and numbers are those of the failure modes in research/sinks.md and sink_review.md.
+"""
+
+import json
+import re
+import shutil
+import time
+
+import pyarrow as pa
+import pytest
+
+from tests.fix_raw_server import ok, refused
+from tests.fix_sink import PATIENCE, ours, remedy
+from zeh_spark.publish import Batch, TaskDone
+from zeh_spark.sink.options import sink_options
+from zeh_spark.sink.rows import Layout
+from zeh_spark.sink.writer import StreamWriter, stage
+
+HUSH = "hush-secret-token"
+
+
+# Batches that do not fit what was published
+
+
+def test_a_lost_checkpoint_is_refused(sink, inbox, spark):
+    """F12: batch 0 of a new checkpoint is not taken for the old one; both sides are named."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(inbox.rows(spark))
+    shutil.rmtree(sink.checkpoint)
+
+    said = sink.fail(inbox.rows(spark))
+
+    assert re.search(
+        r"'spark' is used by incarnation '[\w-]{36}' \(a Spark checkpoint\), which has published "
+        r"up to batch 1, .* this call comes from incarnation '[\w-]{36}': a new or lost checkpoint",
+        said,
+    )
+    sink.target.check_once(range(600))
+
+
+def test_a_new_checkpoint_goes_on_as_the_error_says(sink, inbox, spark):
+    """F12, A2: replaceIncarnation, left switched on, does not let a third checkpoint in."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(inbox.rows(spark))
+    new_start(sink, inbox, range(600, 900))
+
+    option = remedy(sink.fail(inbox.rows(spark)))
+    sink.run(inbox.rows(spark), **option)
+    inbox.add(range(900, 1000))
+    sink.run(inbox.rows(spark), **option)
+    new_start(sink, inbox, range(1000, 1100))
+    again = remedy(sink.fail(inbox.rows(spark), **option))
+
+    assert option.keys() == again.keys() == {"replaceIncarnation"}
+    assert option != again
+    sink.target.check_once(range(1000))
+
+
+def new_start(sink, inbox, numbers):
+    shutil.rmtree(sink.checkpoint)
+    inbox.clear()
+    inbox.add(numbers)
+
+
+def test_a_query_that_gives_other_rows_is_refused(sink, inbox, spark):
+    """F9: rand() in the plan, and Spark repeats a batch: both contents are named."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(with_chance(inbox, spark))
+    sink.forget(1)
+
+    said = sink.fail(with_chance(inbox, spark))
+
+    assert re.search(
+        r"batch 1 of producer 'spark' was published at .* with other rows: 300 events, content "
+        r"[0-9a-f]{32}; now it has 300 events, content [0-9a-f]{32}; look for what",
+        said,
+    )
+    sink.target.check_once(range(600))
+
+
+def test_a_first_batch_is_kept_as_the_error_says(sink, inbox, spark):
+    """F9, A2: keepFirst, left switched on, keeps no other batch."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(with_chance(inbox, spark))
+    sink.forget(1)
+    option = remedy(sink.fail(with_chance(inbox, spark)))
+    inbox.add(range(600, 900))
+
+    sink.run(with_chance(inbox, spark), **option)
+    sink.forget(2)
+    again = remedy(sink.fail(with_chance(inbox, spark), **option))
+
+    assert option.keys() == again.keys() == {"keepFirst"}
+    assert option != again
+    sink.target.check_once(range(900))
+
+
+def with_chance(inbox, spark):
+    number = "INT(get_json_object(data, '$.i'))"
+    return inbox.rows(spark).selectExpr(f"to_json(struct({number} AS i, rand() AS r)) AS data")
+
+
+def test_a_rolled_back_checkpoint_that_cuts_otherwise_is_refused(sink, inbox, spark):
+    """F13: what was batch 2 alone is now the rows of 2 and 3."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(inbox.rows(spark))
+    backup = shutil.copytree(sink.checkpoint, sink.folder / "backup")
+    inbox.add(range(600, 700), range(700, 800))
+    sink.run(inbox.rows(spark))
+
+    said = sink.fail(inbox.rows(spark, at_once=2), backup)
+
+    assert "batch 2 of producer 'spark' was published at" in said
+    assert "with other rows: 100 events" in said
+    assert "now it has 200 events" in said
+    sink.target.check_once(range(800))
+
+
+def test_a_sink_that_is_new_on_an_old_checkpoint_joins_as_the_error_says(sink, inbox, spark):
+    """F18, A1: acceptGap lets batch 2 be the first one, and is inert afterwards."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(inbox.rows(spark), url=sink.target.feed("copy"))
+    inbox.add(range(600, 900), range(900, 1000))
+
+    said = sink.fail(inbox.rows(spark))
+    sink.run(inbox.rows(spark), **remedy(said))
+    sink.forget(3)
+    sink.run(inbox.rows(spark), **remedy(said))
+
+    assert "batch 2 of producer 'spark' is the first that this feed sees" in said
+    assert remedy(said)["acceptGap"].endswith("-1:2")
+    sink.target.check_once(range(600, 1000))
+
+
+def test_a_driver_that_was_overtaken_is_told_so(sink, inbox, spark):
+    """F7: it sleeps in a commit, while another run on its checkpoint publishes that batch and the
+    next one.
+    """
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    come, go = sink.target.gateway.hold("POST .*/batches/1/commit")
+    query = sink.start(inbox.rows(spark))
+    assert come.wait(PATIENCE)
+    publish_as_another_run(sink.target.url, query.id, 1, range(300, 600))
+    publish_as_another_run(sink.target.url, query.id, 2, range(600, 900))
+
+    go.set()
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+
+    assert re.search("run '[0-9a-f-]{36}' of producer 'spark' was overtaken", ours(raised.value))
+    assert "two drivers run on one checkpoint; stop one of them" in ours(raised.value)
+    sink.target.check_once(range(900))
+
+
+def publish_as_another_run(url, query, number, rows):
+    """What the sink does in tasks and in the driver."""
+    options = sink_options({"url": url, "producerId": "spark"}, streaming=True)
+    batch = Batch("spark", query, "another-run", number)
+    frame = pa.RecordBatch.from_pydict({"data": [json.dumps({"i": i}) for i in rows]})
+    text = Layout(("data",), text=True)
+    staged = stage(options, text, batch, TaskDone(0, 0), iter([frame]))
+    StreamWriter(options, text).commit([staged], number)
+
+
+def test_other_rows_under_a_batchs_name_are_refused(target, spark, write, fail_write):
+    """Nothing is added, and keepFirst, as printed, keeps what is there."""
+    write(numbers(spark, 100), batchId="2026-11-20")
+
+    said = fail_write(numbers(spark, 90), batchId="2026-11-20")
+    write(numbers(spark, 90), batchId="2026-11-20", **remedy(said))
+
+    assert "batch 0 of producer 'spark#2026-11-20' was published" in said
+    assert "100 events" in said
+    assert "now it has 90 events" in said
+    target.check_once(range(100))
+
+
+def test_two_writes_in_a_streams_batch_need_two_producers(sink, inbox, spark, write):
+    """Within foreachBatch both would be the stream's batch 0."""
+    inbox.add(range(100))
+
+    def publish(frame, batch):
+        write(frame.where("data NOT LIKE '%5}'"), producerId="most")
+        write(frame.where("data LIKE '%5}'"), producerId=others)
+
+    def run():
+        writer = inbox.rows(spark).writeStream.foreachBatch(publish).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(sink.checkpoint)).start()
+        sink.queries.append(query)
+        query.awaitTermination(PATIENCE)
+
+    others = "most"
+    with pytest.raises(Exception) as raised:
+        run()
+    others = "few"
+    run()
+
+    assert "other rows: 90 events" in str(raised.value)
+    assert "a second write with the same producerId in the batch" in str(raised.value)
+    sink.target.check_once(range(100))
+
+
+def numbers(spark, count):
+    return spark.range(count).selectExpr("id AS i")
+
+
+# What cannot be published
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("IF(id = 7, 'x{', '1') AS data", "data: not JSON: "),
+        ("IF(id = 7, 'null', '1') AS data", "data: the JSON null"),
+        ("IF(id = 7, NULL, '1') AS data", "data is NULL"),
+        ("id AS i, repeat('x', IF(id = 7, 70000, 1)) AS x", "the event takes 70,0"),
+        ("'1' AS data, IF(id = 7, 3, 0) AS partition", "the partition is not in 0 to 2: '3'"),
+        ("IF(id = 7, double('NaN'), 1.5D) AS x", "x: JSON has no NaN"),
+        ("'1' AS data, map('a', IF(id = 7, NULL, 'b')) AS headers", "headers: the value of a"),
+    ],
+)
+def test_a_bad_row_fails_its_batch(rows, reason, target, spark, fail_write):
+    """F23: row and reason are named; nothing of the batch is published, other rows neither."""
+    frame = spark.sql(f"SELECT {rows} FROM range(0, 100, 1, 1)")
+
+    said = fail_write(frame, batchId="bad")
+
+    assert said.startswith(f"RowError: row 7 of this task cannot be published: {reason}")
+    assert target.events() == []
+
+
+def test_a_stream_goes_on_when_its_bad_row_is_filtered(sink, inbox, spark):
+    """F23: the batch fails, and comes again without the row."""
+    inbox.add(range(300), range(300, 600))
+    broken = "IF(data LIKE '%450}', concat(data, '}'), data) AS data"
+
+    said = sink.fail(inbox.rows(spark).selectExpr(broken))
+    sink.run(inbox.rows(spark).where("data NOT LIKE '%450}'"))
+
+    assert "cannot be published: data: not JSON" in said
+    sink.target.check_once([*range(450), *range(451, 600)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("'1' AS data, 2 AS amount", "the column 'amount' has no meaning beside 'data'"),
+        ("'1' AS data, 2 AS Key", "('Key' is not 'key': upper and lower case differ here)"),
+        ("'1' AS data, 2 AS key, 1 AS partition", "the column 'key' contradicts 'partition'"),
+        ("1 AS data", "the column 'data' is INT, which is no event"),
+        ("1 AS i, 2 AS partition", "the column 'partition' has a meaning only beside 'data'"),
+    ],
+)
+def test_a_column_without_a_meaning_is_refused(rows, said, target, spark, fail_write):
+    """By its name, before a task runs."""
+    assert said in fail_write(spark.sql(f"SELECT {rows}"), batchId="bad")
+    assert target.gateway.requests == []
+
+
+# Modes and triggers
+
+
+def test_overwriting_is_refused(spark, fail_write):
+    """Events that are published stay."""
+    assert fail_write(numbers(spark, 1), batchId="a", mode="overwrite").startswith(
+        "OptionError: mode('overwrite') is refused"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("complete", r"OptionError: outputMode\('complete'\) is refused"),
+        ("update", "does not support Update mode"),
+    ],
+)
+def test_other_output_modes_are_refused(mode, said, sink, inbox, spark):
+    """Results that change cannot be taken back; update is refused by Spark."""
+    inbox.add(range(10))
+    counted = inbox.rows(spark).groupBy("data").count()
+
+    with pytest.raises(Exception, match=said):
+        sink.run(counted, mode=mode)
+
+
+def test_asynchronous_progress_is_refused(sink, inbox, spark):
+    """By Spark: its batches could be cut otherwise when they come again."""
+    inbox.add(range(10))
+
+    with pytest.raises(Exception, match="does not support async progress tracking"):
+        sink.run(inbox.rows(spark), asyncProgressTrackingEnabled="true")
+
+
+def test_a_continuous_trigger_acknowledges_nothing(sink, spark):
+    """Spark would give it no rows, and take its commits: they fail, and no offset is passed."""
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+
+    query = sink.start(rate.selectExpr("value AS i"), trigger={"continuous": "200 milliseconds"})
+    time.sleep(3)
+    query.stop()
+
+    assert (sink.checkpoint / "offsets" / "0").exists()
+    assert list((sink.checkpoint / "commits").glob("[0-9]*")) == []
+    assert sink.target.events() == []
+
+
+# Options
+
+
+def test_a_producer_is_needed(sink, inbox, spark):
+    """Who publishes has a name for life."""
+    inbox.add(range(10))
+
+    assert sink.fail(inbox.rows(spark), producerId=None).startswith(
+        "OptionError: option 'producerId' is missing"
+    )
+
+
+def test_a_querys_name_is_its_producer(sink, inbox, spark):
+    """Where none is given."""
+    inbox.add(range(10))
+
+    sink.run(inbox.rows(spark), producerId=None, name="named")
+
+    assert sink.target.batches("named") == [0]
+
+
+def test_a_write_needs_a_name(target, spark, fail_write):
+    """Else the same rows, written again, would be there twice."""
+    said = fail_write(numbers(spark, 10))
+
+    assert said.startswith("OptionError: option 'batchId' is missing: df.write needs a name")
+    assert target.events() == []
+
+
+def test_a_streams_batches_have_no_other_names(sink, inbox, spark):
+    """batchId is for df.write."""
+    inbox.add(range(10))
+
+    assert sink.fail(inbox.rows(spark), batchId="x").startswith(
+        "OptionError: option 'batchId' is for df.write"
+    )
+
+
+def test_another_partition_count_is_refused(target, spark, fail_write):
+    """A user who counts on four partitions is told that there are three."""
+    said = fail_write(numbers(spark, 10), batchId="a", partitionCount="4")
+
+    assert said.startswith("OptionError: option 'partitionCount' is 4, but the feed")
+    assert "has 3 partitions" in said
+    assert target.events() == []
+
+
+def test_an_unknown_feed_is_named(target, spark, fail_write):
+    """And how to make one."""
+    said = fail_write(numbers(spark, 10), batchId="a", url=target.feed("nope"))
+
+    assert "there is no feed 'nope'" in said
+    assert "make the feed: zeh-spark create" in said
+
+
+@pytest.mark.parametrize(
+    "answer", [refused(404, "no such page"), ok(b"{}"), ok(b'{"cursor":"1","partition":0}\n')]
+)
+def test_a_server_that_takes_no_batches_is_named(answer, raw_server, spark, fail_write):
+    """A feed of another publisher has no way to publish."""
+    raw_server.script(answer)
+
+    said = fail_write(numbers(spark, 10), batchId="a", url=raw_server.url)
+
+    assert said.startswith("PublisherError: ")
+    assert "zeh_spark" in said
+
+
+# Secrets
+
+
+def test_a_token_is_sent_and_never_shown(sink, inbox, raw_server, spark, capfd):
+    """Neither plan nor error, log or checkpoint has it, though the publisher repeats it."""
+    inbox.add(range(10))
+    raw_server.script(refused(401, f"what is {HUSH}?"))
+    secrets = {"token": HUSH, "http.secret.header.X-Key": HUSH}
+    query = sink.start(inbox.rows(spark), url=f"{raw_server.url}?key={HUSH}", **secrets)
+
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+    query.explain(True)
+
+    sent = raw_server.requests[0].headers
+    assert (f"Bearer {HUSH}", HUSH) == (sent["authorization"], sent["x-key"])
+    assert "AccessError: " in ours(raised.value)
+    files = (each.read_text("latin-1") for each in sink.checkpoint.rglob("*") if each.is_file())
+    assert not [each for each in (str(raised.value), *capfd.readouterr(), *files) if HUSH in each]

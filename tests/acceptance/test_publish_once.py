@@ -1,0 +1,327 @@
+"""What the sink promises: each row on the feed once, in whole batches, through whatever happens.
+
+The letters and numbers are those of the failure modes in research/sinks.md and sink_review.md.
+"""
+
+import re
+import shutil
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+import requests
+
+import zeh_spark
+from tests.fix_sink import CALLS, PARTITIONS, PATIENCE, UPLOADING, lost
+from zeh_spark._compat import HAS_ADMISSION_CONTROL
+
+# Tasks
+
+
+@pytest.mark.parametrize(("first", "again"), [(1, 3), (3, 1)])
+def test_a_repeated_batch_adds_nothing_whatever_its_tasks(first, again, sink, inbox, spark):
+    """F4, F10: Spark has forgotten that batch 1 was done, and brings it again in other tasks."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(inbox.rows(spark).repartition(first))
+    uploads = sink.target.gateway.count("PUT .*/batches/1/")
+    sink.forget(1)
+    inbox.add(range(600, 900))
+
+    sink.run(inbox.rows(spark).repartition(again))
+
+    sink.target.check_once(range(900))
+    assert sink.target.batches() == [0, 1, 2]
+    assert sink.target.gateway.count("PUT .*/batches/1/") == uploads
+
+
+def test_uploads_go_on_while_a_task_reads(target, spark, write, tmp_path):
+    """F20: a task sends what it has before it has read all; the driver only names attempts."""
+    uploaded = tmp_path / "uploaded"
+    target.gateway.once("PUT ", after=uploaded.touch)
+    frame = spark.range(150_000).selectExpr("id AS i", "sha2(string(id), 256) AS x").coalesce(2)
+    waiting = frame.mapInArrow(partial(wait_for_an_upload, str(uploaded)), frame.schema)
+
+    write(waiting, batchId="large", **UPLOADING)
+
+    target.check_once(range(150_000))
+    assert target.gateway.count("PUT ") > 50
+    (commit,) = target.gateway.asked("POST .*/commit")
+    assert len(commit.raw) < 1000
+
+
+def wait_for_an_upload(uploaded, batches):
+    from time import sleep
+
+    for number, batch in enumerate(batches):
+        for _ in range(2000):
+            if number < 10 or Path(uploaded).exists():
+                break
+            sleep(0.01)
+        else:
+            raise TimeoutError("no upload came")
+        yield batch
+
+
+# Answers and publishers
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_lost_answer_is_asked_for_again(call, sink, inbox, spark):
+    """F5: the publisher did it, and nobody heard so; the query does not notice."""
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    sink.target.gateway.once(CALLS[call], after=lost)
+
+    sink.run(inbox.rows(spark))
+
+    sink.target.check_once(range(900))
+    assert sink.target.gateway.count(CALLS[call]) == 2
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_query_that_gave_up_goes_on(call, sink, inbox, spark):
+    """F5, F6: with no time to ask again the query fails and Spark aborts; it is started again."""
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    sink.target.gateway.once(CALLS[call], after=lost)
+
+    said = sink.fail(inbox.rows(spark), retryTimeout="0s")
+    sink.run(inbox.rows(spark))
+
+    assert said.startswith(f"UnavailableError: the publisher of {sink.target.url} does not answer")
+    sink.target.check_once(range(900))
+
+
+# Drivers and checkpoints
+
+
+@pytest.mark.parametrize("call", ["look up", "upload"])
+def test_a_query_that_is_stopped_in_a_task_goes_on(call, sink, inbox, spark):
+    """q.stop() in the middle: the batch comes again, and late requests of the first run change
+    nothing.
+    """
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    come, go = sink.target.gateway.hold(CALLS[call])
+    query = sink.start(inbox.rows(spark))
+    assert come.wait(PATIENCE)
+
+    query.stop()
+    sink.run(inbox.rows(spark))
+    go.set()
+
+    sink.target.check_once(range(900))
+    assert sink.target.batches() == [0, 1, 2]
+
+
+def test_a_query_that_is_stopped_in_a_commit_goes_on(sink, inbox, spark):
+    """Spark waits for the commit to end, and repeats the batch all the same."""
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    come, go = sink.target.gateway.hold(CALLS["commit"])
+    query = sink.start(inbox.rows(spark))
+    assert come.wait(PATIENCE)
+
+    threading.Timer(0.5, go.set).start()
+    query.stop()
+    sink.run(inbox.rows(spark))
+
+    sink.target.check_once(range(900))
+
+
+def test_requests_that_arrive_late_and_again_change_nothing(sink, inbox, spark):
+    """F17: all that was sent is sent once more, the newest first; nothing is added."""
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    sink.run(inbox.rows(spark).repartition(2))
+
+    for late in reversed(sink.target.gateway.asked("^(PUT|POST)")):
+        url = sink.target.publisher + late.target
+        answer = requests.request(late.method, url, data=late.raw[late.head :], timeout=30)
+        assert answer.json()["status"] == "already-committed"
+
+    sink.target.check_once(range(900))
+
+
+def test_a_checkpoint_that_is_rolled_back_catches_up(sink, inbox, spark):
+    """F13: what it publishes again adds nothing, and then it goes on."""
+    inbox.add(range(300), range(300, 600))
+    sink.run(inbox.rows(spark))
+    backup = shutil.copytree(sink.checkpoint, sink.folder / "backup")
+    inbox.add(*(range(i, i + 100) for i in range(600, 900, 100)))
+    sink.run(inbox.rows(spark))
+    inbox.add(range(900, 1000))
+
+    sink.run(inbox.rows(spark), backup)
+
+    sink.target.check_once(range(1000))
+    assert sink.target.batches() == [0, 1, 2, 3, 4, 5]
+
+
+def test_two_copies_of_a_checkpoint_that_take_turns_publish_once(sink, inbox, spark):
+    """F7: each repeats what the other has published, then gets on."""
+    inbox.add(range(100))
+    sink.run(inbox.rows(spark))
+    other = shutil.copytree(sink.checkpoint, sink.folder / "other")
+
+    for turn in range(1, 7):
+        inbox.add(range(turn * 100, turn * 100 + 100))
+        sink.run(inbox.rows(spark), sink.checkpoint if turn % 3 else other)
+
+    sink.target.check_once(range(700))
+
+
+# Rows, and where they come from
+
+
+def test_empty_batches_are_published_too(sink, inbox, spark):
+    """F19: a batch without rows leaves no gap behind."""
+    inbox.add(range(5), range(10, 12), range(5, 9), range(12, 14))
+
+    sink.run(inbox.rows(spark).where("get_json_object(data, '$.i') >= 10"))
+
+    sink.target.check_once(range(10, 14))
+    assert [each["events"] for each in sink.target.receipts("spark")] == [0, 2, 0, 2]
+
+
+def test_a_batch_whose_maps_come_in_another_order_is_the_same(sink, inbox, spark):
+    """F9: Spark keeps no order in maps; neither headers nor data conflict for that."""
+    inbox.add(range(300), range(300, 600))
+
+    def with_maps(*pairs):
+        columns = ", ".join(f"'{name}', data" for name in pairs)
+        return inbox.rows(spark).selectExpr(
+            f"map({columns}) AS headers",
+            f"struct(INT(get_json_object(data, '$.i')) AS i, map({columns}) AS m) AS data",
+        )
+
+    sink.run(with_maps("a", "b"))
+    sink.forget(1)
+    inbox.add(range(600, 900))
+
+    sink.run(with_maps("b", "a"))
+
+    sink.target.check_once(range(900))
+
+
+def test_a_write_within_foreachbatch_is_published_once(sink, inbox, spark, write):
+    """It takes the stream's own batch: a batch that fails behind it adds nothing when it comes
+    again.
+    """
+    inbox.add(range(300), range(300, 600), range(600, 900))
+    failures = [1]
+
+    def publish(frame, batch):
+        write(frame)
+        if batch in failures:
+            failures.remove(batch)
+            raise RuntimeError("after the write")
+
+    def run():
+        writer = inbox.rows(spark).writeStream.foreachBatch(publish).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(sink.checkpoint)).start()
+        sink.queries.append(query)
+        assert query.awaitTermination(PATIENCE)
+
+    with pytest.raises(Exception, match="after the write"):
+        run()
+    run()
+
+    sink.target.check_once(range(900))
+    assert sink.target.batches() == [0, 1, 2]
+
+
+def test_a_named_write_adds_its_rows_once(target, spark, write):
+    """The same rows again under their batchId, in other tasks: nothing is added."""
+    frame = spark.range(1000).selectExpr("id AS i")
+
+    write(frame.repartition(3), batchId="2026-11-20")
+    write(frame.repartition(2), batchId="2026-11-20")
+    write(spark.range(1000, 1500).selectExpr("id AS i"), batchId="2026-11-21")
+
+    target.check_once(range(1500))
+    assert target.batches("spark#2026-11-20") == [0]
+
+
+def test_a_write_without_a_name_adds_its_rows_each_time(target, spark, write):
+    """batchId=none."""
+    for _ in range(2):
+        write(spark.range(100).selectExpr("id AS i"), batchId="none")
+
+    target.check_once([*range(100), *range(100)])
+
+
+def test_an_empty_write_is_a_batch(target, spark, write):
+    """A day without rows is published, and again."""
+    for _ in range(2):
+        write(spark.range(0).selectExpr("id AS i"), batchId="quiet")
+
+    target.check_once([])
+    assert [each["events"] for each in target.receipts("spark#quiet")] == [0]
+
+
+def test_a_relay_keeps_order_and_stamps_anew(sink, spark, write, stream):
+    """Feed to Spark to feed: each partition in its order, its own headers, new stamps."""
+    rows = spark.range(0, 3000, 1, 1).selectExpr(
+        "map('kind', string(id % 7)) AS headers",
+        "INT(id % 3) AS partition",
+        "struct(id AS i) AS data",
+    )
+    write(rows, batchId="first")
+    came = sink.target.events()
+    options = {"url": f"{sink.target.publisher}/orders", "maxEventsPerTrigger": "700"}
+
+    def start():
+        frame = stream(**options).load()
+        return sink.start(frame, url=sink.target.feed("copy"), producerId="relay")
+
+    if HAS_ADMISSION_CONTROL:
+        assert start().awaitTermination(PATIENCE)
+    else:
+        zeh_spark.drain(start, timeout=PATIENCE)
+
+    sink.target.check_once(range(3000), "copy")
+    copied = sink.target.events("copy")
+    assert in_order(copied) == in_order(came)
+    assert {each.headers["zeh-producer"] for each in copied} == {"relay"}
+    assert len(sink.target.receipts("relay", "copy")) > 2
+
+
+def in_order(events):
+    return {
+        partition: [
+            (each.data["i"], each.headers["kind"]) for each in events if each.partition == partition
+        ]
+        for partition in range(PARTITIONS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "event"),
+    [
+        ("""'{"b":1.50, "a":[1e3]}' AS data""", '"data":{"b":1.50, "a":[1e3]}}'),
+        ("struct(1 AS b, NULL AS a) AS data", '"data":{"b":1,"a":null}}'),
+        ("1 AS b, 'x' AS key", '"data":{"b":1,"key":"x"}}'),
+        ("'1' AS data, map('b', '2', 'zeh-x', '3') AS headers", '"headers":{"b":"2"},"data":1}'),
+    ],
+)
+def test_a_row_becomes_an_event(columns, event, target, spark, write):
+    """Text is JSON already, byte for byte; what is not text is rendered."""
+    write(spark.sql(f"SELECT {columns}"), batchId="one")
+
+    answer = requests.get(f"{target.publisher}/orders?n=3&{ALL}&headers=b", timeout=30)
+
+    assert [event] == re.findall(r'(?:"headers"|"data").*', answer.text)
+
+
+ALL = "cursor0=_first&cursor1=_first&cursor2=_first"
+
+
+def test_rows_of_one_key_stay_together_and_in_order(target, spark, write):
+    """Repartitioned by key and sorted within, as the documentation says."""
+    frame = spark.range(2000).selectExpr("id AS i", "string(id % 50) AS key")
+
+    write(frame.repartition(4, "key").sortWithinPartitions("key", "i"), batchId="keyed")
+
+    target.check_once(range(2000))
+    events = target.events()
+    assert len({(each.data["key"], each.partition) for each in events}) == 50
+    for key in range(50):
+        numbers = [each.data["i"] for each in events if each.data["key"] == str(key)]
+        assert numbers == sorted(numbers)

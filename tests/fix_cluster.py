@@ -1,0 +1,187 @@
+"""Processes that tests kill, a publisher and a driver that publishes, and a Spark cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from tests.fix_sink import Inbox, Target, Watched, new_store, store_url
+from tests.fix_spark import _ENVIRONMENT
+
+_PROGRAM = Path(__file__).parent / "programs" / "stream_to_feed.py"
+
+
+@dataclass
+class Killable:
+    """A publisher in a process of its own, always at the same port, with its store's folder."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        words = ["-m", "zeh_spark.cli", "serve", "--store", store_url(self.folder)]
+        command = [sys.executable, *words, "--port", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout and "Serving" in self.process.stdout.readline()
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.communicate()
+
+
+@pytest.fixture
+def killable(tmp_path: Path) -> Iterator[tuple[Target, Killable]]:
+    """As `target`, and its publisher, which can be killed and started again."""
+    new_store(tmp_path / "killable")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    publisher = Killable(tmp_path / "killable", port)
+    publisher.start()
+    base = f"http://127.0.0.1:{port}"
+    try:
+        with closing(Watched(base)) as gateway:
+            yield Target(base, gateway), publisher
+    finally:
+        publisher.kill()
+
+
+@dataclass
+class Publishing:
+    """`stream_to_feed.py`: a driver in a process of its own."""
+
+    job: dict[str, Any]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("w") as log:  # not a pipe, which Spark's workers hold open behind a kill
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", str(_PROGRAM), json.dumps(self.job)],
+                env={**os.environ, **_ENVIRONMENT},
+                start_new_session=True,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self) -> None:
+        """With SIGKILL, the JVM too."""
+        assert self.process
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def wait(self, code: int = 0) -> str:
+        """What it said. Fails if it ended otherwise."""
+        assert self.process
+        ended = self.process.wait(170)
+        said = self.log.read_text()
+        assert ended == code, said[-4000:]
+        return said
+
+
+@pytest.fixture
+def program(tmp_path: Path, inbox: Inbox) -> Iterator[Callable[..., Publishing]]:
+    """`program(url, …)`: a driver that publishes the inbox, with what is given for the job."""
+    made: list[Publishing] = []
+
+    def make(url: str, **job: Any) -> Publishing:
+        options = {"url": url, "producerId": "spark", **job.pop("options", {})}
+        usual = {"inbox": str(inbox.folder), "checkpoint": str(tmp_path / "checkpoint")}
+        log = tmp_path / f"program-{len(made)}.log"
+        made.append(Publishing({**usual, "options": options, **job}, log))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.process and each.process.poll() is None:
+            each.kill()
+            each.process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A standalone cluster of a master and two workers; gives the master's URL."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    work = tmp_path_factory.mktemp("cluster")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+    def start(name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], TextIO]:
+        log = (work / f"{name}.log").open("w+")
+        command = [str(home / "bin" / "spark-class"), *arguments]
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log), log
+
+    master = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    processes = [
+        start(
+            "master",
+            f"{deploy}.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            "0",
+        )
+    ]
+    for name in ("worker-1", "worker-2"):
+        processes.append(
+            start(
+                name,
+                f"{deploy}.worker.Worker",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--host",
+                "127.0.0.1",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(work / name),
+                master,
+            )
+        )
+    try:
+        for process, log in processes[1:]:
+            _wait_for(r"Successfully registered with master", process, Path(log.name))
+        yield master
+    finally:
+        for process, log in reversed(processes):
+            process.terminate()
+            process.wait(30)
+            log.close()
+
+
+def _wait_for(pattern: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        if re.search(pattern, log.read_text()):
+            return
+        try:
+            process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        raise AssertionError(log.read_text())
+    raise TimeoutError(log.read_text())

@@ -1,0 +1,236 @@
+"""A publisher that is killed: at each point of what it does to its store, under a client that goes
+on, and by a power cut that leaves only a part of its log. A batch is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fix_publish import HERE, Caller, Who, events_of, rows, served
+from tests.programs import crash_publisher as crash
+from zeh_spark.chunks import lines_of
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.publish import Batch, PublishClient, publish_chunks
+from zeh_spark.publisher import Store, open_store
+from zeh_spark.publisher.batches import Call, Upload, chained
+from zeh_spark.publisher.store import UnknownFeedError
+
+OLD = crash.OLD
+
+
+@contextmanager
+def reopened(directory: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{directory / 'feeds.db'}")) as store:
+        yield store
+
+
+def crashed(act: str, directory: Path) -> list[tuple[str, Path]]:
+    """The stores of an act that died at each of its points, in order; the last one lived."""
+    command = [sys.executable, "-m", "tests.programs.crash_publisher", act, str(directory)]
+    said = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout
+    points = said.splitlines()
+    assert "done" == points[-1]
+    return [(f"{at}: {name}", directory / f"{at}") for at, name in enumerate(points)]
+
+
+def data_of(uploads: list[Upload]) -> list[bytes]:
+    """In the order of the feed: by partition, upload, chunk, row."""
+    chunks = [each for upload in uploads for each in upload.chunks]
+    lines = [
+        line
+        for each in sorted(chunks, key=lambda each: each.partition)
+        for line in lines_of(each.frame).split(b"\n")[:-1]
+    ]
+    return [line.split(b'"data":', 1)[1][:-1] for line in lines]
+
+
+def check_numbers(store: Store) -> None:
+    """Positions and each producer's numbers have no hole and no double; receipts are chained."""
+    state = store.feed(crash.FEED)
+    found = store.chunks(crash.FEED, {0: 0, 1: 0}, state.head, 1 << 40)
+    assert list(range(1, state.head + 1)) == [each.g for each in found]
+    following: dict[tuple[str | None, int], int] = {}
+    for each in found:
+        assert each.sequence == following.get((each.producer, each.partition), 0)
+        following[each.producer, each.partition] = each.sequence + each.events
+    for producer in store.producers(crash.FEED):
+        receipts = store.receipts(crash.FEED, producer.name, 1 << 40, 1000)
+        assert [each.hash for each in receipts] == [chained(each) for each in receipts]
+        assert producer.chain == receipts[0].hash
+
+
+def check_commit(store: Store, by: Call, uploads: list[Upload]) -> bool:
+    """There whole with a receipt, or not at all; then it can be published, once. Whether it was."""
+    receipt = store.receipt(crash.FEED, by.producer, by.batch or 0, by.incarnation)
+    after = [*OLD, *data_of(uploads)]
+    assert sorted(events_of(store)) == sorted(after if receipt else OLD)
+    new = crash.publish(store, by, uploads)
+    assert (new, sorted(after)) == (receipt is None, sorted(events_of(store)))
+    again, _ = store.commit(crash.FEED, by, crash.declared(uploads))
+    assert receipt in (None, again)
+    check_numbers(store)
+    return receipt is not None
+
+
+@pytest.mark.parametrize(
+    ("act", "by", "uploads"),
+    [
+        ("stage", crash.call(1), crash.LARGE),
+        ("commit", crash.call(1), crash.LARGE),
+        ("first commit", crash.call(0, "q"), crash.LARGE),
+        ("pack", crash.call(1), crash.SMALL),
+        ("replace", crash.REPLACING, crash.LARGE),
+        ("release", crash.call(1), crash.LARGE),
+    ],
+)
+def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
+    tmp_path: Path, act: str, by: Call, uploads: list[Upload]
+) -> None:
+    """Killed at any statement, it has my batch with its receipt, or nothing of it (F14, PU-04)."""
+    there = []
+    for point, directory in crashed(act, tmp_path):
+        with reopened(directory) as store:
+            try:
+                there.append(check_commit(store, by, uploads))
+            except AssertionError as exc:
+                raise AssertionError(f"killed {point}") from exc
+    acknowledges = act in {"commit", "first commit", "pack", "replace"}
+    assert (sorted(there), acknowledges) == (there, there[-1])  # once there, it stays
+
+
+def test_batches_of_one_transaction_are_there_together(tmp_path: Path) -> None:
+    """Commits that share a transaction share its fate, and none is torn (F14)."""
+    for point, directory in crashed("together", tmp_path):
+        with reopened(directory) as store:
+            found = [store.receipt(crash.FEED, name, 0, "a") for name in "qrs"]
+            there = [each for each in found if each]
+            assert len(there) in (0, 3), point
+            assert [*OLD, *[b"7"] * len(there)] == events_of(store)
+            for name in "qrs":
+                crash.publish(store, crash.call(0, name), crash.ALONE)
+            assert [*OLD, b"7", b"7", b"7"] == events_of(store)
+            check_numbers(store)
+
+
+def test_cleaning_up_takes_nothing_that_is_committed(tmp_path: Path) -> None:
+    """Killed while it cleans up, the publisher goes on, and every event is there (F14)."""
+    expected = [*OLD, *data_of(crash.LARGE)]
+    for _, directory in crashed("tidy", tmp_path):
+        with reopened(directory) as store:
+            assert sorted(expected) == sorted(events_of(store))
+            crash.tidy(store)
+            assert sorted(expected) == sorted(events_of(store))
+            assert crash.publish(store, crash.call(2), crash.SMALL)
+            check_numbers(store)
+
+
+def test_power_cut_leaves_whole_batches(tmp_path: Path) -> None:
+    """However much of the log reached the disk, each batch is there with its receipt, or is not."""
+    with reopened(tmp_path) as store:
+        store.create(crash.FEED, 2)
+        for batch in range(4):
+            crash.publish(store, crash.call(batch), [crash.ALONE, crash.SMALL][batch % 2])
+        log = (tmp_path / "feeds.db-wal").read_bytes()
+        file = shutil.copyfile(tmp_path / "feeds.db", tmp_path / "as it was")
+    counts = []
+    for cut in range(32, len(log) + 1, max(1, len(log) // 60)):
+        there = tmp_path / f"{cut}"
+        there.mkdir()
+        shutil.copyfile(file, there / "feeds.db")
+        (there / "feeds.db-wal").write_bytes(log[:cut])
+        with reopened(there) as store, suppress(UnknownFeedError):
+            receipts = store.receipts(crash.FEED, "p", 1 << 40, 1000)
+            assert len(events_of(store)) == sum(each.events for each in receipts)
+            check_numbers(store)
+            counts.append(len(receipts))
+    assert sorted(counts) == counts
+    assert {1, 2, 3} <= set(counts)
+
+
+# The real process, over HTTP
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def store_file(tmp_path: Path) -> Path:
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+    return file
+
+
+def test_client_goes_on_through_deaths_of_the_publisher(
+    store_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed and started again as often as you like: each of my batches is there once (F5, F14)."""
+    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.01)
+    port, kills, between = free_port(), 4, 20
+    published = threading.Semaphore(0)
+    options = {"url": f"http://127.0.0.1:{port}/orders", "retryTimeout": "60s"}
+    client = PublishClient(parse(ClientOptions, options))
+
+    def publish() -> None:
+        for number in range(kills * between + 10):
+            chunks = rows(number)
+            publish_chunks(client, Batch("p", "a", "r1", number), lambda _, has=chunks: has)
+            published.release()
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    for _ in range(kills):
+        with served(store_file, port=port) as (_, process):
+            assert all(published.acquire(timeout=60) for _ in range(between))
+            process.send_signal(signal.SIGKILL)
+    with served(store_file, port=port):
+        publisher.join(60)
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
+        assert [b"%d" % number for number in range(kills * between + 10)] == events_of(store)
+        check_numbers(store)
+
+
+def test_what_was_acknowledged_is_there_after_the_death(store_file: Path) -> None:
+    """Who got a receipt may rely on it; who did not asks, and is told the truth (F5, EX-07)."""
+    receipts: dict[int, dict[str, Any]] = {}
+    heard = threading.Semaphore(0)
+
+    def drive(base: str, number: int) -> None:
+        with suppress(OSError), closing(Caller(f"{base}/orders")) as caller:
+            for batch in range(10_000):  # until the publisher is gone
+                who = Who(batch, producer=f"p{number}")
+                caller.upload(who, rows(batch))
+                receipts[number] = caller.commit(who, rows(batch)).document["receipt"]
+                heard.release()
+
+    with served(store_file) as (base, process):
+        drivers = [threading.Thread(target=drive, args=(base, number)) for number in range(8)]
+        for driver in drivers:
+            driver.start()
+        assert all(heard.acquire(timeout=60) for _ in range(200))
+        process.send_signal(signal.SIGKILL)
+        for driver in drivers:
+            driver.join(30)
+    with served(store_file) as (base, _), closing(Caller(f"{base}/orders")) as caller:
+        for number, receipt in receipts.items():
+            who = Who(receipt["batch"], producer=f"p{number}")
+            assert receipt == caller.receipt(who).document
+            unheard = who.but(batch=receipt["batch"] + 1)
+            known = caller.receipt(unheard).status == 200
+            status = caller.publish(unheard, unheard.batch).document["status"]
+            assert known == (status == "already-committed")
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
+        check_numbers(store)

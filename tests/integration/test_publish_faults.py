@@ -1,0 +1,349 @@
+"""Our client behind a network that loses, repeats, delays, reorders and cuts: each batch is there
+once, or its error has a name; and what comes late changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fix_proxy import Proxy
+from tests.fix_publish import (
+    Caller,
+    Fate,
+    Gateway,
+    Reply,
+    Who,
+    answer_cut,
+    answer_lost,
+    copied,
+    events_of,
+    held,
+    lost,
+    passed,
+    request_cut,
+    rows,
+    twice,
+    twice_at_once,
+)
+from tests.fix_publisher import Publisher
+from zeh_spark.chunks import StagedChunk, upload_body
+from zeh_spark.errors import PublishError, UnavailableError
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.publish import Batch, PublishClient, TaskDone, publish_chunks
+
+BATCH = Batch("p", "a", "r1", 0)
+
+FATES: dict[str, Fate] = {
+    "lost": lost,
+    "answer lost": answer_lost,
+    "twice": twice,
+    "twice at once": twice_at_once,
+    "held": held,
+    "copied": copied,
+    "cut before its first byte": request_cut(lambda request: 0),
+    "cut in its first line": request_cut(lambda request: 9),
+    "cut in its headers": request_cut(lambda request: request.head - 9),
+    "cut behind its headers": request_cut(lambda request: request.head),
+    "cut in its body": request_cut(lambda request: (request.head + len(request.raw)) // 2),
+    "cut before its last byte": request_cut(lambda request: len(request.raw) - 1),
+    "answer cut in its first line": answer_cut(lambda answer: 9),
+    "answer cut behind its first line": answer_cut(lambda answer: answer.index(b"\r\n") + 2),
+    "answer cut in its headers": answer_cut(lambda answer: answer.index(b"\r\n\r\n") - 5),
+    "answer cut behind its headers": answer_cut(lambda answer: answer.index(b"\r\n\r\n") + 4),
+    "answer cut in its body": answer_cut(lambda answer: len(answer) - 20),
+    "answer cut before its last byte": answer_cut(lambda answer: len(answer) - 1),
+}
+
+CUT_BODIES = [
+    "answer cut behind its first line",
+    "answer cut in its headers",
+    "answer cut behind its headers",
+    "answer cut in its body",
+    "answer cut before its last byte",
+]
+names = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow each other at once."""
+    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.005)
+
+
+@pytest.fixture(scope="module")
+def weather(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
+    gateway = Gateway(int(quiet_publisher.base.rpartition(":")[2]))
+    yield quiet_publisher, gateway
+    gateway.close()
+
+
+def client_of(address: str, patience: str = "20s") -> PublishClient:
+    options = {"url": f"{address}/orders", "retryTimeout": patience}
+    return PublishClient(parse(ClientOptions, options))
+
+
+def publish(gateway: Gateway, batch: Batch = BATCH, *data: object) -> str:
+    """Look up, upload, commit; what the commit answered."""
+    chunks = rows(*data or (1, 2, 3))
+    status: str = publish_chunks(client_of(gateway.address), batch, lambda n: chunks)["status"]
+    return status
+
+
+# What goes wrong with one request
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FATES if kind not in CUT_BODIES])
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["look up", "upload", "commit"])
+def test_batch_is_there_once_whatever_becomes_of_a_request(
+    weather: tuple[Publisher, Gateway], kind: str, place: int
+) -> None:
+    """The network may do what it likes with one of my requests (EX-02, F5, DL-02)."""
+    assert_there_once(*weather, place, FATES[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [(kind, place) for kind in CUT_BODIES for place in range(3)],
+)
+def test_batch_is_there_once_if_an_answer_is_cut(
+    weather: tuple[Publisher, Gateway], kind: str, place: int
+) -> None:
+    """Half an answer is no answer: I ask again (EX-02, F5)."""
+    assert_there_once(*weather, place, FATES[kind])
+
+
+def assert_there_once(publisher: Publisher, gateway: Gateway, place: int, fate: Fate) -> None:
+    producer = f"p{next(names)}"
+    gateway.held.clear()
+    gateway.script(*[passed] * place, fate)
+    publish(gateway, Batch(producer, "a", "r1", 0))
+    gateway.deliver()
+    assert [b"1", b"2", b"3"] == events_of(publisher.store, producer=producer)
+    assert 1 == publisher.store.producer("orders", producer).receipts
+
+
+def test_answer_that_was_lost_is_recognised_as_my_own(gateway: Gateway) -> None:
+    """A commit that landed is not taken for somebody else's (DL-02, PU-09, EH-09)."""
+    gateway.script(passed, passed, answer_lost)
+    assert "already-committed" == publish(gateway)
+
+
+def test_publisher_that_stays_away_is_an_error_with_a_name(
+    publisher: Publisher, start_proxy: Callable[[int], Proxy]
+) -> None:
+    """If it does not come back in time I am told, and the batch can be published later (F5)."""
+    proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
+    proxy.stop()
+    with pytest.raises(UnavailableError, match="nothing is lost"):
+        client_of(proxy.address, "300ms").commit(BATCH, 2, [])
+    proxy.start()
+    client_of(proxy.address).commit(BATCH, 2, [])
+    assert 0 == publisher.store.producer("orders", "p").last
+
+
+@pytest.mark.parametrize("size", [0, 1, 20, 200, 400])
+def test_connections_that_break_for_a_while_do_no_harm(
+    publisher: Publisher, start_proxy: Callable[[int], Proxy], size: int
+) -> None:
+    """Each connection breaks behind some bytes, until the network is well again (F5)."""
+    proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
+    client = client_of(proxy.address)
+    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    proxy.start()
+    proxy.cut_after(size, reset=True)
+    done = [TaskDone(0, 0, 1, rows(1)[0].content)]
+    tries = threading.Thread(target=client.commit, args=(BATCH, 2, done))
+    tries.start()
+    while proxy.connections < 4:
+        pass
+    proxy.start()
+    tries.join(30)
+    assert ([b"1"], False) == (events_of(publisher.store), tries.is_alive())
+
+
+# What goes wrong with many
+
+
+@settings(max_examples=40)
+@given(
+    fates=st.lists(
+        st.sampled_from([kind for kind in FATES if kind not in CUT_BODIES]), max_size=12
+    ),
+    late=st.randoms(),
+)
+def test_batches_are_there_once_in_any_weather(
+    weather: tuple[Publisher, Gateway], fates: list[str], late: random.Random
+) -> None:
+    """However often and in whatever order things arrive, my feed has each batch once (F17)."""
+    publisher, gateway = weather
+    gateway.held.clear()
+    gateway.script(*(FATES[kind] for kind in fates))
+    producer = f"p{next(names)}"
+    for number in range(3):
+        publish(gateway, Batch(producer, "a", "r1", number), number)
+        order = list(range(len(gateway.held)))
+        late.shuffle(order)
+        if order:
+            gateway.deliver(*order)
+    assert [b"0", b"1", b"2"] == events_of(publisher.store, producer=producer)
+
+
+# What comes late (F17)
+
+
+def later(gateway: Gateway) -> tuple[int, str]:
+    """Bring what was held; what it was answered."""
+    (answer,) = gateway.deliver()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return Reply(int(head.split(b" ")[1]), {}, json.loads(body)).short
+
+
+def stuck(gateway: Gateway, call: Callable[[PublishClient], object]) -> None:
+    """A request that the client gives up, while it is still on its way."""
+    gateway.held.clear()
+    gateway.fate = held
+    with pytest.raises(UnavailableError):
+        call(client_of(gateway.address, "1ms"))
+    del gateway.held[1:]
+    gateway.fate = passed
+
+
+def done(chunks: list[StagedChunk]) -> list[TaskDone]:
+    return [TaskDone(0, 0, 1, chunks[0].content)]
+
+
+def test_late_commit_of_an_overtaken_run_changes_nothing(
+    publisher: Publisher, gateway: Gateway, caller: Caller
+) -> None:
+    """A commit of a driver that is gone meets what its successor published (F7, F17)."""
+    client = client_of(gateway.address)
+    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(1))))
+    publish(gateway, Batch("p", "a", "r2", 0), 7, 8)
+    assert ((409, "batch-conflict"), [b"7", b"8"]) == (later(gateway), events_of(publisher.store))
+
+
+def test_late_commit_of_the_same_rows_is_the_same_batch(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """It says what was published, and adds nothing (F4)."""
+    client = client_of(gateway.address)
+    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(1))))
+    publish(gateway, Batch("p", "a", "r2", 0), 1)
+    assert ((200, "already-committed"), [b"1"]) == (later(gateway), events_of(publisher.store))
+
+
+def test_late_commit_of_a_former_checkpoint_changes_nothing(
+    publisher: Publisher, gateway: Gateway, caller: Caller
+) -> None:
+    """Whoever took over stays, also against the remedy that once let the other one in (F12)."""
+    caller.publish(Who(incarnation="x"), 0)
+    old = Batch("p", "a", "r1", 0, {"replaceIncarnation": "x@0:a"})
+    client_of(gateway.address).upload(old, 2, 0, 0, 0, upload_body(rows(1)))
+    stuck(gateway, lambda client: client.commit(old, 2, done(rows(1))))
+    publish(gateway, Batch("p", "b", "r2", 0, {"replaceIncarnation": "x@0:b"}), 2)
+    assert ((409, "incarnation-changed"), [b"0", b"2"]) == (
+        later(gateway),
+        events_of(publisher.store),
+    )
+
+
+def test_late_upload_of_a_committed_batch_is_not_kept(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """A speculative twin that is still sending hears that all is there (F2)."""
+    stuck(gateway, lambda client: client.upload(BATCH, 2, 1, 0, 0, upload_body(rows(9))))
+    publish(gateway)
+    assert (200, "already-committed") == later(gateway)
+    assert [b"1", b"2", b"3"] == events_of(publisher.store)
+
+
+def test_late_upload_of_a_given_up_run_is_in_no_batch(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """Rows of an attempt that died do not slip into the one that took its place (F1)."""
+    client = client_of(gateway.address)
+    stuck(gateway, lambda client: client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(9))))
+    again = Batch("p", "a", "r2", 0)
+    client.upload(again, 2, 0, 0, 0, upload_body(rows(1)))
+    assert (201, "staged") == later(gateway)
+    client.commit(again, 2, done(rows(1)))
+    assert [b"1"] == events_of(publisher.store)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_late_release_of_a_former_run_takes_nothing(
+    publisher: Publisher, gateway: Gateway, caller: Caller, committed: bool
+) -> None:
+    """An abort that comes late neither undoes a commit nor drops another run's rows (F6)."""
+    client = client_of(gateway.address)
+    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    gateway.script(held)
+    client.release(BATCH)  # whose answer never comes
+    by = BATCH if committed else Batch("p", "a", "r2", 0)
+    client.upload(by, 2, 0, 0, 0, upload_body(rows(1)))
+    if committed:
+        client.commit(by, 2, done(rows(1)))
+    gateway.deliver()
+    client.commit(by, 2, done(rows(1)))
+    assert [b"1"] == events_of(publisher.store)
+
+
+def test_late_release_of_the_run_itself_makes_the_commit_fail_by_name(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """Rows that were taken away are missed, and the batch can be published again (F6)."""
+    client = client_of(gateway.address)
+    gateway.script(held)
+    client.release(BATCH)
+    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
+    gateway.deliver()
+    with pytest.raises(PublishError) as refused:
+        client.commit(BATCH, 2, done(rows(1)))
+    assert ("upload-missing", 0) == (refused.value.problem, publisher.store.feed("orders").head)
+    publish(gateway)
+    assert [b"1", b"2", b"3"] == events_of(publisher.store)
+
+
+def test_commits_that_arrive_in_the_wrong_order_leave_no_gap(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """A later batch that overtakes an earlier one is refused, not published before it (F18)."""
+    client = client_of(gateway.address)
+    client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(0)))
+    stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(0))))
+    with pytest.raises(PublishError) as refused:
+        client.commit(Batch("p", "a", "r1", 1), 2, [])
+    assert ("batch-gap", (200, "committed")) == (refused.value.problem, later(gateway))
+    client.commit(Batch("p", "a", "r1", 1), 2, [])
+    assert (1, [b"0"]) == (publisher.store.producer("orders", "p").last, events_of(publisher.store))
+
+
+def test_many_runs_at_once_commit_one_batch_once(
+    publisher: Publisher, call_feed: Callable[[str], Caller]
+) -> None:
+    """Drivers that race with the same rows get one receipt, and all hear the same (F7, PU-10)."""
+    callers = [call_feed(publisher.url) for _ in range(8)]
+    replies: list[Reply] = []
+
+    def drive(number: int) -> None:
+        replies.append(callers[number].publish(Who(run=f"r{number}"), *range(50)))
+
+    threads = [threading.Thread(target=drive, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    outcomes = sorted(each.short for each in replies)
+    assert [(200, "already-committed")] * 7 + [(200, "committed")] == outcomes
+    assert 1 == len({each.document["receipt"]["hash"] for each in replies})
+    assert 50 == len(events_of(publisher.store))

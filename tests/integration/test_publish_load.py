@@ -1,0 +1,300 @@
+"""Many readers and writers at once against the real process, and a store that fails under them:
+nobody starves, nothing is torn, and neither memory nor log grows without bound.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import os
+import resource
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+import requests
+
+from tests.fix_publish import Caller, Reply, Who, commit_of, events_of, rows, served
+from zeh_spark.chunks import StagedChunk, upload_body
+from zeh_spark.publisher import open_store
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def store_file(tmp_path: Path) -> Path:
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+    return file
+
+
+# Load
+
+
+@dataclass
+class Load:
+    """What happened; each thread adds to its own places."""
+
+    base: str
+    until: float
+    commits: dict[int, int] = field(default_factory=dict)
+    slowest: dict[int, float] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def write(self, number: int, chunks: list[StagedChunk]) -> None:
+        """Batches of one upload, one behind the other, until the time is over."""
+        body, commit = upload_body(chunks), msgspec.json.encode(commit_of(chunks))
+        with closing(self._connection()) as connection:
+            for batch in itertools.count():
+                who = Who(batch, producer=f"p{number}")
+                path = f"/orders{who.path}"
+                begun = time.monotonic()
+                self._sent(connection, "PUT", f"{path}/uploads/r1.0.0.0?{who.query()}", body)
+                self._sent(connection, "POST", f"{path}/commit?{who.query(run='r1')}", commit)
+                ended = time.monotonic()
+                self.commits[number] = batch + 1
+                self.slowest[number] = max(self.slowest.get(number, 0), ended - begun)
+                if ended > self.until:
+                    return
+
+    def read(self, number: int) -> None:
+        """The feed's newest events, by long polls, until the time is over."""
+        partition, cursor = number % 2, "_last"
+        with closing(self._connection()) as connection:
+            while time.monotonic() < self.until:
+                query = f"n=2&cursor{partition}={cursor}&wait=1&pagesizehint=100"
+                lines = self._sent(connection, "GET", f"/orders?{query}").split(b"\n")
+                *events, last, _ = lines
+                self.seen[number] = self.seen.get(number, 0) + sum(b'"data"' in e for e in events)
+                cursor = msgspec.json.decode(last)["cursor"]
+
+    def run(self, writers: int, readers: int, chunks: list[list[StagedChunk]]) -> None:
+        threads = [
+            threading.Thread(target=self.write, args=(number, chunks[number]))
+            for number in range(writers)
+        ] + [threading.Thread(target=self.read, args=(number,)) for number in range(readers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(urlsplit(self.base).netloc, timeout=60)
+
+    def _sent(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+    ) -> bytes:
+        connection.request(method, target, body)
+        answer = connection.getresponse()
+        text = answer.read()
+        if answer.status >= 400:
+            self.faults.append(text.decode())
+        return text
+
+
+def realistic(number: int, size: int) -> list[StagedChunk]:
+    """Orders that a compressor makes a third of; their last event tells the writer."""
+    row = {"writer": number, "status": "shipped", "note": "handle with care " * 3}
+    events = [{**row, "id": at, "hash": os.urandom(80).hex()} for at in range(size // 300)]
+    return rows(*events, partition=number % 2)
+
+
+@contextmanager
+def watched(log: Path) -> Iterator[list[int]]:
+    """The sizes of the store's log, sampled meanwhile."""
+    sizes, ended = [0], threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(0.02):
+            sizes.append(log.stat().st_size if log.exists() else 0)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    yield sizes
+    ended.set()
+    sampler.join()
+
+
+def peak_memory(process: subprocess.Popen[str]) -> int:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size"),
+    [(8, MIB), pytest.param(60, 2 * MIB, marks=pytest.mark.campaign)],
+)
+def test_many_readers_and_writers_all_get_on(store_file: Path, seconds: int, size: int) -> None:
+    """64 jobs and 64 consumers at once: each gets its turn, in bounded memory and log (B)."""
+    chunks = [realistic(number, size) for number in range(64)]
+    with (
+        served(store_file) as (base, process),
+        watched(store_file.with_name("feeds.db-wal")) as sizes,
+    ):
+        load = Load(base, time.monotonic() + seconds)
+        load.run(64, 64, chunks)
+        memory = peak_memory(process)
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
+        expected = {f"p{number}": count for number, count in load.commits.items()}
+        assert expected == {each.name: each.receipts for each in store.producers("orders")}
+        events = sum(load.commits[number] * chunk_events(chunks[number]) for number in range(64))
+        assert events == store.feeds()[0].events == sum(1 for _ in events_of(store))
+    assert ([], 64, 64) == (load.faults, len(load.commits), sum(n > 0 for n in load.seen.values()))
+    assert max(load.slowest.values()) < 10
+    assert max(sizes) < 128 * MIB
+    assert memory < 300 * MIB
+
+
+def chunk_events(chunks: list[StagedChunk]) -> int:
+    return sum(each.events for each in chunks)
+
+
+# Group commit
+
+
+def at_once(calls: list[Callable[[], Reply]]) -> list[Reply]:
+    replies: dict[int, Reply] = {}
+
+    def run(at: int) -> None:
+        replies[at] = calls[at]()
+
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return [replies[at] for at in range(len(calls))]
+
+
+def test_batch_that_fails_takes_no_neighbour_with_it(store_file: Path) -> None:
+    """Commits that share a transaction fail or succeed each for itself (PU-05)."""
+    with (
+        served(store_file) as (base, _),
+        closing(sqlite3.connect(store_file, check_same_thread=False)) as other,
+    ):
+        callers = [Caller(f"{base}/orders") for _ in range(24)]
+        for number, caller in enumerate(callers):
+            caller.upload(Who(producer=f"p{number}"), rows(number))
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")  # meanwhile they come in, and then go together
+        threading.Timer(0.3, other.execute, ["ROLLBACK"]).start()
+        sent = [rows(number if number % 3 else -1) for number in range(24)]
+        replies = at_once(
+            [
+                partial(callers[number].commit, Who(producer=f"p{number}"), sent[number])
+                for number in range(24)
+            ]
+        )
+        for caller in callers:
+            caller.close()
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
+        there = sorted(int(each) for each in events_of(store))
+    statuses = [200 if number % 3 else 422 for number in range(24)]
+    assert statuses == [each.status for each in replies]
+    assert [number for number in range(24) if number % 3] == there
+
+
+# A store that fails
+
+
+def limit_files(process: subprocess.Popen[str], size: int) -> None:
+    """No file of the process grows beyond this any more: as on a disk that is full."""
+    hard = resource.RLIM_INFINITY
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def incompressible(size: int) -> list[StagedChunk]:
+    return rows(*(os.urandom(30_000).hex() for _ in range(size // 30_000)))
+
+
+def fill(caller: Caller, producer: str, size: int) -> None:
+    """Uploads that nobody commits."""
+    for number in range(size // (4 * MIB)):
+        reply = caller.upload(Who(producer=producer), incompressible(4 * MIB), name=f"0.0.{number}")
+        assert 201 == reply.status
+
+
+def test_full_disk_publishes_nothing_by_halves(store_file: Path) -> None:
+    """Without room to write I hear that it failed; once there is some, my batch goes through."""
+    with served(store_file) as (base, process), closing(Caller(f"{base}/orders")) as caller:
+        caller.upload(Who(), rows(1, 2))
+        limit_files(process, 0)
+        refused = [caller.commit(Who(), rows(1, 2)).short for _ in range(2)]
+        unknown = caller.receipt(Who()).short
+        limit_files(process, resource.RLIM_INFINITY)
+        done = caller.commit(Who(), rows(1, 2)).short
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
+        assert [b"1", b"2"] == events_of(store)
+    assert [(500, "store-failed")] * 2 == refused
+    assert ((404, "unknown-batch"), (200, "committed")) == (unknown, done)
+
+
+def commit_that_failed(caller: Caller, process: subprocess.Popen[str], log: Path) -> Reply:
+    """A batch is uploaded, and its COMMIT cannot be written."""
+    fill(caller, "filler", 4 * MIB)
+    caller.upload(Who(), rows(1, 2))
+    limit_files(process, log.stat().st_size)
+    reply = caller.commit(Who(), rows(1, 2))
+    limit_files(process, resource.RLIM_INFINITY)
+    return reply
+
+
+def test_commit_that_fails_is_not_known_yet(store_file: Path) -> None:
+    """503 asks me to ask again, and whatever I hear then, the batch is whole or absent (F5)."""
+    log = store_file.with_name("feeds.db-wal")
+    with served(store_file) as (base, process), closing(Caller(f"{base}/orders")) as caller:
+        reply = commit_that_failed(caller, process, log)
+    assert ((503, "not-known-yet"), "1") == (reply.short, reply.headers["Retry-After"])
+    with served(store_file) as (base, _), closing(Caller(f"{base}/orders")) as caller:
+        known = caller.receipt(Who()).status == 200
+        done = caller.publish(Who(), 1, 2).document["status"]
+    assert known == (done == "already-committed")
+    with closing(open_store(f"sqlite:///{store_file}")) as store:
+        assert [b"1", b"2"] == events_of(store)
+
+
+def test_publisher_goes_on_after_a_commit_that_failed(store_file: Path) -> None:
+    """Asking again tells the truth, and the same publisher takes my batch (F5, EX-02)."""
+    log = store_file.with_name("feeds.db-wal")
+    with served(store_file) as (base, process), closing(Caller(f"{base}/orders")) as caller:
+        commit_that_failed(caller, process, log)
+        known = caller.call("GET", Who().path).status
+        done = caller.commit(Who(), rows(1, 2)).document["status"]
+    assert (404, "committed") == (known, done)
+
+
+def test_publisher_goes_on_where_its_log_cannot_be_emptied(store_file: Path) -> None:
+    """A disk that fills up delays me, and no longer than it is full."""
+    log = store_file.with_name("feeds.db-wal")
+    with (
+        served(store_file) as (base, process),
+        closing(Caller(f"{base}/orders", timeout=5)) as caller,
+        closing(sqlite3.connect(store_file, isolation_level=None)) as reader,
+    ):
+        fill(caller, "first", 24 * MIB)
+        reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM feeds").fetchone()  # the log cannot be emptied
+        fill(caller, "second", 60 * MIB)
+        reader.execute("COMMIT")
+        limit_files(process, log.stat().st_size + 12 * MIB)
+        for number in range(4):
+            with suppress(requests.ConnectionError):
+                caller.upload(Who(), incompressible(2 * MIB), name=f"0.0.{number}")
+        limit_files(process, resource.RLIM_INFINITY)
+        assert (200, "committed") == caller.publish(Who(producer="q"), 1).short

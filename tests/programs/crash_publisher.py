@@ -1,0 +1,221 @@
+"""A publisher's store that dies, with SIGKILL, at every point of an act. Not a test.
+
+Usage: crash_publisher.py ACT DIRECTORY. Makes a store `before/feeds.db` there, and for each point a
+copy of it, `0/feeds.db` and so on, in which a process of its own did the act up to that point. The
+points are before each SQL statement (behind one is before the next: nothing lies between), and
+before and after each COMMIT; at the last one the act is done. Prints the name of each point.
+"""
+
+import hashlib
+import itertools
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from sqlalchemy.engine.default import DefaultDialect
+
+from zeh_spark.chunks import Chunker, Content, StagedChunk
+from zeh_spark.publisher import Store, open_store, sql_batches
+from zeh_spark.publisher.batches import Attempt, Call, Declared, Remedies, Upload
+
+FEED = "orders"
+OLD = [b'"old"']
+
+
+def chunk(partition: int, data: list[bytes]) -> StagedChunk:
+    chunker = Chunker()
+    full = [each for one in data for each in chunker.add(partition, {}, one)]
+    (only,) = [*full, *chunker.close()]
+    return only
+
+
+def upload(number: int, *chunks: StagedChunk) -> Upload:
+    digest = hashlib.sha256(b"".join(each.frame for each in chunks)).digest()
+    return Upload(0, 0, number, digest, chunks)
+
+
+def declared(uploads: list[Upload]) -> Declared:
+    content = sum((each.content for each in uploads), Content())
+    return Declared(content, (Attempt(0, 0, len(uploads), content.events),))
+
+
+def call(batch: int, producer: str = "p", incarnation: str = "a", **remedies: str) -> Call:
+    return Call(producer, incarnation, "r1", batch, 2, Remedies(**remedies))
+
+
+LARGE = [
+    upload(at, *(chunk(partition, [b"%d" % (10 * at + partition)] * 300) for partition in (0, 1)))
+    for at in range(2)
+]
+SMALL = [
+    upload(at, *(chunk(partition, [b"%d" % (10 * at + partition)]) for partition in (0, 1, 0)))
+    for at in range(4)
+]
+ALONE = [upload(0, chunk(0, [b"7"]))]
+
+
+def stage(store: Store, by: Call, uploads: list[Upload]) -> None:
+    for each in uploads:
+        store.stage(FEED, by, each)
+
+
+def publish(store: Store, by: Call, uploads: list[Upload]) -> bool:
+    stage(store, by, uploads)
+    return store.commit(FEED, by, declared(uploads))[1]
+
+
+def tidy(store: Store) -> None:
+    while store._write(sql_batches.tidy):  # type: ignore[attr-defined]
+        pass
+
+
+def commit_together(store: Store) -> None:
+    """Three batches in one transaction: they wait until the writer is free."""
+    begun, free = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        free.wait()
+
+    writer = store._database.write.__self__  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=writer.write, args=(hold,))]
+    threads[0].start()
+    begun.wait()
+    for name in "qrs":
+        what = (FEED, call(0, name), declared(ALONE))
+        threads.append(threading.Thread(target=store.commit, args=what))
+        threads[-1].start()
+    while len(writer._durable) < 3:
+        pass
+    free.set()
+    for thread in threads:
+        thread.join()
+
+
+def nothing(store: Store) -> None: ...
+
+
+REPLACING = call(0, incarnation="b", replace_incarnation="a@0:b")
+ACTS: dict[str, tuple[Callable[[Store], object], Callable[[Store], object]]] = {
+    # what was done before, and what is done until the crash
+    "stage": (nothing, lambda store: stage(store, call(1), LARGE)),
+    "commit": (
+        lambda store: stage(store, call(1), LARGE),
+        lambda store: store.commit(FEED, call(1), declared(LARGE)),
+    ),
+    "first commit": (
+        lambda store: stage(store, call(0, "q"), LARGE),
+        lambda store: store.commit(FEED, call(0, "q"), declared(LARGE)),
+    ),
+    "pack": (
+        lambda store: stage(store, call(1), SMALL),
+        lambda store: store.commit(FEED, call(1), declared(SMALL)),
+    ),
+    "replace": (
+        lambda store: stage(store, REPLACING, LARGE),
+        lambda store: store.commit(FEED, REPLACING, declared(LARGE)),
+    ),
+    "tidy": (
+        lambda store: (
+            stage(store, Call("p", "a", "r9", 1, 2), SMALL),
+            publish(store, call(1), LARGE),
+        ),
+        tidy,
+    ),
+    "release": (
+        lambda store: stage(store, call(1), LARGE),
+        lambda store: store.release(FEED, "p", 1, "r1"),
+    ),
+    "together": (
+        lambda store: [stage(store, call(0, name), ALONE) for name in "qrs"],
+        commit_together,
+    ),
+}
+
+
+class Points:
+    """Counts the points that the process passes, and dies at one of them."""
+
+    def __init__(self, last: int) -> None:
+        self._left = last
+        self._lock = threading.Lock()
+
+    def install(self) -> None:
+        event.listen(Engine, "before_cursor_execute", lambda *given: self("before", given[2]))
+        commit = DefaultDialect.do_commit
+
+        def do_commit(dialect: DefaultDialect, connection: object) -> None:
+            self("before", "COMMIT")
+            commit(dialect, connection)  # type: ignore[arg-type]
+            self("after", "COMMIT")
+
+        DefaultDialect.do_commit = do_commit  # type: ignore[assignment, method-assign]
+
+    def __call__(self, when: str, statement: str) -> None:
+        with self._lock:
+            if self._left == 0:
+                os.write(1, f"{when} {' '.join(statement.split())[:80]}\n".encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+                signal.pause()  # no other thread passes meanwhile
+            self._left -= 1
+
+    def end(self) -> None:
+        """The act is done; what the process does besides is no point of it."""
+        with self._lock:
+            self._left = -1
+
+
+def in_a_process(work: Callable[[], None]) -> bool:
+    """Whether it lived to the end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit("an act failed")
+    return os.WIFEXITED(status)
+
+
+def open_in(directory: Path) -> Store:
+    return open_store(f"sqlite:///{directory / 'feeds.db'}")
+
+
+def main(act: str, directory: Path) -> None:
+    prepare, do = ACTS[act]
+    before = directory / "before"
+    before.mkdir()
+
+    def begin() -> None:
+        store = open_in(before)
+        store.create(FEED, 2)
+        publish(store, call(0), [upload(0, chunk(0, OLD))])
+        prepare(store)
+        store.close()
+
+    def crash(point: int) -> None:
+        store = open_in(directory / f"{point}")
+        points = Points(point)
+        points.install()
+        do(store)
+        points.end()
+
+    in_a_process(begin)
+    for point in itertools.count():
+        shutil.copytree(before, directory / f"{point}")
+        if in_a_process(lambda point=point: crash(point)):  # type: ignore[misc]
+            os.write(1, b"done\n")
+            break
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

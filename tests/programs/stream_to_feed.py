@@ -1,0 +1,67 @@
+"""A user's job that publishes files, run in a process of its own so that it can be killed. Not a
+test.
+
+Usage: stream_to_feed.py JOB, as JSON: `inbox` (a folder; each file is a batch), `checkpoint`,
+`options` of the sink; and, if wanted: `master`, `conf` of Spark, `tasks` (how many write), `clumsy`
+(the first attempt at task 0 fails at its fifth batch of rows, once this file exists), `restarts`
+(how often to start again after a failure). Prints our line of each failure.
+"""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+job = json.loads(sys.argv[1])
+
+
+def stumble(batches):
+    context = TaskContext.get()
+    for number, batch in enumerate(batches):
+        if number == 4 and context.attemptNumber() == 0 and context.partitionId() == 0:
+            while not Path(job["clumsy"]).exists():
+                time.sleep(0.01)
+            raise RuntimeError("the first attempt fails half way")
+        yield batch
+
+
+def start():
+    frame = (
+        spark.readStream.option("maxFilesPerTrigger", 1)
+        .text(job["inbox"])
+        .selectExpr("value AS data")
+    )
+    if tasks := job.get("tasks"):
+        frame = frame.repartition(tasks)
+    if job.get("clumsy"):
+        frame = frame.mapInArrow(stumble, frame.schema)
+    return (
+        frame.writeStream.format("zeroeventhub")
+        .options(**job["options"], checkpointLocation=job["checkpoint"])
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+builder = (
+    SparkSession.builder.master(job.get("master", "local[2]"))
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", 2)
+    .config("spark.log.level", "ERROR")
+)
+for name, value in job.get("conf", {}).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+
+for left in range(job.get("restarts", 0), -1, -1):
+    try:
+        start().awaitTermination()
+        break
+    except Exception as exc:
+        print(*re.findall(r"zeh_spark\.errors\.(.*)", str(exc))[:1], flush=True)
+        if not left:
+            raise

@@ -1,0 +1,222 @@
+"""The calls of the publish API, from text to values: what is taken, and how the rest is named."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.chunks import Content
+from zeh_spark.publisher import calls
+from zeh_spark.publisher.batches import Attempt, Call, Declared, Remedies
+from zeh_spark.publisher.problems import Problem
+
+RIGHT = "incarnation=a&n=2&run=r1"
+ATTEMPT = {"task": 0, "attempt": 3, "uploads": 1, "events": 2}
+COMMIT = {"events": 2, "digest": f"{7:032x}", "digestVersion": 1, "attempts": [ATTEMPT]}
+
+
+def refused(call: Callable[..., object], *given: object) -> Problem:
+    with pytest.raises(Problem) as info:
+        call(*given)
+    return info.value
+
+
+def test_call_is_read_from_path_and_query() -> None:
+    """All that identifies a batch, and what the operator allows."""
+    query = f"{RIGHT}&acceptGap=a%403%3A7&replaceIncarnation=a%401%3Ab&keepFirst=a:0:abcdef01"
+    remedies = Remedies("a@3:7", "a@1:b", "a:0:abcdef01")
+    assert Call("P#K", "a", "r1", 7, 2, remedies) == calls.parse_call(query, "P#K", "7")
+
+
+def test_run_of_an_upload_is_in_its_name_alone() -> None:
+    """What the path says is not said twice."""
+    assert "r9" == calls.parse_call("incarnation=a&n=2", "p", "0", run="r9").run
+    with pytest.raises(Problem, match="unknown parameter 'run'"):
+        calls.parse_call(RIGHT, "p", "0", run="r9")
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "said"),
+    [
+        ("n=2&run=r1", "parameter-missing", "incarnation is missing"),
+        ("incarnation=a&run=r1", "parameter-missing", "n is missing"),
+        ("incarnation=a&n=2", "parameter-missing", "run is missing"),
+        ("", "parameter-missing", "incarnation is missing"),
+        ("incarnation=&n=2&run=r1", "bad-parameter", "incarnation is ''"),
+        ("incarnation=a+b&n=2&run=r1", "bad-parameter", "'a b'; allowed are 1 to 100"),
+        (f"incarnation={'x' * 101}&n=2&run=r1", "bad-parameter", "allowed are 1 to 100"),
+        ("incarnation=%C3%A4&n=2&run=r1", "bad-parameter", "'ä'"),
+        ("incarnation=%FF&n=2&run=r1", "bad-parameter", "incarnation is"),
+        ("incarnation=a&n=2&run=r.1", "bad-parameter", "run is 'r.1'"),
+        ("incarnation=a&n=two&run=r1", "bad-parameter", "n is 'two'; allowed are whole"),
+        ("incarnation=a&n=-1&run=r1", "bad-parameter", "n is '-1'"),
+        ("incarnation=a&n=1025&run=r1", "bad-parameter", "to 1024"),
+        ("incarnation=a&n=%C2%B2&run=r1", "bad-parameter", "n is '²'"),
+        (f"incarnation=a&n={'1' * 5000}&run=r1", "bad-parameter", "n is"),
+        (f"{RIGHT}&acceptgap=1:2", "unknown-parameter", "known are acceptGap"),
+        (f"{RIGHT}&x", "unknown-parameter", "'x'"),
+        (f"{RIGHT}&run=r1", "duplicate-parameter", "run is given twice"),
+    ],
+)
+def test_bad_query_is_named(query: str, name: str, said: str) -> None:
+    """I see which parameter, what came, and what is allowed."""
+    problem = refused(calls.parse_call, query, "p", "0")
+    assert (name, 400) == (problem.name, problem.status)
+    assert said in problem.detail
+
+
+@pytest.mark.parametrize("batch", ["", "-1", "+1", "1.5", "1e3", " 1", "²", "x", f"{2**53}"])
+def test_bad_batch_number_is_named(batch: str) -> None:
+    """Batches are whole numbers that JSON holds exactly (DS-02)."""
+    assert "bad-parameter" == refused(calls.parse_call, RIGHT, "p", batch).name
+
+
+@given(st.integers(0, calls.MAX_NUMBER))
+def test_batch_numbers_are_read_as_they_are_written(batch: int) -> None:
+    """Whatever number Spark has."""
+    assert batch == calls.batch_number(f"{batch}")
+
+
+@pytest.mark.parametrize(
+    "name", ["p", "a.b_c:d@e=f-g", "x" * 100, "p#k", f"{'x' * 100}#{'y' * 100}"]
+)
+def test_producers_names(name: str) -> None:
+    """Spark's names, addresses, and named batches are all possible."""
+    assert name == calls.producer_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "a b", "a/b", "#", "p#", "#k", "p#k#l", "ä", "x" * 101, "a\n"]
+)
+def test_bad_producers_name_is_refused(name: str) -> None:
+    """A name that would be trouble in a URL or a log is none."""
+    problem = refused(calls.producer_name, name)
+    assert ("bad-producer", name) == (problem.name, problem.members["producer"])
+
+
+@given(
+    st.from_regex(r"[A-Za-z0-9_-]{1,100}", fullmatch=True),
+    st.integers(0, 2**31 - 1), st.integers(0, calls.MAX_NUMBER), st.integers(0, 2**31 - 1),
+)  # fmt: skip
+def test_names_of_uploads_are_read_as_they_are_written(
+    run: str, task: int, attempt: int, number: int
+) -> None:
+    """Any run, task, attempt and number that Spark may have."""
+    name = f"{run}.{task}.{attempt}.{number}"
+    assert (run, task, attempt, number) == calls.upload_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "r1", "r1.0.0", ".0.0.0", "r.1.0.0.0", "r1.0.0.", "r1.-1.0.0", f"r1.{2**31}.0.0"],
+)  # fmt: skip
+def test_bad_name_of_an_upload_is_refused(name: str) -> None:
+    """I see what is allowed."""
+    assert 400 == refused(calls.upload_name, name).status
+
+
+def test_commit_names_attempts_and_content() -> None:
+    """What the driver counted."""
+    declared = Declared(Content(2, 7), (Attempt(0, 3, 1, 2),), 1)
+    assert declared == calls.parse_commit(json.dumps(COMMIT).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "no commit"),
+        (b"[]", "no commit"),
+        (b"{", "no commit"),
+        (b"\xff", "no commit"),
+        (b'{"events":"\xff"}', "no commit"),
+        (b"[" * 100_000, "no commit"),
+        (b'{"events":1}', "missing required field `digest`"),
+        ({"more": 1}, "unknown field `more`"),
+        ({"events": "1"}, r"$.events"),
+        ({"events": 1.5}, r"$.events"),
+        ({"events": None}, r"$.events"),
+        ({"events": -1}, "-1 is not between"),
+        ({"events": 2**53}, "is not between"),
+        ({"digest": "0" * 31}, "32 lower-case hex"),
+        ({"digest": "X" * 32}, "32 lower-case hex"),
+        ({"digest": "0" * 32 + "\n"}, "32 lower-case hex"),
+        ({"attempts": {}}, r"$.attempts"),
+        ({"attempts": [{"task": 0, "attempt": 0, "uploads": 1}]}, "`events`"),
+        ({"attempts": [{**ATTEMPT, "more": 1}]}, "`more`"),
+        ({"attempts": [ATTEMPT, {**ATTEMPT, "attempt": 4}]}, "a task is named twice"),
+        ({"attempts": [{**ATTEMPT, "uploads": -1}]}, "-1 is not between"),
+        ({"attempts": [{**ATTEMPT, "task": 2**70}]}, "is not between"),
+    ],
+)
+def test_bad_commit_is_named(body: object, said: str) -> None:
+    """What is no commit says where it goes wrong."""
+    raw = body if isinstance(body, bytes) else json.dumps({**COMMIT, **body}).encode()
+    problem = refused(calls.parse_commit, raw)
+    assert ("bad-commit", 400) == (problem.name, problem.status)
+    assert said in problem.detail
+
+
+def test_too_many_attempts_are_refused() -> None:
+    """A commit is bounded, whatever fits into its body."""
+    attempts = [{**ATTEMPT, "task": task} for task in range(calls.MAX_ATTEMPTS + 1)]
+    problem = refused(calls.parse_commit, json.dumps({**COMMIT, "attempts": attempts}).encode())
+    assert "at most 100,000" in problem.detail
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_commit_body_is_read_or_named(body: bytes) -> None:
+    """No bytes make the publisher fail."""
+    assert 400 == refused(calls.parse_commit, body).status
+
+
+@given(st.text(max_size=60))
+def test_any_query_is_read_or_named(query: str) -> None:
+    """No query makes the publisher fail."""
+    assert 400 == refused(calls.parse_call, query, "p", "0").status
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [(None, 411), ("", 411), ("x", 411), ("-1", 411), ("²", 411), ("11", 413)]
+)
+def test_length_of_a_body_is_asked_for(length: str | None, status: int) -> None:
+    """A body of unknown length, or too much, is not read."""
+    assert status == refused(calls.check_length, length, 10).status
+
+
+@pytest.mark.parametrize("length", ["0", "7", "010", "10"])
+def test_length_of_a_body_may_be_the_limit(length: str) -> None:
+    """Up to the limit, itself included."""
+    assert int(length) == calls.check_length(length, 10)
+
+
+@pytest.mark.parametrize(
+    ("header", "right"),
+    [
+        (None, True),
+        ("", True),
+        ("sha-512=:{wrong}:", True),
+        ("sha-256=:{right}:", True),
+        ("sha-512=:{wrong}:, sha-256=:{right}:", True),
+        ("sha-256=:{wrong}:", False),
+        ("sha-512=:{right}:,sha-256=:{wrong}:", False),
+        ("sha-256=:AAA:", False),
+        ("sha-256=:====:", False),
+    ],
+)
+def test_digest_of_a_body_is_compared(header: str | None, right: bool) -> None:
+    """What a proxy changed is noticed; other algorithms are ignored."""
+    good, bad = (base64.b64encode(hashlib.sha256(each).digest()).decode() for each in (b"x", b"y"))
+    header = header and header.format(right=good, wrong=bad)
+    if right:
+        calls.check_digest(header, b"x")
+    else:
+        assert ("digest-mismatch", 422) == (
+            (problem := refused(calls.check_digest, header, b"x")).name,
+            problem.status,
+        )

@@ -1,0 +1,207 @@
+"""What a publisher looks at before it keeps an upload: a whole chunk at once, and a chunk that
+breaks a rule line by line. Both have to be of one opinion.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.strategies import events, headers, json_texts
+from zeh_spark import wire
+from zeh_spark.chunks import (
+    CHUNK_BYTES,
+    CHUNK_EVENTS,
+    LINE_BYTES,
+    Chunker,
+    StagedChunk,
+    content_of,
+    frame_of,
+    lines_of,
+    prefix,
+    rest_of,
+    upload_body,
+)
+from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.uploads import MAX_UNPACKED, _faults, _rests, verified_upload
+
+PARTITION = 3
+
+
+def line_of(text: bytes, data: bytes) -> bytes:
+    return prefix(PARTITION) + b'"headers":%b,"data":%b}' % (text, data)
+
+
+good_lines = st.builds(
+    lambda event: prefix(PARTITION) + rest_of(*event), events.filter(lambda e: e[1] != b"null")
+)
+pieces = st.sampled_from(
+    [
+        *(b" ", b"\t", b"\r", b"\n", b"\n\n", b"\0", b"\x1f", b"\x7f", b"\xff", b"\xef\xbb\xbf"),
+        *(b'"', b"\\", b"{", b"}", b"[", b"]", b":", b",", b"null", b"NaN", b"-", b"0", b"1e999"),
+        *(b'"headers":', b'"data":', b'"partition":', b'{"partition":3,', b'"data":null}', b"{}"),
+        *(b'"cursor":"1",', b'"zeh-time":"1"', b'"a":"1",', b"\\u007aeh-", b"\\ud800", b"\\n"),
+        *("\u2028".encode(), "ä".encode(), b"\\u0061", b'"\\u0061":"1",', b"\\/", b"\\u0000"),
+    ]
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """The lines of a chunk, right ones or nearly so, each ended by a newline."""
+    lines = b"".join(line + b"\n" for line in draw(st.lists(good_lines, min_size=1, max_size=4)))
+    for _ in range(draw(st.integers(0, 3))):
+        begin = draw(st.integers(0, len(lines)))
+        end = min(len(lines), begin + draw(st.integers(0, 4)))
+        lines = lines[:begin] + draw(pieces | st.just(b"")) + lines[end:]
+    return lines if lines.endswith(b"\n") else lines + b"\n"
+
+
+@st.composite
+def assembled(draw: st.DrawFn) -> bytes:
+    """Lines put together of parts that are each right or wrong."""
+    blank = st.sampled_from([b"", b"", b"", b" ", b"\r"])
+    texts = st.sampled_from(
+        [b"{}", b'{"a":"1"}', b'{"a" :"1"}', b'{"a":"\\u0031"}', b'{"a":"1","a":"1"}', b"null",
+         b'{"a":"1","\\u0061":"1"}', b'{"zeh-x":"1"}', b'{"a":1}', b"[]", b'{"a":" \\" "}',
+         b'{"a":"","b":"\\\\"}', b'{"":""}', b'{"a":"1",}', b'{ }'],
+    )  # fmt: skip
+    data = json_texts() | st.sampled_from([b"null", b"nul", b"", b"1 ", b'"null"', b'{"a":null}'])
+    line = st.builds(
+        lambda a, text, b, value, c: b'{"partition":3,%b"headers":%b%b,"data":%b}%b'
+        % (a, text, b, value, c),
+        blank, texts, blank, data, blank,
+    )  # fmt: skip
+    return b"".join(each + b"\n" for each in draw(st.lists(line, min_size=1, max_size=4)))
+
+
+@given(mutated() | assembled())
+@example(b"\n")
+@example(b"\n\n")
+@example(line_of(b'{"a":"\x7f"}', b"1") + b"\n")
+@example(line_of(b"{}", b'"\\ud83d\\ude00"') + b"\n")
+@example(line_of(b"{}", b'"%b"' % (b"x" * LINE_BYTES)) + b"\n")
+@example(line_of(b"{}", b"[" * 20_000 + b"]" * 20_000) + b"\n")
+def test_chunk_is_refused_if_and_only_if_a_line_is(lines: bytes) -> None:
+    """What is looked at all at once is judged as line by line, and the reason is always found."""
+    assert (_rests(lines, PARTITION) is None) == any(True for _ in _faults(lines, PARTITION))
+
+
+@given(mutated() | assembled())
+def test_chunk_that_is_taken_can_be_served(lines: bytes) -> None:
+    """Every line that is stored is an event of the protocol, with its partition and its headers."""
+    rests = _rests(lines, PARTITION)
+    if rests is None:
+        return
+    assert lines == b"".join(prefix(PARTITION) + rest + b"\n" for rest in rests)
+    for line in lines.split(b"\n")[:-1]:
+        event = json.loads(line)
+        assert ["partition", "headers", "data"] == list(event)
+        assert PARTITION == event["partition"]
+        assert event["data"] is not None
+        assert not any(name.startswith(wire.RESERVED_HEADER) for name in event["headers"])
+        assert b"\r" not in line
+
+
+@given(st.lists(good_lines, min_size=1, max_size=6))
+def test_what_our_writers_make_is_taken(lines: list[bytes]) -> None:
+    """Any event that can be published at all passes."""
+    rests = [line[len(prefix(PARTITION)) :] for line in lines]
+    assert rests == _rests(b"".join(line + b"\n" for line in lines), PARTITION)
+
+
+@pytest.mark.parametrize("depth", [100, 500, 900, 950, 990, 1000, 1100, 5000])
+def test_depth_is_judged_alike(depth: int) -> None:
+    """Wherever the limit of nesting is, both ways agree."""
+    for each in range(-3, 4):
+        nested = line_of(b"{}", b"[" * (depth + each) + b"]" * (depth + each)) + b"\n"
+        assert (_rests(nested, PARTITION) is None) == any(_faults(nested, PARTITION))
+
+
+def staged(*data: bytes, partition: int = PARTITION) -> list[StagedChunk]:
+    chunker = Chunker()
+    return [*(c for d in data for c in chunker.add(partition, {}, d)), *chunker.close()]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), headers, json_texts()), max_size=30))
+def test_upload_is_read_as_it_was_made(sent: Sequence[tuple[int, dict[str, str], bytes]]) -> None:
+    """Chunks, counts and content of both sides are the same."""
+    chunker = Chunker()
+    chunks = []
+    for partition, named, data in sent:
+        if data != b"null":
+            chunks += chunker.add(partition, named, data)
+    chunks += chunker.close()
+    upload = verified_upload(upload_body(chunks), 1, 2, 3, 4)
+    assert (tuple(chunks), chunker.content) == (upload.chunks, upload.content)
+    assert (1, 2, 3) == (upload.task, upload.attempt, upload.number)
+
+
+@given(st.lists(st.binary(max_size=30) | st.sampled_from([b"[]\n", b"[{}]\n"]), max_size=4))
+def test_any_body_is_read_or_named(parts: list[bytes]) -> None:
+    """No bytes make the publisher fail."""
+    body = b"".join(parts)
+    try:
+        assert () == verified_upload(body, 0, 0, 0, 4).chunks
+    except Problem as problem:
+        assert ("invalid-upload", 422) == (problem.name, problem.status)
+
+
+@given(st.data())
+def test_changed_upload_is_the_same_or_named(data: st.DataObject) -> None:
+    """A body that is damaged is refused, or says what it said."""
+    chunks = [*staged(*[b"1"] * 20), *staged(b'"x"', partition=1)]
+    body = bytearray(upload_body(chunks))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        upload = verified_upload(bytes(body), 0, 0, 0, 4)
+    except Problem as problem:
+        assert "invalid-upload" == problem.name
+        return
+    for each in upload.chunks:
+        lines = lines_of(each.frame)
+        assert (each.size, each.events) == (len(lines), lines.count(b"\n"))
+        begin = len(prefix(each.partition))
+        assert each.content == content_of([line[begin:] for line in lines.split(b"\n")[:-1]])
+
+
+def test_stored_line_leaves_room_for_its_stamps() -> None:
+    """The longest line that is taken can be served with all headers to any client."""
+    room = LINE_BYTES - len(line_of(b"{}", b'""'))
+    lines = line_of(b"{}", b'"%b"' % (b"x" * room)) + b"\n"
+    assert _rests(lines, PARTITION) is not None
+    assert _rests(lines[:-3] + b'x"}\n', PARTITION) is None
+    assert LINE_BYTES + wire.STAMP_BYTES <= wire.MAX_LINE
+
+
+def test_full_chunk_is_looked_through_quickly() -> None:
+    """1,000 lines of 1 KiB take milliseconds: looking is not what bounds a publisher."""
+    lines = (line_of(b'{"a":"1"}', b'"%b"' % (b"x" * 900)) + b"\n") * CHUNK_EVENTS
+    body = upload_body([StagedChunk(PARTITION, CHUNK_EVENTS, len(lines), 0, frame_of(lines))] * 5)
+    begun = time.perf_counter()
+    verified_upload(body, 0, 0, 0, 4)
+    assert time.perf_counter() - begun < 1
+    assert len(lines) < CHUNK_BYTES
+
+
+def test_sizes_of_an_upload_are_added_up_honestly() -> None:
+    """The limit of what is unpacked holds, whatever an index says."""
+    lines = (line_of(b"{}", b'"%b"' % (b"x" * 1000)) + b"\n") * 900
+    chunk = StagedChunk(PARTITION, 900, len(lines), 0, frame_of(lines))
+    chunks = [chunk] * (MAX_UNPACKED // len(lines) + 2)
+    index, _, frames = upload_body(chunks).partition(b"\n")
+    entries = [
+        *msgspec.json.decode(index),
+        {**msgspec.json.decode(index)[0], "size": -len(lines) * 9},
+    ]
+    body = msgspec.json.encode(entries) + b"\n" + frames + chunk.frame
+    with pytest.raises(Problem) as refused:
+        verified_upload(body, 0, 0, 0, 4)
+    assert f"chunk {len(entries) - 1}" not in refused.value.detail  # all the others were unpacked
