@@ -37,8 +37,10 @@ _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAY
 class TransientError(Exception):
     """May be gone at the next try. `final` is raised when there is no time for one."""
 
-    def __init__(self, final: ZeroEventHubError, retry_after: float | None = None) -> None:
-        super().__init__(str(final))
+    def __init__(
+        self, final: ZeroEventHubError, retry_after: float | None = None, reason: str = ""
+    ) -> None:
+        super().__init__(reason or str(final))
         self.final = final
         self.retry_after = retry_after
 
@@ -58,13 +60,11 @@ def network_failure(exc: Exception, url: FeedUrl) -> Exception:
         )
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
         return invalid_redirect(url)
-    return TransientError(
-        UnavailableError(
-            f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: "
-            f"{reason}); nothing is lost: start again once it does; 'retryTimeout' says how "
-            f"long to try"
-        )
+    what = (
+        f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: {reason})"
     )
+    advice = "nothing is lost: start again once it does; 'retryTimeout' says how long to try"
+    return TransientError(UnavailableError(f"{what}; {advice}"), reason=what)
 
 
 def invalid_redirect(url: FeedUrl) -> PublisherError:
@@ -119,7 +119,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         403: "; this token may not do that",
         404: "; check the feed's address in 'url'",
     }.get(status, "; that is no page of a feed" if status < 300 else "")
-    if str(document.get("type")).startswith(PROBLEM):
+    if document.get("remedy"):
         remedy = ""  # it says itself what to do
     refusal = kind(f"{message}{remedy}", status=status, body=text)
     if proven and not (response.raw.chunked or response.raw.length_remaining is not None):

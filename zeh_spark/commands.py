@@ -1,5 +1,5 @@
-"""What the command `zeh-spark` does: a thin shell around the publisher, and around the clients for
-`tail`, `publish` and `producers`.
+"""What the command `zeh-spark` does: a thin shell around the publisher's stores. The commands that
+talk to a running publisher are in `feed_commands`.
 
 Exit codes: 0 done, 1 failed, with the reason on standard error, 2 wrong usage. A traceback is
 always a bug of ours.
@@ -8,29 +8,37 @@ always a bug of ours.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime, timezone
+from dataclasses import replace
 from typing import Any
 
 import click
 
 import zeh_spark as package
-from zeh_spark import publish as publishing
-from zeh_spark import wire
+from zeh_spark import feed_commands
+from zeh_spark.command_line import (
+    ALLOW,
+    BATCH,
+    ENVELOPE,
+    KEY,
+    Size,
+    counted,
+    moment,
+    name_of,
+    size_of,
+    table,
+)
 from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
-from zeh_spark.options import ClientOptions, parse, parse_size
+from zeh_spark.publish import REMEDIES
 from zeh_spark.publisher import Store, open_store, serving
 from zeh_spark.publisher import load as loading
+from zeh_spark.publisher.batches import Remedies
 from zeh_spark.publisher.csv_rows import CsvFormat
-from zeh_spark.publisher.load import Loaded, Source
+from zeh_spark.publisher.load import Source
 from zeh_spark.publisher.store import UnknownFeedError
-from zeh_spark.tailing import follow
-
-_NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
 
 class _Commands(click.Group):
@@ -71,34 +79,6 @@ def zeh_spark() -> None:
     """
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
-    name = "size"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        try:
-            return parse_size(str(value))
-        except ValueError as exc:
-            self.fail(str(exc), param, ctx)
-
-
-def _name(_ctx: object, _param: object, value: str | None) -> str | None:
-    if value is not None and not wire.NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not 1 to 100 letters, digits and . _ : @ = -")
-    return value
-
-
-_key = click.option(
-    "--key", metavar="COLUMN", help="Column or field whose value chooses the partition."
-)
-_envelope = click.option(
-    "--envelope", is_flag=True, help='Lines are {"key"?, "partition"?, "headers"?, "data"}.'
-)
-_batch = click.option(
-    "--batch", metavar="NAME", callback=_name,
-    help="Publish under this name: doing it again adds nothing, with other events it is refused.",
-)  # fmt: skip
-
-
 @zeh_spark.command()
 @_store
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -106,7 +86,7 @@ _batch = click.option(
     "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any."
 )
 @click.option(
-    "--staging-quota", default="64g", show_default=True, type=_Size(), metavar="SIZE",
+    "--staging-quota", default="64g", show_default=True, type=Size(), metavar="SIZE",
     help="What each producer may have uploaded and not committed.",
 )  # fmt: skip
 def serve(url: str, host: str, port: int, staging_quota: int) -> None:
@@ -123,7 +103,7 @@ def serve(url: str, host: str, port: int, staging_quota: int) -> None:
         base = f"http://{shown}:{listener.getsockname()[1]}"
         click.echo(f"Serving {url} at {base}; Ctrl-C stops.")
         for feed in store.feeds():
-            click.echo(f"  {base}/{feed.name}  {_counted(feed.partitions, 'partition')}")
+            click.echo(f"  {base}/{feed.name}  {counted(feed.partitions, 'partition')}")
         sys.stdout.flush()
         serving.serve(store, listener, staging_quota)
 
@@ -143,23 +123,24 @@ def create(feed: str, partitions: int, url: str) -> None:
     """
     with _opened(url, must_exist=False) as store:
         store.create(feed, partitions)
-    click.echo(f"Feed {feed!r} with {_counted(partitions, 'partition')} is in {url}.")
+    click.echo(f"Feed {feed!r} with {counted(partitions, 'partition')} is in {url}.")
 
 
 @zeh_spark.command()
 @click.argument("feed")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @_store
-@_key
-@_envelope
+@KEY
+@ENVELOPE
 @click.option("--delimiter", default=",", show_default=True, metavar="CHAR", help="CSV: its comma.")
 @click.option("--null", "nulls", multiple=True, metavar="TEXT", help="CSV: TEXT means null, too.")
 @click.option(
     "--text", "texts", multiple=True, metavar="COLUMN",
     help="CSV: leave the numbers of COLUMN text, of every column with '*'.",
 )  # fmt: skip
-@click.option("--producer", metavar="NAME", callback=_name, help="Who publishes; else 'load'.")
-@_batch
+@click.option("--producer", metavar="NAME", callback=name_of, help="Who publishes; else 'load'.")
+@BATCH
+@ALLOW
 def load(
     feed: str,
     files: tuple[str, ...],
@@ -171,6 +152,7 @@ def load(
     texts: tuple[str, ...],
     producer: str | None,
     batch: str | None,
+    allowed: dict[str, str],
 ) -> None:
     """Add the rows of files to a feed, all or nothing, also while it is served.
 
@@ -204,15 +186,17 @@ def load(
             name = producer or loading.PRODUCER
             call = loading.named_batch(store, feed, name, batch) if batch else None
             call = call or loading.next_batch(store, feed, name)
+            remedies = Remedies(*(allowed.get(name) for name in REMEDIES))
+            call = replace(call, remedies=remedies)
             loaded = loading.load(store, feed, sources, progress, call)
         except UnknownFeedError as exc:
             raise StoreError(f"{exc}; zeh-spark create {feed} --store {url} makes it") from exc
     seconds = time.monotonic() - begun
     if loaded.repeated:
-        click.echo(f"Published before with the same {_counted(loaded.events, 'event')}: no change.")
+        click.echo(f"Published before with the same {counted(loaded.events, 'event')}: no change.")
         return
     click.echo(
-        f"Loaded {_counted(loaded.events, 'event')}, {_size(loaded.bytes)}, into {feed!r} in "
+        f"Loaded {counted(loaded.events, 'event')}, {size_of(loaded.bytes)}, into {feed!r} in "
         f"{seconds:.1f} s."
     )
 
@@ -227,120 +211,12 @@ def feeds(url: str) -> None:
                 each.name,
                 f"{each.partitions}",
                 f"{each.events:,}",
-                _size(each.size),
-                _moment(each.time),
+                size_of(each.size),
+                moment(each.time),
             )
             for each in store.feeds()
         ]
-    click.echo(_table(("FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST COMMIT"), rows))
-
-
-@zeh_spark.command()
-@click.argument("url")
-@click.option(
-    "--from", "start", type=click.Choice(["first", "last"]), default="last", show_default=True,
-    help="Begin with the first event, or with the next one.",
-)  # fmt: skip
-@click.option("--headers", is_flag=True, help="Print whole events: partition, headers, data.")
-@click.option("--no-follow", is_flag=True, help="Stop at the end instead of waiting for more.")
-def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
-    """Print the data of a feed's events, one on a line, as they come.
-
-    \b
-    Example:
-      zeh-spark tail http://127.0.0.1:8080/flights --from first --no-follow | wc -l
-    """
-    cursor = wire.FIRST if start == "first" else wire.LAST
-    out = sys.stdout.buffer
-    try:
-        for lines in follow(url, cursor, whole=headers, endless=not no_follow):
-            out.writelines(line + b"\n" for line in lines)
-            out.flush()
-    except KeyboardInterrupt:
-        pass  # how a tail ends
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has enough
-
-
-@zeh_spark.command()
-@click.argument("url")
-@click.option(
-    "--producer", metavar="NAME", required=True, callback=_name,
-    help="Who publishes: one name for each that does.",
-)  # fmt: skip
-@_batch
-@_key
-@_envelope
-def publish(url: str, producer: str, batch: str | None, key: str | None, envelope: bool) -> None:
-    """Publish standard input, NDJSON, to a running publisher: all of it or nothing, as one batch.
-
-    \b
-    Examples:
-      zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 < events.ndjson
-      zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 --batch 11-20 < day.ndjson
-    """
-    if envelope and key:
-        raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
-    client = _publish_client(url)
-    source, loaded = Source("-", sys.stdin.buffer, key, envelope), Loaded()
-    what = (
-        publishing.named_batch(producer, batch)
-        if batch
-        else publishing.plain_batch(client, producer)
-    )
-    answer = publishing.publish_chunks(
-        client, what, lambda partitions: loading.chunks_of([source], partitions, loaded)
-    )
-    receipt, events = answer["receipt"], _counted(loaded.events, "event")
-    if answer["status"] == "already-committed" and receipt["run"] != what.run:
-        when = _moment(receipt["time"])
-        click.echo(f"Published before, at {when}, with the same {events}: no change.")
-        return
-    click.echo(f"Published {events} as batch {receipt['batch']} of producer {what.producer!r}.")
-
-
-@zeh_spark.command()
-@click.argument("url")
-@click.argument("producer", required=False)
-@click.option("--last", default=10, show_default=True, type=click.IntRange(1, 1000), metavar="N")
-def producers(url: str, producer: str | None, last: int) -> None:
-    """Show who published to a feed; of one PRODUCER its state and its last batches.
-
-    \b
-    Examples:
-      zeh-spark producers http://127.0.0.1:8080/orders
-      zeh-spark producers http://127.0.0.1:8080/orders orders-job --last 3
-    """
-    client = _publish_client(url)
-    found = [client.producer(producer)] if producer else client.producers()
-    heads = ("PRODUCER", "LAST BATCH", "BATCHES", "LEVEL", "LAST COMMIT", "INCARNATION")
-    rows = [
-        (
-            each["producer"] + (" (deleted)" if each["deleted"] else ""),
-            f"{each['lastBatch']}",
-            f"{each['receipts']:,}",
-            f"{each['level']}",
-            _moment(each["time"] or 0),
-            each["incarnation"] or "",
-        )
-        for each in found
-    ]
-    click.echo(_table(heads, rows))
-    if not producer:
-        return
-    heads = ("BATCH", "EVENTS", "PARTITION: NUMBERS", "COMMITTED", "CONTENT", "RUN")
-    rows = [
-        (
-            f"{each['batch']}",
-            f"{each['events']:,}",
-            ", ".join(f"{r['partition']}: {r['first']}-{r['last']}" for r in each["ranges"]),
-            _moment(each["time"]),
-            each["digest"][:8],
-            each["run"],
-        )
-        for each in client.receipts(producer, last)
-    ]
-    click.echo("\n" + _table(heads, rows))
+    click.echo(table(("FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST COMMIT"), rows))
 
 
 @zeh_spark.command()
@@ -351,6 +227,8 @@ def producers(url: str, producer: str | None, last: int) -> None:
 def delete_producer(feed: str, producer: str, url: str) -> None:
     """Let a producer publish no more, for ever. What it has published stays.
 
+    Its named batches are producers of their own, called PRODUCER#NAME, and stay as they are.
+
     \b
     Example:
       zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
@@ -358,10 +236,6 @@ def delete_producer(feed: str, producer: str, url: str) -> None:
     with _opened(url) as store:
         store.delete_producer(feed, producer)
     click.echo(f"Producer {producer!r} of feed {feed!r} is deleted.")
-
-
-def _publish_client(url: str) -> publishing.PublishClient:
-    return publishing.PublishClient(parse(ClientOptions, {"url": url, "retryTimeout": "10s"}))
 
 
 @contextmanager
@@ -384,36 +258,5 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; numbers to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
-    align = [
-        ">" if rows and all(_NUMBER.fullmatch(cell) for cell in column) else "<"
-        for column in zip(*rows, strict=True)
-    ] or ["<"] * len(heads)
-    lines = []
-    for row in [heads, *rows]:
-        cells = (f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _size(size: float) -> str:
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024 or unit == "GiB":
-            break
-    return f"{size:,.1f} {unit}"
-
-
-def _moment(time_ms: int) -> str:
-    if not time_ms:
-        return "never"
-    moment = datetime.fromtimestamp(time_ms / 1000, timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+for each in (feed_commands.tail, feed_commands.publish, feed_commands.producers):
+    zeh_spark.add_command(each)

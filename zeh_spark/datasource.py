@@ -106,9 +106,9 @@ class ZeroEventHubDataSource(DataSource):
 def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:
     """The error about options that fit neither reading nor writing: that of the one meant."""
     unknown = [str(each).startswith("unknown option") for each in (to_read, to_write)]
-    if all(unknown) and str(to_read) != str(to_write):
-        return OptionError(f"to read: {to_read}; to write: {to_write}", option=to_read.option)
-    return to_write if unknown[0] else to_read
+    if not all(unknown) or to_read.option != to_write.option:  # one side knows what the other lacks
+        return to_write if unknown[0] and to_read.option != to_write.option else to_read
+    return to_write if "did you mean" in str(to_write) else to_read
 
 
 def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:

@@ -244,7 +244,9 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
             values[about.name] = _parsed(names[key], text, about)
     if "url" not in values:
         raise OptionError(
-            "option 'url' is missing: the address of the feed, also as .load(url)", option="url"
+            "option 'url' is missing: the address of the feed, also as .load(url), .start(url) or "
+            ".save(url)",
+            option="url",
         )
     options = kind(**values, http_headers=headers, secret_headers=frozenset(secret))
     options.check()
@@ -261,7 +263,7 @@ def _with_url(given: Mapping[str, str]) -> dict[str, str]:
     path = options.pop("path", None)
     if path is not None and options.setdefault("url", path) != path:
         raise OptionError(
-            "option 'url' and the argument of load() name different feeds; give one of them",
+            "option 'url' and the path that is given name different feeds; give one of them",
             option="url",
         )
     return options

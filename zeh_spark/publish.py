@@ -27,6 +27,9 @@ from zeh_spark.options import ClientOptions
 from zeh_spark.transport import Body, Transport
 from zeh_spark.wire import BATCH_INCARNATION, PLAIN_INCARNATION
 
+REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
+"""What an operator may allow once, as refusals name it."""
+
 UPLOAD_BYTES = 4 << 20
 
 log = logging.getLogger(__name__)
@@ -256,7 +259,7 @@ def _refusal(exc: PublisherError) -> PublisherError:
         return type(exc)(f"{exc}{hint}", status=exc.status, body=exc.body)
     hint = ""
     if kind == f"{PROBLEM}unknown-feed":
-        hint = "; check the feed's address in 'url', or make the feed: zeh-spark create FEED"
+        hint = ", or make the feed: zeh-spark create FEED"
     return PublishError(
         f"{exc}{hint}",
         status=exc.status,

@@ -79,7 +79,8 @@ class Patience:
         if now + pause > self.since + self.timeout:
             raise failure.final from failure
         level = logging.DEBUG if self.attempts & (self.attempts - 1) else logging.WARNING
-        log.log(level, "%s; trying again in %.1f s", failure.final, pause)  # at 1, 2, 4, 8, …
+        left = self.since + self.timeout - now  # at 1, 2, 4, 8, … attempts
+        log.log(level, "%s; trying again in %.1f s, for at most %.0f s", failure, pause, left)
         if self.sleep(pause):
             raise failure.final from failure
 

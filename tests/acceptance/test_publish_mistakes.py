@@ -227,7 +227,7 @@ def test_a_bad_row_fails_its_batch(rows, reason, target, spark, fail_write):
 
     said = fail_write(frame, batchId="bad")
 
-    assert said.startswith(f"RowError: row 7 of this task cannot be published: {reason}")
+    assert said.startswith(f"RowError: Spark partition 0: row 7 of this task cannot be published: {reason}")
     assert target.events() == []
 
 

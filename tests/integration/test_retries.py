@@ -154,7 +154,7 @@ def test_a_closed_port_is_named():
         (206, PublisherError, "no page of a feed"),
         (400, PublisherError, ""),
         (401, AccessError, "check 'token' or 'tokenFile'"),
-        (403, AccessError, "this token may not read the feed"),
+        (403, AccessError, "this token may not do that"),
         (404, PublisherError, "check the feed's address in 'url'"),
         (410, CursorGoneError, ""),
         (418, PublisherError, ""),

@@ -86,17 +86,17 @@ def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) 
     cause = "publish other rows under another batchId"
     if call.incarnation != wire.BATCH_INCARNATION:
         cause = (
-            "look for what makes the query give other rows when it is repeated (rand(), uuid(), a "
-            "clock, a lookup, a source that changed), or for a second write with the same "
-            "producerId in the batch"
+            "if this is a second write in the same foreachBatch, give each write a producerId of "
+            "its own; else look for what makes the query give other rows when it is repeated: "
+            "rand(), uuid(), a clock, a lookup, a source that changed"
         )
     return _refused(
         "batch-conflict",
         409,
         call,
         f"batch {call.batch} of producer {call.producer!r} was published at "
-        f"{moment(receipt.time)} with other rows: {receipt.events} events, content "
-        f"{receipt.digest}; now it has {content.events} events, content {content.digest}",
+        f"{moment(receipt.time)} with other rows: events={receipt.events}, content="
+        f"{receipt.digest}; now it has events={content.events}, content={content.digest}",
         f"{cause}; to keep what is published and drop these rows, set once keepFirst={option}",
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
@@ -116,8 +116,9 @@ def batch_gap(call: Call, producer: Producer, last: int, option: str) -> Problem
         409,
         call,
         f"{seen}: {cause}",
-        f"publish the missing batches again from their source; or, if they are not wanted here "
-        f"(the sink is new on an old checkpoint, say), set once acceptGap={option}",
+        f"go back to a checkpoint that repeats the missing batches; or, if their rows are not "
+        f"wanted here (the sink is new on an old checkpoint, say), or were written by other means "
+        f"under another producerId, set once acceptGap={option}",
         current={"incarnation": producer.incarnation or None, "lastBatch": last},
         option={"acceptGap": option},
     )

@@ -23,12 +23,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark._compat import DataSourceStreamArrowWriter
 from zeh_spark.chunks import CHUNK_EVENTS, Chunker
-from zeh_spark.errors import OptionError, ZeroEventHubError, at_spark_border
+from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.publish import Batch, PublishClient, TaskDone
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.sink.rows import Layout, Rendered, Renderer
 from zeh_spark.sink.uploads import Uploader
-from zeh_spark.wire import BATCH_INCARNATION
+from zeh_spark.wire import BATCH_INCARNATION, partition_of
 
 log = logging.getLogger("zeh_spark.sink")
 
@@ -174,7 +174,8 @@ def stage(
     _check_partition_count(options, count)
     renderer = Renderer(layout, count)
     chunker = Chunker(_OPEN_UPLOADS * options.upload_bytes)
-    spread = Spread(count, task.task + batch.number)
+    begin = partition_of(f"{batch.producer}/{batch.number}/{task.task}", count)
+    spread = Spread(count, begin)
 
     def send(number: int, body: bytes) -> bool:
         return client.upload(batch, count, task.task, task.attempt, number, body)
@@ -184,7 +185,7 @@ def stage(
         for frame in frames:
             if not uploader.wanted:
                 chunker.only_count()
-            for partition, rests in spread.parts(renderer.render(frame)):
+            for partition, rests in spread.parts(_rendered(renderer, frame, task.task)):
                 uploader.add(chunker.extend(partition, rests))
         uploader.add(chunker.close())
         uploader.finish()
@@ -192,9 +193,17 @@ def stage(
     return Staged(batch, count, done)
 
 
+def _rendered(renderer: Renderer, frame: pa.RecordBatch, task: int) -> Rendered:
+    try:
+        return renderer.render(frame)
+    except RowError as exc:
+        where = f"Spark partition {task}: {exc}"
+        raise RowError(where, row=exc.row, reason=exc.reason) from None
+
+
 class Spread:
     """Where rows go: those that may go anywhere fill one chunk after the other, partition by
-    partition, beginning with another one in each task and batch.
+    partition, beginning with another one in each task and batch, as it comes.
     """
 
     def __init__(self, partition_count: int, begin: int) -> None:

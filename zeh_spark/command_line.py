@@ -1,0 +1,90 @@
+"""What commands have in common: parameters, and how tables and sizes are printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from zeh_spark import wire
+from zeh_spark.options import parse_size
+from zeh_spark.publish import REMEDIES
+
+_NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            return parse_size(str(value))
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
+    if value is not None and not wire.NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not 1 to 100 letters, digits and . _ : @ = -")
+    return value
+
+
+def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
+    given = dict(value.partition("=")[::2] for value in values)
+    if unknown := sorted(set(given) - set(REMEDIES)):
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(REMEDIES)}")
+    return given
+
+
+KEY = click.option(
+    "--key", metavar="COLUMN", help="Column or field whose value chooses the partition."
+)
+ENVELOPE = click.option(
+    "--envelope", is_flag=True, help='Lines are {"key"?, "partition"?, "headers"?, "data"}.'
+)
+ALLOW = click.option(
+    "--allow", "allowed", multiple=True, metavar="OPTION=VALUE", callback=remedies_of,
+    help="What a refusal named, like keepFirst=…: lets this batch pass once.",
+)  # fmt: skip
+BATCH = click.option(
+    "--batch", metavar="NAME", callback=name_of,
+    help="Publish under this name: doing it again adds nothing, with other events it is refused.",
+)  # fmt: skip
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be; numbers to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+    align = [
+        ">" if rows and all(_NUMBER.fullmatch(cell) for cell in column) else "<"
+        for column in zip(*rows, strict=True)
+    ] or ["<"] * len(heads)
+    lines = []
+    for row in [heads, *rows]:
+        cells = (f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def size_of(size: float) -> str:
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024 or unit == "GiB":
+            break
+    return f"{size:,.1f} {unit}"
+
+
+def moment(time_ms: int) -> str:
+    if not time_ms:
+        return "never"
+    moment = datetime.fromtimestamp(time_ms / 1000, timezone.utc)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,163 @@
+"""The commands that talk to a running publisher: `tail`, `publish`, `producers`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from zeh_spark import publish as publishing
+from zeh_spark import wire
+from zeh_spark.command_line import ALLOW, BATCH, ENVELOPE, KEY, counted, moment, name_of, table
+from zeh_spark.errors import StoreError
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.publisher import load as loading
+from zeh_spark.publisher.load import Loaded, Source
+from zeh_spark.tailing import follow
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--from", "start", type=click.Choice(["first", "last"]), default="last", show_default=True,
+    help="Begin with the first event, or with the next one.",
+)  # fmt: skip
+@click.option("--headers", is_flag=True, help="Print whole events: partition, headers, data.")
+@click.option("--no-follow", is_flag=True, help="Stop at the end instead of waiting for more.")
+def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
+    """Print the data of a feed's events, one on a line, as they come.
+
+    \b
+    Example:
+      zeh-spark tail http://127.0.0.1:8080/flights --from first --no-follow | wc -l
+    """
+    cursor = wire.FIRST if start == "first" else wire.LAST
+    out = sys.stdout.buffer
+    try:
+        for lines in follow(url, cursor, whole=headers, endless=not no_follow):
+            out.writelines(line + b"\n" for line in lines)
+            out.flush()
+    except KeyboardInterrupt:
+        pass  # how a tail ends
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has enough
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--producer", metavar="NAME", required=True, callback=name_of,
+    help="Who publishes: one name for each that does.",
+)  # fmt: skip
+@BATCH
+@ALLOW
+@KEY
+@ENVELOPE
+def publish(
+    url: str,
+    producer: str,
+    batch: str | None,
+    allowed: dict[str, str],
+    key: str | None,
+    envelope: bool,
+) -> None:
+    """Publish standard input, NDJSON, to a running publisher: all of it or nothing, as one batch.
+
+    \b
+    Examples:
+      zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 < events.ndjson
+      zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 --batch 11-20 < day.ndjson
+    """
+    if envelope and key:
+        raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
+    client = _publish_client(url)
+    source, loaded = Source("-", sys.stdin.buffer, key, envelope), Loaded()
+    what = (
+        publishing.named_batch(producer, batch)
+        if batch
+        else publishing.plain_batch(client, producer)
+    )
+    what = replace(what, remedies=allowed)
+    answer = publishing.publish_chunks(
+        client, what, lambda partitions: loading.chunks_of([source], partitions, loaded)
+    )
+    receipt, events = answer["receipt"], counted(loaded.events, "event")
+    if answer["status"] == "already-committed" and receipt["run"] != what.run:
+        when = moment(receipt["time"])
+        click.echo(f"Published before, at {when}, with the same {events}: no change.")
+        return
+    click.echo(f"Published {events} as batch {receipt['batch']} of producer {what.producer!r}.")
+
+
+@click.command()
+@click.argument("url")
+@click.argument("producer", required=False)
+@click.option("--last", default=10, show_default=True, type=click.IntRange(1, 1000), metavar="N")
+@click.option("--all", "every", is_flag=True, help="Named batches one by one.")
+def producers(url: str, producer: str | None, last: int, every: bool) -> None:
+    """Show who published to a feed; of one PRODUCER its state and its last batches.
+
+    LAST BATCH is the last number of the producer's INCARNATION: a Spark checkpoint, `plain` (load,
+    publish: no memory of its own) or `batch` (a named batch K of producer P, which is called P#K).
+    LEVEL counts the starts that published, CONTENT is the beginning of the sum over a batch's
+    events, RUN the start that committed it.
+
+    \b
+    Examples:
+      zeh-spark producers http://127.0.0.1:8080/orders
+      zeh-spark producers http://127.0.0.1:8080/orders orders-job --last 3
+      zeh-spark producers http://127.0.0.1:8080/orders orders-job#2026-11-20
+    """
+    client = _publish_client(url)
+    found = client.producers() if producer is None else [client.producer(producer)]
+    if producer and not found[0]["receipts"] and not found[0]["deleted"]:
+        named = [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
+        if not named:
+            raise StoreError(f"producer {producer!r} has never published to {url}")
+        found, producer, every = named, None, True
+    heads = ("PRODUCER", "LAST BATCH", "BATCHES", "LEVEL", "LAST COMMIT", "INCARNATION")
+    rows = [
+        (
+            each["producer"] + (" (deleted)" if each["deleted"] else ""),
+            f"{each['lastBatch']}",
+            f"{each['receipts']:,}",
+            f"{each['level']}",
+            moment(each["time"] or 0),
+            each["incarnation"] or "",
+        )
+        for each in (found if every or producer else _named_together(found))
+    ]
+    click.echo(table(heads, rows))
+    if not producer:
+        return
+    heads = ("BATCH", "EVENTS", "PARTITION: NUMBERS", "COMMITTED", "CONTENT", "RUN")
+    rows = [
+        (
+            f"{each['batch']}",
+            f"{each['events']:,}",
+            ", ".join(f"{r['partition']}: {r['first']}-{r['last']}" for r in each["ranges"]),
+            moment(each["time"]),
+            each["digest"][:8],
+            each["run"],
+        )
+        for each in client.receipts(producer, last)
+    ]
+    click.echo("\n" + table(heads, rows))
+
+
+def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Producers by name; the named batches of one as a row, with the newest commit."""
+    names = sorted({each["producer"].partition("#")[:2] for each in found})
+    for name, named in names:
+        group = [each for each in found if each["producer"].partition("#")[:2] == (name, named)]
+        newest = max(group, key=lambda each: each["time"] or 0)
+        total = {"receipts": sum(each["receipts"] for each in group)}
+        yield {**newest, "producer": f"{name}#…", **total} if named else newest
+
+
+def _publish_client(url: str) -> publishing.PublishClient:
+    return publishing.PublishClient(parse(ClientOptions, {"url": url, "retryTimeout": "10s"}))
