@@ -95,8 +95,8 @@ def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) 
         409,
         call,
         f"batch {call.batch} of producer {call.producer!r} was published at "
-        f"{moment(receipt.time)} with other rows: events={receipt.events}, content="
-        f"{receipt.digest}; now it has events={content.events}, content={content.digest}",
+        f"{moment(receipt.time)} with other rows: {_events(receipt.events)}, "
+        f"content {receipt.digest}; now it has {_events(content.events)}, content {content.digest}",
         f"{cause}; to keep what is published and drop these rows, set once keepFirst={option}",
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
@@ -208,6 +208,10 @@ def unknown_batch(
         batch=batch,
         partitionCount=partition_count,
     )
+
+
+def _events(count: int) -> str:
+    return f"{count} event{'' if count == 1 else 's'}"
 
 
 def moment(time_ms: int) -> str:
