@@ -26,6 +26,15 @@ from zeh_spark import wire
 
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1 << 20
+UPLOAD_CHUNKS = 10_000
+UPLOAD_UNPACKED = 256 << 20
+"""What an upload may hold: chunks, and bytes of lines before compression."""
+
+UNPACKED = 8
+"""Bytes of lines that an upload gets at most, for each byte that its body may have: the publisher
+looks at all of them before it answers.
+"""
+
 HELD_BYTES = 32 << 20
 """What the open chunks of all partitions may hold together."""
 
@@ -234,14 +243,30 @@ def uploads_of(chunks: Iterable[StagedChunk], upload_bytes: int) -> Iterator[lis
     """Chunks in groups that make a body of about `upload_bytes` each, and at most eight times that
     before compression.
     """
-    group: list[StagedChunk] = []
-    packed = size = 0
+    group = Group(upload_bytes)
     for chunk in chunks:
-        if group and (packed + len(chunk.frame) > upload_bytes or size > 8 * upload_bytes):
-            yield group
-            group, packed, size = [], 0, 0
-        group.append(chunk)
-        packed += len(chunk.frame)
-        size += chunk.size
-    if group:
-        yield group
+        if not group.takes(chunk):
+            yield group.chunks
+            group = Group(upload_bytes)
+        group.add(chunk)
+    if group.chunks:
+        yield group.chunks
+
+
+class Group:
+    """The chunks of one upload to be, of a body of about `upload_bytes` at most."""
+
+    def __init__(self, upload_bytes: int) -> None:
+        self.chunks: list[StagedChunk] = []
+        self._packed = upload_bytes
+        self._unpacked = min(UNPACKED * upload_bytes, UPLOAD_UNPACKED)
+
+    def takes(self, chunk: StagedChunk) -> bool:
+        """Whether there is room; there always is for a first one."""
+        fits = len(chunk.frame) <= self._packed and chunk.size <= self._unpacked
+        return not self.chunks or (fits and len(self.chunks) < UPLOAD_CHUNKS)
+
+    def add(self, chunk: StagedChunk) -> None:
+        self.chunks.append(chunk)
+        self._packed -= len(chunk.frame)
+        self._unpacked -= chunk.size

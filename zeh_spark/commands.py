@@ -35,7 +35,7 @@ from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
 from zeh_spark.publish import REMEDIES
 from zeh_spark.publisher import Store, open_store, serving
 from zeh_spark.publisher import load as loading
-from zeh_spark.publisher.batches import Remedies
+from zeh_spark.publisher.batches import Remedies, base
 from zeh_spark.publisher.csv_rows import CsvFormat
 from zeh_spark.publisher.load import Source
 from zeh_spark.publisher.store import UnknownFeedError
@@ -227,13 +227,15 @@ def feeds(url: str) -> None:
 def delete_producer(feed: str, producer: str, url: str) -> None:
     """Let a producer publish no more, for ever. What it has published stays.
 
-    Its named batches are producers of their own, called PRODUCER#NAME, and stay as they are.
+    That goes for batches that it publishes under a name, PRODUCER#NAME, as well.
 
     \b
     Example:
       zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
     """
     with _opened(url) as store:
+        if not any(base(each.name) == producer for each in store.producers(feed)):
+            raise StoreError(f"producer {producer!r} has never published to feed {feed!r}")
         store.delete_producer(feed, producer)
     click.echo(f"Producer {producer!r} of feed {feed!r} is deleted.")
 

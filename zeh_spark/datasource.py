@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
@@ -146,4 +147,8 @@ def register(spark: SparkSession) -> None:
     package comes from elsewhere (an import hook, a session that is older than the installation),
     this call is needed. The package has to be installed on the executors all the same.
     """
-    spark.dataSource.register(ZeroEventHubDataSource)
+    try:
+        spark.dataSource.register(ZeroEventHubDataSource)
+    except AnalysisException as exc:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(exc):  # Spark 4.0, which had found it by itself
+            raise

@@ -140,10 +140,14 @@ class PublishClient:
             "POST", f"{batch.path}/commit", query, msgspec.json.encode(body), headers
         )
 
-    def release(self, batch: Batch) -> None:
-        """Drop what this run has staged for a batch. Tried once: the publisher cleans up anyway."""
+    def release(self, batch: Batch, task: TaskDone | None = None) -> None:
+        """Drop what this run, or one task of it, has staged for a batch.
+
+        Tried once: the publisher cleans up anyway.
+        """
+        mine = {"attempt": f"{task.task}.{task.attempt}"} if task else {}
         try:
-            query = urlencode({"run": batch.run})
+            query = urlencode({"run": batch.run, **mine})
             self._transport.request("DELETE", f"{batch.path}/uploads", query).close()
         except (TransientError, ZeroEventHubError) as exc:
             log.warning("uploads of batch %d are left to the publisher: %s", batch.number, exc)
@@ -152,8 +156,14 @@ class PublishClient:
         return self._answer("GET", producer_path(name))
 
     def producers(self) -> list[Document]:
-        found: list[Document] = self._answer("GET", "/producers")["producers"]
-        return found
+        """All that ever published, by name."""
+        found: list[Document] = []
+        while True:
+            query = urlencode({"after": found[-1]["producer"]}) if found else ""
+            more = self._answer("GET", "/producers", query)["producers"]
+            if not more:
+                return found
+            found += more
 
     def receipts(self, producer: str, limit: int) -> list[Document]:
         """The newest ones, newest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -205,6 +206,29 @@ def test_other_digest_version_is_no_conflict(store: Store) -> None:
     later = Declared(sent.content, sent.attempts, digest_version=2)
     problem = refused(lambda: store.commit(FEED, call(0), later))
     assert ("digest-version", 409) == refusal(problem)
+
+
+def test_kept_first_of_a_named_batch_keeps_nothing_else(store: Store) -> None:
+    """Left in the code, the remedy drops no other rows under that name, nor under another (A2)."""
+    named = {"producer": "p#k", "incarnation": "batch"}
+    receipt, _ = put(store, call(0, **named), b"1")
+    option = refused(lambda: put(store, call(0, **named), b"2")).members["option"]["keepFirst"]
+    kept = call(0, **named, keep_first=option)
+    assert (receipt, False) == put(store, kept, b"2")
+    assert "batch-conflict" == refused(lambda: put(store, kept, b"3")).name
+    other = call(0, producer="p#l", incarnation="batch", keep_first=option)
+    put(store, other, b"1")
+    assert "batch-conflict" == refused(lambda: put(store, other, b"2")).name
+
+
+def test_deleted_producer_publishes_no_named_batch_either(store: Store) -> None:
+    """Its named batches are its own, those that are there and those to come."""
+    put(store, call(0, producer="p#k", incarnation="batch"), b"1")
+    store.delete_producer(FEED, "p")
+    for name in ("p#k", "p#new"):
+        late = call(0, producer=name, incarnation="batch")
+        assert "producer-deleted" == refused(partial(put, store, late, b"2")).name
+    assert [b"1"] == data(store)
 
 
 def test_kept_first_answers_with_the_first(store: Store) -> None:

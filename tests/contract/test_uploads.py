@@ -38,6 +38,23 @@ def test_released_batch_cannot_be_committed(store: Store) -> None:
     assert (("upload-missing", 409), []) == (refusal(refused.value), data(store))
 
 
+def test_release_of_an_attempt_leaves_the_others(store: Store) -> None:
+    """A task that fails takes away what it sent, and nothing of its neighbours (F1)."""
+    for task in (0, 1):
+        store.stage(FEED, call(), different(task, task=task))
+    assert (0, 1) == tuple(store.release(FEED, "p", 0, "r1", (1, each)) for each in (7, 0))
+    assert store.commit(FEED, call(), declared(different(0)))[1]
+
+
+def test_named_batches_share_a_quota(store: Store) -> None:
+    """A job that fails each time under a new name does not fill the disk (F16)."""
+    for name in ("p#a", "p#b"):
+        store.stage(FEED, call(producer=name, incarnation="batch"), ONE, 2 * SIZE)
+    with pytest.raises(Problem) as refused:
+        store.stage(FEED, call(producer="p#c", incarnation="batch"), ONE, 2 * SIZE)
+    assert ("quota-exceeded", 507) == refusal(refused.value)
+
+
 def test_release_after_the_commit_undoes_nothing(store: Store) -> None:
     """Spark aborts a batch whose commit was done but not heard of (F6)."""
     receipt, _ = commit(store, call(), ONE)

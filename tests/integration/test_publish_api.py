@@ -360,7 +360,7 @@ def test_named_batch_is_a_producer_of_its_own(publisher: Publisher, caller: Call
 @pytest.mark.parametrize(
     ("method", "path", "query"),
     [
-        ("GET", "/producers", "limit=1"),
+        ("GET", "/producers", "limit=-1"),
         ("GET", "/producers/p", "x="),
         ("GET", "/producers/p/batches", "below=-1"),
         ("GET", "/producers/p/batches", "limit=many"),

@@ -189,13 +189,14 @@ def test_too_many_bodies_at_a_time_are_told_to_come_again(
 ) -> None:
     """Where there is no room, I wait a little, hear 429 and when to come again; then it fits."""
     monkeypatch.setattr("zeh_spark.publisher.publishing.BODY_SECONDS", 0.3)
-    monkeypatch.setattr("zeh_spark.publisher.publishing.BODY_RATE", 64 << 20)
+    monkeypatch.setattr("zeh_spark.publisher.publishing.BODY_RATE", 5)
+    monkeypatch.setattr("zeh_spark.publisher.publishing.IDLE_SECONDS", 0.5)
     wire.promise(Who(), 64 << 20, "Expect: 100-continue\r\n")
     assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it has the room
     enough = threading.Event()
 
     def trickle() -> None:
-        while not enough.wait(0.1):
+        while not enough.wait(0.05):
             wire.socket.sendall(b"x")
 
     slow = threading.Thread(target=trickle)

@@ -15,6 +15,8 @@ from zeh_spark import wire
 from zeh_spark.chunks import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
+    UPLOAD_CHUNKS,
+    UPLOAD_UNPACKED,
     Chunker,
     Content,
     StagedChunk,
@@ -244,3 +246,12 @@ def test_uploads_are_about_as_large_as_asked(rows: list[Event], upload_bytes: in
         assert group
         assert len(group) == 1 or sum(len(each.frame) for each in group) <= upload_bytes
         assert sum(each.size for each in group[:-1]) <= 8 * upload_bytes or len(group) == 1
+
+
+def test_largest_uploads_are_taken_by_the_publisher() -> None:
+    """An option that I may set to its limit works there, however well my rows compress."""
+    flat = [StagedChunk(0, 1, CHUNK_BYTES, 0, b"x")] * 600
+    tiny = [StagedChunk(0, 1, 50, 0, b"x")] * (UPLOAD_CHUNKS + 1)
+    groups = [*uploads_of(flat, 32 << 20), *uploads_of(tiny, 32 << 20)]
+    assert all(sum(each.size for each in group) <= UPLOAD_UNPACKED for group in groups)
+    assert all(len(group) <= UPLOAD_CHUNKS for group in groups)

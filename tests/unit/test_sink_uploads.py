@@ -85,7 +85,7 @@ def test_a_large_task_sends_as_it_goes():
 
 
 def test_what_compresses_well_is_not_kept_for_ever():
-    """An upload holds at most eight times its size before compression, and one chunk more."""
+    """An upload holds at most eight times its size before compression."""
     publisher = Publisher()
     flat = Chunker()
     for _ in range(10):
@@ -97,7 +97,7 @@ def test_what_compresses_well_is_not_kept_for_ever():
             uploads.add([small])
         uploads.finish()
 
-    assert [20, 20] == publisher.events
+    assert [10] * 4 == publisher.events
 
 
 def test_two_uploads_hold_back_the_third():

@@ -86,7 +86,7 @@ def test_a_write_without_any_name_is_refused(number, query):
     with pytest.raises(OptionError, match="'batchId' is missing") as raised:
         Publishing(batch_options(), NUMBERS)._batch(number, query, None)
 
-    assert "InheritableThread" in str(raised.value)
+    assert "foreachBatch" in str(raised.value)
 
 
 def test_remedies_travel_with_the_batch():

@@ -166,6 +166,11 @@ class Known:
     receipt: Receipt | None = None
 
 
+def base(producer: str) -> str:
+    """P of the named batch P#K, which is deleted with P and shares its quota."""
+    return producer.partition("#")[0]
+
+
 def receipt_for(
     known: Known, call: Call, declared: Declared, ranges: Iterable[Range], heads: tuple[int, int],
     time: int,

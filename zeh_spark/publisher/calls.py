@@ -84,6 +84,12 @@ def upload_name(text: str) -> tuple[str, int, int, int]:
     )
 
 
+def attempt(text: str) -> tuple[int, int]:
+    """Task and attempt, from `<task>.<attempt>`. Raises Problem."""
+    task, _, tried = text.partition(".")
+    return number("the attempt's task", task, 2**31 - 1), number("the attempt", tried)
+
+
 def parse_call(query: str, producer: str, batch: str, *, run: str | None = None) -> Call:
     """`run`: where the path names it, so that the query need not. Raises Problem."""
     needed = {"incarnation", "n"} | ({"run"} if run is None else set())

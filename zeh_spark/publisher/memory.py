@@ -19,6 +19,7 @@ from zeh_spark.publisher.batches import (
     Receipt,
     Upload,
     after,
+    base,
 )
 from zeh_spark.publisher.producers import known_receipt, unwrapped
 from zeh_spark.publisher.store import (
@@ -205,18 +206,28 @@ class MemoryStore:
         self._version += bool(done.chunks)
         return done.receipt
 
-    def release(self, feed: str, producer: str, batch: int | None, run: str) -> int:
+    def release(
+        self,
+        feed: str,
+        producer: str,
+        batch: int | None,
+        run: str,
+        attempt: tuple[int, int] | None = None,
+    ) -> int:
         self.feed(feed)
         with self._lock:
             return self._drop(
-                feed, lambda each: (each.producer, each.batch, each.run) == (producer, batch, run)
+                feed,
+                lambda each: (each.producer, each.batch, each.run) == (producer, batch, run),
+                attempt,
             )
 
-    def producers(self, feed: str) -> list[Producer]:
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[Producer]:
         self.feed(feed)
         with self._lock:
             mine = [each.state for (of, _), each in self._accounts.items() if of == feed]
-        return sorted(mine, key=lambda each: each.name)
+        behind = [each for each in mine if each.name > after]
+        return sorted(behind, key=lambda each: each.name)[:limit]
 
     def producer(self, feed: str, name: str) -> Producer:
         self.feed(feed)
@@ -253,9 +264,11 @@ class MemoryStore:
     def _known(self, feed: str, call: Call) -> Known:
         partitions = self.feed(feed).partitions
         account = self._accounts.get((feed, call.producer))
+        above = self._accounts.get((feed, base(call.producer)))
+        deleted = above is not None and above.state.deleted
         if account is None:
-            return Known(Producer(call.producer), partitions)
-        state, mine = account.state, call.incarnation
+            return Known(Producer(call.producer, deleted=deleted), partitions)
+        state, mine = replace(account.state, deleted=deleted), call.incarnation
         last = state.last if mine == state.incarnation else account.former.get(mine, -1)
         run_known = account.knows(mine, call.run)
         return Known(state, partitions, last, run_known, account.receipt(mine, call.batch))
@@ -276,7 +289,7 @@ class MemoryStore:
             raise refusals.quota_exceeded(call, quota, staged)
 
     def _staged_bytes(self, feed: str, producer: str) -> int:
-        mine = (each for each in self._stagings[feed] if each.producer == producer)
+        mine = (e for e in self._stagings[feed] if base(e.producer) == base(producer))
         return sum(upload.bytes for each in mine for upload, _ in each.uploads.values())
 
     def _tidy(self, feed: str, patience: float) -> None:
@@ -296,14 +309,22 @@ class MemoryStore:
 
         self._drop(feed, superfluous)
 
-    def _drop(self, feed: str, which: Callable[[_Staging], bool]) -> int:
-        dropped = [each for each in self._stagings[feed] if which(each)]
-        self._stagings[feed] = [each for each in self._stagings[feed] if not which(each)]
-        chunks = [moved for each in dropped for _, moved in each.uploads.values()]
-        for each in chunks:
-            for chunk in each:
-                self._blobs[chunk.blob] = b""
-        return len(chunks)
+    def _drop(
+        self,
+        feed: str,
+        which: Callable[[_Staging], bool],
+        attempt: tuple[int, int] | None = None,
+    ) -> int:
+        dropped = 0
+        for staging in [each for each in self._stagings[feed] if which(each)]:
+            for place in [at for at in staging.uploads if attempt in (None, at[:2])]:
+                _, moved = staging.uploads.pop(place)
+                dropped += 1
+                for chunk in moved:
+                    self._blobs[chunk.blob] = b""
+            if not staging.uploads:
+                self._stagings[feed].remove(staging)
+        return dropped
 
     def _packed(self, pack: Sequence[Moved]) -> Moved:
         if len(pack) == 1:

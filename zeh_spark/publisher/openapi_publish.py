@@ -26,7 +26,7 @@ from zeh_spark.publisher.openapi_parts import (
     ref,
 )
 from zeh_spark.publisher.openapi_problems import responses
-from zeh_spark.publisher.publishing import BODY_SECONDS, RECEIPTS_SHOWN
+from zeh_spark.publisher.publishing import IDLE_SECONDS, PRODUCERS_SHOWN, RECEIPTS_SHOWN
 from zeh_spark.publisher.store import MAX_PARTITIONS
 from zeh_spark.publisher.uploads import MAX_BODY
 
@@ -86,7 +86,7 @@ def parameters() -> dict[str, Schema]:
         in_header(
             "Content-Length",
             COUNT,
-            f"Chunked bodies are refused. One of which nothing comes for {BODY_SECONDS:g} s is "
+            f"Chunked bodies are refused. One of which nothing comes for {IDLE_SECONDS:g} s is "
             f"given up.",
             required=True,
         ),
@@ -194,12 +194,18 @@ def _producer_schema() -> Schema:
 
 
 def _producers() -> Schema:
+    after = in_query("after", TEXT, "Only names behind this one: the next page.")
+    limit = in_query(
+        "limit",
+        {**_WHOLE, "default": PRODUCERS_SHOWN},
+        f"How many, at most; more than {PRODUCERS_SHOWN} is taken as that.",
+    )
     body = record(producers={"type": "array", "items": ref("Producer")})
     return _operation(
         "producers",
-        "All producers that ever committed, by name",
-        [],
-        _CALLED,
+        "The producers that ever committed, by name",
+        [after, limit],
+        (*_CALLED, "bad-parameter"),
         {"200": json_answer(body)},
     )
 
@@ -296,10 +302,15 @@ def _upload() -> Schema:
 
 
 def _release() -> Schema:
+    attempt = in_query(
+        "attempt",
+        {"type": "string", "pattern": "^[0-9]{1,16}\\.[0-9]{1,16}$"},
+        "`<task>.<attempt>`: only what this attempt has staged.",
+    )
     return _operation(
         "release",
-        "Drop what a run has staged for a batch",
-        ["run"],
+        "Drop what a run, or one attempt of it, has staged for a batch",
+        ["run", attempt],
         (*_NAMED, "bad-parameter", "not-known-yet"),
         {"200": json_answer(record(released=COUNT), "How many uploads were dropped; repeated, 0.")},
         "Nothing that is committed changes. It never needs to be called: what is staged is dropped "

@@ -130,7 +130,9 @@ with all calls of the batch, uploads and commit. A client never sets one by itse
 
 - `acceptGap=<incarnation>@<last>:<batch>`, like `a1b2@7:9`; `a1b2@-1:9` at first contact.
 - `replaceIncarnation=<current>@<its last batch>:<the call's>`.
-- `keepFirst=<incarnation>:<batch>:<first 8 hex digits of the published digest>`.
+- `keepFirst=<incarnation>:<batch>:<first 8 hex digits of the published digest>`; of incarnations
+  `{wire.BATCH_INCARNATION}` and `{wire.PLAIN_INCARNATION}`, whose batches can come again for ever,
+  `keepFirst=<producer>:<batch>:<those digits>:<the same of the digest that came now>`.
 
 **Receipts.** The newest {RECEIPTS:,} of a producer are kept, over all its incarnations. `hash` is
 the SHA-256, in lower-case hex, of the receipt as JSON with all its members, `hash` the empty text,

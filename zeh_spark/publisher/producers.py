@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from zeh_spark import wire
 from zeh_spark.chunks import DIGEST_VERSION, Content
 from zeh_spark.publisher import refusals
 from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
@@ -100,12 +101,23 @@ def _committed_before(receipt: Receipt | None, call: Call, declared: Declared | 
     # 4c. The same. 4d. The operator keeps the first one. [Keeping it always: other rows under the
     #     same number would be lost in silence.]
     content = declared.content
-    keep = f"{receipt.incarnation}:{receipt.batch}:{receipt.identity}"
+    keep = keeping(call, receipt, content)
     if (content.events, content.digest) == (receipt.events, receipt.digest):
         return receipt
     if call.remedies.keep_first == keep:
         return receipt
     return refusals.batch_conflict(call, content, receipt, keep)
+
+
+def keeping(call: Call, receipt: Receipt, content: Content) -> str:
+    """The remedy that keeps what was published. A stream's names the batch: its rows may be others
+    at each try, and its number moves on. That of a batch which can come again for ever names the
+    rows, too [without them it went on to drop whatever came under the same name].
+    """
+    if call.incarnation in (wire.BATCH_INCARNATION, wire.PLAIN_INCARNATION):
+        given = content.digest[:8]
+        return f"{receipt.producer}:{receipt.batch}:{receipt.identity}:{given}"
+    return f"{receipt.incarnation}:{receipt.batch}:{receipt.identity}"
 
 
 def known_receipt(known: Known, call: Call) -> Receipt | None:

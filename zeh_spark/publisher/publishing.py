@@ -31,12 +31,15 @@ STAGING_QUOTA = 64 << 30
 BODY_BYTES = 24 << 20
 """Of bodies that are read at a time; others wait."""
 
-BODY_SECONDS, BODY_RATE = 30.0, 64 << 10
-"""How long a body may wait for its turn, and then take: that, and a second for each so many bytes.
+BODY_SECONDS, BODY_RATE, IDLE_SECONDS = 30.0, 64 << 10, 10.0
+"""How long a body may wait for its turn; and then take: that, and a second for each so many bytes
+that have come; and how long nothing of it may come.
 """
 
-CHECKERS, CALLERS = 2, 32
-"""Threads that look into uploads, and threads that wait for the store."""
+CHECKERS, CALLERS, READERS = 2, 32, 4
+"""Threads that look into uploads, that wait for their turn to write, and that only look up."""
+
+PRODUCERS_SHOWN = 1000
 
 RECEIPTS_SHOWN = 20
 
@@ -83,6 +86,7 @@ class PublishApi:
         self._budget_of_commits = Budget(calls.MAX_COMMIT_BODY)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
+        self._readers = anyio.CapacityLimiter(READERS)
 
     def routes(self) -> list[Route]:
         producers = "/{feed}/producers"
@@ -120,6 +124,7 @@ class PublishApi:
         feed, producer, batch = _names(request)
         call = calls.parse_call(_query(request), producer, batch)
         length = calls.check_length(request.headers.get("content-length"), calls.MAX_COMMIT_BODY)
+        await self._called(partial(self._store.admit, feed, call))  # is it worth to be read?
         async with self._budget_of_commits.room(length):
             declared = calls.parse_commit(await _body(request, length))
         receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
@@ -127,17 +132,22 @@ class PublishApi:
 
     async def release(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
-        given = calls.parameters(_query(request), {"run"})
-        run = calls.identifier("run", given["run"])
+        given = calls.parameters(_query(request), {"run"}, {"attempt"})
+        run, number = calls.identifier("run", given["run"]), calls.batch_number(batch)
+        attempt = calls.attempt(given["attempt"]) if "attempt" in given else None
         released = await self._called(
-            partial(self._store.release, feed, producer, calls.batch_number(batch), run)
+            partial(self._store.release, feed, producer, number, run, attempt)
         )
         return _json({"released": released})
 
     async def producers(self, request: Request) -> Response:
         feed = request.path_params["feed"]
-        calls.parameters(_query(request), set())
-        found = await self._called(partial(self._store.producers, feed))
+        given = calls.parameters(_query(request), set(), {"after", "limit"})
+        limit = calls.number("limit", given.get("limit", str(PRODUCERS_SHOWN)))
+        look_up = partial(
+            self._store.producers, feed, given.get("after", ""), min(limit, PRODUCERS_SHOWN)
+        )
+        found = await anyio.to_thread.run_sync(look_up, limiter=self._readers)
         return _json({"producers": [_producer(each) for each in found]})
 
     async def producer(self, request: Request) -> Response:
@@ -188,17 +198,20 @@ def _query(request: Request) -> str:
 
 async def _body(request: Request, length: int) -> bytes:
     """Raises Problem for a client that is too slow, or has gone."""
-    body = bytearray()
-    seconds = BODY_SECONDS + length / BODY_RATE
+    body, began, pieces = bytearray(), anyio.current_time(), request.stream()
     try:
-        with anyio.fail_after(seconds):
-            async for piece in request.stream():
-                body += piece
+        while True:
+            end = began + BODY_SECONDS + len(body) / BODY_RATE
+            with anyio.fail_after(min(IDLE_SECONDS, end - anyio.current_time())):
+                body += await anext(pieces)
+    except StopAsyncIteration:
+        pass
     except TimeoutError:
         raise Problem(
             "body-too-slow",
             408,
-            f"{len(body)} of {length} bytes of the body came within {seconds:.0f} s",
+            f"{len(body)} of {length} bytes of the body came within "
+            f"{anyio.current_time() - began:.0f} s, the last of them too long ago",
         ) from None
     except ClientDisconnect:
         raise Problem("body-incomplete", 400, "the client went away while it sent") from None

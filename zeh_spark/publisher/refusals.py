@@ -107,10 +107,16 @@ def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) 
 def batch_gap(call: Call, producer: Producer, last: int, option: str) -> Problem:
     if last < 0:
         seen = f"batch {call.batch} of producer {call.producer!r} is the first that this feed sees"
-        cause = "the earlier ones went to another feed or store, or a restore undid them"
+        cause = (
+            "the earlier ones went to another feed, store or producerId (this one, too, perhaps: "
+            "look), or a restore undid them"
+        )
     else:
         seen = f"producer {call.producer!r} has published up to batch {last}, this is {call.batch}"
-        cause = "a restore of the publisher undid the batches between, or they never came"
+        cause = (
+            "a restore of the publisher undid the batches between, or they never came, as where a "
+            "foreachBatch leaves out empty batches: write those, too"
+        )
     return _refused(
         "batch-gap",
         409,

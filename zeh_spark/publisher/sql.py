@@ -141,27 +141,37 @@ class SqlStore:
         def work(connection: Connection) -> Staged | Receipt:
             return sql_batches.stage(connection, feed, call, upload, quota)
 
-        return self._write(work, durable=False)
+        done = self._write(work, durable=False)
+        self._database.tidy(sql_batches.tidy)
+        return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
         done = self._write(lambda connection: sql_batches.commit(connection, feed, call, declared))
         self._database.tidy(sql_batches.tidy)
         return done
 
-    def release(self, feed: str, producer: str, batch: int | None, run: str) -> int:
+    def release(
+        self,
+        feed: str,
+        producer: str,
+        batch: int | None,
+        run: str,
+        attempt: tuple[int, int] | None = None,
+    ) -> int:
         """In steps, so that other writers get their turn."""
         dropped = 0
 
         def work(connection: Connection, feed_id: int) -> int | None:
-            return sql_batches.release(connection, feed_id, producer, batch, run)
+            return sql_batches.release(connection, feed_id, producer, batch, run, attempt)
 
         while (some := self._write_to(feed, work)) is not None:
             dropped += some
         return dropped
 
-    def producers(self, feed: str) -> list[Producer]:
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[Producer]:
         with self._reading() as connection:
-            return sql_producers.all_producers(connection, find_feed(connection, feed)[0])
+            feed_id, _ = find_feed(connection, feed)
+            return sql_producers.some_producers(connection, feed_id, after, limit)
 
     def producer(self, feed: str, name: str) -> Producer:
         def work(connection: Connection, feed_id: int) -> Producer:

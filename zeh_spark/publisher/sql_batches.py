@@ -35,6 +35,7 @@ from zeh_spark.publisher.batches import (
     Found,
     Receipt,
     Upload,
+    base,
 )
 from zeh_spark.publisher.producers import Step, unwrapped
 from zeh_spark.publisher.schema import (
@@ -132,7 +133,12 @@ def commit(
 
 
 def release(
-    connection: Connection, feed: int, producer: str, batch: int | None, run: str
+    connection: Connection,
+    feed: int,
+    producer: str,
+    batch: int | None,
+    run: str,
+    attempt: tuple[int, int] | None = None,
 ) -> int | None:
     """A step: how many uploads it dropped; None if there was nothing left."""
     wanted = select(stagings.c.id).where(
@@ -141,7 +147,11 @@ def release(
         stagings.c.batch == (NEXT if batch is None else batch),
         stagings.c.run == run,
     )
-    return _drop_some(connection, wanted.order_by(stagings.c.id).limit(1))
+    if attempt is None:
+        return _drop_some(connection, wanted.order_by(stagings.c.id).limit(1))
+    task, tried = attempt
+    mine = uploads.c.staging.in_(wanted), uploads.c.task == task, uploads.c.attempt == tried
+    return _drop(connection, and_(*mine), limit=64) or None
 
 
 def tidy(connection: Connection) -> bool:
@@ -155,16 +165,16 @@ def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:
     staging = connection.scalar(wanted)
     if staging is None:
         return None
-    dropped = _drop(connection, staging, limit=64)
+    dropped = _drop(connection, uploads.c.staging == staging, limit=64)
     if not dropped:
         connection.execute(delete(stagings).where(stagings.c.id == staging))
     return dropped
 
 
-def _drop(connection: Connection, staging: int, limit: int | None = None) -> int:
+def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None = None) -> int:
     """Drop uploads; frames only of those that this statement took, and no commit before it."""
     which = uploads.c.staging, uploads.c.task, uploads.c.attempt, uploads.c.number
-    some = select(*which).where(uploads.c.staging == staging).limit(limit)
+    some = select(*which).where(wanted).limit(limit)
     taken = delete(uploads).where(tuple_(*which).in_(some)).returning(uploads.c.chunks)
     rows = connection.scalars(taken).all()
     _drop_blobs(connection, [each.blob for row in rows for each in _decode_chunks(row)])
@@ -211,14 +221,16 @@ def _within_quota(
     """Makes room first of what nobody needs. Raises Problem."""
     if quota is None:
         return
-    mine = and_(stagings.c.feed == feed, stagings.c.producer == call.producer)
+    name = base(call.producer)
+    named = stagings.c.producer.startswith(f"{name}#", autoescape=True)
+    mine = and_(stagings.c.feed == feed, or_(stagings.c.producer == name, named))
     total = select(func.coalesce(func.sum(stagings.c.bytes), 0)).where(mine)
     staged = connection.scalar(total) or 0
     if staged + upload.bytes <= quota:
         return
     unneeded = _superfluous(now_ms() - int(IDLE * 1000), mine).limit(1)
     while staged + upload.bytes > quota and (each := connection.scalar(unneeded)) is not None:
-        _drop(connection, each)
+        _drop(connection, uploads.c.staging == each)
         connection.execute(delete(stagings).where(stagings.c.id == each))
         staged = connection.scalar(total) or 0
     if staged + upload.bytes > quota:

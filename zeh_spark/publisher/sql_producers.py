@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
-from zeh_spark.publisher.batches import RECEIPTS, Call, Known, Producer, Receipt, after
+from zeh_spark.publisher.batches import RECEIPTS, Call, Known, Producer, Receipt, after, base
 from zeh_spark.publisher.schema import feeds, former_incarnations, producers, receipts, sequences
 from zeh_spark.publisher.store import FeedState, Publication, unknown_feed
 
@@ -47,9 +47,10 @@ def find_producer(
     return (None, Producer(name)) if row is None else (row[0], Producer(*row[1:]))
 
 
-def all_producers(connection: Connection, feed: int) -> list[Producer]:
-    query = select(*_PRODUCER).where(producers.c.feed == feed).order_by(producers.c.name)
-    return [Producer(*row) for row in connection.execute(query)]
+def some_producers(connection: Connection, feed: int, after: str, limit: int) -> list[Producer]:
+    query = select(*_PRODUCER).where(producers.c.feed == feed, producers.c.name > after)
+    rows = connection.execute(query.order_by(producers.c.name).limit(limit))
+    return [Producer(*row) for row in rows]
 
 
 def what_is_known(
@@ -57,6 +58,9 @@ def what_is_known(
 ) -> tuple[int | None, Known]:
     """The id of the producer's row, if it has one, and all that the decision goes by."""
     key, producer = find_producer(connection, feed, call.producer, lock=lock)
+    if base(call.producer) != call.producer:
+        _, above = find_producer(connection, feed, base(call.producer))
+        producer = replace(producer, deleted=producer.deleted or above.deleted)
     if key is None:
         return None, Known(producer, partitions)
     last = producer.last

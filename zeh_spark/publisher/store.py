@@ -180,13 +180,20 @@ class Store(Protocol):
         Its order: by partition, task, number of the upload, order in the upload. Raises Problem.
         """
 
-    def release(self, feed: str, producer: str, batch: int | None, run: str) -> int:
-        """Drop what a run has staged for a batch, and nothing that is committed; returns how many
-        uploads.
+    def release(
+        self,
+        feed: str,
+        producer: str,
+        batch: int | None,
+        run: str,
+        attempt: tuple[int, int] | None = None,
+    ) -> int:
+        """Drop what a run, or one attempt (task, attempt) of it, has staged for a batch, and
+        nothing that is committed; returns how many uploads.
         """
 
-    def producers(self, feed: str) -> list[Producer]:
-        """All that ever published, by name."""
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[Producer]:
+        """Those that ever published, by name, with a name behind `after`."""
 
     def producer(self, feed: str, name: str) -> Producer:
         """All zero for one that never published. Certain, as `receipt` is."""

@@ -29,6 +29,8 @@ from zeh_spark.chunks import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     LINE_BYTES,
+    UPLOAD_CHUNKS,
+    UPLOAD_UNPACKED,
     IndexEntry,
     StagedChunk,
     content_of,
@@ -39,10 +41,8 @@ from zeh_spark.chunks import (
 from zeh_spark.publisher.batches import Upload
 from zeh_spark.publisher.problems import Problem
 
-MAX_CHUNKS = 10_000
+MAX_CHUNKS, MAX_UNPACKED = UPLOAD_CHUNKS, UPLOAD_UNPACKED
 MAX_BODY = 64 << 20
-MAX_UNPACKED = 256 << 20
-"""Bytes of an upload's lines before compression."""
 
 
 class _Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):

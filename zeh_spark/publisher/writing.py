@@ -41,6 +41,9 @@ LOG_BYTES = 64 << 20
 _GROUP = 32
 """Uploads in one transaction, at most."""
 
+_CHORE_EVERY = 16
+"""Transactions, of which one cleans up where there is always something else to do."""
+
 _READERS_SECONDS = 2.0
 """How long reads may take to end when the log is to be emptied; else it is tried again later."""
 
@@ -101,6 +104,7 @@ class Writer:
         self._ended = False
         self._uploads_next = False
         self._limit = LOG_BYTES
+        self._groups = 0
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         done: Future[T] = Future()
@@ -152,6 +156,9 @@ class Writer:
             self._news.wait_for(
                 lambda: self._durable or self._uploads or self._chores or self._ended
             )
+            self._groups += 1
+            if self._chores and self._groups % _CHORE_EVERY == 0:
+                return [(self._again(self._next_chore()), Future())], False
             durable = bool(self._durable) and not (self._uploads_next and self._uploads)
             self._uploads_next = durable
             queue = self._durable if durable else self._uploads
@@ -159,9 +166,12 @@ class Writer:
                 return [queue.popleft() for _ in range(min(len(queue), _GROUP))], durable
             if self._ended:
                 return None
-            chore = next(iter(self._chores))
-            del self._chores[chore]
-        return [(self._again(chore), Future())], False
+            return [(self._again(self._next_chore()), Future())], False
+
+    def _next_chore(self) -> Step:
+        chore = next(iter(self._chores))
+        del self._chores[chore]
+        return chore
 
     def _again(self, chore: Step) -> Work:
         def work(connection: Connection) -> None:

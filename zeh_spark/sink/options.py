@@ -67,7 +67,10 @@ class SinkOptions(ClientOptions):
         "let a new checkpoint go on once in the place of the old one",
     )
     keep_first: str | None = option(
-        parse_remedy(r"[\w-]+:\d+:[0-9a-f]{8}", "<incarnation>:<batch>:<identity>"),
+        parse_remedy(
+            r"[\w-]+:\d+:[0-9a-f]{8}|\S+:\d+:[0-9a-f]{8}:[0-9a-f]{8}",
+            "<incarnation>:<batch>:<identity>, or <producer>:<batch>:<identity>:<identity now>",
+        ),
         None,
         "keep what a batch was published with once, and drop the other rows it has now",
     )

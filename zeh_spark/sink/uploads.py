@@ -10,15 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from zeh_spark.chunks import StagedChunk, upload_body
+from zeh_spark.chunks import Group, StagedChunk, upload_body
 
 Send = Callable[[int, bytes], bool]
 """Sends upload `number`; false if the batch turns out to be committed already."""
-
-_UNPACKED = 8
-"""Bytes of lines that an upload holds at most, for each byte that it may have: the publisher looks
-at all of them before it answers.
-"""
 
 
 class Uploader:
@@ -34,9 +29,7 @@ class Uploader:
         self._send = send
         self._upload_bytes = upload_bytes
         self._give_up = give_up
-        self._chunks: list[StagedChunk] = []
-        self._packed = 0
-        self._unpacked = 0
+        self._group = Group(upload_bytes)
         self._pool: ThreadPoolExecutor | None = None
         self._under_way: Future[bool] | None = None
 
@@ -52,23 +45,19 @@ class Uploader:
     def add(self, chunks: Sequence[StagedChunk]) -> None:
         """Blocks while two uploads are not answered yet. Raises what sending them raised."""
         for chunk in chunks:
-            if self._chunks and self._packed + len(chunk.frame) > self._upload_bytes:
+            if not self._group.takes(chunk):
                 self._start()
-            self._chunks.append(chunk)
-            self._packed += len(chunk.frame)
-            self._unpacked += chunk.size
-            if self._unpacked > _UNPACKED * self._upload_bytes:
-                self._start()
+            self._group.add(chunk)
 
     def finish(self) -> None:
         """Everything is sent and answered. Raises what sending raised."""
-        self._settle()
-        if self._chunks and self.wanted:
+        self.settle()
+        if self._group.chunks and self.wanted:
             self.wanted = self._send(self.sent, self._body())
             self.sent += 1
 
     def _start(self) -> None:
-        self._settle()
+        self.settle()
         body = self._body()
         if not self.wanted:
             return
@@ -76,12 +65,12 @@ class Uploader:
         self._under_way = self._pool.submit(self._send, self.sent, body)
         self.sent += 1
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Wait for the upload that is under way. Raises what sending it raised."""
         if self._under_way:
             self.wanted = self._under_way.result() and self.wanted
             self._under_way = None
 
     def _body(self) -> bytes:
-        body = upload_body(self._chunks)
-        self._chunks, self._packed, self._unpacked = [], 0, 0
-        return body
+        group, self._group = self._group, Group(self._upload_bytes)
+        return upload_body(group.chunks)

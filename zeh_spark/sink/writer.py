@@ -81,10 +81,10 @@ class Publishing:
                 "option 'batchId' is missing: df.write needs a name for what it writes, like "
                 "batchId=2026-11-20, so that the same rows written again under it add nothing; "
                 "batchId=none adds them each time. (Inside foreachBatch the stream's own batch is "
-                "taken, but not in a thread of its own; pyspark.InheritableThread passes it on.)",
+                "taken, but not in a thread of the user's own.)",
                 option="batchId",
             )
-        known_run = run if run and _is_uuid(run) else self._run
+        known_run = run if run and _is_random(run) else self._run
         return Batch(options.producer_id, query, known_run, int(number), options.remedies)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int | None) -> None:
@@ -182,11 +182,17 @@ def stage(
 
     with Uploader(send, options.upload_bytes, client.stop) as uploader:
         uploader.wanted = not committed
-        for frame in frames:
-            if not uploader.wanted:
-                chunker.only_count()
-            for partition, rests in spread.parts(_rendered(renderer, frame, task.task)):
-                uploader.add(chunker.extend(partition, rests))
+        try:
+            for frame in frames:
+                if not uploader.wanted:
+                    chunker.only_count()
+                for partition, rests in spread.parts(_rendered(renderer, frame, task.task)):
+                    uploader.add(chunker.extend(partition, rests))
+        except RowError:  # no message of this task will reach `abort`
+            if uploader.sent:
+                uploader.settle()
+                client.release(batch, task)
+            raise
         uploader.add(chunker.close())
         uploader.finish()
     done = replace(task, uploads=uploader.sent, content=chunker.content)
@@ -249,9 +255,9 @@ def _check_partition_count(options: SinkOptions, count: int) -> None:
         )
 
 
-def _is_uuid(text: str) -> bool:
+def _is_random(text: str) -> bool:
+    """Spark's run ids are random UUIDs; a job group of the user's own may be the same each time."""
     try:
-        uuid.UUID(text)
+        return uuid.UUID(text).version == 4
     except ValueError:
         return False
-    return True
