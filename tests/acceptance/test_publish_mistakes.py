@@ -10,6 +10,7 @@ import time
 
 import pyarrow as pa
 import pytest
+import requests
 
 from tests.fix_raw_server import ok, refused
 from tests.fix_sink import PATIENCE, ours, remedy
@@ -230,6 +231,20 @@ def test_a_bad_row_fails_its_batch(rows, reason, target, spark, fail_write):
     where = "RowError: Spark partition 0: row 7 of this task cannot be published"
     assert said.startswith(f"{where}: {reason}")
     assert target.events() == []
+
+
+def test_a_task_that_meets_a_bad_row_takes_back_what_it_sent(target, spark, fail_write):
+    """However often such a write is tried, it fills no disk."""
+    text = "CASE WHEN id = 49999 THEN '{' ELSE concat('\"', uuid(), repeat('x', 100), '\"') END"
+    frame = spark.sql(f"SELECT {text} AS data FROM range(0, 50000, 1, 1)")
+
+    said = fail_write(frame, batchId="bad", uploadBytes="64k")
+
+    (release,) = target.gateway.asked("DELETE ")
+    left = requests.delete(f"{target.publisher}{release.target.partition('&')[0]}", timeout=10)
+    assert "row 49999 of this task" in said
+    assert target.gateway.count("PUT ") > 1
+    assert {"released": 0} == left.json()
 
 
 def test_a_stream_goes_on_when_its_bad_row_is_filtered(sink, inbox, spark):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -189,8 +190,9 @@ def stage(
                 for partition, rests in spread.parts(_rendered(renderer, frame, task.task)):
                     uploader.add(chunker.extend(partition, rests))
         except RowError:  # no message of this task will reach `abort`
-            if uploader.sent:
+            with suppress(ZeroEventHubError):  # the row is what to tell
                 uploader.settle()
+            if uploader.sent:
                 client.release(batch, task)
             raise
         uploader.add(chunker.close())
