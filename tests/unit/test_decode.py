@@ -167,6 +167,36 @@ def test_any_events_in_any_blocks_are_the_same_rows(events, size):
     assert [each["headers"] for each in parsed] == [dict(each["headers"]) for each in got]
 
 
+STRINGS = st.text(max_size=4) | st.sampled_from(['"', ":", '":"', "{}", "}"])
+MEMBERS = st.builds(
+    "{}{}{}".format,
+    st.builds(json.dumps, STRINGS | st.sampled_from("ab"), ensure_ascii=st.booleans()),
+    st.sampled_from([":"] * 8 + [" : "]),
+    st.builds(json.dumps, STRINGS, ensure_ascii=st.booleans())
+    | st.sampled_from(["null", "1", "{}", '["a"]', '{"a":"b"}', '"\\u00e9"', "true"]),
+)
+HEADERS = st.lists(MEMBERS, max_size=4).map(",".join).map("{{{}}}".format) | st.sampled_from(
+    ["null", "[]", '["a","b"]', '"}"', '{"a":"b","a":"c"}', '{ "a":"b", "c":"d" }', "1"]
+)
+
+
+@given(st.lists(HEADERS, min_size=1, max_size=6))
+def test_headers_cut_from_a_block_are_those_of_each_line(texts):
+    """Law: headers are the same whether they are cut out of a block's bytes or parsed line by line,
+    which is slower; also where a name is there twice, escaped, or its value no string.
+    """
+    lines = [event(b"1", text.encode(errors="replace")) for text in texts]
+    try:
+        expected = [wire.parse_event(line, 0).headers or {} for line in lines]
+    except MalformedLineError:
+        with pytest.raises(MalformedLineError):
+            rows(b"".join(lines))
+    else:
+        assert [[*each.items()] for each in expected] == [
+            each["headers"] for each in rows(b"".join(lines))
+        ]
+
+
 @given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"") + b"\n")))
 def test_blocks_are_whole_lines(lines):
     """Law: blocks together are the lines, and each ends where a line ends."""

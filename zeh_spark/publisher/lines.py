@@ -10,7 +10,6 @@ only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, repeat
 
 import msgspec
 from msgspec import Raw
@@ -61,18 +60,20 @@ def with_all_headers(block: Block, partition: int) -> bytes:
         b'\n{"partition":%d,"headers":{' % each for each in (block.partition, partition)
     )
     _, *rests = (b"\n" + block.lines).split(stored)
-    stamps, comma = _members(block.stamps), b""
-    if stamps or block.sequence is not None:
-        if [rest for rest in rests if rest[0] == _BRACE]:  # some have no headers
-            rests = [rest if rest[0] == _BRACE else b"," + rest for rest in rests]
-        else:
-            comma = b","
-    if block.sequence is None:
-        return (served + stamps + comma).join((b"", *rests))[1:]
-    head = b"".join((served, stamps, stamps and b",", b'"zeh-sequence":"'))
-    numbers = map(b"%d".__mod__, range(block.sequence, block.sequence + len(rests)))
-    lines = zip(repeat(head), numbers, repeat(b'"' + comma), rests, strict=False)
-    return b"".join(chain.from_iterable(lines))[1:]
+    numbered = block.sequence is not None
+    begin = _members(block.stamps)
+    if numbered:
+        begin += b',"zeh-sequence":"' if begin else b'"zeh-sequence":"'
+    end = b'"' if numbered else b""
+    if begin and not [rest for rest in rests if rest[0] == _BRACE]:
+        end += b","
+    elif begin:  # some have no headers of their own
+        rests = [rest if rest[0] == _BRACE else b"," + rest for rest in rests]
+    lines = [served + begin, b"", end, b""] * len(rests)
+    if block.sequence is not None:
+        lines[1::4] = map(b"%d".__mod__, range(block.sequence, block.sequence + len(rests)))
+    lines[3::4] = rests
+    return b"".join(lines)[1:]
 
 
 def without_headers(block: Block, partition: int) -> bytes:

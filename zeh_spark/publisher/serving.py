@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,12 +54,26 @@ def serve(
     store: Store, listener: socket.socket, staging_quota: int = publishing.STAGING_QUOTA
 ) -> None:
     """Until SIGINT or SIGTERM, which then ends the process with exit code 0."""
+    keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(
             number, _exit
         )  # uvicorn's own take over, and raise the signal again at the end
     app = create_app(store, staging_quota=staging_quota)
     Server(app, app.state.stop).run(sockets=[listener])
+
+
+def keep_freed_memory() -> None:
+    """Let a thread keep the 16 MiB that an answer takes for the next one.
+
+    By default glibc gives pieces from 128 KiB on back to the kernel when they are freed, which
+    clears them when it hands them out again: a fifth of the time that a served event takes. Another
+    C library is left as it is.
+    """
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+        mallopt(trim_threshold, 16 << 20)
+        mallopt(mmap_threshold, 4 << 20)
 
 
 def listen(host: str, port: int) -> socket.socket:
