@@ -64,16 +64,18 @@ def serve(
 
 
 def keep_freed_memory() -> None:
-    """Let a thread keep the 16 MiB that an answer takes for the next one.
+    """Keep the 16 MiB that an answer takes for the next one, and threads on the same few heaps.
 
     By default glibc gives pieces from 128 KiB on back to the kernel when they are freed, which
-    clears them when it hands them out again: a fifth of the time that a served event takes. Another
-    C library is left as it is.
+    clears them when it hands them out again: a fifth of the time that a served event takes. It also
+    makes eight heaps a core, which would each keep some: 354 MiB with 64 writers and 64 readers,
+    against 210 with two. Another C library is left as it is.
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+        trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # of malloc.h
         mallopt(trim_threshold, 16 << 20)
         mallopt(mmap_threshold, 4 << 20)
+        mallopt(arena_max, 2)
 
 
 def listen(host: str, port: int) -> socket.socket:
