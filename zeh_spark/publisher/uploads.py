@@ -18,9 +18,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
+import numpy as np
 import zstandard
 from msgspec import Raw
 
@@ -54,9 +56,11 @@ class _Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+_decode_all_headers = msgspec.json.Decoder(list[dict[str, str]]).decode
 _encode = msgspec.json.encode
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _WITHOUT_BLANKS = re.compile(rb"\{(?::(?:,:)*)?\}")
+_HEADERS = b'"headers":{'
 _NEITHER_HEADERS_NOR_DATA = len('"headers":,"data":}')
 
 
@@ -124,31 +128,42 @@ def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
 def _rests(lines: bytes, partition: int) -> list[bytes] | None:
     """What stands behind the partition in each line; None if something breaks the rules."""
     begin = prefix(partition)
-    each = lines[:-1].split(b"\n")
-    starts = len(begin) + len(b'"headers":{')
-    if {line[:starts] for line in each} != {begin + b'"headers":{'}:
-        return None
+    rests = lines[:-1].removeprefix(begin).split(b"\n" + begin)
     try:
         lines.decode()
         parsed = _decode_lines(lines)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    rests = [line[len(begin) :] for line in each]
-    sizes = [len(one.headers) + len(one.data) + _NEITHER_HEADERS_NOR_DATA for one in parsed]
+    headers, data = [line.headers for line in parsed], [line.data for line in parsed]
+    data_sizes = _lengths(data)
+    sizes = _lengths(headers) + data_sizes + _NEITHER_HEADERS_NOR_DATA
     if (
-        sizes != list(map(len, rests))  # also where the decoder took two lines for one object
+        not lines.startswith(begin)
+        or len(rests) != wire.count_lines(lines)  # each line begins so
+        or {rest[: len(_HEADERS)] for rest in rests} != {_HEADERS}
+        or not np.array_equal(sizes, _lengths(rests))  # no two lines of one object either
+        or sizes.max() > LINE_BYTES - len(begin)
         or b"\r" in lines
-        or max(map(len, each)) > LINE_BYTES
-        or (b"null}\n" in lines and any(bytes(one.data) == b"null" for one in parsed))
-        or not _are_headers({bytes(one.headers) for one in parsed})
+        or any(bytes(data[at]) == b"null" for at in np.flatnonzero(data_sizes == len("null")))
+        or not _are_headers(headers)
     ):
         return None
     return rests
 
 
-def _are_headers(texts: Iterable[bytes]) -> bool:
+def _lengths(texts: Sequence[bytes | Raw]) -> np.ndarray:
+    return np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def _are_headers(texts: Sequence[Raw]) -> bool:
+    """All at once, where they have the form that we would give them."""
+    together = b"[%b]" % b",".join(texts)
     try:
-        return not any(map(_headers_fault, texts))
+        each = _decode_all_headers(together)
+        if _encode(each) == together:
+            names = set(chain.from_iterable(each))
+            return not any(name.startswith(wire.RESERVED_HEADER) for name in names)
+        return not any(map(_headers_fault, {bytes(text) for text in texts}))
     except msgspec.MsgspecError:
         return False
 
@@ -167,7 +182,7 @@ def _headers_fault(text: bytes) -> str | None:
 
 def _faults(lines: bytes, partition: int) -> Iterator[tuple[int, str]]:
     """Each line that breaks a rule, by number from 0, and how."""
-    begin = prefix(partition) + b'"headers":{'
+    begin = prefix(partition) + _HEADERS
     for number, line in enumerate(lines[:-1].split(b"\n")):
         if not line.startswith(begin):
             yield number, f"it has to begin {begin.decode()}, and is {wire.excerpt(line)}"
