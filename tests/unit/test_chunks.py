@@ -241,11 +241,11 @@ def test_null_is_no_event() -> None:
 
 @given(events, st.integers(1, 2000))
 def test_uploads_are_about_as_large_as_asked(rows: list[Event], upload_bytes: int) -> None:
-    """A body is one chunk, or at most what I allow; before compression at most eight times that."""
+    """A body is one chunk, or at most what I allow; before compression at most twice that."""
     for group in uploads_of(chunks_of(rows, Chunker(200)), upload_bytes):
         assert group
         assert len(group) == 1 or sum(len(each.frame) for each in group) <= upload_bytes
-        assert sum(each.size for each in group[:-1]) <= 8 * upload_bytes or len(group) == 1
+        assert sum(each.size for each in group[:-1]) <= 2 * upload_bytes or len(group) == 1
 
 
 def test_largest_uploads_are_taken_by_the_publisher() -> None:

@@ -85,7 +85,7 @@ def test_a_large_task_sends_as_it_goes():
 
 
 def test_what_compresses_well_is_not_kept_for_ever():
-    """An upload holds at most eight times its size before compression."""
+    """An upload holds at most twice its size before compression."""
     publisher = Publisher()
     flat = Chunker()
     for _ in range(10):
