@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import xxhash
 import zstandard
 
@@ -84,7 +85,12 @@ class StagedChunk:
 
 
 def content_of(rests: Sequence[bytes]) -> Content:
-    return Content(len(rests), sum(map(xxhash.xxh3_128_intdigest, rests)) % (1 << 128))
+    """Summed in columns of 32 bits: twice as fast as Python's integers."""
+    digests = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, rests)), ">u4").reshape(-1, 4)
+    total = 0
+    for column in digests.sum(axis=0, dtype=np.uint64).tolist():
+        total = (total << 32) + column
+    return Content(len(rests), total % (1 << 128))
 
 
 def prefix(partition: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from itertools import chain, pairwise
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,13 @@ def test_order_of_headers_and_reserved_ones_do_not_count(
     """Maps have no order, and a relay's stamps are not content (A10)."""
     data = event[1] if event[1] != b"null" else b"1"
     assert rest_of(dict.fromkeys("abc", ""), data) == rest_of(dict.fromkeys(names, ""), data)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=100))
+def test_content_is_what_the_document_says(rests: list[bytes]) -> None:
+    """A writer in another language computes it so, in integers of any size: 2^128 is passed by."""
+    hashes = [xxhash.xxh3_128_intdigest(rest) for rest in rests]
+    assert Content(len(rests), sum(hashes) % 2**128) == content_of(rests)
 
 
 def test_equal_events_count_each() -> None:
