@@ -106,11 +106,14 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         text = masked(_whole_text(response, url))
     document = problem_document(text)
     said = document.get("detail") or text.strip()[:2000] or response.reason
-    message = f"{url} answered {status}: {said}"
+    name = str(document.get("type")).partition(PROBLEM)[2]
+    message = f"{url} answered {status}{name and f' {name}'}: {said}"
     if status in _TRANSIENT or status >= 500:
         pause = _retry_after(response)
         if pause:
             message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
+        if document.get("remedy"):  # time alone does not help
+            raise TransientError(PublisherError(message, status=status, body=text), pause)
         message += "; 'retryTimeout' says how long to try"
         raise TransientError(UnavailableError(message), pause)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)

@@ -11,7 +11,6 @@ import click
 
 from zeh_spark import wire
 from zeh_spark.options import parse_size
-from zeh_spark.publish import REMEDIES
 
 _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
@@ -34,8 +33,8 @@ def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
 
 def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
     given = dict(value.partition("=")[::2] for value in values)
-    if unknown := sorted(set(given) - set(REMEDIES)):
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(REMEDIES)}")
+    if unknown := sorted(set(given) - set(wire.REMEDIES)):
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(wire.REMEDIES)}")
     return given
 
 

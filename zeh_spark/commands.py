@@ -32,7 +32,6 @@ from zeh_spark.command_line import (
     table,
 )
 from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
-from zeh_spark.publish import REMEDIES
 from zeh_spark.publisher import Store, open_store, serving
 from zeh_spark.publisher import load as loading
 from zeh_spark.publisher.batches import Remedies, base
@@ -186,7 +185,7 @@ def load(
             name = producer or loading.PRODUCER
             call = loading.named_batch(store, feed, name, batch) if batch else None
             call = call or loading.next_batch(store, feed, name)
-            remedies = Remedies(*(allowed.get(name) for name in REMEDIES))
+            remedies = Remedies.named(allowed)
             call = replace(call, remedies=remedies)
             loaded = loading.load(store, feed, sources, progress, call)
         except UnknownFeedError as exc:

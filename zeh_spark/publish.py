@@ -27,9 +27,6 @@ from zeh_spark.options import ClientOptions
 from zeh_spark.transport import Body, Transport
 from zeh_spark.wire import BATCH_INCARNATION, PLAIN_INCARNATION
 
-REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
-"""What an operator may allow once, as refusals name it."""
-
 UPLOAD_BYTES = 4 << 20
 
 log = logging.getLogger(__name__)
@@ -197,6 +194,8 @@ class PublishClient:
                     raise wrong
                 patience.wait(TransientError(wrong))  # perhaps it was cut
             except TransientError as failure:
+                if isinstance(failure.final, PublisherError):
+                    failure.final = _refusal(failure.final)
                 patience.wait(failure)
             except PublisherError as exc:
                 refusal = _refusal(exc)
@@ -250,7 +249,7 @@ def publish_chunks(
             f"somebody else published batch {batch.number} of producer {batch.producer!r}, with "
             f"the same events, at the same time; this call added nothing: publish them again if "
             f"they are wanted twice, and let each one who publishes have a producer of its own",
-            problem="batch-conflict",
+            problem="number-taken",
             facts=answer,
         )
     return answer

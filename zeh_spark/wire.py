@@ -53,6 +53,9 @@ BATCH_INCARNATION = "batch"
 PLAIN_INCARNATION = "plain"
 """That of producers that keep no memory of their own and ask the publisher which batch is next."""
 
+REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
+"""What an operator may allow once, as refusals name it."""
+
 STAMPS = {
     "zeh-producer": 201,
     "zeh-batch": 19,

@@ -77,7 +77,7 @@ def test_a_feed_that_is_not_there_is_named(kind, request, base):
     """404: look at the address."""
     said = request.getfixturevalue(kind)(url=f"{base}/nope")
 
-    assert said.startswith(f"PublisherError: {base}/nope answered 404: ")
+    assert said.startswith(f"PublisherError: {base}/nope answered 404 unknown-feed: ")
     assert "check the feed's address" in said
 
 

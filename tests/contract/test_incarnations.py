@@ -130,10 +130,12 @@ def test_run_gets_its_level_with_its_first_commit_only(store: Store) -> None:
 
 
 def test_overtaken_run_gets_no_answer_that_looks_like_success(store: Store) -> None:
-    """A zombie hears that it is one, also about batches that are there."""
-    put(store, call(0, run="r1"), b"1")
+    """A zombie hears that it is one, also about batches that are there, but for its own."""
+    receipt, _ = put(store, call(0, run="r1"), b"1")
     put(store, call(1, run="r2"), b"2")
-    assert "fenced" == refused(lambda: put(store, call(0, run="r1"), b"1")).name
+    assert (receipt, False) == put(store, call(0, run="r1"), b"1")
+    assert "fenced" == refused(lambda: put(store, call(1, run="r1"), b"2")).name
+    assert "fenced" == refused(lambda: put(store, call(0, run="r1"), b"3")).name
 
 
 def test_deleted_producer_publishes_no_more(store: Store) -> None:

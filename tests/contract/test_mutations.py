@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.contract.conftest import set_everywhere
 from tests.contract.world import Layout, World
-from tests.contract.writers import FEED, call, chunk, commit, everything, upload
+from tests.contract.writers import FEED, call, chunk, commit, declared, everything, upload
 from zeh_spark.chunks import Content
-from zeh_spark.publisher import Problem, Store, producers
+from zeh_spark.publisher import Problem, Store, producers, sql_batches
 from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
 from zeh_spark.wire import partition_of
 
@@ -96,7 +97,7 @@ def without_content_check(
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
 ) -> producers.Decision:
-    """Without 8."""
+    """Without 9."""
     if declared and found is not None:
         content = sum((each.content for each in found.values()), Content())
         declared = replace(declared, content=content)
@@ -109,7 +110,7 @@ def _any_uploads(
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
 ) -> producers.Decision:
-    """Without 7."""
+    """Without 8."""
     return REAL(known, call, _as_found(declared, found), found)
 
 
@@ -119,7 +120,7 @@ def _anything(
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
 ) -> producers.Decision:
-    """Without 7 and 8."""
+    """Without 8 and 9."""
     return without_content_check(known, call, _as_found(declared, found), found)
 
 
@@ -259,14 +260,14 @@ CHECKS = [
     Check("3 fence", _unfenced, _run_two_drivers, "fenced", "zombie"),
     Check("4a expired", _never_expired, _roll_back_too_far, "batch-expired", "diverged"),
     Check(
-        "4d conflict",
+        "4f conflict",
         _allowing("keep_first", _keep),
         _replay_with_other_rows,
         "batch-conflict",
         "diverged",
     ),
     Check(
-        "4d both sides of keepFirst",
+        "4e both sides of keepFirst",
         _allowing("keep_first", _keep, if_set=True),
         _replay_twice_with_other_rows,
         "batch-conflict",
@@ -281,8 +282,8 @@ CHECKS = [
         "batch-gap",
         "lost",
     ),
-    Check("7 and 8 whole", _anything, _lose_an_upload, "upload-missing", "torn"),
-    Check("8 content", without_content_check, _change_a_body, "content-mismatch", "torn"),
+    Check("8 and 9 whole", _anything, _lose_an_upload, "upload-missing", "torn"),
+    Check("9 content", without_content_check, _change_a_body, "content-mismatch", "torn"),
 ]
 checks = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 
@@ -301,8 +302,9 @@ def test_history_is_refused_by_name(
 def test_without_the_check_the_same_history_goes_wrong(
     world: World, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No check is there for nothing."""
+    """No check is there for nothing. [Tidying up may take a zombie's uploads before it commits.]"""
     set_everywhere(monkeypatch, "RECEIPTS", 2)
+    monkeypatch.setattr(sql_batches, "tidy", lambda _connection: False)
     monkeypatch.setattr(producers, "decide", check.mutant)
     check.scenario(world)
     assert [check.anomaly] == list({each.split(":")[0]: 1 for each in world.anomalies()})[:1]
@@ -315,7 +317,7 @@ def test_without_the_check_the_same_history_goes_wrong(
 def test_missing_upload_is_not_blamed_on_the_network(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """7: "run the batch again" is the right advice; "something changes bodies" is not."""
+    """8: "run the batch again" is the right advice; "something changes bodies" is not."""
     world.honest.add("content-mismatch")
     _lose_an_upload(world)
     monkeypatch.setattr(producers, "decide", _any_uploads)
@@ -341,6 +343,44 @@ def test_other_digest_version_is_not_called_a_conflict(
             store.commit(FEED, call(), later)
         names.append(refused.value.name)
     assert ["digest-version", "batch-conflict"] == names
+
+
+def test_digest_version_of_the_future_is_not_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7: a receipt that nothing can be compared with would make every replay a conflict."""
+    later = replace(sent := declared(one := upload(chunk(0, b"1"))), digest_version=2)
+    store.stage(FEED, call(), one)
+    with pytest.raises(Problem, match="digest version 1, this call has version 2"):
+        store.commit(FEED, call(), later)
+
+    def mutant(known: Known, call: Call, given: Any = None, *rest: Any) -> producers.Decision:
+        return REAL(known, call, given and replace(given, digest_version=1), *rest)
+
+    monkeypatch.setattr(producers, "decide", mutant)
+    store.commit(FEED, call(), later)
+    monkeypatch.setattr(producers, "decide", REAL)
+    with pytest.raises(Problem, match="digest version 2, this call has version 1"):
+        store.commit(FEED, call(run="r2"), sent)
+
+
+def test_lost_answer_is_heard_although_somebody_published_since(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3: I am not told that nothing was published, and do not publish it again (EX-08)."""
+    alone = {"producer": "till", "incarnation": "plain"}
+    receipt, _ = commit(store, call(0, run="r1", **alone), one := upload(chunk(0, b"1")))
+    commit(store, call(1, run="r2", **alone), upload(chunk(0, b"2")))
+    again = declared(one)
+    assert (receipt, False) == store.commit(FEED, call(0, run="r1", **alone), again)
+
+    def mutant(known: Known, *given: Any) -> producers.Decision:
+        receipt = known.receipt and msgspec.structs.replace(known.receipt, run="")
+        return REAL(replace(known, receipt=receipt), *given)
+
+    monkeypatch.setattr(producers, "decide", mutant)
+    with pytest.raises(Problem, match="overtaken"):
+        store.commit(FEED, call(0, run="r1", **alone), again)
 
 
 def test_batch_routed_for_other_partitions_would_tear_a_key_apart(

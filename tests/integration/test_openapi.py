@@ -202,6 +202,7 @@ def test_refusals_come_in_the_order_described(publisher: Publisher) -> None:
     assert (409, "batch-conflict") == outcome(stranger.commit(0, []))
     assert (200, "committed") == outcome(Stranger(publisher, "run-2").publish(1, []))
     assert (403, "fenced") == outcome(stranger.commit(0, []))
+    assert (200, "already-committed") == outcome(stranger.commit(0, [(0, {}, 1)]))
     stranger.incarnation = "c2"
     assert (409, "incarnation-changed") == outcome(stranger.commit(0, []))
     publisher.store.delete_producer("orders", "shop")

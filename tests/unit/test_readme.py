@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zeh_spark.chunks import LINE_BYTES
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, ClientOptions, declared
+from zeh_spark.publisher.openapi_problems import PROBLEMS
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
 
@@ -66,8 +67,17 @@ def test_every_promise_names_a_test_that_exists():
         if f"def {name}(" not in tests
     ]
 
-    assert len(rows("promise")) >= 8
+    assert len(rows("promise")) >= 16
     assert missing == []
+
+
+def test_every_refusal_of_a_batch_is_explained():
+    """What an error names can be looked up; only what concerns writers of clients is left out."""
+    told = {name for row in rows("refusal") for name in re.findall(r"`([\w-]+)`", row[0])}
+
+    decided = {name for name, known in PROBLEMS.items() if "incarnation" in known.members}
+
+    assert decided - {"upload-conflict", "unknown-batch"} == told
 
 
 def test_the_longest_line_is_the_one_that_writers_hold_to():

@@ -7,7 +7,7 @@ content by count and sum (`chunks.Content`). A run is one start of the writer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -30,6 +30,13 @@ class Remedies:
     accept_gap: str | None = None
     replace_incarnation: str | None = None
     keep_first: str | None = None
+
+    @staticmethod
+    def named(given: Mapping[str, str]) -> Remedies:
+        """Out of parameters or options, by the names that refusals print."""
+        return Remedies(
+            given.get("acceptGap"), given.get("replaceIncarnation"), given.get("keepFirst")
+        )
 
 
 @dataclass(frozen=True, slots=True)

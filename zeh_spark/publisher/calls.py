@@ -28,7 +28,6 @@ MAX_COMMIT_BODY = 16 << 20
 
 PRODUCER = re.compile(rf"{wire.NAME.pattern}(?:#{wire.NAME.pattern})?")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
@@ -93,15 +92,14 @@ def attempt(text: str) -> tuple[int, int]:
 def parse_call(query: str, producer: str, batch: str, *, run: str | None = None) -> Call:
     """`run`: where the path names it, so that the query need not. Raises Problem."""
     needed = {"incarnation", "n"} | ({"run"} if run is None else set())
-    given = parameters(query, needed, _REMEDIES)
-    remedies = Remedies(*(given.get(name) for name in _REMEDIES))
+    given = parameters(query, needed, wire.REMEDIES)
     return Call(
         producer=producer_name(producer),
         incarnation=identifier("incarnation", given["incarnation"]),
         run=identifier("run", given["run"]) if run is None else run,
         batch=batch_number(batch),
         partition_count=number("n", given["n"], MAX_PARTITIONS, least=1),
-        remedies=remedies,
+        remedies=Remedies.named(given),
     )
 
 

@@ -286,7 +286,7 @@ class MemoryStore:
             return
         self._tidy(feed, IDLE)
         if (staged := self._staged_bytes(feed, call.producer)) + upload.bytes > quota:
-            raise refusals.quota_exceeded(call, quota, staged)
+            raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
 
     def _staged_bytes(self, feed: str, producer: str) -> int:
         mine = (e for e in self._stagings[feed] if base(e.producer) == base(producer))

@@ -95,7 +95,7 @@ PROBLEMS = {
     "unknown-parameter": _bad("There is no such parameter in this call.", parameter=TEXT),
     "bad-commit": _bad("The body is no commit; the detail says why."),
     "body-incomplete": _bad("The body is shorter or longer than its Content-Length."),
-    "body-too-slow": Known(408, f"Nothing of the body came for too long. {AGAIN}"),
+    "body-too-slow": Known(408, f"The body came too slowly. {AGAIN}"),
     "length-required": Known(411, f"Content-Length is missing. {FIX}"),
     "body-too-large": Known(
         413, "The body is too large; make smaller uploads.", {"maximum": COUNT}
@@ -114,9 +114,7 @@ PROBLEMS = {
     # Of the decision.
     "unknown-batch": Known(
         404,
-        "No receipt of this batch is kept, and nobody is committing it now. Unless it is so old "
-        "that its receipt is gone (then its uploads and commits get batch-expired), it is not "
-        "committed.",
+        "The batch is not committed, and nobody is committing it now.",
         {
             "producer": TEXT,
             "incarnation": {"type": ["string", "null"], "description": "the one asked for"},
@@ -147,11 +145,18 @@ PROBLEMS = {
     ),
     "batch-conflict": _refused(
         409,
-        "Case 4e. Stop: the batch came out differently, or somebody else uses the producer. An "
+        "Case 4f. Stop: the batch came out differently, or somebody else uses the producer. An "
         "operator may set the option, which keeps what is published and drops this batch.",
         published=_CONTENT,
         given=_CONTENT,
         option=_option("keepFirst"),
+    ),
+    "number-taken": _refused(
+        409,
+        "Case 4d. Somebody else published other events at the same time: publish these as the next "
+        "batch, and give each one who publishes a producer of its own.",
+        published=_CONTENT,
+        given=_CONTENT,
     ),
     "batch-gap": _refused(
         409,
@@ -171,7 +176,8 @@ PROBLEMS = {
     "content-mismatch": _refused(
         422,
         f"Case 9. What is staged has not the content that the commit declares: a client that "
-        f"counts wrongly, or something that changes bodies. {FIX}",
+        f"counts wrongly, or something that changes bodies. Repeat the batch with new uploads; if "
+        f"that does not help: {FIX}",
         given=_CONTENT,
         found=_CONTENT,
     ),

@@ -82,7 +82,7 @@ def parameters() -> dict[str, Schema]:
         ),
         in_query("acceptGap", TEXT, "A remedy, see Publishing; case 5."),
         in_query("replaceIncarnation", TEXT, "A remedy, see Publishing; case 2."),
-        in_query("keepFirst", TEXT, "A remedy, see Publishing; case 4d."),
+        in_query("keepFirst", TEXT, "A remedy, see Publishing; case 4e."),
         in_header(
             "Content-Length",
             COUNT,
@@ -262,7 +262,7 @@ def _commit() -> Schema:
         "Publish a batch, of the uploads of the attempts that are named",
         ["incarnation", "run", "n", "Content-Length", "acceptGap", "replaceIncarnation",
          "keepFirst"],
-        (*_SENT, "bad-commit", "digest-version", "batch-conflict", "upload-missing",
+        (*_SENT, "bad-commit", "digest-version", "batch-conflict", "number-taken", "upload-missing",
          "content-mismatch"),
         {"200": json_answer(ref("Committed"), "It is published, on disk, and visible to readers.")},
         f"See Publishing, The decision. Its form is looked at first: path, query, length (at most "

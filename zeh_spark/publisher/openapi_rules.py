@@ -56,6 +56,7 @@ the same time, with the same events.
 
 **A batch**, step by step. 1. GET the batch, with the incarnation. 200: it is committed; go on with
 3 if the content shall be compared, naming no attempts. 404 `unknown-batch`: `partitionCount` is n.
+410 `batch-expired`: stop.
 2. PUT its uploads, several at a time if you like. An answer `already-committed` says that no more
 is needed. 3. POST the commit, with the content of the whole batch, also if it is empty. Only its
 answer says that the batch is published; a first answer `committed` and a later one
@@ -103,14 +104,16 @@ batch of the call's own incarnation, -1 if there is none.
 1. The producer was deleted: `producer-deleted`.
 2. It has committed, and its current incarnation is not the call's: `incarnation-changed`, unless
    `replaceIncarnation` is right.
-3. The call's run has committed in this incarnation, and another run has since: `fenced`.
+3. The call's run has committed in this incarnation, and another run has since: `fenced`, unless
+   the call's run committed this very batch, with the same content if the call is a commit.
 4. The batch is not greater than *last*: it was committed before.
    a. Its receipt is not kept any more: `batch-expired`. An upload otherwise: `already-committed`.
    b. The commit declares another digest version than the receipt has: `digest-version`.
    c. The same events and digest: `already-committed`, with the receipt of then; attempts and n do
       not matter.
-   d. `keepFirst` is right: the same.
-   e. Else `batch-conflict`.
+   d. Its incarnation is `{wire.PLAIN_INCARNATION}`: `number-taken`, by somebody else.
+   e. `keepFirst` is right: as c.
+   f. Else `batch-conflict`.
 5. The batch is not *last* + 1: `batch-gap`, unless `acceptGap` is right.
 6. n is not the feed's: `layout-changed`. An upload otherwise: `staged`, unless it is
    `upload-conflict` or `quota-exceeded`.
@@ -130,8 +133,8 @@ with all calls of the batch, uploads and commit. A client never sets one by itse
 
 - `acceptGap=<incarnation>@<last>:<batch>`, like `a1b2@7:9`; `a1b2@-1:9` at first contact.
 - `replaceIncarnation=<current>@<its last batch>:<the call's>`.
-- `keepFirst=<incarnation>:<batch>:<first 8 hex digits of the published digest>`; of incarnations
-  `{wire.BATCH_INCARNATION}` and `{wire.PLAIN_INCARNATION}`, whose batches can come again for ever,
+- `keepFirst=<incarnation>:<batch>:<first 8 hex digits of the published digest>`; of incarnation
+  `{wire.BATCH_INCARNATION}`, whose batches can come again for ever,
   `keepFirst=<producer>:<batch>:<those digits>:<the same of the digest that came now>`.
 
 **Receipts.** The newest {RECEIPTS:,} of a producer are kept, over all its incarnations. `hash` is

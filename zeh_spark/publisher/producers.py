@@ -55,8 +55,10 @@ def decide(
         if call.remedies.replace_incarnation != remedy:
             return refusals.incarnation_changed(call, producer, remedy)
     # 3. A run that another one has overtaken. [Levels at a run's first request: two drivers that
-    #    restart would fence each other for ever.]
-    if known.run_known and call.run != producer.run:
+    #    restart would fence each other for ever.] Not for what it published itself. [A call whose
+    #    answer was lost would hear that nothing was published.]
+    overtaken = known.run_known and call.run != producer.run
+    if overtaken and not _published_by(call, declared, known.receipt):
         return refusals.fenced(call, producer)
     if batch <= known.last:
         return _committed_before(known.receipt, call, declared)
@@ -98,12 +100,16 @@ def _committed_before(receipt: Receipt | None, call: Call, declared: Declared | 
     # 4b. Contents that cannot be compared. [Comparing all the same: a conflict that is none.]
     if declared.digest_version != receipt.digest_version:
         return refusals.digest_version(call, declared.digest_version, receipt.digest_version)
-    # 4c. The same. 4d. The operator keeps the first one. [Keeping it always: other rows under the
-    #     same number would be lost in silence.]
+    # 4c. The same. [Asking for the same tasks or order, too: a replay has others.]
     content = declared.content
-    keep = keeping(call, receipt, content)
     if (content.events, content.digest) == (receipt.events, receipt.digest):
         return receipt
+    # 4d. Somebody without a memory was quicker. [Offering to keep the first: it is another's.]
+    if call.incarnation == wire.PLAIN_INCARNATION:
+        return refusals.number_taken(call, content, receipt)
+    # 4e. The operator keeps the first one. 4f. Nobody does. [Keeping it always: other rows under
+    #     the same number would be lost in silence.]
+    keep = keeping(call, receipt, content)
     if call.remedies.keep_first == keep:
         return receipt
     return refusals.batch_conflict(call, content, receipt, keep)
@@ -111,13 +117,23 @@ def _committed_before(receipt: Receipt | None, call: Call, declared: Declared | 
 
 def keeping(call: Call, receipt: Receipt, content: Content) -> str:
     """The remedy that keeps what was published. A stream's names the batch: its rows may be others
-    at each try, and its number moves on. That of a batch which can come again for ever names the
-    rows, too [without them it went on to drop whatever came under the same name].
+    at each try, and its number moves on. That of a named batch, which can come again for ever,
+    names the rows, too [without them it went on to drop whatever came under the same name].
     """
-    if call.incarnation in (wire.BATCH_INCARNATION, wire.PLAIN_INCARNATION):
+    if call.incarnation == wire.BATCH_INCARNATION:
         given = content.digest[:8]
         return f"{receipt.producer}:{receipt.batch}:{receipt.identity}:{given}"
     return f"{receipt.incarnation}:{receipt.batch}:{receipt.identity}"
+
+
+def _published_by(call: Call, declared: Declared | None, receipt: Receipt | None) -> bool:
+    """Whether the call's run has published this itself; an upload's content shows at the commit."""
+    if receipt is None or call.run != receipt.run:
+        return False
+    if declared is None:
+        return True
+    content = declared.digest_version, declared.content.events, declared.content.digest
+    return content == (receipt.digest_version, receipt.events, receipt.digest)
 
 
 def known_receipt(known: Known, call: Call) -> Receipt | None:

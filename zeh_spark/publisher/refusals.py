@@ -21,7 +21,7 @@ def producer_deleted(call: Call) -> Problem:
         410,
         call,
         f"producer {call.producer!r} was deleted and takes no more batches",
-        "publish under another producerId",
+        "publish under another producer",
     )
 
 
@@ -83,7 +83,7 @@ def digest_version(call: Call, given: int, expected: int) -> Problem:
 
 
 def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) -> Problem:
-    cause = "publish other rows under another batchId"
+    cause = "publish other rows under another name"
     if call.incarnation != wire.BATCH_INCARNATION:
         cause = (
             "if this is a second write in the same foreachBatch, give each write a producerId of "
@@ -101,6 +101,20 @@ def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) 
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
         option={"keepFirst": option},
+    )
+
+
+def number_taken(call: Call, content: Content, receipt: Receipt) -> Problem:
+    return _refused(
+        "number-taken",
+        409,
+        call,
+        f"somebody else published under the name {call.producer!r} at the same time: batch "
+        f"{call.batch}, {_events(receipt.events)}; nothing of these "
+        f"{_events(content.events)} was published",
+        "publish them again, and let each one who publishes have a producer of its own",
+        published={"events": receipt.events, "digest": receipt.digest},
+        given={"events": content.events, "digest": content.digest},
     )
 
 
@@ -162,7 +176,8 @@ def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
         call,
         f"what arrived is not what was sent: {found.events} events, content {found.digest}, "
         f"against {declared.events} events, content {declared.digest}",
-        "something between driver, executors and publisher changes bodies; nothing was published",
+        "run the batch again; if that does not help, something between driver, executors and "
+        "publisher changes bodies. Nothing was published",
         given={"events": declared.events, "digest": declared.digest},
         found={"events": found.events, "digest": found.digest},
     )
@@ -187,13 +202,13 @@ def upload_conflict(call: Call, name: str) -> Problem:
     )
 
 
-def quota_exceeded(call: Call, quota: int, staged: int) -> Problem:
+def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
     return _refused(
         "quota-exceeded",
         507,
         call,
-        f"producer {call.producer!r} has {staged:,} bytes staged and not committed; allowed are "
-        f"{quota:,}",
+        f"producer {call.producer!r} has {staged:,} bytes staged and not committed, and this "
+        f"upload has {more:,} more; allowed are {quota:,}",
         "make batches smaller, or raise the publisher's --staging-quota",
         quota=quota,
         staged=staged,

@@ -234,7 +234,7 @@ def _within_quota(
         connection.execute(delete(stagings).where(stagings.c.id == each))
         staged = connection.scalar(total) or 0
     if staged + upload.bytes > quota:
-        raise refusals.quota_exceeded(call, quota, staged)
+        raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
 
 
 def _staging(connection: Connection, feed: int, call: Call, *, lock: bool) -> int | None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import groupby
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 from zeh_spark.errors import StoreError
@@ -143,7 +143,6 @@ class Staged(Enum):
     SAME = auto()
 
 
-@runtime_checkable
 class Store(Protocol):
     """Every method may block, and may be called from any thread.
 
@@ -331,7 +330,6 @@ def published(
     moment, history = max(now, feed.time), feed.history
     batch = known.last + 1 if call.batch is None else call.batch
     following = dict(sequences)
-    first = dict(sequences)
     chunks: list[Chunk] = []
     for g, each in enumerate(moved, feed.head + 1):
         link = history + each.partition.to_bytes(4, "big") + each.digest
@@ -348,7 +346,7 @@ def published(
         raise StoreError(f"producer {call.producer!r} has used up its sequence numbers")
     behind = {each.partition: each.cursor for each in chunks}
     ranges = [
-        Range(partition, first.get(partition, 0), following[partition] - 1, cursor)
+        Range(partition, sequences.get(partition, 0), following[partition] - 1, cursor)
         for partition, cursor in behind.items()
     ]
     head = feed.head + len(moved)

@@ -54,7 +54,9 @@ class SinkOptions(ClientOptions):
         parse_partition_count, None, "number of partitions that the feed has to have"
     )
     upload_bytes: int = option(
-        parse_upload_bytes, "4m", "size of a request; a task holds a few of them"
+        parse_upload_bytes,
+        "4m",
+        "size of a request (64k to 32m), and half of that of its lines before compression",
     )
     accept_gap: str | None = option(
         parse_remedy(r"[\w-]+@-?\d+:\d+", "<incarnation>@<last>:<batch>"),

@@ -22,10 +22,12 @@ class Uploader:
     `sent` counts them; `wanted` turns false once the publisher says that the batch is committed.
     """
 
-    def __init__(self, send: Send, upload_bytes: int, give_up: Callable[[], None]) -> None:
-        """`give_up` makes a request that is under way end soon."""
+    def __init__(
+        self, send: Send, upload_bytes: int, give_up: Callable[[], None], *, wanted: bool = True
+    ) -> None:
+        """`give_up` ends the tries of a request that is under way."""
         self.sent = 0
-        self.wanted = True
+        self.wanted = wanted
         self._send = send
         self._upload_bytes = upload_bytes
         self._give_up = give_up

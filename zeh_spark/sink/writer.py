@@ -183,8 +183,7 @@ def stage(
     def send(number: int, body: bytes) -> bool:
         return client.upload(batch, count, task.task, task.attempt, number, body)
 
-    with Uploader(send, options.upload_bytes, client.stop) as uploader:
-        uploader.wanted = not committed
+    with Uploader(send, options.upload_bytes, client.stop, wanted=not committed) as uploader:
         try:
             for rows in chain.from_iterable(map(slices, frames)):
                 if not uploader.wanted:
