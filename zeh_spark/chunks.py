@@ -28,8 +28,10 @@ from zeh_spark import wire
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1 << 20
 UPLOAD_CHUNKS = 10_000
-UPLOAD_UNPACKED = 256 << 20
+UPLOAD_UNPACKED = 64 << 20
 """What an upload may hold: chunks, and bytes of lines before compression."""
+
+_INDEX_BYTES = 1 << 20
 
 UNPACKED = 2
 """Bytes of lines that an upload gets at most, for each byte that its body may have: the publisher
@@ -226,14 +228,17 @@ def parse_upload(body: bytes) -> list[tuple[IndexEntry, bytes]]:
 
     Raises ValueError for a body that is not an upload.
     """
-    head, newline, _ = body.partition(b"\n")
+    end = body.find(b"\n", 0, _INDEX_BYTES)
+    if end < 0:
+        raise ValueError(f"its first line has no end, or is longer than {_INDEX_BYTES:,} bytes")
+    head = body[:end]
     try:
         index = _decode_index(head)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise ValueError(f"its first line is no list of chunks: {exc}") from None
     frames = sum(each.bytes for each in index)
     wrong = any(each.bytes < 0 or each.size < 0 for each in index)
-    if not newline or wrong or len(head) + 1 + frames != len(body):
+    if wrong or len(head) + 1 + frames != len(body):
         raise ValueError(
             f"its first line, of {len(head)} bytes, lists {frames:,} bytes of frames, but the body "
             f"has {len(body):,} bytes"

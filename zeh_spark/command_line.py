@@ -33,6 +33,8 @@ def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
 
 def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
     given = dict(value.partition("=")[::2] for value in values)
+    if bare := [name for name, value in given.items() if not value]:
+        raise click.BadParameter(f"{bare[0]!r} has no value; give it as the refusal printed it")
     if unknown := sorted(set(given) - set(wire.REMEDIES)):
         raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(wire.REMEDIES)}")
     return given

@@ -232,6 +232,8 @@ def delete_producer(feed: str, producer: str, url: str) -> None:
     Example:
       zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
     """
+    if "#" in producer:
+        raise click.UsageError(f"Named batches go with their producer, {base(producer)}.")
     with _opened(url) as store:
         if not any(base(each.name) == producer for each in store.producers(feed)):
             raise StoreError(f"producer {producer!r} has never published to feed {feed!r}")

@@ -112,6 +112,8 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
       zeh-spark producers http://127.0.0.1:8080/orders orders-job --last 3
       zeh-spark producers http://127.0.0.1:8080/orders orders-job#2026-11-20
     """
+    if producer == "":
+        raise click.UsageError("PRODUCER is empty.")
     client = _publish_client(url)
     found = client.producers() if producer is None else [client.producer(producer)]
     if producer and not found[0]["receipts"] and not found[0]["deleted"]:

@@ -22,7 +22,7 @@ import msgspec
 
 from zeh_spark.answers import PROBLEM, TransientError, problem_document
 from zeh_spark.chunks import DIGEST_VERSION, Content, StagedChunk, upload_body, uploads_of
-from zeh_spark.errors import PublisherError, PublishError, ZeroEventHubError
+from zeh_spark.errors import PublisherError, PublishError, UnavailableError, ZeroEventHubError
 from zeh_spark.options import ClientOptions
 from zeh_spark.transport import Body, Transport
 from zeh_spark.wire import BATCH_INCARNATION, PLAIN_INCARNATION
@@ -37,7 +37,8 @@ Document = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Which batch, and who publishes it: `run` is one start of the writer, `incarnation` its memory
-    (Spark's checkpoint). `remedies`: what an operator allows, by option name.
+    (Spark's checkpoint). `remedies`: what an operator allows, by option name. `repeatable`: whether
+    the same events, published again by another run, are known to be the same.
     """
 
     producer: str
@@ -45,6 +46,7 @@ class Batch:
     run: str
     number: int
     remedies: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = True
 
     @property
     def path(self) -> str:
@@ -114,7 +116,8 @@ class PublishClient:
     def commit(self, batch: Batch, partition_count: int, tasks: Sequence[TaskDone]) -> Document:
         """Make the batch visible, of these tasks' uploads; its status and receipt.
 
-        Raises PublishError, saying what to do.
+        Raises PublishError, saying what to do; UnavailableError, where it is not known whether the
+        batch is committed.
         """
         content = sum((each.content for each in tasks), Content())
         body = {
@@ -133,9 +136,19 @@ class PublishClient:
         }
         query = batch.query(partition_count, run=batch.run)
         headers = {"Content-Type": "application/json"}
-        return self._answer(
-            "POST", f"{batch.path}/commit", query, msgspec.json.encode(body), headers
-        )
+        try:
+            return self._answer(
+                "POST", f"{batch.path}/commit", query, msgspec.json.encode(body), headers
+            )
+        except UnavailableError as exc:
+            if batch.repeatable:
+                raise
+            raise UnavailableError(
+                f"whether {content.events} events were published is not known: the publisher of "
+                f"{self._transport.url} did not answer to the commit of batch {batch.number}. "
+                f"Before you publish them again, see whether it has that batch of run {batch.run}: "
+                f"zeh-spark producers {self._transport.url} '{batch.producer}'"
+            ) from exc
 
     def release(self, batch: Batch, task: TaskDone | None = None) -> None:
         """Drop what this run, or one task of it, has staged for a batch.
@@ -217,7 +230,8 @@ def plain_batch(client: PublishClient, producer: str) -> Batch:
             problem="incarnation-changed",
             facts=state,
         )
-    return Batch(producer, PLAIN_INCARNATION, uuid.uuid4().hex, int(state["lastBatch"]) + 1)
+    number = int(state["lastBatch"]) + 1
+    return Batch(producer, PLAIN_INCARNATION, uuid.uuid4().hex, number, repeatable=False)
 
 
 def named_batch(producer: str, name: str) -> Batch:

@@ -41,6 +41,11 @@ CONTENT_TYPE = "application/x-ndjson"
 MAX_LINE = 65_535
 """Bytes of the longest line, without its newline: the Go client silently reads no further."""
 
+MAX_DEPTH = 500
+"""Of arrays and objects within each other in the data of an event that a writer may store: what all
+readers can follow. [Where Python's stack ends depends on who parses, and from where.]
+"""
+
 RESERVED_HEADER = "zeh-"
 """Header names that begin so are the publisher's own stamps; writers drop them."""
 
@@ -70,6 +75,7 @@ STAMP_BYTES = sum(len(f'"{name}":"",') + size for name, size in STAMPS.items())
 
 _BOM = b"\xef\xbb\xbf"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NOT_JSON_NUMBER = re.compile(rb"(?<![\w\"])-?(?:NaN|Infinity)(?![\w\"])")
 
 
@@ -342,7 +348,30 @@ def validated_json(text: bytes) -> bytes:
         text.decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise ValueError(f"not JSON: {why_not(text, exc)}") from None
+    check_depth(text)
     return text.strip().replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+def check_depth(text: bytes) -> None:
+    """Raises ValueError for JSON that is nested deeper than MAX_DEPTH."""
+    if (depth := _depth(text)) > MAX_DEPTH:
+        raise ValueError(f"it is nested {depth} deep; at most {MAX_DEPTH} are allowed")
+
+
+def may_be_deep(lines: bytes, ends: np.ndarray) -> bool:
+    """Whether a line is so long, and has so many brackets, that its data could be nested deeper
+    than MAX_DEPTH. `ends`: where each line ends.
+    """
+    if np.diff(ends, prepend=0).max(initial=0) < 2 * MAX_DEPTH:
+        return False
+    opened = np.flatnonzero((np.frombuffer(lines, np.uint8) | 0x20) == ord("{"))  # and [
+    return bool(np.diff(np.searchsorted(opened, ends), prepend=0).max(initial=0) > MAX_DEPTH)
+
+
+def _depth(text: bytes) -> int:
+    bare = np.frombuffer(STRING.sub(b"", text), np.uint8) | 0x20  # [ and ] become { and }
+    steps = (bare == ord("{")).astype(np.int32) - (bare == ord("}"))
+    return int(np.cumsum(steps).max(initial=0))
 
 
 def event_line(partition: int, headers: Mapping[str, str], data: bytes) -> bytes:

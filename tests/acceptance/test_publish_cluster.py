@@ -84,8 +84,8 @@ def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable
 
 @pytest.mark.parametrize(
     ("call", "moment"),
-    [("upload", "after"), ("commit", "before")],
-    ids=["while tasks upload", "before the commit"],
+    [("upload", "after"), ("commit", "before"), ("commit", "after")],
+    ids=["while tasks upload", "before the commit", "after the commit"],
 )
 def test_each_row_is_published_once_when_the_driver_is_killed(
     call, moment, sink, inbox, spark, program
@@ -103,11 +103,16 @@ def test_each_row_is_published_once_when_the_driver_is_killed(
     assert sink.target.batches() == [0, 1, 2]
 
 
-def test_two_drivers_that_restart_for_ever_get_on(sink, inbox, spark, program):
-    """F7, A3: on copies of a checkpoint at the same time; each may be fenced, both end."""
+@pytest.mark.parametrize("place", ["one checkpoint", "copies"])
+def test_two_drivers_that_restart_for_ever_get_on(place, sink, inbox, spark, program):
+    """F7, A3: at the same time; the one that is behind is stopped, by Spark or by the fence, and
+    comes back; both end.
+    """
     inbox.add(range(100))
     sink.run(inbox.rows(spark))
-    other = shutil.copytree(sink.checkpoint, sink.folder / "other")
+    other = sink.checkpoint
+    if place == "copies":
+        other = shutil.copytree(sink.checkpoint, sink.folder / "other")
     inbox.add(*(range(i, i + 100) for i in range(100, 900, 100)))
     twin = program(sink.target.url, checkpoint=str(other), restarts=50)
     come, go = sink.target.gateway.hold("GET .*/batches/1$")
@@ -119,7 +124,8 @@ def test_two_drivers_that_restart_for_ever_get_on(sink, inbox, spark, program):
     failures += twin.wait().splitlines()
 
     sink.target.check_once(range(900))
-    assert all("was overtaken" in each for each in failures if "Error: " in each)
+    known = "was overtaken", "CONCURRENT_STREAM_LOG_UPDATE", "concurrentStreamLogUpdate"
+    assert [] == [each for each in failures if "Error" in each and not any(map(each.count, known))]
 
 
 def run_with_restarts(sink, frame):
@@ -134,8 +140,8 @@ def run_with_restarts(sink, frame):
 
 
 def test_a_cluster_publishes_each_row_once_through_a_crash(cluster, sink, inbox, spark, program):
-    """F4, F10: each task spreads its rows over all partitions, in two executors, and tasks may run
-    twice; the driver is killed behind a commit, and the query goes on elsewhere, in other tasks.
+    """F4, F10: each task spreads its rows over all partitions; the driver is killed after a commit,
+    and the query goes on elsewhere, in other tasks.
     """
     inbox.add(range(3000), range(3000, 6000), range(6000, 9000), pad=200)
     conf = {"spark.speculation": "true", "spark.speculation.interval": "10ms"}

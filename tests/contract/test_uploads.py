@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.contract.conftest import Clock
@@ -152,6 +154,15 @@ def test_quota_bounds_what_a_producer_has_staged(store: Store) -> None:
     store.stage(FEED, call(), ONE, quota=2 * SIZE)
     store.stage(FEED, call(producer="q"), different(0, task=2), quota=2 * SIZE)
     assert store.commit(FEED, call(), declared(ONE, different(0, task=1)))[1]
+
+
+def test_quota_does_not_count_what_an_attempt_gave_back(store: Store) -> None:
+    """A task that fails again and again at a bad row does not use up the room (A8)."""
+    for number in range(5):
+        store.stage(FEED, call(), different(0, task=1), quota=2 * SIZE)
+        tried = replace(ONE, attempt=number)
+        store.stage(FEED, call(), tried, quota=2 * SIZE)
+        assert 1 == store.release(FEED, "p", 0, "r1", (tried.task, number))
 
 
 def test_quota_does_not_count_what_is_committed(store: Store) -> None:

@@ -37,7 +37,7 @@ from tests.fix_publisher import Publisher
 from zeh_spark.chunks import StagedChunk, upload_body
 from zeh_spark.errors import PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish import Batch, PublishClient, TaskDone, publish_chunks
+from zeh_spark.publish import Batch, PublishClient, TaskDone, plain_batch, publish_chunks
 
 BATCH = Batch("p", "a", "r1", 0)
 
@@ -147,6 +147,21 @@ def test_publisher_that_stays_away_is_an_error_with_a_name(
     proxy.start()
     client_of(proxy.address).commit(BATCH, 2, [])
     assert 0 == publisher.store.producer("orders", "p").last
+
+
+def test_who_cannot_repeat_is_told_how_to_find_out(
+    publisher: Publisher, start_proxy: Callable[[int], Proxy]
+) -> None:
+    """Publishing it again would double what has no name: I am not told to do so (EX-08)."""
+    proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
+    batch = plain_batch(client_of(proxy.address), "till")
+    proxy.stop()
+    with pytest.raises(UnavailableError) as raised:
+        client_of(proxy.address, "300ms").commit(batch, 2, [])
+    said = str(raised.value)
+    assert "whether 0 events were published is not known" in said
+    assert f"zeh-spark producers {proxy.address}/orders 'till'" in said
+    assert (batch.run in said, "start again" in said) == (True, False)
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 200, 400])

@@ -11,7 +11,6 @@ import http.client
 import json
 import re
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,13 +18,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
+import requests
 import zstandard
 
 from tests.fix_publish import Caller, Reply, Who, events_of, rows
 from tests.fix_publisher import Publisher
-from zeh_spark.chunks import CHUNK_EVENTS, LINE_BYTES, upload_body
+from zeh_spark.chunks import CHUNK_EVENTS, LINE_BYTES, Chunker, upload_body
+from zeh_spark.decode import Decoder
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.testing import running_publisher
+from zeh_spark.wire import MAX_DEPTH
 
 PROMISE = "PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n"
 
@@ -184,29 +186,35 @@ def test_client_that_stops_in_its_body_is_told(wire: Wire, monkeypatch: pytest.M
     assert (408, "body-too-slow") == wire.reply().short
 
 
-def test_too_many_bodies_at_a_time_are_told_to_come_again(
-    publisher: Publisher, caller: Caller, wire: Wire, monkeypatch: pytest.MonkeyPatch
+def test_slow_client_keeps_nobody_waiting(
+    caller: Caller, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no room, I wait a little, hear 429 and when to come again; then it fits."""
-    monkeypatch.setattr("zeh_spark.publisher.publishing.BODY_SECONDS", 0.3)
-    monkeypatch.setattr("zeh_spark.publisher.publishing.BODY_RATE", 5)
-    monkeypatch.setattr("zeh_spark.publisher.publishing.IDLE_SECONDS", 0.5)
+    """However much it says that it will send: it has a place, and no room that others need."""
+    monkeypatch.setattr("zeh_spark.publisher.publishing.TURN_SECONDS", 0.5)
     wire.promise(Who(), 64 << 20, "Expect: 100-continue\r\n")
-    assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it has the room
-    enough = threading.Event()
-
-    def trickle() -> None:
-        while not enough.wait(0.05):
-            wire.socket.sendall(b"x")
-
-    slow = threading.Thread(target=trickle)
-    slow.start()
-    reply = caller.upload(Who(), rows(1), name="0.0.1")
-    enough.set()
-    slow.join()
-    assert ((429, "busy"), "1") == (reply.short, reply.headers["Retry-After"])
-    assert (408, "body-too-slow") == wire.reply().short
+    assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it is being read
+    wire.socket.sendall(bytes(1 << 20))
     assert (201, "staged") == caller.upload(Who(), rows(1), name="0.0.1").short
+
+
+def test_too_many_bodies_at_a_time_are_told_to_come_again(
+    tmp_path: Path, call_feed: Callable[[str], Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no place, I wait a little, hear 429 and when to come again; then it fits."""
+    monkeypatch.setattr("zeh_spark.publisher.publishing.BODIES", 1)
+    monkeypatch.setattr("zeh_spark.publisher.publishing.TURN_SECONDS", 0.3)
+    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
+        store.create("orders", 2)
+        with running_publisher(store) as base, closing(Wire(base)) as wire:
+            caller = call_feed(f"{base}/orders")
+            wire.promise(Who(), 100, "Expect: 100-continue\r\n")
+            assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it has the place
+            reply = caller.upload(Who(), rows(1), name="0.0.1")
+            wire.socket.sendall(bytes(100))
+            assert (422, "invalid-upload") == wire.reply().short
+            again = caller.upload(Who(), rows(1), name="0.0.1")
+    assert ((429, "busy"), "1") == (reply.short, reply.headers["Retry-After"])
+    assert (201, "staged") == again.short
 
 
 def test_room_is_made_before_an_upload_is_refused(
@@ -257,19 +265,27 @@ def lying(size: int) -> bytes:
     return bytes(packed)
 
 
+def padded(lines: bytes) -> bytes:
+    """A frame with a thousand empty blocks before the one that holds the lines, unpacked."""
+    head = b"\x28\xb5\x2f\xfd\xa0" + len(lines).to_bytes(4, "little")  # one segment, size in 4
+    return head + bytes(3) * 1000 + (len(lines) << 3 | 1).to_bytes(3, "little") + lines
+
+
 GOOD = line()
+DEEP = b"%b" + b"[" * 500 + b"]" * 500 + b"%b"
 BODIES = {
     "nothing": (b"", "no upload"),
     "no index": (b"{}\n", "no list of chunks"),
-    "index without newline": (b"[]", "lists 0 bytes"),
+    "index without newline": (b"[]", "its first line has no end"),
+    "index without end": (b"[%b" % (b" " * (1 << 20)), "longer than 1,048,576 bytes"),
     "index in Latin-1": (b'[{"partition\xe4":0}]\n', "no list of chunks"),
     "unknown member": (one(GOOD, more=1), "unknown field"),
-    "nested index": (b"[" * 100_000, "no list of chunks"),
+    "nested index": (b"[" * 100_000 + b"\n", "no list of chunks"),
     "body too short": (one(GOOD)[:-1], "but the body has"),
     "body too long": (one(GOOD) + b"x", "but the body has"),
     "negative bytes": (one(GOOD, b"", bytes=-1)[:-1], "no upload|but the body has"),
     "too many chunks": (b"[%b]\n" % b",".join([one(GOOD, b"")[1:-2]] * 10_001), "at most 10,000"),
-    "too much": (one(GOOD, size=(256 << 20) + 1), "268,435,457"),
+    "too much": (one(GOOD, size=(64 << 20) + 1), "67,108,865"),
     "partition of another feed": (one(line(partition=2), partition=2), "the feed has 0 to 1"),
     "negative partition": (one(GOOD, partition=-1), "the feed has 0 to 1"),
     "no frame": (one(GOOD, b"x" * 20), "not one zstd frame"),
@@ -279,6 +295,7 @@ BODIES = {
     "two frames": (one(GOOD, frame(GOOD) + frame(GOOD)), "not one zstd frame"),
     "bytes behind the frame": (one(GOOD, frame(GOOD) + b"x"), "not one zstd frame"),
     "frame of unknown size": (one(GOOD, frame(GOOD, size=False)), "an unknown number of"),
+    "padded frame": (one(GOOD, padded(GOOD)), "a frame of 3,050 bytes for 38"),
     "too large a frame": (one(line() * 60_000), "1,048,576 are allowed"),
     "bomb": (one(GOOD, lying(1000), size=1000), "not one zstd frame"),
     "bomb that says what it is": (one(b"\0" * (64 << 20)), "67,108,864"),
@@ -312,6 +329,7 @@ BODIES = {
     "NaN": (one(line(data=b"NaN")), "NaN is not JSON"),
     "too long a line": (one(line(data=b'"%b"' % (b"x" * LINE_BYTES))), "at most 65,"),
     "nested too deeply": (one(line(data=b"[" * 30_000 + b"]" * 30_000)), "nested too deeply"),
+    "nested more deeply than some follow": (one(line(data=DEEP % (b"[", b"]"))), "501 deep"),
     "bad third line": (one(GOOD * 2 + line(data=b"nul")), "chunk 0, line 2"),
 }  # fmt: skip
 
@@ -324,6 +342,23 @@ def test_broken_upload_is_named(quiet_caller: Caller, kind: str) -> None:
     assert [(422, "invalid-upload")] * 2 == [each.short for each in replies]
     assert replies[0].document == replies[1].document
     assert re.search(said, replies[0].document["detail"], re.DOTALL)
+
+
+@pytest.mark.parametrize("headers", ["_all", "a", ""])
+def test_deepest_event_is_served_to_everybody(
+    publisher: Publisher, caller: Caller, headers: str
+) -> None:
+    """What was taken can be read, whatever I ask for, and also where answers are packed."""
+    data = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+    chunker = Chunker()
+    chunks = [*chunker.add(0, {"a": "b"}, data), *chunker.close()]
+    caller.upload(Who(), chunks)
+    caller.commit(Who(), chunks)
+    query = f"cursor0=_first&n=2&headers={headers}"
+    answer = requests.get(f"{publisher.base}/orders?{query}", timeout=30)
+    (line, _) = answer.content.splitlines()
+    (batch,) = Decoder(("data",), "", permissive=False).batches(line + b"\n", 0)
+    assert [data.decode()] == batch.column(0).to_pylist()
 
 
 def test_broken_chunk_is_named_among_right_ones(quiet_caller: Caller) -> None:

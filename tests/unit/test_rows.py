@@ -243,6 +243,7 @@ BAD = {
     "NaN": ([DATA], ('{"a":NaN}',), r"NaN is not JSON.*'{\"a\":NaN}'"),
     "half a character": ([DATA], ('"\\ud800"',), "half of a surrogate pair"),
     "too deep": ([DATA], ("[" * 9999 + "]" * 9999,), "nested too deeply"),
+    "deeper than all follow": ([DATA], ("[" * 501 + "]" * 501,), "nested 501 deep"),
     "too long": ([DATA], (LONG_TEXT,), f"bytes as a line .* at most {chunks.LINE_BYTES:,}"),
     "header NULL": ([DATA, HEADERS], ("1", {"h": None}), "headers: the value .* NULL: 'h'"),
     "header twice": ([DATA, HEADERS], ("1", [("h", ""), ("h", "")]), "headers: .*twice: 'h'"),

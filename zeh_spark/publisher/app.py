@@ -257,10 +257,11 @@ def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     )
 
 
-async def _described(_: Request) -> Response:
+async def _described(request: Request) -> Response:
     from zeh_spark.publisher import openapi  # long, and seldom asked for
 
-    return Response(msgspec.json.encode(openapi.document()), media_type="application/json")
+    mounted = request.scope.get("root_path", "")
+    return Response(msgspec.json.encode(openapi.document(mounted)), media_type="application/json")
 
 
 async def _problem(_: Request, exc: Exception) -> Response:

@@ -151,8 +151,9 @@ class ChunkFeed:
         for group in groups(chunks):
             frames = self._store.frames([each.blob for each in group])
             for chunk, frame in zip(group, frames, strict=True):
-                lines = lines_of(frame)
-                yield Block(chunk.partition, lines, chunk.cursor, stamps(chunk), chunk.sequence)
+                yield Block(
+                    chunk.partition, lines_of(frame), chunk.cursor, stamps(chunk), chunk.sequence
+                )
 
 
 def stamps(chunk: Chunk) -> dict[str, str]:

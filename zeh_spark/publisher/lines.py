@@ -90,13 +90,15 @@ def without_headers(block: Block, partition: int) -> bytes:
 def with_some_headers(block: Block, partition: int, names: Iterable[str]) -> bytes:
     """The member `headers` is left out of events that have none of these."""
     begin = b'{"partition":%d,' % partition
+    order = {name: at for at, name in enumerate(names)}
     lines = []
     stamps = dict(block.stamps)
     for number, event in enumerate(_events.decode_lines(block.lines), block.sequence or 0):
         if block.sequence is not None:
             stamps["zeh-sequence"] = str(number)
         has = {**event.headers, **stamps}
-        wanted = _members({name: has[name] for name in names if name in has})
+        found = sorted(has.keys() & order, key=order.__getitem__)
+        wanted = _members({name: has[name] for name in found})
         headers = b'"headers":{%b},' % wanted if wanted else b""
         lines.append(b'%b%b"data":%b}\n' % (begin, headers, event.data))
     return b"".join(lines)
@@ -115,8 +117,9 @@ def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
         pieces.append(wire.checkpoint_line(partition, block.cursor))
         size += len(block.lines)
         if size >= WRITE_BYTES:
-            yield b"".join(pieces)
+            whole = b"".join(pieces)
             pieces, size = [], 0
+            yield whole
     if pieces:
         yield b"".join(pieces)
 

@@ -23,8 +23,8 @@ from zeh_spark.publisher.openapi_parts import TEXT, Schema, in_path, json_answer
 PATH = "/openapi.json"
 
 
-def document() -> dict[str, Any]:
-    """Ready to be encoded as JSON."""
+def document(mounted: str = "") -> dict[str, Any]:
+    """Ready to be encoded as JSON. `mounted`: the path below which the app is, if any."""
     feed = in_path("feed", TEXT, "The feed's name.")
     return {
         "openapi": "3.1.0",
@@ -34,7 +34,7 @@ def document() -> dict[str, Any]:
             "description": openapi_rules.GENERAL.strip(),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/", "description": "where this document is, or where it is mounted"}],
+        "servers": [{"url": mounted or "/", "description": "the server that this document is of"}],
         "tags": [
             {"name": "Reading", "description": openapi_read.RULES.strip()},
             {"name": "Publishing", "description": openapi_rules.PUBLISHING.strip()},

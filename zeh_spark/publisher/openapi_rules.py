@@ -70,7 +70,8 @@ What is staged is seen by no reader.
 n - 1. H are members text by text with commas between them, none twice, perhaps none, none whose
 name begins `{wire.RESERVED_HEADER}`; sort them by name, so that a repetition has the same bytes. D
 is any JSON (RFC 8259) but null, with blanks as you like but neither CR nor LF; it is served as it
-is. Halves of surrogate pairs, and very deep nesting, are refused. UTF-8;
+is. Halves of surrogate pairs are refused, and more than {wire.MAX_DEPTH} arrays and objects within
+each other. UTF-8;
 no escapes in the three names; at most {LINE_BYTES:,} bytes without its LF.
 
 **A chunk** is 1 to {CHUNK_EVENTS:,} lines of one partition, each ended by one LF, together at most

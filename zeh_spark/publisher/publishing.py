@@ -1,16 +1,18 @@
 """The publish API over HTTP: uploads, commits, and what is known of producers.
 
-Rule for editors: nothing of a body is read before it is known to be wanted, its length, and that
-there is room for it; a slow client holds neither a thread nor a lock. Bodies are looked into by a
-few threads, never on the event loop.
+Rule for editors: nothing of a body is read before it is known to be wanted, and its length. While
+it comes it waits in a file of the system's temporary directory; memory it gets when it is whole. So
+a slow client holds neither a thread, nor a lock, nor room that others wait for. Bodies are looked
+into by a few threads, never on the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -29,11 +31,17 @@ STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
 
 BODY_BYTES = 24 << 20
-"""Of bodies that are read at a time; others wait."""
+"""Of bodies that are looked into at a time; others wait."""
+
+BODIES, BODY_MEMORY = 128, 256 << 10
+"""Bodies that come at a time, and what of each stays in memory meanwhile."""
+
+TURN_SECONDS = 30.0
+"""How long a body waits for its turn, to come or to be looked into."""
 
 BODY_SECONDS, BODY_RATE, IDLE_SECONDS = 30.0, 64 << 10, 10.0
-"""How long a body may wait for its turn; and then take: that, and a second for each so many bytes
-that have come; and how long nothing of it may come.
+"""What a body may take: so many seconds, and another one for each so many bytes that have come; and
+the longest pause in it.
 """
 
 CHECKERS, CALLERS, READERS = 2, 32, 4
@@ -57,16 +65,13 @@ class Budget:
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
-        """One that is larger than all there is gets all. Raises Problem after BODY_SECONDS."""
+        """One that is larger than all there is gets all. Raises Problem after TURN_SECONDS."""
         size = min(size, self._total)
-        try:
-            with anyio.fail_after(BODY_SECONDS):
-                async with self._turn, self._changed:
-                    while self._left < size:
-                        await self._changed.wait()
-                    self._left -= size
-        except TimeoutError:
-            raise Problem("busy", 429, "too many uploads at a time; send it again later") from None
+        with _in_turn():
+            async with self._turn, self._changed:
+                while self._left < size:
+                    await self._changed.wait()
+                self._left -= size
         try:
             yield
         finally:
@@ -84,6 +89,7 @@ class PublishApi:
         self._quota = staging_quota
         self._budget = Budget(BODY_BYTES)
         self._budget_of_commits = Budget(calls.MAX_COMMIT_BODY)
+        self._coming, self._commits_coming = Budget(BODIES), Budget(BODIES)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
         self._readers = anyio.CapacityLimiter(READERS)
@@ -109,8 +115,8 @@ class PublishApi:
         receipt = await self._called(partial(self._store.admit, feed, call))
         if receipt:
             return _json(calls.committed(receipt, new=False))
-        async with self._budget.room(length):
-            body = await _body(request, length)
+        async with self._coming.room(1), _body(request, length) as whole, self._budget.room(length):
+            body = whole.read()
             calls.check_digest(request.headers.get("content-digest"), body)
             check = partial(verified_upload, body, task, attempt, number, call.partition_count)
             upload = await anyio.to_thread.run_sync(check, limiter=self._checkers)
@@ -125,8 +131,14 @@ class PublishApi:
         call = calls.parse_call(_query(request), producer, batch)
         length = calls.check_length(request.headers.get("content-length"), calls.MAX_COMMIT_BODY)
         await self._called(partial(self._store.admit, feed, call))  # is it worth to be read?
-        async with self._budget_of_commits.room(length):
-            declared = calls.parse_commit(await _body(request, length))
+        async with (
+            self._commits_coming.room(1),
+            _body(request, length) as whole,
+            self._budget_of_commits.room(length),
+        ):
+            parse = partial(calls.parse_commit, whole.read())
+            declared = await anyio.to_thread.run_sync(parse, limiter=self._checkers)
+            del parse
         receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
         return _json(calls.committed(receipt, new=new))
 
@@ -196,30 +208,46 @@ def _query(request: Request) -> str:
     return query.decode("latin-1")
 
 
-async def _body(request: Request, length: int) -> bytes:
-    """Raises Problem for a client that is too slow, or has gone."""
-    body, began, pieces = bytearray(), anyio.current_time(), request.stream()
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    try:
+        with anyio.fail_after(TURN_SECONDS):
+            yield
+    except TimeoutError:
+        raise Problem("busy", 429, "too many bodies at a time; send it again later") from None
+
+
+@asynccontextmanager
+async def _body(request: Request, length: int) -> AsyncIterator[IO[bytes]]:
+    """A body, whole. Raises Problem for a client that is too slow, or has gone."""
+    with SpooledTemporaryFile(BODY_MEMORY) as body:
+        await _receive(request, length, body)
+        body.seek(0)
+        yield body
+
+
+async def _receive(request: Request, length: int, body: IO[bytes]) -> None:
+    size, began, pieces = 0, anyio.current_time(), request.stream()
     try:
         while True:
-            end = began + BODY_SECONDS + len(body) / BODY_RATE
+            end = began + BODY_SECONDS + size / BODY_RATE
             with anyio.fail_after(min(IDLE_SECONDS, end - anyio.current_time())):
-                body += await anext(pieces)
+                size += body.write(await anext(pieces))
     except StopAsyncIteration:
         pass
     except TimeoutError:
         raise Problem(
             "body-too-slow",
             408,
-            f"{len(body)} of {length} bytes of the body came within "
+            f"{size} of {length} bytes of the body came within "
             f"{anyio.current_time() - began:.0f} s, the last of them too long ago",
         ) from None
     except ClientDisconnect:
         raise Problem("body-incomplete", 400, "the client went away while it sent") from None
-    if len(body) != length:
+    if size != length:
         raise Problem(
-            "body-incomplete", 400, f"the body has {len(body)} bytes, Content-Length is {length}"
+            "body-incomplete", 400, f"the body has {size} bytes, Content-Length is {length}"
         )
-    return bytes(body)
 
 
 def _producer(producer: Producer) -> dict[str, Any]:

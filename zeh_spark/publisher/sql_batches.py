@@ -175,15 +175,23 @@ def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None
     """Drop uploads; frames only of those that this statement took, and no commit before it."""
     which = uploads.c.staging, uploads.c.task, uploads.c.attempt, uploads.c.number
     some = select(*which).where(wanted).limit(limit)
-    taken = delete(uploads).where(tuple_(*which).in_(some)).returning(uploads.c.chunks)
-    rows = connection.scalars(taken).all()
-    _drop_blobs(connection, [each.blob for row in rows for each in _decode_chunks(row)])
+    taken = delete(uploads).where(tuple_(*which).in_(some))
+    rows = connection.execute(taken.returning(uploads.c.staging, uploads.c.chunks)).all()
+    for staging in {row.staging for row in rows}:
+        mine = [each.chunks for each in rows if each.staging == staging]
+        freed = _drop_blobs(connection, [each.blob for c in mine for each in _decode_chunks(c)])
+        less = update(stagings).where(stagings.c.id == staging)
+        connection.execute(less.values(bytes=stagings.c.bytes - freed))
     return len(rows)
 
 
-def _drop_blobs(connection: Connection, ids: Sequence[int]) -> None:
+def _drop_blobs(connection: Connection, ids: Sequence[int]) -> int:
+    """Returns their bytes."""
+    freed = 0
     for some in _parts(ids):
-        connection.execute(delete(blobs).where(blobs.c.id.in_(some)))
+        dropped = delete(blobs).where(blobs.c.id.in_(some)).returning(func.length(blobs.c.frame))
+        freed += sum(connection.scalars(dropped))
+    return freed
 
 
 def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select[Any]:

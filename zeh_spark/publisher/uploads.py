@@ -58,7 +58,6 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 _decode_all_headers = msgspec.json.Decoder(list[dict[str, str]]).decode
 _encode = msgspec.json.encode
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _WITHOUT_BLANKS = re.compile(rb"\{(?::(?:,:)*)?\}")
 _HEADERS = b'"headers":{'
 _NEITHER_HEADERS_NOR_DATA = len('"headers":,"data":}')
@@ -117,6 +116,8 @@ def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
                 f"bytes, its entry says {entry.size:,}; from 1 to {CHUNK_BYTES:,} are allowed",
                 chunk=at,
             )
+        if len(frame) > size + size // 128 + 512:  # what packing adds at most
+            raise invalid(f"chunk {at} is a frame of {len(frame):,} bytes for {size:,}", chunk=at)
         lines = lines_of(frame)
     except zstandard.ZstdError as exc:
         raise invalid(f"chunk {at} is not one zstd frame: {exc}", chunk=at) from None
@@ -146,9 +147,18 @@ def _rests(lines: bytes, partition: int) -> list[bytes] | None:
         or b"\r" in lines
         or any(bytes(data[at]) == b"null" for at in np.flatnonzero(data_sizes == len("null")))
         or not _are_headers(headers)
+        or (wire.may_be_deep(lines, np.cumsum(sizes + len(begin) + 1)) and any(map(_is_deep, data)))
     ):
         return None
     return rests
+
+
+def _is_deep(data: Raw) -> bool:
+    try:
+        wire.check_depth(bytes(data))
+    except ValueError:
+        return True
+    return False
 
 
 def _lengths(texts: Sequence[bytes | Raw]) -> np.ndarray:
@@ -175,7 +185,9 @@ def _headers_fault(text: bytes) -> str | None:
         return f"the header {reserved[0]!r} is reserved for the publisher"
     if text != _encode(headers):  # other escapes are fine
         names = json.loads(text, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
-        if len(set(names)) != len(names) or not _WITHOUT_BLANKS.fullmatch(_STRING.sub(b"", text)):
+        if len(set(names)) != len(names) or not _WITHOUT_BLANKS.fullmatch(
+            wire.STRING.sub(b"", text)
+        ):
             return "its headers have blanks, or a name twice"
     return None
 
@@ -195,7 +207,8 @@ def _fault(line: bytes, begin: int) -> str | None:
         line.decode()
         parsed = _decode_line(line)
         fault = _headers_fault(bytes(parsed.headers))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+        wire.check_depth(bytes(parsed.data))
+    except (msgspec.MsgspecError, RecursionError, ValueError) as exc:
         return wire.why_not(line, exc)
     length = begin + _NEITHER_HEADERS_NOR_DATA + len(parsed.headers) + len(parsed.data)
     if len(line) != length or b"\r" in line:

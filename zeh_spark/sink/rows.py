@@ -269,7 +269,10 @@ def _all_json(lines: bytes, rows: int) -> bool:
         values = _decode_lines(lines)
     except (msgspec.DecodeError, RecursionError):
         return False
-    return len(values) == rows and b"\n".join(values) == lines
+    if len(values) != rows or b"\n".join(values) != lines:
+        return False
+    ends = np.cumsum(np.fromiter(map(len, values), np.int64, rows) + 1)
+    return not wire.may_be_deep(lines, ends)
 
 
 def _validated(text: bytes) -> bytes:

@@ -76,9 +76,11 @@ class Publishing:
         options = self._options
         assert options.producer_id is not None
         if options.batch_id is not None:
-            name = self._run if options.batch_id.lower() == NO_NAME else options.batch_id
-            producer = f"{options.producer_id}#{name}"
-            return Batch(producer, BATCH_INCARNATION, self._run, 0, options.remedies)
+            named = options.batch_id.lower() != NO_NAME
+            producer = f"{options.producer_id}#{options.batch_id if named else self._run}"
+            return Batch(
+                producer, BATCH_INCARNATION, self._run, 0, options.remedies, repeatable=named
+            )
         if number is None or query is None:
             raise OptionError(
                 "option 'batchId' is missing: df.write needs a name for what it writes, like "
