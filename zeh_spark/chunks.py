@@ -45,7 +45,7 @@ LINE_BYTES = wire.MAX_LINE - wire.STAMP_BYTES
 """The longest line that a writer may store, without its newline."""
 
 DIGEST_VERSION = 1
-"""Of how a content's sum is made; receipts keep it."""
+"""The version of how a content's sum is made; receipts keep it."""
 
 _local = threading.local()
 

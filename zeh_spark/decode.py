@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _BLOCK = 1 << 20
 _MOST_NAMES = 64
-"""Different headers in a block of which it is looked up whether one is there twice in an event."""
+"""Blocks with more different header names than this have their headers made one by one."""
 _FIELDS = {
     "partition": pa.int32(),
     "headers": pa.map_(pa.string(), pa.string()),

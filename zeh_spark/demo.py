@@ -188,9 +188,10 @@ def contiguous(feed: DataFrame) -> bool:
         .collect()
     )
     for partition, least, most, count, distinct in rows:
-        print(f"Partition {partition}: {count:,} flights, numbered {least} to {most:,}, no gaps.")
-        if not (least == 0 and most + 1 == count == distinct):
-            print("  That is not so!")
+        whole = least == 0 and most + 1 == count == distinct
+        gaps = "no gaps" if whole else f"WITH GAPS: {distinct:,} different numbers"
+        print(f"Partition {partition}: {count:,} flights, numbered {least} to {most:,}, {gaps}.")
+        if not whole:
             return False
     return True
 

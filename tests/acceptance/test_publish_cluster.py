@@ -1,6 +1,6 @@
 """What the sink promises when processes are killed, publishers and drivers, and on a cluster.
 
-The letters and numbers are those of the failure modes in research/sinks.md and sink_review.md.
+The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """What a user reads when a batch is refused, and that what it advises works: once, and never again.
 
-The letters and numbers are those of the failure modes in research/sinks.md and sink_review.md.
+The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What the sink promises: each row on the feed once, in whole batches, through whatever happens.
 
-The letters and numbers are those of the failure modes in research/sinks.md and sink_review.md.
+The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
 import re

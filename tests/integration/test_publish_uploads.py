@@ -1,6 +1,6 @@
 """Uploads as any HTTP client sends them: what is taken, what is refused, and when.
 
-Names in brackets: rows of research/sinks.md that a publisher behind HTTP has to keep.
+Names in brackets: see tests/README.md.
 """
 
 from __future__ import annotations

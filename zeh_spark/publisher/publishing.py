@@ -40,8 +40,8 @@ TURN_SECONDS = 30.0
 """How long a body waits for its turn, to come or to be looked into."""
 
 BODY_SECONDS, BODY_RATE, IDLE_SECONDS = 30.0, 64 << 10, 10.0
-"""What a body may take: so many seconds, and another one for each so many bytes that have come; and
-the longest pause in it.
+"""A body may take BODY_SECONDS, and a second more for each BODY_RATE bytes of it that have come,
+without a pause of more than IDLE_SECONDS.
 """
 
 CHECKERS, CALLERS, READERS = 2, 32, 4

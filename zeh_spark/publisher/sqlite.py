@@ -2,7 +2,7 @@
 
 One file for all feeds. WAL, so that readers and the one writer do not wait for each other;
 synchronous=FULL, so that a commit is on disk when it returns; pages of 16 KiB, which write large
-blobs fastest (research/sink_review.md B).
+blobs fastest [262 MB/s against 221 with 4 KiB].
 
 pysqlite begins transactions by itself, and too late: its own handling is off, and a write begins
 with BEGIN IMMEDIATE [a transaction that begins by reading fails at its first write, whatever the

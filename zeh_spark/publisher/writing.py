@@ -36,7 +36,7 @@ log = logging.getLogger("zeh_spark.publisher")
 T = TypeVar("T")
 
 LOG_BYTES = 64 << 20
-"""Of SQLite's write-ahead log: what it may grow to before it is emptied."""
+"""What SQLite's write-ahead log may grow to before it is emptied."""
 
 _GROUP = 32
 """Uploads in one transaction, at most."""
