@@ -122,8 +122,8 @@ def batch_gap(call: Call, producer: Producer, last: int, option: str) -> Problem
     if last < 0:
         seen = f"batch {call.batch} of producer {call.producer!r} is the first that this feed sees"
         cause = (
-            "the earlier ones went to another feed, store or producerId (perhaps this one did, too), "
-            "or a restore undid them"
+            "the earlier ones went to another feed, store or producerId (perhaps this one did, "
+            "too), or a restore undid them"
         )
     else:
         seen = f"producer {call.producer!r} has published up to batch {last}, this is {call.batch}"
