@@ -140,6 +140,8 @@ def test_any_object_with_the_interface_is_a_feed() -> None:
     """My service serves its own table, problems included."""
     with running_publisher({"deep/name": Broken()}) as base:
         answer = requests.get(f"{base}/deep/name?n=1&cursor0=gone", timeout=30)
+        described = requests.get(f"{base}/openapi.json", timeout=30).json()
+    assert {"/{feed}", "/openapi.json"} == described["paths"].keys()
     assert (410, "urn:zeroeventhub:problem:cursor-gone") == (
         answer.status_code,
         answer.json()["type"],
@@ -156,7 +158,9 @@ def test_app_can_be_mounted_below_a_prefix() -> None:
         lines = requests.get(f"{base}/feeds/v1/orders?n=1&cursor0=_first", timeout=30).text.split(
             "\n"
         )
+        described = requests.get(f"{base}/feeds/v1/openapi.json", timeout=30).json()
     assert 1 == json.loads(lines[0])["data"]
+    assert "/feeds/v1" == described["servers"][0]["url"]
 
 
 def test_client_that_goes_away_ends_its_wait(publisher: Publisher) -> None:

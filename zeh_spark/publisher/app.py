@@ -74,11 +74,12 @@ def create_app(
     """
     publisher = Publisher(feeds, send_timeout)
     read, publish = "/{feed:path}", []
+    described = partial(_described, publishing=not isinstance(feeds, Mapping))
     if not isinstance(feeds, Mapping):
         read, publish = "/{feed}", PublishApi(feeds, staging_quota).routes()
     app = Starlette(
         routes=[
-            Route("/openapi.json", _described, methods=["GET"]),
+            Route("/openapi.json", described, methods=["GET"]),
             *publish,
             Route(read, publisher.read, methods=["GET"]),
         ],
@@ -257,11 +258,11 @@ def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     )
 
 
-async def _described(request: Request) -> Response:
+async def _described(request: Request, *, publishing: bool) -> Response:
     from zeh_spark.publisher import openapi  # long, and seldom asked for
 
-    mounted = request.scope.get("root_path", "")
-    return Response(msgspec.json.encode(openapi.document(mounted)), media_type="application/json")
+    document = openapi.document(request.scope.get("root_path", ""), publishing=publishing)
+    return Response(msgspec.json.encode(document), media_type="application/json")
 
 
 async def _problem(_: Request, exc: Exception) -> Response:

@@ -23,8 +23,10 @@ from zeh_spark.publisher.openapi_parts import TEXT, Schema, in_path, json_answer
 PATH = "/openapi.json"
 
 
-def document(mounted: str = "") -> dict[str, Any]:
-    """Ready to be encoded as JSON. `mounted`: the path below which the app is, if any."""
+def document(mounted: str = "", *, publishing: bool = True) -> dict[str, Any]:
+    """Ready to be encoded as JSON. `mounted`: the path below which the app is, if any;
+    `publishing`: whether it takes batches.
+    """
     feed = in_path("feed", TEXT, "The feed's name.")
     return {
         "openapi": "3.1.0",
@@ -40,7 +42,11 @@ def document(mounted: str = "") -> dict[str, Any]:
             {"name": "Publishing", "description": openapi_rules.PUBLISHING.strip()},
             {"name": "About", "description": "The publisher itself."},
         ],
-        "paths": {"/{feed}": openapi_read.path(), **openapi_publish.paths(), PATH: _self()},
+        "paths": {
+            "/{feed}": openapi_read.path(),
+            **(openapi_publish.paths() if publishing else {}),
+            PATH: _self(),
+        },
         "components": {
             "parameters": {"feed": feed, **openapi_publish.parameters()},
             "schemas": {

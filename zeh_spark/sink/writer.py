@@ -59,6 +59,7 @@ class Publishing:
         self._layout = layout
         self._run = uuid.uuid4().hex
 
+    @at_spark_border
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a task's rows; count them only, where the batch is committed already."""
         context = TaskContext.get()
@@ -134,10 +135,6 @@ class BatchWriter(Publishing, DataSourceArrowWriter):
     """
 
     @at_spark_border
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return super().write(iterator)
-
-    @at_spark_border
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages, None)
 
@@ -152,10 +149,6 @@ class StreamWriter(Publishing, DataSourceStreamArrowWriter):
     Guarantee: after `commit` each row of the micro-batch is on the feed once, however often Spark
     repeats the batch.
     """
-
-    @at_spark_border
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return super().write(iterator)
 
     @at_spark_border
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
