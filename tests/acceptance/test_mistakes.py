@@ -124,7 +124,7 @@ def test_a_cursor_that_the_feed_never_gave_is_refused(fail_stream, base):
     """The publisher's own words come through."""
     cursors = '{"0": "gone", "1": "_first", "2": "_first", "3": "_first"}'
 
-    assert "answered 400: cursor0 is 'gone'" in fail_stream(
+    assert "answered 400 malformed-cursor: cursor0 is 'gone'" in fail_stream(
         url=f"{base}/orders", startingCursors=cursors
     )
 

@@ -308,6 +308,7 @@ def test_no_error_and_no_log_shows_a_secret(raw_server, caplog, answer):
     caplog.set_level("DEBUG", "urllib3")
     raw_server.script(answer)
     given = {"url": f"{raw_server.url}?key={HUSH}", "token": HUSH, "retryTimeout": "0s"}
+    given |= {"readTimeout": "1s", "wait": "0"}
     given |= {"http.secret.header.X-Key": HUSH, "partitionCount": "1"}
     reader = BatchReader(parse(SourceOptions, given), Decoder(("data",), "c", False))
 
