@@ -255,7 +255,7 @@ def publish_chunks(
                 committed = not client.upload(batch, count, 0, 0, uploads, upload_body(group))
                 uploads += 1
         answer = client.commit(batch, count, [TaskDone(0, 0, uploads, content)])
-    except BaseException:  # also Ctrl-C: raised again once the uploads are given back
+    except BaseException:  # also Ctrl-C; swallows nothing, the uploads are given back first
         client.release(batch)
         raise
     if batch.incarnation == PLAIN_INCARNATION and answer["receipt"]["run"] != batch.run:

@@ -354,7 +354,9 @@ def validated_json(text: bytes) -> bytes:
 
 def check_depth(text: bytes) -> None:
     """Raises ValueError for JSON that is nested deeper than MAX_DEPTH."""
-    if (depth := _depth(text)) > MAX_DEPTH:
+    bare = np.frombuffer(STRING.sub(b"", text), np.uint8) | 0x20  # [ and ] become { and }
+    steps = (bare == ord("{")).astype(np.int32) - (bare == ord("}"))
+    if (depth := np.cumsum(steps).max(initial=0)) > MAX_DEPTH:
         raise ValueError(f"it is nested {depth} deep; at most {MAX_DEPTH} are allowed")
 
 
@@ -366,12 +368,6 @@ def may_be_deep(lines: bytes, ends: np.ndarray) -> bool:
         return False
     opened = np.flatnonzero((np.frombuffer(lines, np.uint8) | 0x20) == ord("{"))  # and [
     return bool(np.diff(np.searchsorted(opened, ends), prepend=0).max(initial=0) > MAX_DEPTH)
-
-
-def _depth(text: bytes) -> int:
-    bare = np.frombuffer(STRING.sub(b"", text), np.uint8) | 0x20  # [ and ] become { and }
-    steps = (bare == ord("{")).astype(np.int32) - (bare == ord("}"))
-    return int(np.cumsum(steps).max(initial=0))
 
 
 def event_line(partition: int, headers: Mapping[str, str], data: bytes) -> bytes:
