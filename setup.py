@@ -34,6 +34,7 @@ REQUIRES = [
 PUBLISHER = [
     "click>=8.1",
     "httptools>=0.6",
+    "psycopg[binary]>=3.2",  # the first whose notifications can be waited for with a timeout
     "sqlalchemy>=2.0.30",
     "starlette>=0.40",
     "uvicorn>=0.30",

@@ -34,10 +34,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
 def pytest_report_header() -> list[str]:
-    from tests import fix_reference  # not before pytest has loaded it as a plugin
+    from tests import fix_reference, postgresql  # not before pytest has loaded its plugins
 
     header = [f"python {platform.python_version()}, spark {_spark()}, {_java()}"]
-    reasons = [fix_reference.why_absent()]
+    reasons = [fix_reference.why_absent(), postgresql.why_absent()]
     header += [f"absent: {reason}" for reason in reasons if reason]
     return header
 

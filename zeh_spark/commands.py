@@ -32,7 +32,7 @@ from zeh_spark.command_line import (
     table,
 )
 from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
-from zeh_spark.publisher import Store, open_store, serving
+from zeh_spark.publisher import Store, open_store, serving, shown_url
 from zeh_spark.publisher import load as loading
 from zeh_spark.publisher.batches import Remedies, base
 from zeh_spark.publisher.csv_rows import CsvFormat
@@ -60,7 +60,7 @@ _store = click.option(
     envvar="ZEH_STORE",
     show_envvar=True,
     metavar="URL",
-    help="Where the feeds are: sqlite:///FILE.",
+    help="Where the feeds are: sqlite:///FILE, or postgresql+psycopg://USER@HOST/DATABASE.",
 )
 
 
@@ -100,7 +100,7 @@ def serve(url: str, host: str, port: int, staging_quota: int) -> None:
     with _opened(url) as store, serving.only_publisher(url), serving.listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         base = f"http://{shown}:{listener.getsockname()[1]}"
-        click.echo(f"Serving {url} at {base}; Ctrl-C stops.")
+        click.echo(f"Serving {shown_url(url)} at {base}; Ctrl-C stops.")
         for feed in store.feeds():
             click.echo(f"  {base}/{feed.name}  {counted(feed.partitions, 'partition')}")
         sys.stdout.flush()
@@ -122,7 +122,7 @@ def create(feed: str, partitions: int, url: str) -> None:
     """
     with _opened(url, must_exist=False) as store:
         store.create(feed, partitions)
-    click.echo(f"Feed {feed!r} with {counted(partitions, 'partition')} is in {url}.")
+    click.echo(f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.")
 
 
 @zeh_spark.command()
@@ -189,7 +189,9 @@ def load(
             call = replace(call, remedies=remedies)
             loaded = loading.load(store, feed, sources, progress, call)
         except UnknownFeedError as exc:
-            raise StoreError(f"{exc}; zeh-spark create {feed} --store {url} makes it") from exc
+            raise StoreError(
+                f"{exc}; zeh-spark create {feed} --store {shown_url(url)} makes it"
+            ) from exc
     seconds = time.monotonic() - begun
     if loaded.repeated:
         click.echo(f"Published before with the same {counted(loaded.events, 'event')}: no change.")

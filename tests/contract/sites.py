@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
+from tests import postgresql
 from zeh_spark.publisher import MemoryStore, Store, open_store, sql_batches
 from zeh_spark.publisher.sql import SqlStore
 
@@ -108,10 +110,7 @@ class SqliteSite:
         shutil.copyfile(backup, self.file)
 
     def settle(self) -> None:
-        for store in self._stores:
-            assert isinstance(store, SqlStore)
-            while store._write(sql_batches.tidy):
-                pass
+        _settle(self._stores)
 
     def close(self) -> None:
         for store in self._stores:
@@ -122,5 +121,54 @@ class SqliteSite:
         return self._directory / f"feeds{next(self._numbers)}.db"
 
 
-SHARED: dict[str, type[SharedSite]] = {"sqlite": SqliteSite}
+class PostgresqlSite:
+    """A database. A crash ends the connections to it, as the system does for a dead process."""
+
+    def __init__(self, directory: Path) -> None:
+        postgresql.needed()
+        self._server = postgresql.shared()
+        self._databases = [self._server.create_database()]
+        self._stores: list[Store] = []
+
+    @property
+    def url(self) -> str:
+        return self._server.url(self._databases[-1])
+
+    def open(self) -> Store:
+        self._stores.append(open_store(self.url))
+        return self._stores[-1]
+
+    def crash(self) -> None:
+        self._server.disconnect(self._databases[-1])
+        self._close_stores()
+
+    def copy(self) -> Any:
+        return self._server.copy_database(self._databases[-1])
+
+    def restore(self, backup: Any) -> None:
+        self._close_stores()
+        self._databases += [backup, self._server.create_database(backup)]
+
+    def settle(self) -> None:
+        _settle(self._stores)
+
+    def close(self) -> None:
+        self._close_stores()
+        for each in {*self._databases}:
+            self._server.drop_database(each)
+
+    def _close_stores(self) -> None:
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+
+
+def _settle(stores: Sequence[Store]) -> None:
+    for store in stores:
+        assert isinstance(store, SqlStore)
+        while store._write(sql_batches.tidy):
+            pass
+
+
+SHARED: dict[str, type[SharedSite]] = {"sqlite": SqliteSite, "postgresql": PostgresqlSite}
 SITES: dict[str, type[Site]] = {"memory": MemorySite, **SHARED}

@@ -4,20 +4,21 @@ enough: plain append doubles under the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import delete
 
-from tests.contract.sites import SITES, Site
+from tests.contract.sites import SharedSite, Site
 from tests.contract.test_mutations import without_content_check
 from tests.contract.world import Execution, Layout, World
 from tests.contract.writers import FEED, data
 from zeh_spark.publisher import Problem, Store, load, producers, sql_batches
 from zeh_spark.publisher.batches import Call, Receipt
+from zeh_spark.publisher.schema import chunks, uploads
 from zeh_spark.publisher.store import published
 
 Scenario = Callable[[World], None]
@@ -80,11 +81,9 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
 
 
 @pytest.fixture
-def sql_world(tmp_path: Path) -> Iterator[World]:
-    site = SITES["sqlite"](tmp_path)
-    site.open().create(FEED, 2)
-    yield World(site)
-    site.close()
+def sql_world(shared_site: SharedSite) -> World:
+    shared_site.open().create(FEED, 2)
+    return World(shared_site)
 
 
 def test_release_that_undid_a_commit_would_lose_it(
@@ -94,7 +93,7 @@ def test_release_that_undid_a_commit_would_lose_it(
     release = sql_batches.release
 
     def undo(connection: Any, feed: int, *given: Any) -> int:
-        connection.exec_driver_sql("DELETE FROM chunks WHERE producer = 'p' AND batch = 0")
+        connection.execute(delete(chunks).where(chunks.c.producer == "p", chunks.c.batch == 0))
         return release(connection, feed, *given)
 
     for mutant, anomaly in ((release, []), (undo, ["lost"])):
@@ -113,7 +112,7 @@ def test_uploads_verified_before_they_are_moved_would_be_torn(
     move = sql_batches._move
 
     def clean_up(connection: Any) -> None:
-        connection.exec_driver_sql("DELETE FROM uploads WHERE task = 1")
+        connection.execute(delete(uploads).where(uploads.c.task == 1))
 
     def compared_with_what_moved(connection: Any, *given: Any) -> Any:
         clean_up(connection)

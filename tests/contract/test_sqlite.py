@@ -108,7 +108,7 @@ def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> No
         open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
-        assert (2,) == other.execute("PRAGMA user_version").fetchone()
+        assert (3,) == other.execute("PRAGMA user_version").fetchone()
 
 
 def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
@@ -117,14 +117,15 @@ def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         other.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="version 99; this zeh-spark knows 2: upgrade it"):
+    with pytest.raises(StoreError, match="version 99; this zeh-spark knows 3: upgrade it"):
         open_store(f"sqlite:///{file}")
 
 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("postgresql://host/db", "PostgreSQL is not there yet"),
+        ("postgresql://u:geheim@127.0.0.1:1/db", r"://u:\*\*\*@127.0.0.1:1/db cannot be used"),
+        ("mysql://host/db", "unknown store .mysql."),
         ("feeds.db", "unknown store 'feeds.db'"),
         ("sqlite:///", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),

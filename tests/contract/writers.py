@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from zeh_spark.chunks import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
@@ -81,6 +82,14 @@ def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
     frames = store.frames([each.blob for each in found])
     lines = [line for frame in frames for line in lines_of(frame).splitlines()]
     return [line.split(b'"data":')[1][:-1] for line in lines]
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Looks again and again; fails where it never comes true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.002)
 
 
 def refusal(problem: Problem) -> tuple[str, int]:

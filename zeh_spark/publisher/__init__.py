@@ -12,21 +12,42 @@ from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.sqlite import open_sqlite
 from zeh_spark.publisher.store import Store
 
+_INSTALL = 'pip install "zeh-spark[publisher]"'
+
 __all__ = ["Block", "Feed", "MemoryStore", "Problem", "Store", "create_app", "open_store"]
 
 
 def open_store(url: str, *, must_exist: bool = False) -> Store:
-    """`memory:` or `sqlite:///file` (`sqlite:////dir/file` for an absolute path). Raises
-    StoreError.
+    """`memory:`, `sqlite:///file` (`sqlite:////dir/file` for an absolute path), or
+    `postgresql+psycopg://user@host/database`. Raises StoreError.
 
-    A SQLite file is made if it is missing, unless it `must_exist`.
+    A SQLite file, and the tables in PostgreSQL, are made if they are missing, unless they
+    `must_exist`.
     """
     if url == "memory:":
         return MemoryStore()
     if url.startswith("sqlite:///"):
         return open_sqlite(url.removeprefix("sqlite:///"), must_exist=must_exist)
-    if url.startswith(("postgresql:", "postgresql+", "postgres:")):
-        raise StoreError("a store in PostgreSQL is not there yet; use sqlite:///file")
+    if _is_postgresql(url):
+        try:
+            from zeh_spark.publisher.postgresql import open_postgresql
+        except ImportError as exc:
+            raise StoreError(f"a store in PostgreSQL needs psycopg ({exc}): {_INSTALL}") from exc
+        return open_postgresql(url, must_exist=must_exist)
     raise StoreError(
-        f"unknown store {url!r}: use sqlite:///feeds.db, or sqlite:////dir/feeds.db (a whole path)"
+        f"unknown store {url.partition(':')[0]!r}: use sqlite:///feeds.db, sqlite:////dir/feeds.db "
+        f"(a whole path), or postgresql+psycopg://USER@HOST/DATABASE"
     )
+
+
+def shown_url(url: str) -> str:
+    """A store's URL as it may be printed: without a password."""
+    if not _is_postgresql(url):
+        return url
+    from zeh_spark.publisher import postgresql
+
+    return postgresql.shown(url)
+
+
+def _is_postgresql(url: str) -> bool:
+    return url.startswith(("postgresql:", "postgresql+", "postgres:"))

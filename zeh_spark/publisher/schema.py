@@ -1,5 +1,5 @@
-"""The tables of a SQL store. A change here is a new `sqlite.SCHEMA_VERSION`, and a step there that
-brings an older store up to it.
+"""The tables of a SQL store. A change here is a new VERSION, and a step in `sqlite` and
+`postgresql` that brings an older store up to it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+VERSION = 3
+
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
+_PRODUCER_NAME = String(201).with_variant(String(201, collation="C"), "postgresql")
+"""Sorted by its bytes, as in SQLite and in Python."""
 
 feeds = Table(
     "feeds",
     metadata,
     Column("id", _ROW_ID, primary_key=True),
-    Column("name", String(100), nullable=False, unique=True),
+    Column(
+        "name",
+        String(100).with_variant(String(100, collation="C"), "postgresql"),
+        nullable=False,
+        unique=True,
+    ),
     Column("partitions", Integer, nullable=False),
     Column("origin", LargeBinary, nullable=False),
     Column("head", BigInteger, nullable=False),
@@ -56,6 +65,23 @@ chunks = Table(
     Column("sequence", BigInteger),
     Index("chunks_by_partition", "feed", "partition", "g", unique=True),
 )
+# What retention has removed last of each partition, and how much it is to keep.
+anchors = Table(
+    "anchors",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("g", BigInteger, nullable=False),
+    Column("tag", String(8), nullable=False),
+)
+retentions = Table(
+    "retentions",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("age_ms", BigInteger),
+    Column("bytes", BigInteger),
+    Column("readers", String, nullable=False),  # JSON: names of cursor sets
+)
 cursor_sets = Table(
     "cursor_sets",
     metadata,
@@ -72,7 +98,7 @@ stagings = Table(
     metadata,
     Column("id", _ROW_ID, primary_key=True),
     Column("feed", ForeignKey("feeds.id"), nullable=False),
-    Column("producer", String(201), nullable=False),
+    Column("producer", _PRODUCER_NAME, nullable=False),
     Column("incarnation", String(100), nullable=False),
     Column("batch", BigInteger, nullable=False),  # -1: the next one
     Column("run", String(100), nullable=False),
@@ -100,7 +126,7 @@ producers = Table(
     metadata,
     Column("id", _ROW_ID, primary_key=True),
     Column("feed", ForeignKey("feeds.id"), nullable=False),
-    Column("name", String(201), nullable=False),
+    Column("name", _PRODUCER_NAME, nullable=False),
     Column("incarnation", String(100), nullable=False),
     Column("level", BigInteger, nullable=False),
     Column("run", String(100), nullable=False),

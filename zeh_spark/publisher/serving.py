@@ -1,4 +1,4 @@
-"""A publisher as a server: one for each SQLite file, with a port, that stops soon when told to."""
+"""A publisher as a server: alone on a SQLite file, with a port, and it stops soon when told to."""
 
 from __future__ import annotations
 
@@ -95,10 +95,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def only_publisher(store_url: str) -> Iterator[None]:
-    """Hold the lock of a SQLite store's file. Raises StoreError if another process serves it.
+    """Hold the lock of a SQLite store's file. Raises StoreError if another process serves it. Other
+    stores take several publishers.
 
     The lock is the operating system's and ends with the process, however that ends; the file stays.
     """
+    if not store_url.startswith("sqlite:"):
+        yield
+        return
     import fcntl  # POSIX only, like this command
 
     file = Path(f"{os.path.realpath(store_url.removeprefix('sqlite:///'))}.serve.lock")

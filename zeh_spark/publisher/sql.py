@@ -1,9 +1,9 @@
 """A store in a SQL database, through SQLAlchemy Core.
 
 Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how
-a foreign commit is noticed) is in `sqlite`, and will be in a module beside it for PostgreSQL. A
-read is one short statement or a few, never held open while a client is waited for. A write is one
-short transaction, and what it does with producers and batches is in `sql_batches`.
+a foreign commit is noticed, what errors mean) is in `sqlite` and `postgresql`. A read is one short
+statement or a few, never held open while a client is waited for. A write is one short transaction,
+and what it does with producers and batches is in `sql_batches`.
 
 Payload is written once, into `blobs`, when it is staged; a commit moves rows of a few numbers.
 """
@@ -17,14 +17,15 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import sql_batches, sql_producers
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
 from zeh_spark.publisher.producers import known_receipt
 from zeh_spark.publisher.schema import blobs, chunks, cursor_sets, feeds
-from zeh_spark.publisher.sql_producers import find_feed
+from zeh_spark.publisher.sql_producers import Lock, find_feed
 from zeh_spark.publisher.store import (
     Chunk,
     FeedState,
@@ -62,22 +63,29 @@ _LAST_CHUNK = (
 
 class Write(Protocol):
     """Does `work` in a transaction of its own, which is on disk when it returns, unless it need not
-    be `durable`. Not to be called from inside another one.
+    be `durable`. Not to be called from inside another one. Where others are in the way, `work` is
+    done anew: it must change nothing but the database.
     """
 
     def __call__(self, work: Callable[[Connection], T], *, durable: bool = True) -> T: ...
 
 
+Step = Callable[[Connection], bool]
+"""Work in a transaction; true if there may be more to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """What a dialect brings. `tidy`: repeat a step in transactions of its own, when there is time,
-    until it returns false.
+    until it returns false. `explained`: an error in our words; one that may pass by itself is a
+    StoreBusyError.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
     write: Write
-    tidy: Callable[[Callable[[Connection], bool]], None]
+    tidy: Callable[[Step], None]
     version: Callable[[], int]
+    explained: Callable[[DBAPIError], StoreError]
     close: Callable[[], None]
 
 
@@ -93,15 +101,34 @@ class SqlStore:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with _database_errors(), self._database.read() as connection:
+        with self._errors(), self._database.read() as connection:
             yield connection
 
     def _write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        with _database_errors():
+        with self._errors():
             return self._database.write(work, durable=durable)
 
-    def _write_to(self, feed: str, work: Callable[[Connection, int], T]) -> T:
-        return self._write(lambda connection: work(connection, find_feed(connection, feed)[0]))
+    def _write_to(
+        self, feed: str, work: Callable[[Connection, int], T], lock: Lock | None = None
+    ) -> T:
+        def in_feed(connection: Connection) -> T:
+            return work(connection, find_feed(connection, feed, lock)[0])
+
+        return self._write(in_feed)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """The database's errors in our words. Constraint violations pass: callers know them."""
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except DBAPIError as exc:
+            raise self._database.explained(exc) from exc
+        except NoConnection as exc:
+            raise StoreBusyError("all connections to the store are in use; ask again") from exc
+        except SQLAlchemyError as exc:
+            raise StoreError(f"the store cannot be used: {exc}") from exc
 
     def create(self, name: str, partitions: int) -> FeedState:
         feed = new_feed(name, partitions)
@@ -129,7 +156,11 @@ class SqlStore:
             .order_by(feeds.c.name)
         )
         with self._reading() as connection:
-            return [FeedSummary(*row) for row in connection.execute(totals)]
+            rows = connection.execute(totals)
+            return [
+                FeedSummary(name, partitions, int(events), int(size), time)
+                for name, partitions, events, size, time in rows
+            ]
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._reading() as connection:
@@ -174,10 +205,12 @@ class SqlStore:
             return sql_producers.some_producers(connection, feed_id, after, limit)
 
     def producer(self, feed: str, name: str) -> Producer:
-        def work(connection: Connection, feed_id: int) -> Producer:
-            return sql_producers.find_producer(connection, feed_id, name, lock=True)[1]
+        """Among the writes, so that no commit is under way."""
 
-        return self._write_to(feed, work)
+        def work(connection: Connection, feed_id: int) -> Producer:
+            return sql_producers.find_producer(connection, feed_id, name)[1]
+
+        return self._write_to(feed, work, Lock.CERTAIN)
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
         with self._reading() as connection:
@@ -188,13 +221,13 @@ class SqlStore:
         """Among the writes, so that no commit is under way when it says that there is none."""
 
         def work(connection: Connection, feed_id: int) -> Receipt | None:
-            _, producer = sql_producers.find_producer(connection, feed_id, name, lock=True)
+            _, producer = sql_producers.find_producer(connection, feed_id, name)
             which = producer.incarnation if incarnation is None else incarnation
             call = Call(name, which, "", batch, 0)
             _, known = sql_producers.what_is_known(connection, feed_id, 0, call)
             return known_receipt(known, call)
 
-        return self._write_to(feed, work)
+        return self._write_to(feed, work, Lock.CERTAIN)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
         with self._reading() as connection:
@@ -263,7 +296,7 @@ class SqlStore:
             return {row.partition: row.cursor for row in connection.execute(query, {"feed": feed})}
 
     def version(self) -> int:
-        with _database_errors():
+        with self._errors():
             return self._database.version()
 
     def close(self) -> None:
@@ -283,20 +316,3 @@ def _save_cursors(
 
 def _frames(ids: Sequence[int]) -> Select[tuple[int, bytes]]:
     return select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(ids))
-
-
-@contextmanager
-def _database_errors() -> Iterator[None]:
-    """The database's errors in our words. Constraint violations pass: callers know them."""
-    try:
-        yield
-    except IntegrityError:
-        raise
-    except OperationalError as exc:
-        reason = str(exc.orig)
-        kind = StoreBusyError if "locked" in reason or "busy" in reason else StoreError
-        raise kind(f"the store does not answer: {reason}") from exc
-    except DBAPIError as exc:
-        raise StoreError(f"the store cannot be used: {exc.orig}") from exc
-    except SQLAlchemyError as exc:
-        raise StoreError(f"the store cannot be used: {exc}") from exc

@@ -48,6 +48,7 @@ from zeh_spark.publisher.schema import (
 )
 from zeh_spark.publisher.schema import producers as producer_table
 from zeh_spark.publisher.sql_producers import (
+    Lock,
     find_feed,
     inserted,
     next_sequences,
@@ -96,7 +97,7 @@ def stage(
     if isinstance(decision, Receipt):
         return decision
     check_partitions(call, upload, state.partitions)
-    staging = _touched_staging(connection, feed_id, call)
+    staging = _staging(connection, feed_id, call) or _new_staging(connection, feed_id, call)
     here = and_(
         uploads.c.staging == staging,
         uploads.c.task == upload.task,
@@ -104,20 +105,23 @@ def stage(
         uploads.c.number == upload.number,
     )
     digest = connection.scalar(select(uploads.c.digest).where(here))
+    more = 0
     if digest is None:
         _within_quota(connection, feed_id, call, upload, quota)
         _insert_upload(connection, staging, upload)
+        more = upload.bytes
     elif digest != upload.digest:
         name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
         raise refusals.upload_conflict(call, name)
+    _touch(connection, staging, more)  # last: other tasks' uploads wait for the row
     return Staged.NEW if digest is None else Staged.SAME
 
 
 def commit(
     connection: Connection, feed: str, call: Call, declared: Declared
 ) -> tuple[Receipt, bool]:
-    feed_id, before = find_feed(connection, feed, lock=True)
-    key, known = what_is_known(connection, feed_id, before.partitions, call, lock=True)
+    feed_id, before = find_feed(connection, feed, Lock.CHANGE)
+    key, known = what_is_known(connection, feed_id, before.partitions, call, Lock.CHANGE)
     decision = unwrapped(producers.decide(known, call, declared))
     if isinstance(decision, Receipt):
         return decision, False
@@ -125,10 +129,10 @@ def commit(
     decision = unwrapped(producers.decide(known, call, declared, found))
     assert decision is Step.PUBLISH
     numbers = next_sequences(connection, key)
-    packed = [_packed(connection, each) for each in packs(in_batch_order(moved))]
+    packed = _packed(connection, list(packs(in_batch_order(moved))))
     publication = published(known, call, declared, before, packed, numbers, now_ms())
     _append(connection, feed_id, publication)
-    write_receipt(connection, feed_id, key, known, publication)
+    write_receipt(connection, feed_id, key, known, publication, numbers)
     return publication.receipt, True
 
 
@@ -148,7 +152,8 @@ def release(
         stagings.c.run == run,
     )
     if attempt is None:
-        return _drop_some(connection, wanted.order_by(stagings.c.id).limit(1))
+        one = wanted.order_by(stagings.c.id).limit(1)
+        return _drop_some(connection, one.with_for_update())
     task, tried = attempt
     mine = uploads.c.staging.in_(wanted), uploads.c.task == task, uploads.c.attempt == tried
     return _drop(connection, and_(*mine), limit=64) or None
@@ -156,7 +161,7 @@ def release(
 
 def tidy(connection: Connection) -> bool:
     """A step of cleaning up; False if there was nothing to do."""
-    wanted = _superfluous(now_ms() - int(STAGED_FOR * 1000)).limit(1)
+    wanted = _superfluous(now_ms() - int(STAGED_FOR * 1000))
     return _drop_some(connection, wanted) is not None
 
 
@@ -195,8 +200,8 @@ def _drop_blobs(connection: Connection, ids: Sequence[int]) -> int:
 
 
 def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select[Any]:
-    """Stagings that nobody needs: not touched since `before`, or of a batch that is committed, or
-    of a run that another one has overtaken.
+    """A staging that nobody needs: not touched since `before`, or of a batch that is committed, or
+    of a run that another one has overtaken. It is locked; what others work on is not looked at.
     """
     same = and_(
         producer_table.c.feed == stagings.c.feed,
@@ -219,6 +224,8 @@ def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select
         .select_from(stagings.outerjoin(producer_table, same))
         .where(or_(stagings.c.touched < before, superseded))
         .order_by(stagings.c.id)
+        .limit(1)
+        .with_for_update(of=stagings, skip_locked=True)
     )
     return query if only is None else query.where(only)
 
@@ -230,22 +237,22 @@ def _within_quota(
     if quota is None:
         return
     name = base(call.producer)
-    named = stagings.c.producer.startswith(f"{name}#", autoescape=True)
+    named = and_(stagings.c.producer > f"{name}#", stagings.c.producer < f"{name}$")  # P#K: # < $
     mine = and_(stagings.c.feed == feed, or_(stagings.c.producer == name, named))
     total = select(func.coalesce(func.sum(stagings.c.bytes), 0)).where(mine)
-    staged = connection.scalar(total) or 0
+    staged = int(connection.scalar(total) or 0)
     if staged + upload.bytes <= quota:
         return
-    unneeded = _superfluous(now_ms() - int(IDLE * 1000), mine).limit(1)
+    unneeded = _superfluous(now_ms() - int(IDLE * 1000), mine)
     while staged + upload.bytes > quota and (each := connection.scalar(unneeded)) is not None:
         _drop(connection, uploads.c.staging == each)
         connection.execute(delete(stagings).where(stagings.c.id == each))
-        staged = connection.scalar(total) or 0
+        staged = int(connection.scalar(total) or 0)
     if staged + upload.bytes > quota:
         raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
 
 
-def _staging(connection: Connection, feed: int, call: Call, *, lock: bool) -> int | None:
+def _staging(connection: Connection, feed: int, call: Call, *, lock: bool = False) -> int | None:
     query = select(stagings.c.id).where(
         stagings.c.feed == feed,
         stagings.c.producer == call.producer,
@@ -256,13 +263,7 @@ def _staging(connection: Connection, feed: int, call: Call, *, lock: bool) -> in
     return connection.scalar(query.with_for_update() if lock else query)
 
 
-def _touched_staging(connection: Connection, feed: int, call: Call) -> int:
-    """The staging that an upload goes into, kept alive by it."""
-    staging = _staging(connection, feed, call, lock=True)
-    if staging is not None:
-        here = stagings.c.id == staging
-        connection.execute(update(stagings).where(here).values(touched=now_ms()))
-        return staging
+def _new_staging(connection: Connection, feed: int, call: Call) -> int:
     row = {
         "feed": feed,
         "producer": call.producer,
@@ -275,11 +276,18 @@ def _touched_staging(connection: Connection, feed: int, call: Call) -> int:
     return inserted(connection, insert(stagings), row)
 
 
+def _touch(connection: Connection, staging: int, more: int) -> None:
+    """Keep it alive; and count what has come."""
+    changed = update(stagings).where(stagings.c.id == staging)
+    connection.execute(changed.values(touched=now_ms(), bytes=stagings.c.bytes + more))
+
+
 def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None:
-    moved = []
-    for each in upload.chunks:
-        blob = inserted(connection, insert(blobs), {"frame": each.frame})
-        moved.append(Moved(blob, each.partition, each.events, each.size, each.digest))
+    ids = _insert_blobs(connection, [each.frame for each in upload.chunks])
+    moved = [
+        Moved(blob, each.partition, each.events, each.size, each.digest)
+        for blob, each in zip(ids, upload.chunks, strict=True)
+    ]
     row = {
         "staging": staging,
         "task": upload.task,
@@ -291,11 +299,13 @@ def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None
         "chunks": msgspec.msgpack.encode(moved),
     }
     connection.execute(insert(uploads), row)
-    connection.execute(
-        update(stagings)
-        .where(stagings.c.id == staging)
-        .values(bytes=stagings.c.bytes + upload.bytes)
-    )
+
+
+def _insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[int]:
+    if not frames:
+        return []
+    ids = insert(blobs).returning(blobs.c.id, sort_by_parameter_order=True)
+    return connection.scalars(ids, [{"frame": frame} for frame in frames]).all()
 
 
 def _move(
@@ -323,18 +333,17 @@ def _move(
     return found, moved
 
 
-def _packed(connection: Connection, pack: Sequence[Moved]) -> Moved:
-    """Small chunks as one."""
-    if len(pack) == 1:
-        return pack[0]
-    ids = [each.blob for each in pack]
+def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[Moved]:
+    """Small chunks as one, of each pack."""
+    ids = [each.blob for pack in packed if len(pack) > 1 for each in pack]
     frames: dict[int, bytes] = {}
     for some in _parts(ids):
         query = select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(some))
         frames.update(dict(connection.execute(query).all()))
-    frame = joined(frames[each] for each in ids)
     _drop_blobs(connection, ids)
-    return as_one(pack, inserted(connection, insert(blobs), {"frame": frame}), frame)
+    made = [joined(frames[each.blob] for each in pack) for pack in packed if len(pack) > 1]
+    new = iter(zip(_insert_blobs(connection, made), made, strict=True))
+    return [pack[0] if len(pack) == 1 else as_one(pack, *next(new)) for pack in packed]
 
 
 def _append(connection: Connection, feed: int, publication: Publication) -> None:

@@ -19,18 +19,18 @@ from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, inspect
 from sqlalchemy.engine import URL, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.schema import metadata
+from zeh_spark.publisher.schema import VERSION, metadata
 from zeh_spark.publisher.sql import Database, SqlStore
+from zeh_spark.publisher.store import StoreBusyError
 from zeh_spark.publisher.writing import LOG_BYTES, Gate, Writer
 
 APPLICATION_ID = 0x5A454831
 """What says in the file's header that it is ours: "ZEH1"."""
 
-SCHEMA_VERSION = 2
 BUSY_MS = 30_000
 
 _UPGRADES = {
@@ -40,7 +40,8 @@ _UPGRADES = {
         "ALTER TABLE chunks ADD COLUMN producer VARCHAR(201)",
         "ALTER TABLE chunks ADD COLUMN batch BIGINT",
         "ALTER TABLE chunks ADD COLUMN sequence BIGINT",
-    )
+    ),
+    2: (),  # retention
 }
 """What brings a store of a version to the next one, before tables that are missing are made."""
 
@@ -68,7 +69,7 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
         read.dispose()
         write.dispose()
 
-    return SqlStore(Database(reading, writer.write, writer.tidy, watch.version, close))
+    return SqlStore(Database(reading, writer.write, writer.tidy, watch.version, _explained, close))
 
 
 def _path(file: str, must_exist: bool) -> Path:
@@ -121,15 +122,14 @@ def _prepare(read: Engine, write: Engine) -> None:
     with write.begin() as connection:
         owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-        if owner == APPLICATION_ID and version > SCHEMA_VERSION:
+        if owner == APPLICATION_ID and version > VERSION:
             raise StoreError(
-                f"the store is of version {version}; this zeh-spark knows {SCHEMA_VERSION}: "
-                f"upgrade it"
+                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it"
             )
-        if owner == APPLICATION_ID and version == SCHEMA_VERSION:
+        if owner == APPLICATION_ID and version == VERSION:
             return
         if owner == APPLICATION_ID:
-            for each in range(version, SCHEMA_VERSION):
+            for each in range(version, VERSION):
                 for statement in _UPGRADES[each]:
                     connection.exec_driver_sql(statement)
         elif inspect(connection).get_table_names():
@@ -138,7 +138,15 @@ def _prepare(read: Engine, write: Engine) -> None:
             )
         metadata.create_all(connection)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
+
+
+def _explained(exc: DBAPIError) -> StoreError:
+    reason = str(exc.orig)
+    if not isinstance(exc, OperationalError):
+        return StoreError(f"the store cannot be used: {reason}")
+    busy = "locked" in reason or "busy" in reason
+    return (StoreBusyError if busy else StoreError)(f"the store does not answer: {reason}")
 
 
 class _Watch:

@@ -234,7 +234,9 @@ class Store(Protocol):
         """What `save_cursors` kept."""
 
     def version(self) -> int:
-        """A number that changes whenever anybody, in any process, has committed events. Cheap."""
+        """A number that changes soon after anybody, in any process, has committed events: mostly at
+        once, after a second at the latest. Cheap.
+        """
 
     def close(self) -> None:
         """Let go of files and connections."""

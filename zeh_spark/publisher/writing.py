@@ -29,6 +29,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher.sql import Step
 from zeh_spark.publisher.store import OutcomeUnknownError
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -48,7 +49,6 @@ _READERS_SECONDS = 2.0
 """How long reads may take to end when the log is to be emptied; else it is tried again later."""
 
 Work = Callable[[Connection], Any]
-Step = Callable[[Connection], bool]
 
 
 class Gate:

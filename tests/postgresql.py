@@ -1,0 +1,178 @@
+"""A PostgreSQL server of the tests' own: in a directory and on a port of its own, as a user without
+privileges, as which it insists to run. Started when the first test wants it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import glob
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+USER = "zeh"
+_NAMES = count()
+
+
+def why_absent() -> str | None:
+    """In the words of the tests that skip."""
+    if not _programs():
+        return "PostgreSQL (Debian: apt-get install postgresql)"
+    if os.geteuid() == 0 and not _unprivileged():
+        return "a user without privileges, as which PostgreSQL could run"
+    return None
+
+
+def needed() -> None:
+    """Skips a test where there is none."""
+    if reason := why_absent():
+        pytest.skip(reason)
+
+
+def _programs() -> str | None:
+    """The folder of the newest ones."""
+    on_path = shutil.which("initdb")
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=_version) or [on_path]
+    return os.path.dirname(os.path.realpath(found[-1])) if found[-1] else None
+
+
+def _version(path: str) -> float:
+    return float(path.split("/")[4])
+
+
+def _unprivileged() -> str | None:
+    names = {each.pw_name for each in pwd.getpwall()}
+    return next((name for name in ("postgres", "nobody") if name in names), None)
+
+
+def program(name: str) -> str:
+    return f"{_programs()}/{name}"
+
+
+class Server:
+    """Guarantee: what it was told is committed survives `kill`, not a power cut."""
+
+    def __init__(self, *settings: str) -> None:
+        self.settings = settings
+        self.directory = Path(tempfile.mkdtemp(prefix="zeh-postgresql-"))
+        self._user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            self._user = {"user": _unprivileged(), "extra_groups": []}
+        self.own(self.directory)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.run("initdb", "--auth=trust", f"--username={USER}", "--encoding=UTF8",
+                 "--locale=C.UTF-8", "--no-sync", "-D", str(self.directory / "data"))  # fmt: skip
+        self.start()
+
+    def run(self, name: str, *arguments: str) -> str:
+        """One of PostgreSQL's programs, as the server's user."""
+        done = subprocess.run(
+            [program(name), *arguments],
+            cwd=self.directory,
+            env={"PATH": os.environ["PATH"], "PGPORT": str(self.port), **self._connection()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            **self._user,
+        )
+        if done.returncode:
+            raise AssertionError(f"{name} failed: {done.stdout}")
+        return done.stdout
+
+    def own(self, path: Path) -> None:
+        """Give a path to the server's user."""
+        if self._user:
+            shutil.chown(path, self._user["user"])
+
+    def start(self) -> None:
+        options = [
+            f"port={self.port}",
+            "listen_addresses=127.0.0.1",
+            f"unix_socket_directories={self.directory}",
+            "fsync=off",
+            "max_connections=300",
+            *self.settings,
+        ]
+        given = " ".join(f"-c {each}" for each in options)
+        log = str(self.directory / "log")
+        self.run(
+            "pg_ctl", "-D", str(self.directory / "data"), "-l", log, "-w", "-o", given, "start"
+        )
+
+    def stop(self, mode: str = "fast") -> None:
+        self.run("pg_ctl", "-D", str(self.directory / "data"), "-m", mode, "-w", "stop")
+
+    def kill(self) -> None:
+        """SIGKILL for all of its processes; `start` then recovers."""
+        pid = int((self.directory / "data/postmaster.pid").read_text().split()[0])
+        children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+        for each in [pid, *map(int, children.stdout.split())]:
+            try:
+                os.kill(each, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        (self.directory / "data/postmaster.pid").unlink()
+
+    def remove(self) -> None:
+        try:
+            self.stop("immediate")
+        except AssertionError:
+            pass  # not running
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _connection(self) -> dict[str, str]:
+        return {"PGHOST": "127.0.0.1", "PGUSER": USER, "PGDATABASE": "postgres"}
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str, database: str = "postgres") -> list[Any]:
+        with psycopg.connect(
+            host="127.0.0.1", port=self.port, user=USER, dbname=database, autocommit=True
+        ) as connection:
+            cursor = connection.execute(statement)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def create_database(self, template: str = "template1") -> str:
+        name = f"feeds{next(_NAMES)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return name
+
+    def copy_database(self, name: str) -> str:
+        """A copy of one that others are connected to."""
+        self.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        self.disconnect(name)
+        copy = self.create_database(name)
+        self.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        return copy
+
+    def drop_database(self, name: str) -> None:
+        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def disconnect(self, name: str) -> None:
+        """Who is connected loses the connection, and is gone before this returns."""
+        self.execute(
+            f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            f"WHERE datname = '{name}'"
+        )
+
+
+@functools.cache
+def shared() -> Server:
+    """One for all tests that leave it running."""
+    server = Server()
+    atexit.register(server.remove)
+    return server

@@ -1,0 +1,60 @@
+"""Cleaning up beside other work: one thread repeats steps until there is nothing left to do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.sql import Step, Write
+
+log = logging.getLogger("zeh_spark.publisher")
+
+PAUSE_SECONDS = 0.2
+"""Between rounds, so that what many ask for is looked after once."""
+
+
+class Chores:
+    """Begins with the first step, ends with `close`. A step that fails is left until it is asked
+    for again.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._steps: dict[Step, None] = {}
+        self._news = threading.Condition()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, step: Step) -> None:
+        with self._news:
+            self._steps[step] = None
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="zeh-chores", daemon=True)
+                self._thread.start()
+            self._news.notify()
+
+    def close(self) -> None:
+        self._ended.set()
+        with self._news:
+            self._news.notify()
+        if self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            with self._news:
+                self._news.wait_for(lambda: self._steps or self._ended.is_set())
+                steps, self._steps = self._steps, {}
+            for step in steps:
+                self._finish(step)
+            self._ended.wait(PAUSE_SECONDS)
+
+    def _finish(self, step: Step) -> None:
+        try:
+            while not self._ended.is_set() and self._write(step, durable=False):
+                pass
+        except (SQLAlchemyError, StoreError) as exc:
+            log.warning("cleaning up waits: %s", exc)

@@ -1,0 +1,288 @@
+"""PostgreSQL beneath `sql.SqlStore`: everything that is PostgreSQL's own.
+
+Several publishers may work on one database. Transactions are READ COMMITTED, whatever the
+database's default: rows are locked in one order, and what was moved is compared, so nothing rests
+on a snapshot. The tables are in a schema of their own. Frames are zstd, so they are stored as they
+are (EXTERNAL) [PostgreSQL compresses them once more by default: 77 MB/s against 90].
+
+A trigger on the feeds' heads notifies in the transaction that commits, so every writer does. One
+connection of a process listens, and looks once a second as well [behind a pooler that hands out
+connections by transaction, notifications get lost]. Such a pooler is also why statements are not
+prepared, and settings are those of a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import Format
+from sqlalchemy import Connection, bindparam, create_engine, func, select, text
+from sqlalchemy.engine import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.chores import Chores
+from zeh_spark.publisher.schema import VERSION, feeds, metadata
+from zeh_spark.publisher.sql import Database, SqlStore
+from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
+
+T = TypeVar("T")
+
+SCHEMA = "zeroeventhub"
+"""Where the tables are; also the channel on which commits are notified."""
+
+READERS, WRITERS = 8, 12
+"""Connections of a process, at most; a listening one and one that cleans up come to them."""
+
+CONNECT_SECONDS, LOCK_SECONDS, IDLE_SECONDS, TURN_SECONDS = 10, 30, 30, 30
+"""How long to wait for a connection, for a lock, for a process that stopped within a transaction,
+and for a free connection.
+"""
+
+POLL_SECONDS = 1.0
+_RETRIES = 6
+_AGAIN = {
+    "40001",  # serialization failure
+    "40P01",  # deadlock
+    "23505",  # somebody else has just inserted the row,
+    "23503",  # or deleted the one that this one refers to
+}
+_PASSING = ("08", "53", "55", "57", "25006")
+"""SQLSTATEs that may pass: no connection, no room, a lock, shutting down, a standby."""
+
+log = logging.getLogger("zeh_spark.publisher")
+
+_BEFORE_TABLES = (
+    f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
+    f"CREATE TABLE {SCHEMA}.store (version integer NOT NULL)",
+    f"INSERT INTO {SCHEMA}.store VALUES ({VERSION})",
+)
+_AFTER_TABLES = (
+    f"ALTER TABLE {SCHEMA}.blobs ALTER COLUMN frame SET STORAGE EXTERNAL",
+    f"CREATE FUNCTION {SCHEMA}.notify_commit() RETURNS trigger LANGUAGE plpgsql AS "
+    f"$$ BEGIN PERFORM pg_notify('{SCHEMA}', ''); RETURN NULL; END $$",
+    f"CREATE TRIGGER notify_commit AFTER UPDATE OF head ON {SCHEMA}.feeds FOR EACH ROW "
+    f"WHEN (NEW.head <> OLD.head) EXECUTE FUNCTION {SCHEMA}.notify_commit()",
+)
+_BEGIN = text(
+    "SELECT set_config('synchronous_commit', CASE WHEN NOT :durable THEN 'off'"
+    " WHEN current_setting('synchronous_commit') = 'off' THEN 'on'"
+    " ELSE current_setting('synchronous_commit') END, true),"
+    f" set_config('lock_timeout', '{LOCK_SECONDS}s', true),"
+    f" set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', true)"
+).bindparams(bindparam("durable"))
+_HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
+
+
+def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
+    """Raises StoreError for a database that cannot be had, or whose tables are a later version's.
+
+    The tables are made if they are missing, unless they `must_exist`.
+    """
+    address = _address(url)
+    write = _engine(address, isolation_level="READ COMMITTED", pool_size=WRITERS)
+    read = _engine(address, isolation_level="AUTOCOMMIT", pool_size=READERS)
+    try:
+        _prepare(write, must_exist)
+    except DBAPIError as exc:
+        write.dispose()
+        raise StoreError(f"{shown(url)} cannot be used as a store: {_reason(exc)}") from exc
+    except StoreError:
+        write.dispose()
+        raise
+    writing = Writing(write)
+    chores = Chores(writing)
+    watch = _Watch(_engine(address, isolation_level="AUTOCOMMIT", poolclass=NullPool))
+
+    @contextmanager
+    def reading() -> Iterator[Connection]:
+        with read.connect() as connection:
+            yield connection
+
+    def close() -> None:
+        chores.close()
+        watch.close()
+        read.dispose()
+        write.dispose()
+
+    return SqlStore(Database(reading, writing, chores.add, watch.version, explained, close))
+
+
+def shown(url: str) -> str:
+    """The URL without its passwords."""
+    address = _address(url)
+    secrets = {name: "***" for name in address.query if "password" in name}
+    return address.update_query_dict(secrets).render_as_string(hide_password=True)
+
+
+def _address(url: str) -> URL:
+    try:
+        address = make_url(url)
+    except ArgumentError:
+        address = None
+    drivers = {"postgresql", "postgres", "postgresql+psycopg"}
+    if address is None or address.drivername not in drivers:
+        raise StoreError(
+            "a store in PostgreSQL is postgresql+psycopg://USER@HOST:PORT/DATABASE; a password is "
+            "better kept in PGPASSFILE or PGPASSWORD than in the URL"
+        )
+    return address.set(drivername="postgresql+psycopg")
+
+
+class _Cursor(psycopg.Cursor[Any]):
+    """Gets bytes as bytes, not as text."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.format = Format.BINARY
+
+
+def _engine(address: URL, **options: Any) -> Engine:
+    if "pool_size" in options:
+        options.update(max_overflow=0, pool_timeout=TURN_SECONDS, pool_pre_ping=True)
+    given = {
+        "application_name": "zeh-spark",
+        "connect_timeout": CONNECT_SECONDS,
+        **address.query,
+        "cursor_factory": _Cursor,
+        "prepare_threshold": None,
+    }
+    engine = create_engine(
+        address, connect_args=given, use_native_hstore=False, hide_parameters=True, **options
+    )
+    return engine.execution_options(schema_translate_map={None: SCHEMA})
+
+
+def _prepare(engine: Engine, must_exist: bool) -> None:
+    """Make the tables where there are none; refuse what a later version has made."""
+    with engine.begin() as connection:
+        # Two processes that start at once make them once.
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
+        here = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.store"})
+        if here is None:
+            if must_exist:
+                raise StoreError(
+                    f"there is no store in database {engine.url.database!r}; zeh-spark create "
+                    f"makes it, with its first feed"
+                )
+            for each in _BEFORE_TABLES:
+                connection.exec_driver_sql(each)
+            metadata.create_all(connection)
+            for each in _AFTER_TABLES:
+                connection.exec_driver_sql(each)
+            return
+        version = connection.scalar(text(f"SELECT version FROM {SCHEMA}.store"))
+        if version != VERSION:
+            raise StoreError(
+                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it"
+            )
+        if connection.scalar(text("SELECT current_setting('fsync')")) != "on":
+            log.warning("fsync is off in this PostgreSQL: what is acknowledged may get lost")
+
+
+class Writing:
+    """Transactions. What others were in the way of is done anew.
+
+    Guarantee: what a call returns is committed, and durable if that was asked for; what it raises
+    was not done, except for an error of the commit itself, whose outcome nobody knows.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __call__(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        for tried in count(1):
+            try:
+                with self._engine.connect() as connection:
+                    connection.execute(_BEGIN, {"durable": durable})
+                    result = work(connection)
+                    _commit(connection)
+                    return result
+            except DBAPIError as exc:
+                if sqlstate(exc) not in _AGAIN or tried > _RETRIES:
+                    raise
+            time.sleep(random.uniform(0, 0.005 * 2**tried))
+        raise AssertionError("unreachable")
+
+
+def _commit(connection: Connection) -> None:
+    try:
+        connection.commit()
+    except DBAPIError as exc:
+        raise OutcomeUnknownError(
+            f"the store failed while it committed ({_reason(exc)}): whether it did is not known "
+            f"yet; ask again"
+        ) from exc
+
+
+def sqlstate(exc: DBAPIError) -> str:
+    """PostgreSQL's code of an error, empty if it did not even answer."""
+    return str(getattr(exc.orig, "sqlstate", None) or "")
+
+
+def explained(exc: DBAPIError) -> StoreError:
+    state, reason = sqlstate(exc), _reason(exc)
+    if exc.connection_invalidated or (not state and isinstance(exc, OperationalError)):
+        return StoreBusyError(f"the database does not answer: {reason}")
+    if state.startswith(_PASSING) or state in _AGAIN:
+        return StoreBusyError(f"the database cannot do it now: {reason}")
+    return StoreError(f"the database refuses: {reason}")
+
+
+def _reason(exc: DBAPIError) -> str:
+    return " ".join(str(exc.orig).split())
+
+
+class _Watch:
+    """Notices commits of all processes, in a thread that begins with the first question."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._heads: int | None = None
+        self._failure: DBAPIError | None = None
+
+    def version(self) -> int:
+        with self._lock:
+            if self._heads is None:
+                with self._engine.connect() as connection:
+                    self._heads = int(connection.scalar(_HEADS) or 0)
+                threading.Thread(target=self._run, name="zeh-listener", daemon=True).start()
+        if failure := self._failure:
+            raise failure
+        return self._heads
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with self._engine.connect() as connection:
+                    self._listen(connection)
+            except DBAPIError as exc:
+                self._failure = exc
+            except psycopg.Error as exc:
+                self._failure = OperationalError("LISTEN", None, exc)
+            except Exception:
+                log.exception("the listener failed")
+            self._ended.wait(POLL_SECONDS)
+
+    def _listen(self, connection: Connection) -> None:
+        listening: Any = connection.connection.driver_connection
+        listening.execute(f"LISTEN {SCHEMA}")
+        while not self._ended.is_set():
+            self._heads = int(connection.scalar(_HEADS) or 0)
+            self._failure = None
+            for _ in listening.notifies(timeout=POLL_SECONDS, stop_after=1):
+                pass
