@@ -128,7 +128,7 @@ def test_commits_are_durable_whatever_the_database_says(store: SqlStore) -> None
     store._write(told_not_to)
     store._database.close()
     try:
-        modes = [store._database.write(ask, durable=durable) for durable in (True, False)]
+        modes = [store._database.writes.write(ask, durable=durable) for durable in (True, False)]
     finally:
         reset = text(f"ALTER ROLE {postgresql.USER} RESET synchronous_commit")
         store._write(lambda db: db.execute(reset))

@@ -46,7 +46,7 @@ def test_commits_are_on_disk_and_uploads_need_not_be(store: Store) -> None:
     def ask(connection: Connection) -> list[object]:
         return [connection.exec_driver_sql(f"PRAGMA {each}").scalar_one() for each in pragmas]
 
-    modes = [store._database.write(ask, durable=durable) for durable in (True, False)]
+    modes = [store._database.writes.write(ask, durable=durable) for durable in (True, False)]
     assert [["wal", 2, 16384], ["wal", 1, 16384]] == modes
 
 

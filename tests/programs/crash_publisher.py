@@ -83,7 +83,7 @@ def commit_together(store: Store) -> None:
         begun.set()
         free.wait()
 
-    writer = store._database.write.__self__  # type: ignore[attr-defined]
+    writer = store._database.writes  # type: ignore[attr-defined]
     threads = [threading.Thread(target=writer.write, args=(hold,))]
     threads[0].start()
     begun.wait()

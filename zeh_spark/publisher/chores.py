@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.sql import Step, Write
+from zeh_spark.publisher.sql import Step
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -21,7 +22,7 @@ class Chores:
     for again.
     """
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Callable[..., bool]) -> None:
         self._write = write
         self._steps: dict[Step, None] = {}
         self._news = threading.Condition()

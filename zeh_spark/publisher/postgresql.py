@@ -17,8 +17,9 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -31,8 +32,9 @@ from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher.chores import Chores
+from zeh_spark.publisher.lanes import Asked, Lanes
 from zeh_spark.publisher.schema import VERSION, feeds, metadata
-from zeh_spark.publisher.sql import Database, SqlStore
+from zeh_spark.publisher.sql import Database, SqlStore, Step
 from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
 
 T = TypeVar("T")
@@ -100,7 +102,6 @@ def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
         write.dispose()
         raise
     writing = Writing(write)
-    chores = Chores(writing)
     watch = _Watch(_engine(address, isolation_level="AUTOCOMMIT", poolclass=NullPool))
 
     @contextmanager
@@ -109,12 +110,12 @@ def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
             yield connection
 
     def close() -> None:
-        chores.close()
+        writing.close()
         watch.close()
         read.dispose()
         write.dispose()
 
-    return SqlStore(Database(reading, writing, chores.add, watch.version, explained, close))
+    return SqlStore(Database(reading, writing, watch.version, explained, close))
 
 
 def shown(url: str) -> str:
@@ -192,14 +193,16 @@ def _prepare(engine: Engine, must_exist: bool) -> None:
 class Writing:
     """Transactions. What others were in the way of is done anew.
 
-    Guarantee: what a call returns is committed, and durable if that was asked for; what it raises
-    was not done, except for an error of the commit itself, whose outcome nobody knows.
+    Guarantee: what is returned is committed, and durable if that was asked for; what is raised was
+    not done, except for an error of the commit itself, whose outcome nobody knows.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._lanes = Lanes(self._do)
+        self._chores = Chores(self.write)
 
-    def __call__(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+    def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         for tried in count(1):
             try:
                 with self._engine.connect() as connection:
@@ -208,10 +211,72 @@ class Writing:
                     _commit(connection)
                     return result
             except DBAPIError as exc:
-                if sqlstate(exc) not in _AGAIN or tried > _RETRIES:
+                if not _in_the_way(exc) or tried > _RETRIES:
                     raise
             time.sleep(random.uniform(0, 0.005 * 2**tried))
         raise AssertionError("unreachable")
+
+    def commit(self, feed: str, work: Callable[[Connection], T]) -> T:
+        result: T = self._lanes.of(feed).through(Asked(work, keeps=True))
+        return result
+
+    def look(self, feed: str, work: Callable[[Connection], T]) -> T:
+        result: T = self._lanes.of(feed).through(Asked(work, keeps=False))
+        return result
+
+    def tidy(self, step: Step) -> None:
+        self._chores.add(step)
+
+    def close(self) -> None:
+        self._chores.close()
+
+    def _do(self, group: Sequence[Asked]) -> None:
+        """Together; what others were in the way of once more, by itself."""
+        for each in group if len(group) == 1 else self._together(group):
+            try:
+                each.done.set_result(self.write(each.work, durable=each.keeps))
+            except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+                each.done.set_exception(exc)
+
+    def _together(self, group: Sequence[Asked]) -> list[Asked]:
+        """In one transaction; what has to be done once more. Nobody hears of a success before it is
+        committed.
+        """
+        ends: list[Callable[[], None]] = []
+        again: list[Asked] = []
+        try:
+            with self._engine.connect() as connection:
+                connection.execute(_BEGIN, {"durable": any(each.keeps for each in group)})
+                for each in group:
+                    end = _attempted(connection, each)
+                    ends += [end] if end else []
+                    again += [] if end else [each]
+                _commit(connection)
+        except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+            ends, again = [partial(each.done.set_exception, exc) for each in group], []
+        for end in ends:
+            end()
+        return again
+
+
+def _attempted(connection: Connection, asked: Asked) -> Callable[[], None] | None:
+    """Do the work under a savepoint; what tells its outcome, None if it has to be done once more.
+
+    Raises what ends the whole transaction.
+    """
+    try:
+        with connection.begin_nested():
+            return partial(asked.done.set_result, asked.work(connection))
+    except DBAPIError as exc:
+        if exc.connection_invalidated:
+            raise
+        return None if _in_the_way(exc) else partial(asked.done.set_exception, exc)
+    except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+        return partial(asked.done.set_exception, exc)
+
+
+def _in_the_way(exc: DBAPIError) -> bool:
+    return sqlstate(exc) in _AGAIN
 
 
 def _commit(connection: Connection) -> None:

@@ -61,29 +61,37 @@ _LAST_CHUNK = (
 )
 
 
-class Write(Protocol):
-    """Does `work` in a transaction of its own, which is on disk when it returns, unless it need not
-    be `durable`. Not to be called from inside another one. Where others are in the way, `work` is
-    done anew: it must change nothing but the database.
-    """
-
-    def __call__(self, work: Callable[[Connection], T], *, durable: bool = True) -> T: ...
-
-
 Step = Callable[[Connection], bool]
 """Work in a transaction; true if there may be more to do."""
 
 
+class Writes(Protocol):
+    """How a dialect writes. Each call has a transaction of its own, or the part of one, and is not
+    to be made from inside another one. Where others are in the way, work is done anew: it must
+    change nothing but the database.
+    """
+
+    def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        """On disk when it returns, unless it need not be `durable`."""
+
+    def commit(self, feed: str, work: Callable[[Connection], T]) -> T:
+        """Durable; in the order in which a feed's commits and looks come to this process."""
+
+    def look(self, feed: str, work: Callable[[Connection], T]) -> T:
+        """In the same order, so that no commit is under way. Changes nothing."""
+
+    def tidy(self, step: Step) -> None:
+        """Repeat a step in transactions of its own, when there is time, until it returns false."""
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a dialect brings. `tidy`: repeat a step in transactions of its own, when there is time,
-    until it returns false. `explained`: an error in our words; one that may pass by itself is a
+    """What a dialect brings. `explained`: an error in our words; one that may pass by itself is a
     StoreBusyError.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
-    write: Write
-    tidy: Callable[[Step], None]
+    writes: Writes
     version: Callable[[], int]
     explained: Callable[[DBAPIError], StoreError]
     close: Callable[[], None]
@@ -106,15 +114,19 @@ class SqlStore:
 
     def _write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         with self._errors():
-            return self._database.write(work, durable=durable)
+            return self._database.writes.write(work, durable=durable)
 
-    def _write_to(
-        self, feed: str, work: Callable[[Connection, int], T], lock: Lock | None = None
-    ) -> T:
+    def _write_to(self, feed: str, work: Callable[[Connection, int], T]) -> T:
+        return self._write(lambda connection: work(connection, find_feed(connection, feed)[0]))
+
+    def _look(self, feed: str, work: Callable[[Connection, int], T]) -> T:
+        """Among the commits, so that none is under way."""
+
         def in_feed(connection: Connection) -> T:
-            return work(connection, find_feed(connection, feed, lock)[0])
+            return work(connection, find_feed(connection, feed, Lock.CERTAIN)[0])
 
-        return self._write(in_feed)
+        with self._errors():
+            return self._database.writes.look(feed, in_feed)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -173,12 +185,16 @@ class SqlStore:
             return sql_batches.stage(connection, feed, call, upload, quota)
 
         done = self._write(work, durable=False)
-        self._database.tidy(sql_batches.tidy)
+        self._database.writes.tidy(sql_batches.tidy)
         return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
-        done = self._write(lambda connection: sql_batches.commit(connection, feed, call, declared))
-        self._database.tidy(sql_batches.tidy)
+        def work(connection: Connection) -> tuple[Receipt, bool]:
+            return sql_batches.commit(connection, feed, call, declared)
+
+        with self._errors():
+            done = self._database.writes.commit(feed, work)
+        self._database.writes.tidy(sql_batches.tidy)
         return done
 
     def release(
@@ -205,12 +221,10 @@ class SqlStore:
             return sql_producers.some_producers(connection, feed_id, after, limit)
 
     def producer(self, feed: str, name: str) -> Producer:
-        """Among the writes, so that no commit is under way."""
-
         def work(connection: Connection, feed_id: int) -> Producer:
             return sql_producers.find_producer(connection, feed_id, name)[1]
 
-        return self._write_to(feed, work, Lock.CERTAIN)
+        return self._look(feed, work)
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
         with self._reading() as connection:
@@ -218,8 +232,6 @@ class SqlStore:
             return sql_producers.next_sequences(connection, key)
 
     def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
-        """Among the writes, so that no commit is under way when it says that there is none."""
-
         def work(connection: Connection, feed_id: int) -> Receipt | None:
             _, producer = sql_producers.find_producer(connection, feed_id, name)
             which = producer.incarnation if incarnation is None else incarnation
@@ -227,7 +239,7 @@ class SqlStore:
             _, known = sql_producers.what_is_known(connection, feed_id, 0, call)
             return known_receipt(known, call)
 
-        return self._write_to(feed, work, Lock.CERTAIN)
+        return self._look(feed, work)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
         with self._reading() as connection:

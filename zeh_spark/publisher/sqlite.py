@@ -69,7 +69,7 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
         read.dispose()
         write.dispose()
 
-    return SqlStore(Database(reading, writer.write, writer.tidy, watch.version, _explained, close))
+    return SqlStore(Database(reading, writer, watch.version, _explained, close))
 
 
 def _path(file: str, must_exist: bool) -> Path:

@@ -115,6 +115,11 @@ class Writer:
             self._wake()
         return done.result()
 
+    def commit(self, _feed: str, work: Callable[[Connection], T]) -> T:
+        return self.write(work)
+
+    look = commit
+
     def tidy(self, step: Step) -> None:
         with self._news:
             self._chores[step] = None

@@ -1,0 +1,140 @@
+"""Publishers over SQLite and PostgreSQL, without Spark: prepared batches, sent by threads."""
+
+from __future__ import annotations
+
+import http.client
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from benchmarks.feeds import PARTITIONS, event, serving
+from tests import postgresql
+from zeh_spark.chunks import Chunker, Content, upload_body, uploads_of
+from zeh_spark.publisher import open_store
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch: the bodies of its uploads, and that of its commit."""
+
+    uploads: tuple[bytes, ...]
+    commit: bytes
+    events: int
+
+
+def prepared(events: int) -> Prepared:
+    chunker = Chunker()
+    chunks = [full for n in range(events) for full in chunker.add(n % PARTITIONS, *event(n))]
+    chunks += chunker.close()
+    bodies = tuple(upload_body(group) for group in uploads_of(chunks, 4 << 20))
+    content = sum((each.content for each in chunks), Content())
+    task = {"task": 0, "attempt": 0, "uploads": len(bodies), "events": events}
+    document = {
+        "events": events, "digest": content.digest, "digestVersion": 1, "attempts": [task],
+    }  # fmt: skip
+    return Prepared(bodies, msgspec.json.encode(document), events)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Of all writers: events per second, and the seconds that each commit took."""
+
+    rate: float
+    commits: Sequence[float]
+
+
+def write(urls: Sequence[str], writers: int, batches: int, batch: Prepared) -> Written:
+    """Each writer publishes its batches at the publisher whose turn it is."""
+    commits: list[float] = []
+    begin = threading.Barrier(writers + 1)
+
+    def run(number: int) -> None:
+        address = urlsplit(urls[number % len(urls)])
+        connection = http.client.HTTPConnection(address.netloc, timeout=120)
+        begin.wait()
+        for each in range(batches):
+            path = f"{address.path}/producers/w{number}/batches/{each}"
+            given = f"incarnation=i&n={PARTITIONS}"
+            for part, body in enumerate(batch.uploads):
+                call(connection, "PUT", f"{path}/uploads/r.0.0.{part}?{given}", body)
+            began = time.perf_counter()
+            call(connection, "POST", f"{path}/commit?{given}&run=r", batch.commit)
+            commits.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    began = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    rate = writers * batches * batch.events / (time.perf_counter() - began)
+    assert len(commits) == writers * batches, "a writer failed"
+    return Written(rate, commits)
+
+
+def call(connection: http.client.HTTPConnection, method: str, target: str, body: bytes) -> None:
+    connection.request(method, target, body)
+    response = connection.getresponse()
+    text = response.read()
+    if response.status >= 300:
+        raise AssertionError(f"{method} {target}: {response.status} {text[:500]!r}")
+
+
+@contextmanager
+def publishers(store_url: str, count: int = 1) -> Iterator[list[str]]:
+    """A new feed `flights`, behind so many publishers."""
+    store = open_store(store_url)
+    store.create("flights", PARTITIONS)
+    store.close()
+    with ExitStack() as stack:
+        yield [stack.enter_context(serving(store_url))[0] for _ in range(count)]
+
+
+@contextmanager
+def durable_server() -> Iterator[postgresql.Server]:
+    """One that keeps its promises, unlike that of the tests."""
+    server = postgresql.Server("fsync=on")
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+def throughput(folder: Path, server: postgresql.Server) -> Iterator[tuple[str, Written]]:
+    """Four writers of large batches, at SQLite and at PostgreSQL, there also at two publishers."""
+    batch = prepared(20_000)
+    sqlite = f"sqlite:///{folder}/writers-{time.monotonic_ns()}.db"
+    for name, url, count in (
+        ("SQLite", sqlite, 1),
+        ("PostgreSQL", server.url(server.create_database()), 1),
+        ("PostgreSQL, two publishers", server.url(server.create_database()), 2),
+    ):
+        with publishers(url, count) as urls:
+            write(urls, 1, 1, batch)  # warms up
+            yield name, write(urls, 4, 8, batch)
+
+
+def many_writers(server: postgresql.Server) -> tuple[float, float, float]:
+    """Seconds of a commit of one writer alone (median); with 16 the median and the 99th percentile
+    of a hundred.
+    """
+    batch = prepared(10)
+    with publishers(server.url(server.create_database())) as urls:
+        write(urls, 1, 20, batch)
+    with publishers(server.url(server.create_database())) as urls:
+        alone = write(urls, 1, 200, batch)
+    with publishers(server.url(server.create_database())) as urls:
+        together = sorted(write(urls, 16, 60, batch).commits)
+    return (
+        statistics.median(alone.commits),
+        statistics.median(together),
+        together[len(together) * 99 // 100],
+    )

@@ -1,0 +1,67 @@
+"""Commits of one feed, in PostgreSQL: one after the other, those that wait in one transaction.
+
+They would wait for each other anyway, at the feed's row, and each for its own fsync. So whoever is
+first does what has come in meanwhile, each piece of work under a savepoint of its own [without it,
+16 writers waited 17 times as long as one alone, at the median].
+
+Rule for editors: a lane is one process's; what keeps processes apart is the lock on the feed's row,
+which every work takes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+T = TypeVar("T")
+
+GROUP = 32
+"""Works in one transaction, at most."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Asked:
+    """Work that somebody waits for. `keeps`: whether it changes anything."""
+
+    work: Callable[[Connection], Any]
+    keeps: bool
+    done: Future[Any] = field(default_factory=Future)
+
+
+class Lane:
+    """Guarantee: works are done in the order in which they came, each once."""
+
+    def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
+        """`do`: does them and tells their outcome; never raises."""
+        self._do = do
+        self._waiting: deque[Asked] = deque()
+        self._turn = threading.Lock()
+
+    def through(self, asked: Asked) -> Any:
+        """What the work returns; raises what it raises."""
+        self._waiting.append(asked)
+        while not asked.done.done():
+            with self._turn:
+                if not asked.done.done():
+                    count = min(len(self._waiting), GROUP)
+                    self._do([self._waiting.popleft() for _ in range(count)])
+        return asked.done.result()
+
+
+class Lanes:
+    """One for each feed, made when it is wanted."""
+
+    def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
+        self._do = do
+        self._lock = threading.Lock()
+        self._lanes: dict[str, Lane] = {}
+
+    def of(self, feed: str) -> Lane:
+        with self._lock:
+            return self._lanes.setdefault(feed, Lane(self._do))
