@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
 import click
 
 from zeh_spark import wire
-from zeh_spark.options import parse_size
+from zeh_spark.options import parse_age, parse_size
+from zeh_spark.publisher import Store, open_store
 
 _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
@@ -21,6 +23,18 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versio
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         try:
             return parse_size(str(value))
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+class Age(click.ParamType):  # type: ignore[type-arg]
+    """In ms."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            return round(parse_age(str(value)) * 1000)
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
 
@@ -40,6 +54,16 @@ def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[s
     return given
 
 
+STORE = click.option(
+    "--store",
+    "url",
+    default="sqlite:///feeds.db",
+    show_default=True,
+    envvar="ZEH_STORE",
+    show_envvar=True,
+    metavar="URL",
+    help="Where the feeds are: sqlite:///FILE, or postgresql+psycopg://USER@HOST/DATABASE.",
+)
 KEY = click.option(
     "--key", metavar="COLUMN", help="Column or field whose value chooses the partition."
 )
@@ -54,6 +78,14 @@ BATCH = click.option(
     "--batch", metavar="NAME", callback=name_of,
     help="Publish under this name: doing it again adds nothing, with other events it is refused.",
 )  # fmt: skip
+
+
+@contextmanager
+def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
+    if url == "memory:":
+        raise click.UsageError("--store memory: ends with the command; use sqlite:///FILE.")
+    with closing(open_store(url, must_exist=must_exist)) as store:
+        yield store
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,29 +11,31 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import click
 
 import zeh_spark as package
-from zeh_spark import feed_commands
+from zeh_spark import feed_commands, keeping_commands
 from zeh_spark.command_line import (
     ALLOW,
     BATCH,
     ENVELOPE,
     KEY,
+    STORE,
     Size,
     counted,
     moment,
     name_of,
+    opened,
     size_of,
     table,
 )
 from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
-from zeh_spark.publisher import Store, open_store, serving, shown_url
 from zeh_spark.publisher import load as loading
+from zeh_spark.publisher import serving, shown_url
 from zeh_spark.publisher.batches import Remedies, base
 from zeh_spark.publisher.csv_rows import CsvFormat
 from zeh_spark.publisher.load import Source
@@ -52,18 +54,6 @@ class _Commands(click.Group):
             raise click.ClickException(str(exc)) from exc
 
 
-_store = click.option(
-    "--store",
-    "url",
-    default="sqlite:///feeds.db",
-    show_default=True,
-    envvar="ZEH_STORE",
-    show_envvar=True,
-    metavar="URL",
-    help="Where the feeds are: sqlite:///FILE, or postgresql+psycopg://USER@HOST/DATABASE.",
-)
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package.__version__, prog_name="zeh-spark")
 def zeh_spark() -> None:
@@ -79,7 +69,7 @@ def zeh_spark() -> None:
 
 
 @zeh_spark.command()
-@_store
+@STORE
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any."
@@ -97,7 +87,7 @@ def serve(url: str, host: str, port: int, staging_quota: int) -> None:
     Example:
       zeh-spark serve --store sqlite:///feeds.db --host 0.0.0.0 --port 8080
     """
-    with _opened(url) as store, serving.only_publisher(url), serving.listen(host, port) as listener:
+    with opened(url) as store, serving.only_publisher(url), serving.listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         base = f"http://{shown}:{listener.getsockname()[1]}"
         click.echo(f"Serving {shown_url(url)} at {base}; Ctrl-C stops.")
@@ -112,7 +102,7 @@ def serve(url: str, host: str, port: int, staging_quota: int) -> None:
 @click.option(
     "--partitions", default=4, show_default=True, type=int, help="For the feed's whole life."
 )
-@_store
+@STORE
 def create(feed: str, partitions: int, url: str) -> None:
     """Make an empty feed, and the store if there is none.
 
@@ -120,7 +110,7 @@ def create(feed: str, partitions: int, url: str) -> None:
     Example:
       zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
     """
-    with _opened(url, must_exist=False) as store:
+    with opened(url, must_exist=False) as store:
         store.create(feed, partitions)
     click.echo(f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.")
 
@@ -128,7 +118,7 @@ def create(feed: str, partitions: int, url: str) -> None:
 @zeh_spark.command()
 @click.argument("feed")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@_store
+@STORE
 @KEY
 @ENVELOPE
 @click.option("--delimiter", default=",", show_default=True, metavar="CHAR", help="CSV: its comma.")
@@ -180,7 +170,7 @@ def load(
     stdin, form = sys.stdin.buffer, CsvFormat(delimiter, nulls, texts)
     sources = [Source(name, stdin, key, envelope, form) for name in files]
     begun = time.monotonic()
-    with _opened(url) as store, _progress(files) as progress:
+    with opened(url) as store, _progress(files) as progress:
         try:
             name = producer or loading.PRODUCER
             call = loading.named_batch(store, feed, name, batch) if batch else None
@@ -203,10 +193,10 @@ def load(
 
 
 @zeh_spark.command()
-@_store
+@STORE
 def feeds(url: str) -> None:
     """Show the feeds of a store: events, bytes, last commit."""
-    with _opened(url) as store:
+    with opened(url) as store:
         rows = [
             (
                 each.name,
@@ -223,7 +213,7 @@ def feeds(url: str) -> None:
 @zeh_spark.command()
 @click.argument("feed")
 @click.argument("producer")
-@_store
+@STORE
 @click.confirmation_option(prompt="It will never publish again under this name. Go on?")
 def delete_producer(feed: str, producer: str, url: str) -> None:
     """Let a producer publish no more, for ever. What it has published stays.
@@ -236,19 +226,11 @@ def delete_producer(feed: str, producer: str, url: str) -> None:
     """
     if "#" in producer:
         raise click.UsageError(f"Named batches go with their producer, {base(producer)}.")
-    with _opened(url) as store:
+    with opened(url) as store:
         if not any(base(each.name) == producer for each in store.producers(feed)):
             raise StoreError(f"producer {producer!r} has never published to feed {feed!r}")
         store.delete_producer(feed, producer)
     click.echo(f"Producer {producer!r} of feed {feed!r} is deleted.")
-
-
-@contextmanager
-def _opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
-    if url == "memory:":
-        raise click.UsageError("--store memory: ends with the command; use sqlite:///FILE.")
-    with closing(open_store(url, must_exist=must_exist)) as store:
-        yield store
 
 
 @contextmanager
@@ -263,5 +245,5 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-for each in (feed_commands.tail, feed_commands.publish, feed_commands.producers):
+for each in (*feed_commands.COMMANDS, *keeping_commands.COMMANDS):
     zeh_spark.add_command(each)

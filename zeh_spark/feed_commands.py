@@ -163,3 +163,6 @@ def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]
 
 def _publish_client(url: str) -> publishing.PublishClient:
     return publishing.PublishClient(parse(ClientOptions, {"url": url, "retryTimeout": "10s"}))
+
+
+COMMANDS = (tail, publish, producers)

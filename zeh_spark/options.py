@@ -28,9 +28,9 @@ MAX_PARTITIONS = 100_000
 """More is a mistake: every batch would ask for each of them."""
 
 _CREDENTIAL_HEADERS = {"authorization", "cookie", "proxy-authorization"}
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 30 * 24 * 3600.0
-_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,20 @@ def parse_url(text: str) -> FeedUrl:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from `0.5`, `500ms`, `30s`, `5m` or `1h`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text.strip())
-    if not match:
-        raise ValueError("must be a duration: seconds, or a number with ms, s, m or h, like 500ms")
-    seconds = float(match[1]) * _UNITS[match[2] or "s"]
-    if seconds > _LONGEST:
+    """Seconds from `0.5`, `500ms`, `30s`, `5m` or `1h`, 30 days at most."""
+    if (seconds := parse_age(text)) > _LONGEST:
         raise ValueError("must be at most 30 days")
     return seconds
+
+
+def parse_age(text: str) -> float:
+    """Seconds, as of `parse_duration`, without a limit."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", text.strip())
+    if not match:
+        raise ValueError(
+            "must be a duration: seconds, or a number with ms, s, m, h or d, like 500ms"
+        )
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def parse_timeout(text: str) -> float:
@@ -88,7 +94,7 @@ def parse_timeout(text: str) -> float:
 
 def parse_size(text: str) -> int:
     """Bytes from `1048576`, `64k`, `128m` or `1g`."""
-    match = re.fullmatch(r"(\d+)\s*([bkmg]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if not match or int(match[1]) == 0:
         raise ValueError("must be a number of bytes greater than 0, or with a unit, like 128m")
     return int(match[1]) * _SIZES[match[2]]

@@ -2,9 +2,10 @@
 
 Rules of a page of `ChunkFeed`, in this order:
 
-1. a cursor is `g.tag`, the last chunk that was read, or `_first` (position 0), or `_last` (the last
-   chunk of the partitions that the asked one covers); another spelling is refused, and so is a tag
-   that the feed did not give at g;
+1. a cursor is `g.tag`, the last chunk that was read, or `_first` (before the oldest chunk), or
+   `_last` (the last chunk of the partitions that the asked one covers); another spelling is
+   refused, and so is a tag that the feed did not give at g, and one behind which something that it
+   covers was removed unread (410);
 2. partition v of a reader's n is made of the stored partitions p with p mod n == v: the same rule
    for n equal, smaller, larger;
 3. chunks of all asked partitions come in order of g, whole, until the hint is reached, at least
@@ -27,8 +28,9 @@ from typing import Protocol, runtime_checkable
 
 from zeh_spark import wire
 from zeh_spark.chunks import lines_of
-from zeh_spark.publisher.problems import bad_cursor, other_history
-from zeh_spark.publisher.store import Chunk, FeedState, Store, tag
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.problems import bad_cursor, cursor_gone, other_history
+from zeh_spark.publisher.store import Anchor, Chunk, FeedState, Store, tag
 
 DEFAULT_HINT = 10_000
 READ_BYTES = 1 << 20
@@ -129,14 +131,20 @@ class ChunkFeed:
         given = {each: parse_cursor(each, text) for each, text in asked.items()}
         numbers = {found[0] for found in given.values() if found}
         tags = {0: tag(feed.origin), **self._store.tags(self._name, numbers)}
+        anchors = self._store.anchors(self._name)
+        tags.update({anchor.g: anchor.tag for anchor in anchors.values()})
         positions = {}
         for each, found in given.items():
+            gone = [anchors[p] for p in covered(each, n, feed.partitions) if p in anchors]
+            first = max(gone, key=lambda anchor: anchor.g, default=Anchor(0, tags[0]))
             if found:
-                check_history(each, asked[each], found, tags, feed.head)
+                check_history(each, asked[each], found, tags, feed.head, removed=bool(anchors))
+                if found[0] < first.g or found[0] not in tags:
+                    raise cursor_gone(each, asked[each], first.cursor)
                 positions[each] = (found[0], asked[each])
             else:
                 last = asked[each] == wire.LAST and self._last(feed, each, n)
-                positions[each] = (last.g, last.cursor) if last else (0, f"0.{tags[0]}")
+                positions[each] = (last or first).g, (last or first).cursor
         return positions
 
     def _last(self, feed: FeedState, partition: int, n: int) -> Chunk | None:
@@ -145,15 +153,30 @@ class ChunkFeed:
 
     def _blocks(self, positions: Mapping[int, int], head: int, hint: int) -> Iterator[Block]:
         def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
-            return self._store.chunks(self._name, positions, head, limit)
+            found = self._store.chunks(self._name, positions, head, limit)
+            self._check_kept(positions)
+            return found
 
         chunks = up_to_hint(in_order(look_up, positions), hint)
         for group in groups(chunks):
-            frames = self._store.frames([each.blob for each in group])
+            try:
+                frames = self._store.frames([each.blob for each in group])
+            except StoreError:
+                self._check_kept({each.partition: each.g - 1 for each in reversed(group)})
+                raise
             for chunk, frame in zip(group, frames, strict=True):
                 yield Block(
                     chunk.partition, lines_of(frame), chunk.cursor, stamps(chunk), chunk.sequence
                 )
+
+    def _check_kept(self, positions: Mapping[int, int]) -> None:
+        """Raises Problem if chunks behind these positions are gone: whoever looked for them before
+        may have missed them.
+        """
+        anchors = self._store.anchors(self._name)
+        for partition, g in positions.items():
+            if partition in anchors and anchors[partition].g > g:
+                raise cursor_gone(partition, f"{g}.…", anchors[partition].cursor)
 
 
 def stamps(chunk: Chunk) -> dict[str, str]:
@@ -184,12 +207,22 @@ def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
 
 
 def check_history(
-    partition: int, cursor: str, found: tuple[int, str], tags: Mapping[int, str], head: int
+    partition: int,
+    cursor: str,
+    found: tuple[int, str],
+    tags: Mapping[int, str],
+    head: int,
+    *,
+    removed: bool,
 ) -> None:
-    """Raises Problem for a cursor that the feed, as it is now, cannot have given."""
+    """Raises Problem for a cursor that the feed, as it is now, cannot have given. `removed`: some
+    tags are gone with their chunks.
+    """
     g, given = found
     if g > head:
         raise other_history(partition, cursor, f"the feed ends at position {head}")
+    if g not in tags and removed:
+        return
     if tags.get(g) != given:
         raise other_history(partition, cursor, f"position {g} has the tag {tags.get(g)!r}")
 

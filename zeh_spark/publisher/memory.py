@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,13 +25,16 @@ from zeh_spark.publisher.producers import known_receipt, unwrapped
 from zeh_spark.publisher.store import (
     IDLE,
     STAGED_FOR,
+    Anchor,
     Chunk,
     FeedState,
     FeedSummary,
     Moved,
+    Retention,
     Staged,
     as_one,
     check_partitions,
+    frame_missing,
     in_batch_order,
     joined,
     new_feed,
@@ -89,6 +92,8 @@ class MemoryStore:
         self._stagings: dict[str, list[_Staging]] = {}
         self._accounts: dict[tuple[str, str], _Account] = {}
         self._cursors: dict[tuple[str, str, int], dict[int, str]] = {}
+        self._anchors: dict[str, dict[int, Anchor]] = {}
+        self._retentions: dict[str, Retention] = {}
         self._version = 0
 
     def create(self, name: str, partitions: int) -> FeedState:
@@ -344,11 +349,17 @@ class MemoryStore:
         return sorted(found, key=_position)
 
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        return [self._blobs[blob] for blob in blobs]
+        found = [self._blobs[blob] for blob in blobs]
+        if b"" in found:
+            raise frame_missing(blobs[found.index(b"")])
+        return found
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
-        log = self._logs[feed]
-        return {g: log[g - 1].tag for g in positions if 0 < g <= len(log)}
+        wanted = set(positions)
+        with self._lock:
+            log = self._logs[feed]
+            found = (log[bisect_left(log, g, key=_position) :][:1] for g in wanted)
+            return {each.g: each.tag for some in found for each in some if each.g in wanted}
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
         found = []
@@ -357,12 +368,44 @@ class MemoryStore:
             found += log[: bisect_right(log, upto, key=_position)][-1:]
         return max(found, key=_position, default=None)
 
+    def anchors(self, feed: str) -> dict[int, Anchor]:
+        return dict(self._anchors.get(feed, {}))
+
+    def remove(self, feed: str, upto: int) -> None:
+        self.feed(feed)
+        with self._lock:
+            log = self._logs[feed]
+            gone = log[: bisect_right(log, upto, key=_position)]
+            new = {each.partition: Anchor(each.g, each.tag) for each in gone}
+            self._anchors[feed] = {**self._anchors.get(feed, {}), **new}  # before they are gone
+            self._logs[feed] = log[len(gone) :]
+            for partition in new:
+                here = self._by_partition[feed, partition]
+                kept = here[bisect_right(here, upto, key=_position) :]
+                self._by_partition[feed, partition] = kept
+            for each in gone:
+                self._blobs[each.blob] = b""
+
+    def retention(self, feed: str) -> Retention:
+        return self._retentions.get(feed, Retention())
+
+    def set_retention(self, feed: str, retention: Retention) -> None:
+        self.feed(feed)
+        self._retentions[feed] = retention
+
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
         with self._lock:
             self._cursors.setdefault((feed, name, n), {}).update(cursors)
 
     def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
         return dict(self._cursors.get((feed, name, n), {}))
+
+    def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        return {
+            n: dict(cursors)
+            for (of, known, n), cursors in self._cursors.items()
+            if (of, known) == (feed, name)
+        }
 
     def version(self) -> int:
         return self._version

@@ -87,6 +87,12 @@ PROBLEMS = {
         "could skip events. Start from _first, or from a cursor that this feed gave.",
         {"partition": COUNT, "cursor": TEXT},
     ),
+    "cursor-gone": Known(
+        410,
+        "Events behind the cursor were removed before they were read, because of the feed's "
+        "retention. What is left begins behind the cursor `oldest`.",
+        {"partition": COUNT, "cursor": TEXT, "oldest": TEXT},
+    ),
     # Of calls of the publish API: their form.
     "bad-producer": _bad("The producer's name is not allowed.", producer=TEXT),
     "bad-upload-name": _bad("The upload's name is not allowed."),

@@ -47,6 +47,18 @@ def bad_cursor(partition: int, cursor: str, allowed: str) -> Problem:
     )
 
 
+def cursor_gone(partition: int, cursor: str, oldest: str) -> Problem:
+    return Problem(
+        "cursor-gone",
+        410,
+        f"cursor{partition} is {cursor!r}, and events behind it were removed because of the feed's "
+        f"retention; the oldest that are left are behind {oldest!r}",
+        partition=partition,
+        cursor=cursor,
+        oldest=oldest,
+    )
+
+
 def other_history(partition: int, cursor: str, why: str) -> Problem:
     return Problem(
         "cursor-of-another-history",

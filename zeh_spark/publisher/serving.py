@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import publishing
 from zeh_spark.publisher.app import create_app
+from zeh_spark.publisher.retention import Pruner
 from zeh_spark.publisher.store import Store
 
 GRACE_SECONDS = 3
@@ -60,7 +61,8 @@ def serve(
             number, _exit
         )  # uvicorn's own take over, and raise the signal again at the end
     app = create_app(store, staging_quota=staging_quota)
-    Server(app, app.state.stop).run(sockets=[listener])
+    with Pruner(store):
+        Server(app, app.state.stop).run(sockets=[listener])
 
 
 def keep_freed_memory() -> None:

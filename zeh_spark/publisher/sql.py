@@ -10,13 +10,14 @@ Payload is written once, into `blobs`, when it is staged; a commit moves rows of
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
@@ -24,14 +25,17 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import sql_batches, sql_producers
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
 from zeh_spark.publisher.producers import known_receipt
-from zeh_spark.publisher.schema import blobs, chunks, cursor_sets, feeds
+from zeh_spark.publisher.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
 from zeh_spark.publisher.sql_producers import Lock, find_feed
 from zeh_spark.publisher.store import (
+    Anchor,
     Chunk,
     FeedState,
     FeedSummary,
+    Retention,
     Staged,
     StoreBusyError,
+    frame_missing,
     new_feed,
 )
 
@@ -273,7 +277,7 @@ class SqlStore:
             rows = connection.execute(_frames(blobs))
             found: dict[int, bytes] = {row.id: row.frame for row in rows}
         if missing := set(blobs) - found.keys():
-            raise StoreError(f"the store is damaged: it has no frame {min(missing)}; restore it")
+            raise frame_missing(min(missing))
         return [found[blob] for blob in blobs]
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
@@ -297,6 +301,38 @@ class SqlStore:
             ]
         return max((Chunk(*row) for row in rows if row), key=lambda each: each.g, default=None)
 
+    def anchors(self, feed: str) -> dict[int, Anchor]:
+        query = select(anchors.c.partition, anchors.c.g, anchors.c.tag).where(
+            anchors.c.feed == _FEED_ID
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, {"feed": feed})
+            return {row.partition: Anchor(row.g, row.tag) for row in rows}
+
+    def remove(self, feed: str, upto: int) -> None:
+        def work(connection: Connection) -> None:
+            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
+            sql_batches.remove(connection, feed_id, upto)
+
+        self._write(work, durable=False)
+
+    def retention(self, feed: str) -> Retention:
+        query = select(retentions.c.age_ms, retentions.c.bytes, retentions.c.readers).where(
+            retentions.c.feed == _FEED_ID
+        )
+        with self._reading() as connection:
+            row = connection.execute(query, {"feed": feed}).one_or_none()
+        return Retention(row[0], row[1], tuple(json.loads(row[2]))) if row else Retention()
+
+    def set_retention(self, feed: str, retention: Retention) -> None:
+        values = {**asdict(retention), "readers": json.dumps(retention.readers)}
+
+        def work(connection: Connection, feed_id: int) -> None:
+            connection.execute(delete(retentions).where(retentions.c.feed == feed_id))
+            connection.execute(insert(retentions), {"feed": feed_id, **values})
+
+        self._write_to(feed, work)
+
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
         self._write_to(feed, partial(_save_cursors, name=name, n=n, cursors=cursors))
 
@@ -306,6 +342,15 @@ class SqlStore:
         )
         with self._reading() as connection:
             return {row.partition: row.cursor for row in connection.execute(query, {"feed": feed})}
+
+    def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        columns = cursor_sets.c.n, cursor_sets.c.partition, cursor_sets.c.cursor
+        here = cursor_sets.c.feed == _FEED_ID, cursor_sets.c.name == name
+        found: dict[int, dict[int, str]] = {}
+        with self._reading() as connection:
+            for row in connection.execute(select(*columns).where(*here), {"feed": feed}):
+                found.setdefault(row.n, {})[row.partition] = row.cursor
+        return found
 
     def version(self) -> int:
         with self._errors():

@@ -39,6 +39,7 @@ from zeh_spark.publisher.batches import (
 )
 from zeh_spark.publisher.producers import Step, unwrapped
 from zeh_spark.publisher.schema import (
+    anchors,
     blobs,
     chunks,
     feeds,
@@ -356,6 +357,22 @@ def _append(connection: Connection, feed: int, publication: Publication) -> None
         .where(feeds.c.id == feed)
         .values(head=state.head, history=state.history, time=state.time)
     )
+
+
+def remove(connection: Connection, feed: int, upto: int) -> None:
+    """All chunks up to g, and an anchor of each partition that had some."""
+    old = chunks.c.feed == feed, chunks.c.g <= upto
+    gone = delete(chunks).where(*old)
+    rows = connection.execute(
+        gone.returning(chunks.c.g, chunks.c.partition, chunks.c.tag, chunks.c.blob)
+    ).all()
+    _drop_blobs(connection, [row.blob for row in rows])
+    last = {row.partition: row for row in sorted(rows, key=lambda row: row.g)}
+    if last:
+        here = anchors.c.feed == feed, anchors.c.partition.in_(last)
+        connection.execute(delete(anchors).where(*here))
+        new = [{"feed": feed, "partition": p, "g": r.g, "tag": r.tag} for p, r in last.items()]
+        connection.execute(insert(anchors), new)
 
 
 def _parts(values: Sequence[T]) -> Iterable[Sequence[T]]:

@@ -11,11 +11,14 @@ busy timeout, when somebody else has written between].
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, create_engine, event, inspect
 from sqlalchemy.engine import URL, Engine
@@ -70,6 +73,22 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
         write.dispose()
 
     return SqlStore(Database(reading, writer, watch.version, _explained, close))
+
+
+def backup(file: str, copy: Path) -> None:
+    """A consistent copy of a store in a new file, also while others write. Raises StoreError."""
+    path = _path(file, must_exist=True)
+    part = copy.with_name(f"{copy.name}.part")  # what has the name is whole
+    try:
+        part.unlink(missing_ok=True)
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as source:
+            source.execute("VACUUM INTO ?", (str(part),))
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())
+        part.rename(copy)
+    except (sqlite3.Error, OSError) as exc:
+        part.unlink(missing_ok=True)
+        raise StoreError(f"{path} cannot be copied to {copy}: {exc}") from exc
 
 
 def _path(file: str, must_exist: bool) -> Path:

@@ -114,6 +114,30 @@ class FeedSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Anchor:
+    """The last chunk that retention has removed of a partition."""
+
+    g: int
+    tag: str
+
+    @property
+    def cursor(self) -> str:
+        return f"{self.g}.{self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a feed keeps: events younger than `age_ms`, and the newest `bytes` of them; all, if
+    neither is set. Nothing goes that one of the `readers`, by the names of their cursor sets, has
+    not passed.
+    """
+
+    age_ms: int | None = None
+    bytes: int | None = None
+    readers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """A staged chunk on its way into the feed."""
 
@@ -227,11 +251,25 @@ class Store(Protocol):
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
         """The chunk with the highest g, at most `upto`, among these stored partitions."""
 
+    def anchors(self, feed: str) -> dict[int, Anchor]:
+        """What was removed last, by stored partition, of those of which something was."""
+
+    def remove(self, feed: str, upto: int) -> None:
+        """Remove all chunks up to g = `upto`, in one transaction, and leave their anchors."""
+
+    def retention(self, feed: str) -> Retention:
+        """As `set_retention` left it."""
+
+    def set_retention(self, feed: str, retention: Retention) -> None: ...
+
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
         """Keep a consumer's cursors under a name, for each partition of its n the last one."""
 
     def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
         """What `save_cursors` kept."""
+
+    def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        """The same for every n."""
 
     def version(self) -> int:
         """A number that changes soon after anybody, in any process, has committed events: mostly at
@@ -359,6 +397,10 @@ def published(
 
 def unknown_feed(name: str) -> UnknownFeedError:
     return UnknownFeedError(f"there is no feed {name!r} in this store")
+
+
+def frame_missing(blob: int) -> StoreError:
+    return StoreError(f"the store is damaged: it has no frame {blob}; restore it")
 
 
 def now_ms() -> int:

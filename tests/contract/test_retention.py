@@ -1,0 +1,459 @@
+"""Old events go away as they were told to, and nobody misses one in silence."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.contract.conftest import Clock, Opened
+from tests.contract.sites import SITES, Site
+from tests.contract.writers import FEED, call, chunk, commit, data, everything, large, publish
+from tests.contract.writers import upload as upload_of
+from zeh_spark.publisher import Problem, Store, feed, retention
+from zeh_spark.publisher.feed import ChunkFeed
+from zeh_spark.publisher.retention import Removal, plan, prune, removable
+from zeh_spark.publisher.store import Chunk, Retention
+
+NOTHING = Retention(bytes=1)
+"""Keeps nothing: even the newest chunk is larger."""
+
+
+def three(store: Store) -> None:
+    """Chunks 1 and 3 in partition 0, 2 in partition 1."""
+    for partition, each in ((0, b"1"), (1, b"2"), (0, b"3")):
+        publish(store, chunk(partition, each))
+
+
+def cursor(store: Store, g: int) -> str:
+    return next(each.cursor for each in everything(store) if each.g == g)
+
+
+def read(store: Store, asked: Mapping[int, str], n: int = 2, hint: int = 1000) -> list[bytes]:
+    """The data behind cursors."""
+    blocks = ChunkFeed(store, FEED).page(asked, n, hint)
+    lines = [line for each in blocks for line in each.lines.splitlines()]
+    return [line.split(b'"data":')[1][:-1] for line in lines]
+
+
+# What goes
+
+
+def test_events_go_when_they_are_old_enough(store: Store, clock: Clock) -> None:
+    """Yesterday's are there, last week's are not."""
+    publish(store, chunk(0, b"1"))
+    clock.pass_hours(24)
+    publish(store, chunk(1, b"2"))
+    clock.pass_hours(1)
+    publish(store, chunk(0, b"3"))
+    day = Retention(age_ms=24 * 3_600_000)
+    assert 1 == plan(store, FEED, day).events
+    assert 3 == len(data(store))
+    removed = prune(store, FEED, day)
+    assert (1, 1, 1) == (removed.chunks, removed.events, removed.upto)
+    assert [b"2", b"3"] == data(store)
+    assert Removal() == prune(store, FEED, day)
+
+
+def test_feed_keeps_the_newest_events_up_to_its_size(store: Store) -> None:
+    """My disk does not fill up."""
+    three(store)
+    size = everything(store)[0].size
+    assert (2, 2) == (plan(store, FEED, Retention(bytes=size)).chunks,) * 2
+    prune(store, FEED, Retention(bytes=2 * size))
+    assert [b"2", b"3"] == data(store)
+    assert 2 * size == store.feeds()[0].size
+
+
+def test_nothing_goes_unless_it_was_asked_for(store: Store) -> None:
+    """A feed keeps all its events for ever."""
+    three(store)
+    assert (Retention(), Removal()) == (store.retention(FEED), prune(store, FEED, Retention()))
+    assert 3 == len(data(store))
+
+
+def test_what_is_kept_is_remembered(opened: Opened, store: Store, site: Site) -> None:
+    """Every publisher of the store goes by it, after a restart too."""
+    kept = Retention(86_400_000, 1 << 40, ("warehouse", "mailer"))
+    store.set_retention(FEED, Retention(age_ms=1))
+    store.set_retention(FEED, kept)
+    site.crash()
+    assert kept == opened().retention(FEED)
+
+
+def test_many_chunks_go_in_small_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers get their turn while a year of events goes away."""
+    monkeypatch.setattr(retention, "STEP_CHUNKS", 4)
+    publish(store, *[large(each % 2, b"%d" % each) for each in range(11)])
+    steps, remove = [], store.remove
+
+    def counted(feed: str, upto: int) -> None:
+        steps.append(upto)
+        remove(feed, upto)
+
+    monkeypatch.setattr(store, "remove", counted)
+    assert 11 == prune(store, FEED, NOTHING).chunks
+    assert [4, 8, 11] == steps
+    assert [] == everything(store)
+
+
+def test_frames_go_with_their_chunks(store: Store) -> None:
+    """The space is free for new events."""
+    three(store)
+    blobs = [each.blob for each in everything(store)]
+    prune(store, FEED, NOTHING)
+    for blob in blobs:
+        with pytest.raises(Exception, match=f"no frame {blob}"):
+            store.frames([blob])
+
+
+def test_numbers_and_positions_go_on(opened: Opened, store: Store, site: Site) -> None:
+    """A feed that was emptied is the same feed."""
+    for batch in range(3):
+        commit(store, call(batch), upload_of(chunk(0, b"%d" % batch)))
+    prune(store, FEED, NOTHING)
+    site.crash()
+    store = opened()
+    receipt, _ = commit(store, call(3), upload_of(chunk(0, b"3")))
+    assert ((4, 4), 3) == (receipt.positions, receipt.ranges[0].first)
+    assert not commit(store, call(1), upload_of(chunk(0, b"1")))[1]
+    assert [b"3"] == data(store)
+
+
+# Who is waited for
+
+
+def test_events_stay_until_a_reader_has_passed_them(store: Store) -> None:
+    """A consumer that was down for a week finds everything."""
+    three(store)
+    cursors = {0: cursor(store, 1), 1: cursor(store, 2)}
+    rule = Retention(bytes=1, readers=("warehouse",))
+    assert Removal(held_by="warehouse") == prune(store, FEED, rule)
+    store.save_cursors(FEED, "warehouse", 2, cursors)
+    removed = prune(store, FEED, rule)
+    assert (2, "warehouse") == (removed.upto, removed.held_by)
+    assert [b"3"] == data(store)
+    store.save_cursors(FEED, "warehouse", 2, {0: cursor(store, 3)})
+    assert (3, None) == ((last := prune(store, FEED, rule)).upto, last.held_by)
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {0: "_first", 1: "_first"},
+        {0: "2.00000000", 1: "2.00000000"},  # of a history that a restore undid
+        {1: "1.x"},
+    ],
+)
+def test_reader_whose_cursors_prove_nothing_is_waited_for(
+    store: Store, saved: dict[int, str]
+) -> None:
+    """In doubt nothing goes."""
+    three(store)
+    store.save_cursors(FEED, "warehouse", 2, saved)
+    rule = Retention(bytes=1, readers=("warehouse",))
+    assert Removal(held_by="warehouse") == prune(store, FEED, rule)
+
+
+def test_reader_of_several_n_is_waited_for_in_all(store: Store) -> None:
+    """One that changes its number of partitions loses nothing meanwhile."""
+    three(store)
+    store.save_cursors(FEED, "warehouse", 1, {0: cursor(store, 3)})
+    store.save_cursors(FEED, "warehouse", 2, {0: cursor(store, 1), 1: cursor(store, 2)})
+    assert 2 == prune(store, FEED, Retention(bytes=1, readers=("warehouse",))).upto
+
+
+def test_reader_at_an_anchor_has_passed_it(store: Store) -> None:
+    """What it has read is gone; what comes next may go as well, once it has read that."""
+    three(store)
+    last = {0: cursor(store, 3), 1: cursor(store, 2)}
+    prune(store, FEED, NOTHING)
+    publish(store, chunk(0, b"4"))
+    store.save_cursors(FEED, "warehouse", 2, {**last, 0: cursor(store, 4)})
+    assert 4 == prune(store, FEED, Retention(bytes=1, readers=("warehouse",))).upto
+
+
+# Who reads
+
+
+def test_who_has_not_read_what_is_gone_is_told_so(store: Store) -> None:
+    """410, with the oldest cursor that is left; nothing is skipped in silence."""
+    three(store)
+    first = cursor(store, 1)
+    anchor = cursor(store, 3)
+    prune(store, FEED, NOTHING)
+    publish(store, chunk(0, b"4"))
+    with pytest.raises(Problem, match="events behind it were removed") as refused:
+        read(store, {0: first})
+    assert (410, "cursor-gone", anchor) == (
+        refused.value.status,
+        refused.value.name,
+        refused.value.members["oldest"],
+    )
+    assert [b"4"] == read(store, {0: anchor}) == read(store, {0: "_first"})
+
+
+def test_caught_up_reader_of_an_idle_partition_notices_nothing(store: Store) -> None:
+    """Its last event is long gone, and there was none since."""
+    publish(store, chunk(1, b"0"))
+    idle = cursor(store, 1)
+    never = next(ChunkFeed(store, FEED).page({0: "_first"}, 2, 0)).cursor
+    three(store)
+    caught_up = cursor(store, 3)
+    prune(store, FEED, NOTHING)
+    assert [] == read(store, {1: caught_up})
+    with pytest.raises(Problem, match="were removed"):
+        read(store, {1: idle})  # of partition 1, chunk 3 came behind it
+    with pytest.raises(Problem, match="were removed"):
+        read(store, {0: never})
+
+
+def test_reader_of_a_partition_that_never_had_events_notices_nothing(store: Store) -> None:
+    """The cursor that an empty feed gave it stays good."""
+    never = next(ChunkFeed(store, FEED).page({1: "_first"}, 2, 0)).cursor
+    publish(store, chunk(0, b"1"))
+    publish(store, chunk(0, b"2"))
+    prune(store, FEED, NOTHING)
+    assert [] == read(store, {1: never})
+    publish(store, chunk(1, b"3"))
+    assert [b"3"] == read(store, {1: never})
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_special_cursors_of_an_emptied_feed_lead_on(store: Store, n: int) -> None:
+    """`_first` and `_last` are answered with cursors that stay good."""
+    three(store)
+    prune(store, FEED, NOTHING)
+    for special in ("_first", "_last"):
+        asked = {v: next(ChunkFeed(store, FEED).page({v: special}, n, 0)).cursor for v in range(n)}
+        assert [] == read(store, asked, n)
+    publish(store, chunk(0, b"4"), chunk(1, b"5"))
+    assert (
+        [b"4", b"5"] == read(store, asked, n) == read(store, dict.fromkeys(range(n), "_first"), n)
+    )
+
+
+def test_cursor_at_an_anchor_is_held_against_its_tag(store: Store) -> None:
+    """A cursor of a history that a restore undid is not taken for a good one."""
+    three(store)
+    anchor = cursor(store, 3)
+    prune(store, FEED, NOTHING)
+    assert [] == read(store, {0: anchor})
+    with pytest.raises(Problem) as refused:
+        read(store, {0: "3.00000000"})
+    assert "cursor-of-another-history" == refused.value.name
+
+
+@pytest.mark.parametrize("frames_stay", [True, False])
+@pytest.mark.parametrize("read_before", [1, 7, 8, 20])
+def test_page_under_way_does_not_skip_what_goes_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, read_before: int, frames_stay: bool
+) -> None:
+    """I get all of it, or my connection ends and I am told why when I come back."""
+    monkeypatch.setattr(feed, "READ_BYTES", 1)
+    publish(store, *[large(0, b"%d" % each) for each in range(60)])
+    if frames_stay:  # as if they had been read just before
+        blobs = [each.blob for each in everything(store)]
+        kept = dict(zip(blobs, store.frames(blobs), strict=True))
+        monkeypatch.setattr(store, "frames", lambda wanted: [kept[each] for each in wanted])
+    page = ChunkFeed(store, FEED).page({0: "_first"}, 2, 1_000_000)
+    seen = [next(page) for _ in range(read_before)]
+    prune(store, FEED, NOTHING)
+    publish(store, large(0, b"60"))
+    with pytest.raises(Problem, match="were removed"):
+        seen.extend(page)
+    assert [each.sequence for each in seen] == [201 * at for at in range(len(seen))]
+
+
+# Laws
+
+
+@dataclass
+class Reader:
+    """`behind`: the cursors that it has, by partition of its n; `got`: what it has read of each
+    stored partition, or was told is gone.
+    """
+
+    n: int
+    behind: dict[int, str]
+    got: dict[int, list[int]] = field(default_factory=dict)
+
+
+class Readings(RuleBasedStateMachine):
+    """Readers of any n and page size, while events come and go: each gets all events of a partition
+    in order, but for those of which it was told that they are gone.
+    """
+
+    kind = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.site = SITES[self.kind](Path(self.directory.name))
+        self.store = self.site.open()
+        self.store.create(FEED, 3)
+        self.log: list[tuple[int, int]] = []
+        self.readers = [Reader(n, dict.fromkeys(range(n), "_first")) for n in (1, 2, 3, 4)]
+
+    @rule(partitions=st.lists(st.integers(0, 2), max_size=4))
+    def publish(self, partitions: list[int]) -> None:
+        for each in partitions:
+            publish(self.store, chunk(each, b"%d" % len(self.log)))
+            self.log.append((each, len(self.log)))
+
+    @rule(kept=st.integers(0, 5))
+    def prune(self, kept: int) -> None:
+        sizes = [each.size for each in everything(self.store)]
+        prune(self.store, FEED, Retention(bytes=max(1, sum(sizes[len(sizes) - kept :]))))
+
+    @rule(who=st.integers(0, 3), hint=st.sampled_from([0, 1, 2, 100]), together=st.booleans())
+    def read(self, who: int, hint: int, together: bool) -> None:
+        reader = self.readers[who]
+        asks = [reader.behind] if together else [{v: c} for v, c in reader.behind.items()]
+        for asked in asks:
+            try:
+                self._read(reader, asked, hint)
+            except Problem as problem:
+                self._gone(reader, problem)
+
+    def _read(self, reader: Reader, asked: Mapping[int, str], hint: int) -> None:
+        for each in asked:
+            if reader.behind[each] == "_first":
+                self._excuse(reader, each)
+        for block in ChunkFeed(self.store, FEED).page(asked, reader.n, hint):
+            lines = block.lines.splitlines()
+            seen = [int(line.split(b'"data":')[1][:-1]) for line in lines]
+            reader.got.setdefault(block.partition, []).extend(seen)
+            reader.behind[block.partition % reader.n] = block.cursor
+
+    def _gone(self, reader: Reader, problem: Problem) -> None:
+        """True: something unread is gone. It goes on with what is left, as it was told."""
+        assert "cursor-gone" == problem.name
+        partition = problem.members["partition"]
+        assert self._excuse(reader, partition), f"nothing unread is gone: {problem}"
+        reader.behind[partition] = problem.members["oldest"]
+
+    def _excuse(self, reader: Reader, partition: int) -> bool:
+        """What is gone and it has not read; whether there is any."""
+        left = {int(each) for each in data(self.store)}
+        lost = [
+            (each, number)
+            for each, number in self.log
+            if each % reader.n == partition and number not in left | {*reader.got.get(each, [])}
+        ]
+        for each, number in lost:
+            reader.got.setdefault(each, []).append(number)
+        return bool(lost)
+
+    def teardown(self) -> None:
+        self.site.close()
+        self.directory.cleanup()
+
+    @invariant()
+    def each_reader_has_a_beginning_of_each_partition(self) -> None:
+        for reader in self.readers:
+            for partition, got in reader.got.items():
+                all_of_it = [number for each, number in self.log if each == partition]
+                assert got == all_of_it[: len(got)]
+
+
+@pytest.mark.parametrize("kind", list(SITES))
+def test_readers_get_all_that_they_are_not_told_is_gone(kind: str) -> None:
+    """Whatever my pages are and whatever is removed, I never miss an event in silence."""
+    machine = type("Readings", (Readings,), {"kind": kind})
+    examples = settings.default.max_examples // {"memory": 1, "sqlite": 4, "postgresql": 10}[kind]
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=30)
+    )
+
+
+def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: Store) -> None:
+    """Two publishers prune while two write and one reads."""
+    failures: list[BaseException] = []
+    ended = threading.Event()
+    rule = Retention(bytes=20_000, readers=("reader",))
+
+    def guarded(work: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as exc:  # noqa: BLE001 - handed to the test
+                failures.append(exc)
+                ended.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def write(name: str) -> None:
+        mine = opened()
+        for batch in range(40):
+            commit(mine, call(batch, producer=name), upload_of(large(batch % 2, b"1")))
+
+    def remove() -> None:
+        mine = opened()
+        while not ended.is_set():
+            prune(mine, FEED, rule)
+
+    def follow() -> Iterator[int]:
+        mine = ChunkFeed(opened(), FEED)
+        behind = {0: "_first", 1: "_first"}
+        while True:
+            for block in mine.page(behind, 2, 500):
+                behind[block.partition] = block.cursor
+                yield len(block.lines.splitlines())
+            mine.save_cursors("reader", 2, behind)
+
+    writers = [guarded(lambda name=name: write(name)) for name in ("p", "q")]
+    pruners = [guarded(remove) for _ in range(2)]
+    total, reading = 0, follow()
+    while total < 80 * 201 and not failures:
+        total += next(reading)
+    ended.set()
+    for each in [*writers, *pruners]:
+        each.join()
+    assert [] == failures
+    assert 80 * 201 == total
+    assert len(everything(store)) < 80
+
+
+# The decision
+
+
+def _chunk(g: int, time: int, size: int = 10) -> Chunk:
+    return Chunk(g, 0, 1, size, time, "", 0)
+
+
+def test_removal_ends_at_the_first_chunk_that_stays() -> None:
+    """A beginning of the log, never a hole in it."""
+    log = [_chunk(1, 10), _chunk(2, 30), _chunk(3, 20)]
+    steps = list(removable(log, 30, Retention(age_ms=75), 100, lambda _: None))
+    assert [1] == [each.upto for each in steps]
+
+
+def test_either_limit_is_enough() -> None:
+    """Old or too much: it goes."""
+    log = [_chunk(g, g) for g in range(1, 5)]
+    steps = list(removable(log, 40, Retention(age_ms=98, bytes=15), 100, lambda _: None))
+    assert [1, 2, 3] == [each.upto for each in steps]
+
+
+def test_without_anchors_readers_would_skip_in_silence(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the anchors are for."""
+    three(store)
+    first = cursor(store, 1)
+    prune(store, FEED, NOTHING)
+    publish(store, chunk(0, b"4"))
+    monkeypatch.setattr(store, "anchors", lambda _: {})
+    monkeypatch.setattr(feed, "check_history", lambda *_, **__: None)
+    monkeypatch.setattr(store, "tags", lambda _, gs: dict.fromkeys(gs, first.partition(".")[2]))
+    assert [b"4"] == read(store, {0: first})

@@ -1,0 +1,148 @@
+"""The commands about what a store keeps: `retention`, `prune`, `backup`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from zeh_spark.command_line import STORE, Age, Size, counted, moment, opened, size_of
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import retention as retaining
+from zeh_spark.publisher.store import Retention
+
+_AGE = click.option(
+    "--age", type=Age(), metavar="DURATION", help="Keep what is younger than this, like 30d."
+)
+_SIZE = click.option(
+    "--size", type=Size(), metavar="SIZE", help="Keep the newest events of this size, like 100g."
+)
+_KEEP_FOR = click.option(
+    "--keep-for", "readers", multiple=True, metavar="NAME",
+    help="Keep what this reader has not passed, by the name of its cursorset.",
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("feed")
+@STORE
+@_AGE
+@_SIZE
+@_KEEP_FOR
+@click.option("--off", is_flag=True, help="Keep all events.")
+def retention(
+    feed: str,
+    url: str,
+    age: int | None,
+    size: int | None,
+    readers: tuple[str, ...],
+    off: bool,
+) -> None:
+    """Show or set how long a feed keeps its events. `serve` removes the others, once a minute.
+
+    An event goes when it is older than --age, or when what is newer has --size, with its chunk,
+    the oldest first. A reader that has not read what is gone is told so.
+
+    \b
+    Examples:
+      zeh-spark retention orders --age 30d --keep-for warehouse
+      zeh-spark retention orders --size 100g
+      zeh-spark retention orders
+    """
+    given = Retention(age, size, readers)
+    if off and given != Retention():
+        raise click.UsageError("--off excludes --age, --size and --keep-for.")
+    if readers and age is None and size is None:
+        raise click.UsageError("--keep-for needs --age or --size: without them nothing goes.")
+    with opened(url) as store:
+        store.feed(feed)
+        if off or given != Retention():
+            store.set_retention(feed, given)
+        click.echo(f"Feed {feed!r} keeps {_kept(store.retention(feed))}.")
+
+
+@click.command()
+@click.argument("feed")
+@STORE
+@_AGE
+@_SIZE
+@_KEEP_FOR
+@click.option("--now", is_flag=True, help="Remove it, instead of showing it.")
+def prune(
+    feed: str,
+    url: str,
+    age: int | None,
+    size: int | None,
+    readers: tuple[str, ...],
+    now: bool,
+) -> None:
+    """Show which events of a feed would go now, by its retention or by the one given here.
+
+    \b
+    Examples:
+      zeh-spark prune orders
+      zeh-spark prune orders --age 7d --keep-for warehouse --now
+    """
+    with opened(url) as store:
+        store.feed(feed)
+        rule = store.retention(feed)
+        if age is not None or size is not None:
+            rule = Retention(age, size, readers)
+        elif readers:
+            rule = replace(rule, readers=readers)
+        removal = (retaining.prune if now else retaining.plan)(store, feed, rule)
+    click.echo(f"Feed {feed!r} is to keep {_kept(rule)}.")
+    if removal.chunks:
+        click.echo(
+            f"{'Removed' if now else 'Would go'}: {counted(removal.events, 'event')}, "
+            f"{size_of(removal.bytes)}, up to position {removal.upto}, of {moment(removal.newest)}."
+        )
+    else:
+        click.echo("Nothing was removed." if now else "Nothing would go.")
+    if removal.held_by:
+        click.echo(f"The rest waits for reader {removal.held_by!r}.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@STORE
+def backup(file: Path, url: str) -> None:
+    """Copy a SQLite store to FILE, whole and consistent, also while it is served.
+
+    Never copy the file itself: what was committed last may be in the log beside it. A store in
+    PostgreSQL is backed up with PostgreSQL's own means, pg_dump or pg_basebackup.
+
+    \b
+    Example:
+      zeh-spark backup feeds-2026-11-21.db --store sqlite:///feeds.db
+    """
+    if not url.startswith("sqlite:"):
+        raise click.UsageError("A store in PostgreSQL is backed up with pg_dump or pg_basebackup.")
+    if file.exists():
+        raise StoreError(f"{file} exists already; a backup overwrites nothing")
+    from zeh_spark.publisher import sqlite
+
+    sqlite.backup(url.removeprefix("sqlite:///"), file)
+    click.echo(f"{file} is a copy of {url}, {size_of(file.stat().st_size)}.")
+
+
+def _kept(rule: Retention) -> str:
+    parts = []
+    if rule.age_ms is not None:
+        parts.append(f"what is younger than {_lasting(rule.age_ms)}")
+    if rule.bytes is not None:
+        parts.append(f"the newest {size_of(rule.bytes)}")
+    kept = ", of that ".join(parts) or "all events"
+    readers = " and ".join(map(repr, rule.readers))
+    return f"{kept}, and what {readers} did not pass" if readers else kept
+
+
+def _lasting(age_ms: int) -> str:
+    for size, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute")):
+        if age_ms >= size and age_ms % size == 0:
+            return counted(age_ms // size, name)
+    return f"{age_ms / 1000:g} seconds"
+
+
+COMMANDS = (retention, prune, backup)

@@ -1,0 +1,171 @@
+"""How long a feed keeps its events: what may go, and how it goes.
+
+Chunks go whole, oldest first, in order of g over all partitions, a few at a time. What was removed
+last of each partition stays known (its anchor): only who has not read what is gone is told so.
+
+Rule for editors: what may go is decided by `removable`, pure; it is always a beginning of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.feed import in_order, parse_cursor
+from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.store import Chunk, Retention, Store, now_ms
+
+EVERY_SECONDS = 60.0
+STEP_CHUNKS, STEP_BYTES = 64, 16 << 20
+"""What goes in one transaction, at most: others wait that long."""
+
+log = logging.getLogger("zeh_spark.publisher")
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What may go, or has gone. `upto`: the last position; `held_by`: the reader that has not
+    passed the next one, which else would go, too.
+    """
+
+    chunks: int = 0
+    events: int = 0
+    bytes: int = 0
+    upto: int = 0
+    newest: int = 0
+    held_by: str | None = None
+
+    def with_chunk(self, chunk: Chunk) -> Removal:
+        events, size = self.events + chunk.events, self.bytes + chunk.size
+        return Removal(self.chunks + 1, events, size, chunk.g, chunk.time)
+
+
+def removable(
+    oldest: Iterable[Chunk],
+    size: int,
+    retention: Retention,
+    now: int,
+    unread_by: Callable[[Chunk], str | None],
+) -> Iterator[Removal]:
+    """What may go, chunk by chunk: all so far. `oldest`: the log from its beginning; `size`: its
+    bytes; `now` in ms; `unread_by`: a reader that is waited for and has not passed a chunk.
+    """
+    removal = Removal()
+    for chunk in oldest:
+        too_old = retention.age_ms is not None and chunk.time < now - retention.age_ms
+        too_much = retention.bytes is not None and size - removal.bytes > retention.bytes
+        if not too_old and not too_much:
+            return
+        if reader := unread_by(chunk):
+            yield replace(removal, held_by=reader)
+            return
+        removal = removal.with_chunk(chunk)
+        yield removal
+
+
+def plan(store: Store, feed: str, retention: Retention) -> Removal:
+    """What would go now."""
+    newest = deque(_steps(store, feed, retention), maxlen=1)
+    return newest.pop() if newest else Removal()
+
+
+def prune(store: Store, feed: str, retention: Retention) -> Removal:
+    """Remove what may go now; what that was. Several may do it at a time."""
+    seen, removed = Removal(), Removal()
+    for seen in _steps(store, feed, retention):
+        more = seen.chunks - removed.chunks, seen.bytes - removed.bytes
+        if more[0] >= STEP_CHUNKS or more[1] >= STEP_BYTES:
+            store.remove(feed, seen.upto)
+            removed = seen
+    if seen.upto > removed.upto:
+        store.remove(feed, seen.upto)
+    return seen
+
+
+def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
+    if retention.age_ms is None and retention.bytes is None:
+        return iter(())
+    state = store.feed(feed)
+    positions = dict.fromkeys(range(state.partitions), 0)
+    positions.update({each: anchor.g for each, anchor in store.anchors(feed).items()})
+
+    def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
+        return store.chunks(feed, positions, state.head, limit)
+
+    size = 0
+    if retention.bytes is not None:
+        size = next(each.size for each in store.feeds() if each.name == feed)
+    passed = Readers(store, feed, retention.readers)
+    return removable(in_order(look_up, positions), size, retention, now_ms(), passed.unread_by)
+
+
+class Readers:
+    """Those that are waited for: what each has passed, by all cursors that it keeps here."""
+
+    def __init__(self, store: Store, feed: str, names: Iterable[str]) -> None:
+        self._cursors = {name: _passed(store, feed, name) for name in names}
+
+    def unread_by(self, chunk: Chunk) -> str | None:
+        for name, by_n in self._cursors.items():
+            if not by_n:
+                return name  # it never kept any
+            for n, passed in by_n.items():
+                if passed.get(chunk.partition % n, 0) < chunk.g:
+                    return name
+        return None
+
+
+def _passed(store: Store, feed: str, name: str) -> dict[int, dict[int, int]]:
+    """By n and partition: the position behind which a reader is."""
+    found: dict[int, dict[int, int]] = {}
+    for n, cursors in store.saved_cursors(feed, name).items():
+        given = {each: _position(each, cursor) for each, cursor in cursors.items()}
+        tags = store.tags(feed, (g for g, _ in given.values()))
+        tags.update({anchor.g: anchor.tag for anchor in store.anchors(feed).values()})
+        found[n] = {each: g for each, (g, tag) in given.items() if tags.get(g) == tag}
+    return found
+
+
+def _position(partition: int, cursor: str) -> tuple[int, str]:
+    try:
+        return parse_cursor(partition, cursor) or (0, "")
+    except Problem:
+        return 0, ""
+
+
+class Pruner:
+    """Prunes all feeds of a store, in a thread, as long as it is served."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="zeh-retention", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_SECONDS):
+            try:
+                for feed in self._store.feeds():
+                    self._prune(feed.name)
+            except StoreError as exc:
+                log.warning("old events stay for now: %s", exc)
+
+    def _prune(self, feed: str) -> None:
+        began = time.monotonic()
+        removal = prune(self._store, feed, self._store.retention(feed))
+        if removal.chunks:
+            log.info(
+                "feed %r: %d events, %d bytes, up to position %d are gone, in %.1f s",
+                feed, removal.events, removal.bytes, removal.upto, time.monotonic() - began,
+            )  # fmt: skip
