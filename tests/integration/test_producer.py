@@ -463,6 +463,7 @@ def test_before_the_commit_nothing_is_published_for_certain(
     gateway.fate = by_method(PUT=held)
     with pytest.raises(UnavailableError, match="nothing of the batch was published"):
         published(far, 1)
+    gateway.fate = by_method(PUT=once(held, lambda: None))
     with pytest.raises(UnavailableError), far.batch() as batch:
         for event in large(300):
             try:
