@@ -434,12 +434,16 @@ def test_nothing_else_is_published_before_it_is_known(
 ) -> None:
     """I cannot go on in doubt by mistake; batches with names are apart."""
     gateway.fate = by_method(POST=answer_lost)
+    with far.batch() as earlier:
+        gateway.fate = passed
+    gateway.fate = by_method(POST=answer_lost)
     batch = unknown(far, ["1"])
     gateway.fate = passed
+    assert earlier.settle() == earlier.receipt
     with pytest.raises(OutcomeUnknownError, match=r"call its settle\(\) first"):
         published(far, 2)
     published(far, 3, name="apart")
-    assert batch.settle() and 1 == published(far, 2).batch
+    assert batch.settle() and 2 == published(far, 2).batch
     assert [b"1", b"3", b"2"] == events_of(publisher.store)
 
 
