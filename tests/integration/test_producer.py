@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -445,6 +446,28 @@ def test_nothing_else_is_published_before_it_is_known(
     published(far, 3, name="apart")
     assert batch.settle() and 2 == published(far, 2).batch
     assert [b"1", b"3", b"2"] == events_of(publisher.store)
+
+
+@pytest.mark.parametrize("fate", [answer_lost, held])
+def test_interrupted_commit_can_be_found_out(
+    publisher: Publisher, gateway: Gateway, far: Producer, fate: Fate
+) -> None:
+    """Ctrl-C at the wrong moment leaves the question open, not the answer wrong (EH-15)."""
+
+    def interrupted(gateway: Gateway, request: Passing) -> Given:
+        given = fate(gateway, request)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return given
+
+    gateway.fate = by_method(POST=interrupted)
+    with pytest.raises(KeyboardInterrupt), far.batch() as batch:
+        batch.add(1)
+    gateway.fate = passed
+    with pytest.raises(OutcomeUnknownError):
+        published(far, 2)
+    there = batch.settle() is not None
+    gateway.deliver()
+    assert (fate is answer_lost, there) == (there, bool(events_of(publisher.store)))
 
 
 def test_as_long_as_the_publisher_does_not_tell_it_is_not_known(
