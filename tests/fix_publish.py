@@ -23,6 +23,7 @@ import requests
 
 from tests.fix_publisher import Publisher
 from zeh_spark.chunks import Chunker, Content, StagedChunk, lines_of, upload_body
+from zeh_spark.publish_client import Batch, PublishClient, Receipt, TaskDone
 from zeh_spark.publisher import Store
 
 HERE = Path(__file__).parents[1]
@@ -145,6 +146,15 @@ def commit_of(chunks: Sequence[StagedChunk]) -> dict[str, object]:
         "digestVersion": 1,
         "attempts": [task],
     }
+
+
+def publish_batch(client: PublishClient, batch: Batch, chunks: Sequence[StagedChunk]) -> Receipt:
+    """With our own client, as a driver of one task does."""
+    known, count = client.look_up(batch)
+    if known is None:
+        client.upload(batch, count, 0, 0, 0, upload_body(chunks))
+    content = sum((each.content for each in chunks), Content())
+    return client.commit(batch, count, [TaskDone(0, 0, 1, content)])
 
 
 @pytest.fixture

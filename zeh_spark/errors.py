@@ -7,8 +7,9 @@
     │   ├── AccessError            401 or 403: credentials
     │   ├── CursorGoneError        410: the publisher no longer has what follows the cursor
     │   └── PublishError           it refused a batch, and says what would make it take it
-    ├── RowError               a row cannot be published: repair it, or leave it out
+    ├── RowError               a row or event cannot be published: repair it, or leave it out
     ├── UnavailableError       nothing is lost: start the query again once the publisher answers
+    ├── OutcomeUnknownError    perhaps published, perhaps not: ask before it is published again
     ├── CheckpointError        Spark's checkpoint belongs to another feed, partition count or format
     ├── ReplayError            a batch cannot be delivered again as it was
     ├── StagingError           `stagingLocation` cannot be written or read
@@ -108,8 +109,10 @@ class PublishError(PublisherError):
         self.facts = facts or {}
 
 
-class RowError(ZeroEventHubError):
-    """A row cannot be published. `row` counts from 0 within its task; `reason` says why."""
+class RowError(ZeroEventHubError, ValueError):
+    """A row, or a producer's event, cannot be published. `row` counts from 0 within its task or
+    batch; `reason` says why.
+    """
 
     def __init__(self, message: str, *, row: int | None = None, reason: str | None = None) -> None:
         super().__init__(message)
@@ -119,6 +122,17 @@ class RowError(ZeroEventHubError):
 
 class UnavailableError(ZeroEventHubError):
     """The publisher gave no usable answer within `retryTimeout`."""
+
+
+class OutcomeUnknownError(ZeroEventHubError):
+    """The commit of a batch that must not be repeated blindly has no usable answer: it is published
+    whole, or not at all, or will be yet. `batch` and `run` are what its receipt would show.
+    """
+
+    def __init__(self, message: str, *, batch: int | None = None, run: str | None = None) -> None:
+        super().__init__(message)
+        self.batch = batch
+        self.run = run
 
 
 class CheckpointError(ZeroEventHubError):

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
 
-from zeh_spark import publish as publishing
 from zeh_spark import wire
 from zeh_spark.command_line import ALLOW, BATCH, ENVELOPE, KEY, counted, moment, name_of, table
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import RowError, StoreError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publisher import load as loading
-from zeh_spark.publisher.load import Loaded, Source
+from zeh_spark.publish import Producer
+from zeh_spark.publish_client import PublishClient
+from zeh_spark.publisher.load import Loaded, Source, bad_line, events_of
 from zeh_spark.tailing import follow
+
+_PATIENCE = {"retryTimeout": "10s"}
 
 
 @click.command()
@@ -74,23 +75,23 @@ def publish(
     """
     if envelope and key:
         raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
-    client = _publish_client(url)
-    source, loaded = Source("-", sys.stdin.buffer, key, envelope), Loaded()
-    what = (
-        publishing.named_batch(producer, batch)
-        if batch
-        else publishing.plain_batch(client, producer)
-    )
-    what = replace(what, remedies=allowed)
-    answer = publishing.publish_chunks(
-        client, what, lambda partitions: loading.chunks_of([source], partitions, loaded)
-    )
-    receipt, events = answer["receipt"], counted(loaded.events, "event")
-    if answer["status"] == "already-committed" and receipt["run"] != what.run:
-        when = moment(receipt["time"])
+    source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **_PATIENCE)
+    with by.batch(batch, allow=allowed) as open_batch:
+        for event in events_of(source, Loaded()):
+            try:
+                open_batch.add(
+                    event.data, key=event.key, partition=event.partition, headers=event.headers
+                )
+            except RowError as exc:
+                raise bad_line(source, event.line, exc.reason) from None
+    receipt = open_batch.receipt
+    events = counted(receipt.events, "event")
+    if receipt.run != by.run:
+        when = moment(receipt.time)
         click.echo(f"Published before, at {when}, with the same {events}: no change.")
         return
-    click.echo(f"Published {events} as batch {receipt['batch']} of producer {what.producer!r}.")
+    name = f"{producer}#{batch}" if batch else producer
+    click.echo(f"Published {events} as batch {receipt.batch} of producer {name!r}.")
 
 
 @click.command()
@@ -161,8 +162,8 @@ def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]
         yield {**newest, "producer": f"{name}#…", **total} if named else newest
 
 
-def _publish_client(url: str) -> publishing.PublishClient:
-    return publishing.PublishClient(parse(ClientOptions, {"url": url, "retryTimeout": "10s"}))
+def _publish_client(url: str) -> PublishClient:
+    return PublishClient(parse(ClientOptions, {"url": url, **_PATIENCE}))
 
 
 COMMANDS = (tail, publish, producers)

@@ -1,292 +1,266 @@
-"""The publish API, from the side of who publishes: uploads, commits, receipts.
+"""Publishing without Spark: batches of events from any Python program, each whole and once.
 
-Every call can be repeated: the publisher answers the same. So whatever is transient is tried again
-for `retryTimeout`, and an answer that was lost changes nothing.
+A producer keeps nothing on disk. How far it is, it asks the publisher once; from then on it counts
+by itself, so that a batch of somebody else under the same name is an error, not a number to go
+round [asking before each batch: what the program derived from an older answer would be doubled].
 
-Runs in write tasks, in the driver, and in the command line.
+What a commit leaves open whose answer is lost, `attempt` finds out.
+
+Runs in services and in the command line.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import logging
+import os
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
-from urllib.parse import quote, urlencode
 
-import msgspec
+from zeh_spark.attempt import OVERTAKEN, Attempt, nothing_published
+from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.publish_client import Batch, PublishClient, Range, Receipt
+from zeh_spark.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
-from zeh_spark.answers import PROBLEM, TransientError, problem_document
-from zeh_spark.chunks import DIGEST_VERSION, Content, StagedChunk, upload_body, uploads_of
-from zeh_spark.errors import PublisherError, PublishError, UnavailableError, ZeroEventHubError
-from zeh_spark.options import ClientOptions
-from zeh_spark.transport import Body, Transport
-from zeh_spark.wire import BATCH_INCARNATION, PLAIN_INCARNATION
-
-UPLOAD_BYTES = 4 << 20
-
-log = logging.getLogger(__name__)
-
-Document = dict[str, Any]
+__all__ = ["OpenBatch", "Producer", "Range", "Receipt", "State"]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Which batch, and who publishes it: `run` is one start of the writer, `incarnation` its memory
-    (Spark's checkpoint). `remedies`: what an operator allows, by option name. `repeatable`: whether
-    the same events, published again by another run, are known to be the same.
+class State:
+    """How far a producer is: the number of its last batch, -1 before the first; the `events` of all
+    its batches together; the last one's receipt.
     """
 
-    producer: str
-    incarnation: str
-    run: str
-    number: int
-    remedies: Mapping[str, str] = field(default_factory=dict)
-    repeatable: bool = True
+    batch: int = -1
+    events: int = 0
+    receipt: Receipt | None = None
+
+
+class Producer:
+    """Publishes batches to one feed under one name, one after the other, from any thread.
+
+    `options` are those of the format that say how to reach the publisher, like `token` or
+    `retryTimeout`. Named batches are apart: neither numbered, nor counted in `last`.
+
+    Guarantee: a batch is published once and whole, or not at all; an OutcomeUnknownError says that
+    it is not known which, every other error that it is not.
+    """
+
+    def __init__(self, url: str, producer: str, **options: object) -> None:
+        """Touches no network. Raises OptionError."""
+        given = {name: str(value) for name, value in options.items() if value is not None}
+        self._client = PublishClient(parse(ClientOptions, {"url": url, **given}))
+        self.name = _checked("producer", producer)
+        self.run = uuid.uuid4().hex
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._attempts = 0
+        self._open: OpenBatch | None = None
+        self._in_doubt: OpenBatch | None = None
+        self._overtaken: PublishError | None = None
+        self._state: State | None = None
+        self._count: int | None = None
 
     @property
-    def path(self) -> str:
-        return f"{producer_path(self.producer)}/batches/{self.number}"
+    def last(self) -> State:
+        """As the publisher told when it was first asked, and what this object has published since.
 
-    def query(self, partition_count: int, **more: str) -> str:
-        return urlencode(
-            {"incarnation": self.incarnation, "n": partition_count, **more, **self.remedies}
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskDone:
-    """What a task did for a batch. `attempt` tells tries of a task apart, `uploads` is how many it
-    sent: none where the batch was committed before.
-    """
-
-    task: int
-    attempt: int
-    uploads: int = 0
-    content: Content = Content()
-
-
-class PublishClient:
-    """Talks to the publisher of one feed.
-
-    Guarantee: what `commit` returns is committed, durable, and has the content that was declared.
-    """
-
-    def __init__(self, options: ClientOptions) -> None:
-        self._transport = Transport(options)
-
-    def stop(self) -> None:
-        """Nobody waits for answers any more: no more tries."""
-        self._transport.stop()
-
-    def look_up(self, batch: Batch) -> tuple[bool, int]:
-        """Whether the batch is committed; and the feed's partition count."""
-        try:
-            query = urlencode({"incarnation": batch.incarnation})
-            known, facts = True, self._answer("GET", batch.path, query)
-        except PublishError as exc:
-            if exc.problem != "unknown-batch":
-                raise
-            known, facts = False, exc.facts
-        count = facts.get("partitionCount")
-        if type(count) is not int or count < 1:
-            raise PublisherError(
-                f"{self._transport.url}: the answer about batch {batch.number} does not tell the "
-                f"partition count: is that a publisher of zeh_spark?"
-            )
-        return known, count
-
-    def upload(
-        self, batch: Batch, partition_count: int, task: int, attempt: int, number: int, body: bytes
-    ) -> bool:
-        """Stage a part of a batch; false if the batch is committed, and nothing more is needed."""
-        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
-        headers = {
-            "Content-Type": "application/vnd.zeroeventhub.upload",
-            "Content-Digest": f"sha-256=:{digest}:",
-        }
-        path = f"{batch.path}/uploads/{batch.run}.{task}.{attempt}.{number}"
-        answer = self._answer("PUT", path, batch.query(partition_count), body, headers)
-        return answer.get("status") != "already-committed"
-
-    def commit(self, batch: Batch, partition_count: int, tasks: Sequence[TaskDone]) -> Document:
-        """Make the batch visible, of these tasks' uploads; its status and receipt.
-
-        Raises PublishError, saying what to do; UnavailableError, where it is not known whether the
-        batch is committed.
+        Raises PublishError for the name of a Spark query, whose numbers this would take.
         """
-        content = sum((each.content for each in tasks), Content())
-        body = {
-            "events": content.events,
-            "digest": content.digest,
-            "digestVersion": DIGEST_VERSION,
-            "attempts": [
-                {
-                    "task": each.task,
-                    "attempt": each.attempt,
-                    "uploads": each.uploads,
-                    "events": each.content.events,
-                }
-                for each in tasks
-            ],
-        }
-        query = batch.query(partition_count, run=batch.run)
-        headers = {"Content-Type": "application/json"}
-        try:
-            return self._answer(
-                "POST", f"{batch.path}/commit", query, msgspec.json.encode(body), headers
-            )
-        except UnavailableError as exc:
-            if batch.repeatable:
-                raise
-            raise UnavailableError(
-                f"whether {content.events} events were published is not known: the publisher of "
-                f"{self._transport.url} did not answer to the commit of batch {batch.number}. "
-                f"Before you publish them again, see whether it has that batch of run {batch.run}: "
-                f"zeh-spark producers {self._transport.url} '{batch.producer}'"
-            ) from exc
+        with self._lock:
+            if self._state is None:
+                self._state = self._asked()
+            return self._state
 
-    def release(self, batch: Batch, task: TaskDone | None = None) -> None:
-        """Drop what this run, or one task of it, has staged for a batch.
-
-        Tried once: the publisher cleans up anyway.
+    def batch(
+        self, name: str | None = None, *, allow: Mapping[str, str] | None = None
+    ) -> OpenBatch:
+        """The next batch, or the one of a name, which adds nothing when it is repeated. To be used
+        as a context. `allow`: what a refusal named, by option.
         """
-        mine = {"attempt": f"{task.task}.{task.attempt}"} if task else {}
-        try:
-            query = urlencode({"run": batch.run, **mine})
-            self._transport.request("DELETE", f"{batch.path}/uploads", query).close()
-        except (TransientError, ZeroEventHubError) as exc:
-            log.warning("uploads of batch %d are left to the publisher: %s", batch.number, exc)
+        if name is not None:
+            _checked("batch", name)
+        return OpenBatch(self, name, dict(allow or {}))
 
-    def producer(self, name: str) -> Document:
-        return self._answer("GET", producer_path(name))
+    def _asked(self) -> State:
+        known = self._client.producer(self.name)
+        if known.get("incarnation") not in (None, PLAIN_INCARNATION):
+            raise PublishError(
+                f"producer {self.name!r} belongs to incarnation {known['incarnation']!r}, a Spark "
+                f"query, whose numbers this would take; publish under another name",
+                problem="incarnation-changed",
+                facts=known,
+            )
+        last = int(known["lastBatch"])
+        asked = Batch(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
+        receipt, self._count = self._client.look_up(asked)
+        return State(last, sum(known["nextSequences"].values()), receipt if last >= 0 else None)
 
-    def producers(self) -> list[Document]:
-        """All that ever published, by name."""
-        found: list[Document] = []
-        while True:
-            query = urlencode({"after": found[-1]["producer"]}) if found else ""
-            more = self._answer("GET", "/producers", query)["producers"]
-            if not more:
-                return found
-            found += more
+    # What open batches ask and tell
 
-    def receipts(self, producer: str, limit: int) -> list[Document]:
-        """The newest ones, newest first."""
-        path = f"{producer_path(producer)}/batches"
-        found: list[Document] = self._answer("GET", path, f"limit={limit}")["receipts"]
-        return found
-
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        query: str = "",
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Document:
-        patience = self._transport.patience()
-        ask = partial(self._transport.request, proven=True)
-        while True:
-            try:
-                with ask(method, path, query, body, headers) as response:
-                    answer = Body(response, self._transport.url)
-                    text = b"".join(answer).decode(errors="replace")
-                if document := problem_document(text):
-                    return document
-                wrong = PublisherError(
-                    f"{self._transport.url}: the answer to {method} {path} is no JSON object: is "
-                    f"that a publisher of zeh_spark?",
-                    body=text[:2000],
+    def _begin(self, batch: OpenBatch, allow: Mapping[str, str]) -> Attempt:
+        """Asks what is not known yet. Raises what stands in its way."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"producer {self.name!r} was made in another process; make one behind the fork"
+            )
+        with self._lock:
+            if self._open is not None:
+                raise RuntimeError(
+                    f"producer {self.name!r} has an open batch; one begins when the other has ended"
                 )
-                if answer.proven:
-                    raise wrong
-                patience.wait(TransientError(wrong))  # perhaps it was cut
-            except TransientError as failure:
-                if isinstance(failure.final, PublisherError):
-                    failure.final = _refusal(failure.final)
-                patience.wait(failure)
-            except PublisherError as exc:
-                refusal = _refusal(exc)
-                if not isinstance(refusal, PublishError) or refusal.problem != "digest-mismatch":
-                    raise refusal from None
-                patience.wait(TransientError(refusal))  # changed on its way
+            if batch.name is None:
+                self._check_numbers()
+            with nothing_published():
+                which, count = self._identity(batch.name, allow)
+            self._open = batch
+            self._attempts += 1
+            return Attempt(self._client, which, count, self._attempts)
+
+    def _check_numbers(self) -> None:
+        """Whether the next number is known."""
+        if self._in_doubt is not None:
+            number = self._in_doubt.number
+            raise OutcomeUnknownError(
+                f"whether batch {number} of producer {self.name!r} was published is not known: "
+                f"call its settle() first",
+                batch=number,
+                run=self.run,
+            )
+        if self._overtaken is not None:
+            raise self._overtaken.with_traceback(None)
+
+    def _identity(self, name: str | None, allow: Mapping[str, str]) -> tuple[Batch, int]:
+        """Which batch that is, and the feed's partition count."""
+        if name is None:
+            producer, kind, number = self.name, PLAIN_INCARNATION, self.last.batch + 1
+        else:
+            producer, kind, number = f"{self.name}#{name}", BATCH_INCARNATION, 0
+        which = Batch(producer, kind, self.run, number, allow, repeatable=False)
+        if self._count is None:
+            _, self._count = self._client.look_up(which)
+        return which, self._count
+
+    def _refused(self, batch: OpenBatch, exc: PublishError) -> None:
+        if batch.name is None and exc.problem in OVERTAKEN:
+            self._overtaken = exc
+
+    def _keep(self, batch: OpenBatch, attempt: Attempt) -> None:
+        """What became of a batch without a name says how far its producer is."""
+        if batch.name is not None:
+            return
+        with self._lock:
+            if attempt.in_doubt:
+                self._in_doubt = batch
+            elif self._in_doubt is batch:
+                self._in_doubt = None
+            receipt = attempt.receipt
+            if receipt and receipt.batch > self.last.batch:
+                self._state = State(receipt.batch, self.last.events + receipt.events, receipt)
+
+    def _ended(self) -> None:
+        self._open = None
 
 
-def plain_batch(client: PublishClient, producer: str) -> Batch:
-    """The next batch of a producer that keeps no memory of its own.
-
-    Raises PublishError for one that is used by somebody who does: their numbers would be taken.
+class OpenBatch:
+    """A batch while it is filled: a context whose end publishes it, unless the block raises. Its
+    uploads go out as they fill up, so memory does not grow with it. Threads may share it.
     """
-    state = client.producer(producer)
-    if state.get("incarnation") not in (None, PLAIN_INCARNATION):
-        raise PublishError(
-            f"producer {producer!r} belongs to incarnation {state['incarnation']!r}, a Spark query "
-            f"or a named batch, whose numbers this would take; publish under another name",
-            problem="incarnation-changed",
-            facts=state,
+
+    def __init__(self, producer: Producer, name: str | None, allow: Mapping[str, str]) -> None:
+        self.name = name
+        self._producer = producer
+        self._allow = allow
+        self._lock = threading.Lock()
+        self._begun: Attempt | None = None
+        self._filling = False
+
+    @property
+    def number(self) -> int:
+        """In its producer; 0 for one with a name."""
+        return self._attempt.batch.number
+
+    @property
+    def receipt(self) -> Receipt:
+        """Raises RuntimeError as long as the batch is not known to be published."""
+        receipt = self._attempt.receipt
+        if receipt is None:
+            raise RuntimeError("there is no receipt: the batch is not known to be published")
+        return receipt
+
+    @property
+    def _attempt(self) -> Attempt:
+        if self._begun is None:
+            raise RuntimeError("the batch has not begun; use it as: with producer.batch() as batch")
+        return self._begun
+
+    def __enter__(self) -> OpenBatch:
+        if self._begun is not None:
+            raise RuntimeError("a batch can be begun once")
+        self._begun = self._producer._begin(self, self._allow)
+        self._filling = True
+        return self
+
+    def add(
+        self,
+        data: object,
+        *,
+        key: str | int | None = None,
+        partition: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """An event. Data is text or bytes that are JSON, or an object to be rendered; it goes to
+        its key's partition, to `partition`, or anywhere.
+
+        Raises RowError, a ValueError, for one that cannot be published; who catches it inside the
+        block goes on without that event. Also what sending raises; then the batch has failed.
+        """
+        with self._lock:
+            if not self._filling:
+                raise RuntimeError("events are added inside the batch's with block")
+            try:
+                self._attempt.add(data, key, partition, headers)
+            except PublishError as exc:
+                self._producer._refused(self, exc)
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        with self._lock:
+            self._filling = False
+            try:
+                if exc is None:
+                    self._attempt.commit()
+                else:
+                    self._attempt.release()
+            except PublishError as refusal:
+                self._producer._refused(self, refusal)
+                raise
+            finally:
+                self._producer._keep(self, self._attempt)
+                self._producer._ended()
+
+    def settle(self) -> Receipt | None:
+        """The batch's receipt if it was published; None if it was not, and never will be. For a
+        batch that ended in OutcomeUnknownError, or whose end was interrupted.
+
+        Raises OutcomeUnknownError while the publisher does not tell.
+        """
+        with self._lock:
+            receipt = self._attempt.settle()
+            self._producer._keep(self, self._attempt)
+            return receipt
+
+
+def _checked(what: str, name: Any) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise OptionError(
+            f"the {what} is called {name!r}; allowed are 1 to 100 letters, digits and . _ : @ = -",
+            option=what,
         )
-    number = int(state["lastBatch"]) + 1
-    return Batch(producer, PLAIN_INCARNATION, uuid.uuid4().hex, number, repeatable=False)
-
-
-def named_batch(producer: str, name: str) -> Batch:
-    """A batch that may be published again under its name, which adds nothing."""
-    return Batch(f"{producer}#{name}", BATCH_INCARNATION, uuid.uuid4().hex, 0)
-
-
-def publish_chunks(
-    client: PublishClient, batch: Batch, make_chunks: Callable[[int], Iterable[StagedChunk]]
-) -> Document:
-    """Publish a batch as one task; `make_chunks` is told the partition count. Status and receipt.
-
-    Raises PublishError; also if somebody else published a plain producer's batch at the same time.
-    """
-    committed, count = client.look_up(batch)
-    content, uploads = Content(), 0
-    try:
-        for group in uploads_of(make_chunks(count), UPLOAD_BYTES):
-            content = sum((each.content for each in group), content)
-            if not committed:
-                committed = not client.upload(batch, count, 0, 0, uploads, upload_body(group))
-                uploads += 1
-        answer = client.commit(batch, count, [TaskDone(0, 0, uploads, content)])
-    except BaseException:  # also Ctrl-C; swallows nothing, the uploads are given back first
-        client.release(batch)
-        raise
-    if batch.incarnation == PLAIN_INCARNATION and answer["receipt"]["run"] != batch.run:
-        raise PublishError(
-            f"somebody else published batch {batch.number} of producer {batch.producer!r}, with "
-            f"the same events, at the same time; this call added nothing: publish them again if "
-            f"they are wanted twice, and let each one who publishes have a producer of its own",
-            problem="number-taken",
-            facts=answer,
-        )
-    return answer
-
-
-def producer_path(name: str) -> str:
-    return f"/producers/{quote(name, safe='')}"
-
-
-def _refusal(exc: PublisherError) -> PublisherError:
-    """A problem document of the publish API in our words; other errors as they are."""
-    document = problem_document(exc.body or "")
-    kind = str(document.get("type"))
-    if not kind.startswith(PROBLEM):
-        hint = "; only a publisher of zeh_spark takes batches" if exc.status in {404, 405} else ""
-        return type(exc)(f"{exc}{hint}", status=exc.status, body=exc.body)
-    hint = ""
-    if kind == f"{PROBLEM}unknown-feed":
-        hint = ", or make the feed: zeh-spark create FEED"
-    return PublishError(
-        f"{exc}{hint}",
-        status=exc.status,
-        body=exc.body,
-        problem=kind.removeprefix(PROBLEM),
-        facts=document,
-    )
+    return name

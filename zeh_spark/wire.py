@@ -354,6 +354,8 @@ def validated_json(text: bytes) -> bytes:
 
 def check_depth(text: bytes) -> None:
     """Raises ValueError for JSON that is nested deeper than MAX_DEPTH."""
+    if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
+        return
     bare = np.frombuffer(STRING.sub(b"", text), np.uint8) | 0x20  # [ and ] become { and }
     steps = (bare == ord("{")).astype(np.int32) - (bare == ord("}"))
     if (depth := np.cumsum(steps).max(initial=0)) > MAX_DEPTH:

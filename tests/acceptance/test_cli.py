@@ -97,6 +97,32 @@ def test_tail_follows_and_its_events_can_be_loaded_again(run: Run, env: dict[str
     assert event == found
 
 
+def test_standard_input_is_published_whole_and_by_name(run: Run, env: dict[str, str]) -> None:
+    """A script's events reach a running publisher: all or nothing, and under a name once."""
+    run("create", "orders", "--partitions", "1")
+    with serving(env) as (base, _):
+        publish = ["publish", f"{base}/orders", "--producer", "till-7"]
+        words = [
+            run(*publish, stdin="1\n2\n").stdout,
+            run(*publish, stdin="3\n").stdout,
+            run(*publish, "--batch", "day", stdin="4\n").stdout,
+            run(*publish, "--batch", "day", stdin="4\n").stdout,
+        ]
+        bad = run(*publish, "--envelope", stdin='{"data":5}\n{"data":6,"key":"a","partition":0}\n')
+        other = run(*publish, "--batch", "day", stdin="5\n")
+        found = run("tail", f"{base}/orders", "--from", "first", "--no-follow")
+    assert [
+        "Published 2 events as batch 0 of producer 'till-7'.\n",
+        "Published 1 event as batch 1 of producer 'till-7'.\n",
+        "Published 1 event as batch 0 of producer 'till-7#day'.\n",
+    ] == words[:3]
+    assert re.fullmatch(r"Published before, at .*, with the same 1 event: no change\.\n", words[3])
+    line = "standard input, line 2: 'partition' and 'key' exclude each other; nothing was published"
+    assert (1, True) == (bad.returncode, line in bad.stderr)
+    assert (1, True) == (other.returncode, "batch-conflict" in other.stderr)
+    assert ["1", "2", "3", "4"] == found.stdout.splitlines()
+
+
 def test_feeds_are_shown_as_a_table(run: Run) -> None:
     """I see what is in a store."""
     run("create", "orders", "--partitions", "2")
@@ -175,7 +201,7 @@ MISTAKES = [
         1,
         "there is no store nowhere.db; zeh-spark create",
     ),
-    (["serve", "--store", "postgresql://x/y"], 1, "PostgreSQL is not there yet"),
+    (["serve", "--store", "postgresql://x:y@127.0.0.1:1/z"], 1, "x:***@127.0.0.1:1/z cannot"),
     (["serve", "--store", "memory:"], 2, "ends with the command"),
     (["serve", "--store", "sqlite:///text.csv"], 1, "not a database"),
     (["serve", "--port", "http"], 2, "'http' is not a valid integer"),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.fix_sink import PATIENCE, ours, remedy
-from zeh_spark.publish import Batch, TaskDone
+from zeh_spark.publish_client import Batch, TaskDone
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Layout
 from zeh_spark.sink.writer import StreamWriter, stage

@@ -29,7 +29,7 @@ from tests.contract.writers import (
 )
 from zeh_spark.chunks import StagedChunk
 from zeh_spark.publisher import MemoryStore, Problem, Store, open_store
-from zeh_spark.publisher.batches import Call, Upload
+from zeh_spark.publisher.batches import Attempt, Call, Declared, Upload
 from zeh_spark.publisher.store import PACKED_BYTES, SMALL_EVENTS, Staged
 
 
@@ -84,6 +84,32 @@ def test_other_rows_under_a_committed_number_are_refused(store: Store, rows: lis
     assert ("batch-conflict", 409) == refusal(refused.value)
     assert {"events": 2, "digest": receipt.digest} == refused.value.members["published"]
     assert [b"1", b"2"] == data(store)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_sealed_attempt_can_never_be_committed(store: Store, count: int) -> None:
+    """One upload more than the commit names, an empty one: that commit is refused however late it
+    and its uploads come, and another attempt goes on under the number (F17).
+    """
+    first = [upload(chunk(0, b"%d" % at), number=at) for at in range(count)]
+    second = [upload(chunk(0, b"%d" % at), number=at, attempt=1) for at in range(count)]
+    named = Declared(declared(*first).content, (Attempt(0, 0, count, count),))
+    for each in first:
+        store.stage(FEED, call(), each)
+    store.stage(FEED, call(), upload(number=count))
+    for _ in range(2):
+        with pytest.raises(Problem) as refused:
+            store.commit(FEED, call(), named)
+        assert ("upload-missing", 409) == refusal(refused.value)
+        for each in [*first, upload(number=count)]:
+            store.stage(FEED, call(), each)
+    assert [] == data(store)
+    again = Declared(named.content, (Attempt(0, 1, count, count),))
+    for each in second:
+        store.stage(FEED, call(), each)
+    assert store.commit(FEED, call(), again)[1]
+    assert not store.commit(FEED, call(), named)[1]
+    assert count == len(data(store))
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])

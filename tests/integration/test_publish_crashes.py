@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from tests.fix_publish import HERE, Caller, Who, events_of, rows, served
+from tests.fix_publish import HERE, Caller, Who, events_of, publish_batch, rows, served
 from tests.programs import crash_publisher as crash
 from zeh_spark.chunks import lines_of
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish import Batch, PublishClient, publish_chunks
+from zeh_spark.publish_client import Batch, PublishClient
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.publisher.batches import Call, Upload, chained
 from zeh_spark.publisher.store import UnknownFeedError
@@ -186,8 +186,7 @@ def test_client_goes_on_through_deaths_of_the_publisher(
 
     def publish() -> None:
         for number in range(kills * between + 10):
-            chunks = rows(number)
-            publish_chunks(client, Batch("p", "a", "r1", number), lambda _, has=chunks: has)
+            publish_batch(client, Batch("p", "a", "r1", number), rows(number))
             published.release()
 
     publisher = threading.Thread(target=publish)

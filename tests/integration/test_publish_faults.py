@@ -28,6 +28,7 @@ from tests.fix_publish import (
     held,
     lost,
     passed,
+    publish_batch,
     request_cut,
     rows,
     twice,
@@ -35,9 +36,9 @@ from tests.fix_publish import (
 )
 from tests.fix_publisher import Publisher
 from zeh_spark.chunks import StagedChunk, upload_body
-from zeh_spark.errors import PublishError, UnavailableError
+from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish import Batch, PublishClient, TaskDone, plain_batch, publish_chunks
+from zeh_spark.publish_client import Batch, PublishClient, TaskDone
 
 BATCH = Batch("p", "a", "r1", 0)
 
@@ -92,9 +93,7 @@ def client_of(address: str, patience: str = "20s") -> PublishClient:
 
 def publish(gateway: Gateway, batch: Batch = BATCH, *data: object) -> str:
     """Look up, upload, commit; what the commit answered."""
-    chunks = rows(*data or (1, 2, 3))
-    status: str = publish_chunks(client_of(gateway.address), batch, lambda n: chunks)["status"]
-    return status
+    return publish_batch(client_of(gateway.address), batch, rows(*data or (1, 2, 3))).status
 
 
 # What goes wrong with one request
@@ -154,9 +153,9 @@ def test_who_cannot_repeat_is_told_how_to_find_out(
 ) -> None:
     """Publishing it again would double what has no name: I am not told to do so (EX-08)."""
     proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
-    batch = plain_batch(client_of(proxy.address), "till")
+    batch = Batch("till", "batch", "r1", 0, repeatable=False)
     proxy.stop()
-    with pytest.raises(UnavailableError) as raised:
+    with pytest.raises(OutcomeUnknownError) as raised:
         client_of(proxy.address, "300ms").commit(batch, 2, [])
     said = str(raised.value)
     assert "whether 0 events were published is not known" in said

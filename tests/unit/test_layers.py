@@ -106,6 +106,7 @@ def test_one_folder_level_is_enough():
     [
         ("zeh_spark", ["pyspark", *SERVER]),
         ("zeh_spark.client", ["pyspark", *SERVER]),
+        ("zeh_spark.publish", ["pyspark", "zeh_spark.publisher", *SERVER]),
         ("zeh_spark.publisher", ["pyspark"]),
         ("zeh_spark.datasource", SERVER),
     ],

@@ -23,7 +23,7 @@ from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, LINE_BYTES, Chunker, lin
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore, Problem
 from zeh_spark.publisher.csv_rows import CsvFormat
-from zeh_spark.publisher.load import UPLOAD_BYTES, Event, Source, load, named_batch, route
+from zeh_spark.publisher.load import UPLOAD_BYTES, Source, load, named_batch
 
 Files = Callable[[str, bytes | pa.Table], str]
 
@@ -243,11 +243,15 @@ def test_envelope_says_where_an_event_goes_and_its_headers(file: Files) -> None:
 @given(st.lists(st.none() | st.text(max_size=3)), st.integers(1, 5))
 def test_null_keys_take_turns(keys: list[str | None], partitions: int) -> None:
     """Events without a key do not pile up in one partition."""
-    turn, counts = 0, [0] * partitions
-    for key in keys:
-        partition, turn = route(Event(1, b"", key), partitions, turn)
-        counts[partition] += key is None
-    assert max(counts) - min(counts) <= 1
+    lines = b"\n".join(json.dumps({"key": key, "data": key is None}).encode() for key in keys)
+    store = MemoryStore()
+    store.create("f", partitions)
+    load(store, "f", [Source("-", io.BytesIO(lines), envelope=True)])
+    chunks = store.chunks("f", dict.fromkeys(range(partitions), 0), store.feed("f").head, 1000)
+    spread = [0] * partitions
+    for each in chunks:
+        spread[each.partition] += lines_of(store.frames([each.blob])[0]).count(b'"data":true')
+    assert max(spread) - min(spread) <= 1
 
 
 BAD = [

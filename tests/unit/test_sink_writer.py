@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from zeh_spark.chunks import Content, content_of
 from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
-from zeh_spark.publish import Batch, TaskDone
+from zeh_spark.publish_client import Batch, TaskDone
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Layout, Rendered, layout
 from zeh_spark.sink.writer import BatchWriter, Publishing, Spread, Staged, StreamWriter, stage

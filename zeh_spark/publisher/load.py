@@ -23,6 +23,7 @@ from msgspec import UNSET, Raw, UnsetType
 from zeh_spark import wire
 from zeh_spark.chunks import Chunker, Content, StagedChunk, uploads_of
 from zeh_spark.errors import StoreError
+from zeh_spark.events import partition_for
 from zeh_spark.publisher import csv_rows
 from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Upload
 from zeh_spark.publisher.csv_rows import CsvFormat
@@ -183,13 +184,15 @@ def chunks_of(
     chunker, turn = Chunker(), 0
     for source in sources:
         told = 0
-        for event in _named(source, loaded):
+        for event in events_of(source, loaded):
             try:
-                partition, turn = route(event, partitions, turn)
+                partition = partition_for(event.key, event.partition, partitions)
+                if partition is None:
+                    partition, turn = turn, (turn + 1) % partitions
                 full = chunker.add(partition, event.headers or {}, event.data)
                 loaded.events += 1
             except ValueError as exc:
-                raise _bad_line(source, event.line, exc) from None
+                raise bad_line(source, event.line, exc) from None
             yield from full
             if full:
                 position = loaded.position()
@@ -199,26 +202,8 @@ def chunks_of(
     yield from chunker.close()
 
 
-def route(event: Event, partitions: int, turn: int) -> tuple[int, int]:
-    """An event's partition, and the next one for events that may go anywhere.
-
-    Raises ValueError.
-    """
-    if event.partition is not None and event.key is not None:
-        raise ValueError("'partition' and 'key' exclude each other")
-    if event.partition is not None:
-        if not 0 <= event.partition < partitions:
-            raise ValueError(
-                f"there is no partition {event.partition}: the feed has 0 to {partitions - 1}"
-            )
-        return event.partition, turn
-    if event.key is not None:
-        return wire.partition_of(event.key, partitions), turn
-    return turn, (turn + 1) % partitions
-
-
-def _named(source: Source, loaded: Loaded) -> Iterator[Event]:
-    """The events of a source; what its reader raises, with the source's name."""
+def events_of(source: Source, loaded: Loaded) -> Iterator[Event]:
+    """Raises StoreError, with the source's name, for what its reader raises."""
     try:
         with ExitStack() as files:
             yield from _events(source, files, loaded)
@@ -264,7 +249,7 @@ def ndjson(source: Source, stream: IO[bytes]) -> Iterator[Event]:
                 raise ValueError(f"the line is longer than {INPUT_LINE:,} bytes")
             yield parse(number, line)
         except (ValueError, msgspec.MsgspecError, RecursionError) as exc:
-            raise _bad_line(source, number, exc) from None
+            raise bad_line(source, number, exc) from None
 
 
 def _bare(number: int, line: bytes) -> Event:
@@ -308,7 +293,7 @@ def _key_text(value: bytes) -> str | None:
     raise ValueError(f"the key is {value.decode()}; a key is text or an integer")
 
 
-def _bad_line(source: Source, number: int, exc: Exception) -> StoreError:
+def bad_line(source: Source, number: int, exc: Exception | str | None) -> StoreError:
     name = "standard input" if source.name == "-" else source.name
     where = "line" if source.kind == "ndjson" else "row"
     return StoreError(f"{name}, {where} {number}: {exc}; nothing was published")

@@ -44,6 +44,12 @@ def incarnation_changed(call: Call, producer: Producer, option: str) -> Problem:
 
 
 def fenced(call: Call, producer: Producer) -> Problem:
+    remedy = "two drivers run on one checkpoint; stop one of them"
+    if call.incarnation == wire.PLAIN_INCARNATION:
+        remedy = (
+            "somebody else publishes under this name: let each one who publishes have a producer "
+            "of its own; a new start of this one goes on behind what is published"
+        )
     return _refused(
         "fenced",
         403,
@@ -51,7 +57,7 @@ def fenced(call: Call, producer: Producer) -> Problem:
         f"run {call.run!r} of producer {call.producer!r} was overtaken: run {producer.run!r} "
         f"published batch {producer.last} at {moment(producer.time)}, with owner level "
         f"{producer.level}",
-        "two drivers run on one checkpoint; stop one of them",
+        remedy,
         current={"run": producer.run, "level": producer.level, "lastBatch": producer.last},
     )
 

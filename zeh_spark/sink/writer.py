@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from zeh_spark._compat import DataSourceStreamArrowWriter
 from zeh_spark.chunks import CHUNK_EVENTS, Chunker
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
-from zeh_spark.publish import Batch, PublishClient, TaskDone
+from zeh_spark.publish_client import Batch, PublishClient, TaskDone
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.sink.rows import Layout, Rendered, Renderer
 from zeh_spark.sink.uploads import Uploader
@@ -114,11 +114,10 @@ class Publishing:
                 f"maintainers which Spark this is. Nothing was published"
             )
         client = PublishClient(self._options)
-        answer = client.commit(batch, counts.pop(), [each.done for each in staged])
-        receipt = answer.get("receipt", {})
+        receipt = client.commit(batch, counts.pop(), [each.done for each in staged])
         log.info(
-            "batch %s of producer %s: %s events %s", batch.number, batch.producer,
-            receipt.get("events"), answer.get("status"),
+            "batch %s of producer %s: %s events %s", batch.number, batch.producer, receipt.events,
+            receipt.status,
         )  # fmt: skip
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -168,7 +167,7 @@ def stage(
 ) -> Staged:
     """Stage what a task has. Its message; raises RowError, PublishError, UnavailableError."""
     client = PublishClient(options)
-    committed, count = client.look_up(batch)
+    receipt, count = client.look_up(batch)
     _check_partition_count(options, count)
     renderer = Renderer(layout, count)
     chunker = Chunker(_OPEN_UPLOADS * options.upload_bytes)
@@ -178,7 +177,7 @@ def stage(
     def send(number: int, body: bytes) -> bool:
         return client.upload(batch, count, task.task, task.attempt, number, body)
 
-    with Uploader(send, options.upload_bytes, client.stop, wanted=not committed) as uploader:
+    with Uploader(send, options.upload_bytes, client.stop, wanted=receipt is None) as uploader:
         try:
             for rows in chain.from_iterable(map(slices, frames)):
                 if not uploader.wanted:

@@ -1,0 +1,538 @@
+"""Publishing from a program of one's own, without Spark: each batch whole and once, and in each
+case a clear word about what was published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from tests.fix_publish import (
+    Caller,
+    Fate,
+    Gateway,
+    Given,
+    Passing,
+    Who,
+    answer_lost,
+    events_of,
+    held,
+    passed,
+)
+from tests.fix_publisher import Publisher
+from zeh_spark import wire
+from zeh_spark.errors import (
+    OptionError,
+    OutcomeUnknownError,
+    PublishError,
+    RowError,
+    UnavailableError,
+)
+from zeh_spark.publish import OpenBatch, Producer, Receipt
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow each other at once."""
+    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.005)
+
+
+@pytest.fixture
+def till(publisher: Publisher) -> Producer:
+    return Producer(publisher.url, "till-7")
+
+
+def published(producer: Producer, *events: object, name: str | None = None) -> Receipt:
+    with producer.batch(name) as batch:
+        for event in events:
+            batch.add(event)
+    return batch.receipt
+
+
+def refusal(producer: Producer, *events: object, name: str | None = None) -> str | None:
+    with pytest.raises(PublishError) as raised:
+        published(producer, *events, name=name)
+    return raised.value.problem
+
+
+# What is published
+
+
+def test_batch_is_there_with_its_receipt_when_the_block_ends(
+    publisher: Publisher, till: Producer
+) -> None:
+    """I add events as I have them, and learn where they stand."""
+    with till.batch() as batch:
+        batch.add({"order": 17}, key="c-4", headers={"type": "placed", "zeh-x": "dropped"})
+        batch.add('{"order" :  18}', partition=1)
+        batch.add(b"[19]", partition=1)
+        assert [] == events_of(publisher.store)
+    lines = publisher.get("n=2&cursor0=_first&cursor1=_first&headers=_all").lines
+    found = [(each["partition"], each["data"], each["headers"]) for each in lines if "data" in each]
+    bare = [
+        (partition, data, {k: v for k, v in headers.items() if not k.startswith("zeh-")})
+        for partition, data, headers in found
+    ]
+    of_key = wire.partition_of("c-4", 2)
+    expected = [(of_key, {"order": 17}, {"type": "placed"}), (1, {"order": 18}, {}), (1, [19], {})]
+    assert sorted(expected, key=str) == sorted(bare, key=str)
+    receipt = batch.receipt
+    assert ("committed", 0, 3) == (receipt.status, receipt.batch, receipt.events)
+    assert 3 == sum(each.last - each.first + 1 for each in receipt.ranges)
+    assert receipt == pickle.loads(pickle.dumps(receipt))
+
+
+def test_nothing_is_published_if_the_block_raises(publisher: Publisher, gateway: Gateway) -> None:
+    """My program's own errors leave nothing behind, not even uploads."""
+    producer = Producer(f"{gateway.address}/orders", "till-7")
+    with pytest.raises(ZeroDivisionError), producer.batch() as batch:
+        for _ in range(200):
+            batch.add(json.dumps(os.urandom(30_000).hex()))
+        raise ZeroDivisionError
+    methods = [each.method for each in gateway.requests]
+    assert (True, "DELETE") == ("PUT" in methods, methods[-1])
+    assert 0 == publisher.store.release("orders", "till-7", 0, producer.run)
+    assert ([], 0) == (events_of(publisher.store), published(producer, 1).batch)
+
+
+def test_uploads_go_out_while_events_are_added(gateway: Gateway) -> None:
+    """The memory of my service does not grow with a batch."""
+    producer = Producer(f"{gateway.address}/orders", "till-7")
+    with producer.batch() as batch:
+        for _ in range(800):
+            batch.add(json.dumps(os.urandom(30_000).hex()))
+        sent = [len(each.raw) for each in gateway.requests if each.method == "PUT"]
+    assert len(sent) >= 3 and max(sent) < 6 << 20
+    assert 800 == batch.receipt.events
+
+
+def test_events_that_may_go_anywhere_reach_all_partitions(
+    publisher: Publisher, till: Producer
+) -> None:
+    """They fill chunks one after the other, and small batches begin with different partitions."""
+    partitions = {each.partition for number in range(20) for each in published(till, number).ranges}
+    large = published(till, *range(3000))
+    assert ({0, 1}, {0, 1}) == (partitions, {each.partition for each in large.ranges})
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "reason"),
+    [
+        (None, {}, "null cannot be an event's data"),
+        ("placed", {}, "not JSON"),
+        ({"price": float("nan")}, {}, "cannot be rendered as JSON"),
+        ('"%s"' % ("x" * 70_000), {}, "at most 65,183 are allowed"),
+        ("[" * 600 + "]" * 600, {}, "nested 600 deep"),
+        (1, {"key": "a", "partition": 1}, "'partition' and 'key' exclude each other"),
+        (1, {"partition": 2}, "there is no partition 2"),
+        (1, {"headers": {"a": 1}}, "names and values are text"),
+        (1, {"headers": {"a": "\ud800"}}, "surrogates not allowed"),
+    ],
+)  # fmt: skip
+def test_event_that_cannot_be_published_is_named(
+    publisher: Publisher, till: Producer, data: object, place: dict[str, object], reason: str
+) -> None:
+    """I see which one, and why, and nothing of the batch is published."""
+    with pytest.raises(RowError, match=reason) as raised, till.batch() as batch:
+        batch.add(1)
+        batch.add(data, **place)
+    assert isinstance(raised.value, ValueError)
+    assert ("event 1 of the batch", 1) == (str(raised.value)[:20], raised.value.row)
+    assert [] == events_of(publisher.store)
+    with pytest.raises(RuntimeError, match="not known to be published"):
+        _ = batch.receipt
+
+
+def test_who_catches_the_error_goes_on_without_that_event(
+    publisher: Publisher, till: Producer
+) -> None:
+    """I may count bad events instead, inside the block."""
+    with till.batch() as batch:
+        for data in (1, None, 3):
+            try:
+                batch.add(data)
+            except RowError as exc:
+                bad = exc.row
+    assert (1, 2, [b"1", b"3"]) == (bad, batch.receipt.events, events_of(publisher.store))
+
+
+def test_empty_batch_is_published_too(publisher: Publisher, till: Producer) -> None:
+    """It has a number and a receipt, as every batch."""
+    assert (
+        [0, 0] == [published(till).events, published(till, name="nothing today").events]
+        if (False)
+        else [published(till).events, published(till, name="nothing").events]
+    )
+    assert (0, 1) == (till.last.batch, published(till, 1).batch)
+
+
+# Going on
+
+
+def test_publisher_knows_how_far_a_producer_is(publisher: Publisher, till: Producer) -> None:
+    """I keep no state: after a crash a new start asks, and goes on (EX-06, EX-07, EH-12)."""
+    assert (-1, 0, None) == (till.last.batch, till.last.events, till.last.receipt)
+    published(till, 1, 2)
+    receipt = published(till, 3)
+    again = Producer(publisher.url, "till-7")
+    assert (1, 3) == (again.last.batch, again.last.events) == (till.last.batch, till.last.events)
+    assert (receipt.time, receipt.run, receipt.ranges) == (
+        again.last.receipt.time, again.last.receipt.run, again.last.receipt.ranges
+    )  # fmt: skip
+    assert again.last == pickle.loads(pickle.dumps(again.last))
+    assert 2 == published(again, 4).batch
+
+
+def test_named_batch_adds_nothing_when_it_is_repeated(publisher: Publisher, till: Producer) -> None:
+    """I may publish a day again whenever I am not sure; other events are refused (EX-01, EX-03)."""
+    first = published(till, 1, 2, name="2026-11-20")
+    again = published(Producer(publisher.url, "till-7"), 2, 1, name="2026-11-20")
+    assert ("committed", "already-committed") == (first.status, again.status)
+    assert "batch-conflict" == refusal(till, 1, 3, name="2026-11-20")
+    assert (first.run, [b"1", b"2"]) == (again.run, events_of(publisher.store))
+    assert (0, -1) == (published(till, 4).batch, Producer(publisher.url, "till-8").last.batch)
+
+
+def test_first_events_of_a_name_are_kept_as_the_refusal_says(
+    publisher: Publisher, till: Producer
+) -> None:
+    """I paste the option that it prints."""
+    published(till, 1, name="day")
+    with pytest.raises(PublishError) as raised:
+        published(till, 2, name="day")
+    allowed = raised.value.facts["option"]
+    with till.batch("day", allow=allowed) as batch:
+        batch.add(2)
+    assert (1, [b"1"]) == (batch.receipt.events, events_of(publisher.store))
+
+
+def test_name_of_a_spark_query_is_refused(caller: Caller, till: Producer) -> None:
+    """Its numbers are its own."""
+    caller.publish(Who(producer="till-7"), 1)
+    assert "incarnation-changed" == refusal(till, 2)
+
+
+@pytest.mark.parametrize("name", ["a b", "", "a#b", ".."])
+def test_names_are_plain(publisher: Publisher, till: Producer, name: str) -> None:
+    """A name that nobody can type again is refused at once."""
+    with pytest.raises(OptionError):
+        Producer(publisher.url, name)
+    with pytest.raises(OptionError):
+        till.batch(name)
+
+
+def test_mistake_in_an_option_is_named(publisher: Publisher) -> None:
+    """As for Spark."""
+    with pytest.raises(OptionError, match="did you mean 'retryTimeout'"):
+        Producer(publisher.url, "till-7", retryTimeOuts="30s")
+
+
+# Two at once
+
+
+def test_second_of_two_that_begin_together_is_refused(publisher: Publisher) -> None:
+    """Two tills with one name: one publishes, the other is told (PU-10, EH-11)."""
+    one, two = (Producer(publisher.url, "till-7") for _ in range(2))
+    assert -1 == one.last.batch == two.last.batch
+    published(one, 1)
+    assert "number-taken" == refusal(two, 2)
+    assert ("number-taken", [b"1"]) == (refusal(two, 3), events_of(publisher.store))
+    assert 1 == published(Producer(publisher.url, "till-7"), 4).batch
+
+
+def test_same_events_of_two_producers_are_not_taken_for_one(publisher: Publisher) -> None:
+    """Both mean to publish theirs: the second one is told that it did not."""
+    one, two = (Producer(publisher.url, "till-7") for _ in range(2))
+    assert -1 == one.last.batch == two.last.batch
+    published(one, 1)
+    assert ("number-taken", [b"1"]) == (refusal(two, 1), events_of(publisher.store))
+
+
+@pytest.mark.parametrize("event", [1, 2], ids=["the same event", "another"])
+def test_producer_that_was_overtaken_is_fenced(publisher: Publisher, event: int) -> None:
+    """Who had published and is overtaken publishes no more until it has looked (EH-11)."""
+    old = Producer(publisher.url, "till-7")
+    published(old, 0)
+    published(Producer(publisher.url, "till-7"), 1)
+    with pytest.raises(PublishError, match="somebody else publishes under this name") as raised:
+        published(old, event)
+    assert ("fenced", "fenced") == (raised.value.problem, refusal(old, event))
+    assert ([b"0", b"1"], 0) == (events_of(publisher.store), old.last.batch)
+    assert published(old, event, name="apart")
+
+
+def test_one_batch_at_a_time(publisher: Publisher, till: Producer) -> None:
+    """A second open batch of one producer is an error at once, and the first goes on."""
+    with till.batch() as batch:
+        batch.add(1)
+        with pytest.raises(RuntimeError, match="'till-7' has an open batch"), till.batch():
+            raise AssertionError
+    with pytest.raises(RuntimeError, match="can be begun once"), batch:
+        raise AssertionError
+    with pytest.raises(RuntimeError, match="inside the batch's with block"):
+        batch.add(2)
+    assert (batch.receipt, [b"1"]) == (till.last.receipt, events_of(publisher.store))
+
+
+def test_threads_may_fill_one_batch(publisher: Publisher, till: Producer) -> None:
+    """Their events are all there, each whole."""
+    with till.batch() as batch:
+
+        def fill(begin: int) -> None:
+            for number in range(begin, begin + 500):
+                batch.add(number, key=number)
+
+        threads = [threading.Thread(target=fill, args=(500 * at,)) for at in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert list(range(2000)) == sorted(map(int, events_of(publisher.store)))
+
+
+def test_producer_does_not_go_along_into_a_forked_process(
+    till: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes with one identity would take each other's batches for their own."""
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="make one behind the fork"):
+        published(till, 1)
+
+
+def fifty_rounds(publisher: Publisher, told: list[object], rounds: threading.Barrier) -> None:
+    producer = Producer(publisher.url, "till-7")
+    for number in range(50):
+        event = number if number % 2 else f'"{threading.get_ident()} {number}"'
+        assert producer.last.batch >= -1
+        rounds.wait(60)
+        try:
+            published(producer, event)
+            told.append(event)
+        except PublishError as exc:
+            assert exc.problem in {"number-taken", "fenced"}
+            producer = Producer(publisher.url, "till-7")
+
+
+def test_two_at_once_publish_what_they_were_told(publisher: Publisher) -> None:
+    """Fifty times both publish at the same moment: nothing is lost or doubled unnoticed (F7)."""
+    rounds = threading.Barrier(2)
+    told: list[list[object]] = [[], []]
+    threads = [
+        threading.Thread(target=fifty_rounds, args=(publisher, mine, rounds)) for mine in told
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    believed = sorted(f"{each}" for mine in told for each in mine)
+    assert believed == sorted(each.decode() for each in events_of(publisher.store))
+    assert all(mine for mine in told) and len(believed) >= 50
+
+
+# Not known
+
+
+@pytest.fixture
+def far(gateway: Gateway) -> Iterator[Producer]:
+    """A producer behind the gateway, without patience, whose partition count is known."""
+    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="1ms")
+    assert -1 == producer.last.batch
+    yield producer
+
+
+SIZES = pytest.mark.parametrize("events", [0, 1, 300], ids=["empty", "one upload", "several"])
+
+
+def large(events: int) -> list[str]:
+    """Of 300 there are several uploads."""
+    return [json.dumps(os.urandom(30_000).hex()) for _ in range(events)]
+
+
+def unknown(producer: Producer, events: list[str], name: str | None = None) -> OpenBatch:
+    """A batch whose commit was not answered."""
+    with pytest.raises(OutcomeUnknownError) as raised, producer.batch(name) as batch:
+        for event in events:
+            batch.add(event)
+    assert (batch.number, producer.run) == (raised.value.batch, raised.value.run)
+    assert vars(raised.value) == vars(pickle.loads(pickle.dumps(raised.value)))
+    return batch
+
+
+def by_method(**fates: Fate) -> Fate:
+    """A fate for each method, POST for commits and PUT for uploads; the rest passes."""
+
+    def fate(gateway: Gateway, request: Passing) -> Given:
+        return fates.get(request.method, passed)(gateway, request)
+
+    return fate
+
+
+def once(first: Fate, then: Callable[[], object]) -> Fate:
+    """The first request has this fate, and then this happens."""
+    left = [first]
+
+    def fate(gateway: Gateway, request: Passing) -> Given:
+        if not left:
+            return passed(gateway, request)
+        given = left.pop()(gateway, request)
+        then()
+        return given
+
+    return fate
+
+
+@SIZES
+@pytest.mark.parametrize("name", [None, "day"])
+def test_not_published_is_said_only_when_it_never_will_be(
+    publisher: Publisher, gateway: Gateway, far: Producer, events: int, name: str | None
+) -> None:
+    """A commit that comes after I was told no changes nothing, nor do late copies of uploads."""
+    copies: list[Passing] = []
+
+    def remembered(gateway: Gateway, request: Passing) -> Given:
+        copies.append(request)
+        return passed(gateway, request)
+
+    data = large(events)
+    gateway.fate = by_method(POST=held, PUT=remembered)
+    batch = unknown(far, data, name)
+    gateway.fate = passed
+    assert None is batch.settle()
+    gateway.held[:] = [*copies, *gateway.held]
+    assert b"upload-missing" in gateway.deliver()[-1]
+    assert ([], 1) == (events_of(publisher.store), len(gateway.held) - len(copies))
+    receipt = published(far, *data, name=name)
+    assert (0, "committed", events) == (receipt.batch, receipt.status, receipt.events)
+    gateway.deliver()
+    assert sorted(each.encode() for each in data) == sorted(events_of(publisher.store))
+
+
+@SIZES
+@pytest.mark.parametrize("name", [None, "day"])
+def test_published_is_found_out(
+    publisher: Publisher, gateway: Gateway, far: Producer, events: int, name: str | None
+) -> None:
+    """A commit that landed, but whose answer was lost, is found by asking (EX-02, EX-07)."""
+    gateway.fate = by_method(POST=answer_lost)
+    batch = unknown(far, large(events), name)
+    gateway.fate = passed
+    receipt = batch.settle()
+    assert (events, far.run) == (receipt.events, receipt.run)
+    assert receipt == batch.receipt == batch.settle()
+    assert events == len(events_of(publisher.store))
+    assert ((-1, 0) if name else (0, events)) == (far.last.batch, far.last.events)
+
+
+def test_nothing_else_is_published_before_it_is_known(
+    publisher: Publisher, gateway: Gateway, far: Producer
+) -> None:
+    """I cannot go on in doubt by mistake; batches with names are apart."""
+    gateway.fate = by_method(POST=answer_lost)
+    with far.batch() as earlier:
+        gateway.fate = passed
+    gateway.fate = by_method(POST=answer_lost)
+    batch = unknown(far, ["1"])
+    gateway.fate = passed
+    assert earlier.settle() == earlier.receipt
+    with pytest.raises(OutcomeUnknownError, match=r"call its settle\(\) first"):
+        published(far, 2)
+    published(far, 3, name="apart")
+    assert batch.settle() and 2 == published(far, 2).batch
+    assert [b"1", b"3", b"2"] == events_of(publisher.store)
+
+
+@pytest.mark.parametrize("fate", [answer_lost, held])
+def test_interrupted_commit_can_be_found_out(
+    publisher: Publisher, gateway: Gateway, far: Producer, fate: Fate
+) -> None:
+    """Ctrl-C at the wrong moment leaves the question open, not the answer wrong (EH-15)."""
+
+    def interrupted(gateway: Gateway, request: Passing) -> Given:
+        given = fate(gateway, request)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return given
+
+    gateway.fate = by_method(POST=interrupted)
+    with pytest.raises(KeyboardInterrupt), far.batch() as batch:
+        batch.add(1)
+    gateway.fate = passed
+    with pytest.raises(OutcomeUnknownError):
+        published(far, 2)
+    there = batch.settle() is not None
+    gateway.deliver()
+    assert (fate is answer_lost, there) == (there, bool(events_of(publisher.store)))
+
+
+def test_as_long_as_the_publisher_does_not_tell_it_is_not_known(
+    publisher: Publisher, gateway: Gateway, far: Producer
+) -> None:
+    """Asking can be repeated."""
+    gateway.fate = by_method(POST=held)
+    batch = unknown(far, ["1"])
+    gateway.fate = held
+    with pytest.raises(OutcomeUnknownError, match="still not known"):
+        batch.settle()
+    gateway.fate = passed
+    assert (None, []) == (batch.settle(), events_of(publisher.store))
+
+
+def test_before_the_commit_nothing_is_published_for_certain(
+    publisher: Publisher, gateway: Gateway, far: Producer
+) -> None:
+    """If the publisher goes away earlier, the error says so, and I publish again later."""
+    gateway.fate = by_method(PUT=held)
+    with pytest.raises(UnavailableError, match="nothing of the batch was published"):
+        published(far, 1)
+    gateway.fate = by_method(PUT=once(held, lambda: None))
+    with pytest.raises(UnavailableError), far.batch() as batch:
+        for event in large(300):
+            try:
+                batch.add(event)
+            except UnavailableError:
+                pass  # by mistake: it does not make the batch whole
+    gateway.fate = passed
+    gateway.deliver()
+    assert (0, [b"2"]) == (published(far, 2).batch, events_of(publisher.store))
+
+
+def test_refusal_of_a_second_try_does_not_hide_that_the_first_landed(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """Published, then the producer was deleted, then I ask again: it was published."""
+    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="20s")
+    delete = partial(publisher.store.delete_producer, "orders", "till-7")
+    gateway.fate = by_method(POST=once(answer_lost, delete))
+    assert (0, [b"1"]) == (published(producer, 1).batch, events_of(publisher.store))
+    assert "producer-deleted" == refusal(producer, 2)
+
+
+def test_refusal_of_a_second_try_is_final(publisher: Publisher, gateway: Gateway) -> None:
+    """The first one is on its way when somebody else takes the number, and stays without effect."""
+    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="20s")
+    other = Producer(publisher.url, "till-7")
+    gateway.fate = by_method(POST=once(held, lambda: published(other, 2)))
+    assert "number-taken" == refusal(producer, 1)
+    gateway.deliver()
+    assert [b"2"] == events_of(publisher.store)
+
+
+def test_receipt_that_is_gone_tells_nothing(
+    publisher: Publisher, gateway: Gateway, far: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the publisher cannot know any more, I am not told a guess (KA-03)."""
+    monkeypatch.setattr("zeh_spark.publisher.sql_producers.RECEIPTS", 2)
+    gateway.fate = by_method(POST=answer_lost)
+    batch = unknown(far, ["1"])
+    gateway.fate = passed
+    other = Producer(publisher.url, "till-7")
+    for number in range(3):
+        published(other, number)
+    with pytest.raises(OutcomeUnknownError, match="neither confirmed nor denied"):
+        batch.settle()

@@ -1,0 +1,236 @@
+"""A program that publishes, its network and its publisher, each of which fails: what it was told is
+true, and what it does next by asking the publisher alone loses and doubles nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fix_publish import (
+    HERE,
+    Fate,
+    Gateway,
+    Given,
+    Passing,
+    answer_cut,
+    answer_lost,
+    copied,
+    events_of,
+    held,
+    lost,
+    passed,
+    request_cut,
+    served,
+    twice,
+    twice_at_once,
+)
+from tests.fix_publisher import Publisher
+from tests.integration.test_publish_crashes import check_numbers, free_port
+from zeh_spark.errors import OutcomeUnknownError, UnavailableError
+from zeh_spark.publish import OpenBatch, Producer
+from zeh_spark.publisher import open_store
+
+FATES: list[Fate] = [
+    passed,
+    lost,
+    answer_lost,
+    held,
+    copied,
+    twice,
+    twice_at_once,
+    request_cut(lambda request: (request.head + len(request.raw)) // 2),
+    answer_cut(lambda answer: 9),
+]
+names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def weather(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
+    with closing(Gateway(int(quiet_publisher.base.rpartition(":")[2]))) as gateway:
+        yield quiet_publisher, gateway
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.005)
+
+
+def settled(batch: OpenBatch, gateway: Gateway) -> bool:
+    """Asked until the publisher tells, in whatever weather."""
+    while True:
+        try:
+            return batch.settle() is not None
+        except OutcomeUnknownError:
+            gateway.deliver()
+
+
+def weather_of(commits: list[Fate], others: list[Fate]) -> Fate:
+    """What becomes of one commit after the other, and of other requests; then all pass."""
+    left = {True: commits[::-1], False: others[::-1]}
+
+    def fate(gateway: Gateway, request: Passing) -> Given:
+        mine = left[request.method == "POST"]
+        return (mine.pop() if mine else passed)(gateway, request)
+
+    return fate
+
+
+@settings(max_examples=60)
+@given(
+    commits=st.lists(st.sampled_from(FATES), max_size=8),
+    others=st.lists(st.sampled_from([passed] * 20 + FATES), max_size=20),
+    patience=st.sampled_from(["1ms", "12ms", "20s"]),
+    late=st.randoms(),
+)
+def test_what_is_told_is_true_in_any_weather(
+    weather: tuple[Publisher, Gateway],
+    commits: list[Fate],
+    others: list[Fate],
+    patience: str,
+    late: random.Random,
+) -> None:
+    """Published, not published, or not known and then found out: each is so, whatever arrives, late
+    and again (EX-02, F17).
+    """
+    publisher, gateway = weather
+    gateway.held.clear()
+    gateway.fate = weather_of(commits, others)
+    name = f"till-{next(names)}"
+    producer = Producer(f"{gateway.address}/orders", name, retryTimeout=patience)
+    told = []
+    for number in range(5):
+        batch = producer.batch()
+        try:
+            with batch:
+                for each in range(number):
+                    batch.add(10 * number + each)
+            there = True
+        except OutcomeUnknownError:
+            there = settled(batch, gateway)
+        except UnavailableError:
+            there = False
+        if there:
+            told += [b"%d" % (10 * number + each) for each in range(number)]
+        order = late.sample(range(len(gateway.held)), len(gateway.held))
+        if order:
+            gateway.deliver(*order)
+    assert sorted(told) == sorted(events_of(publisher.store, producer=name))
+
+
+# The program is killed
+
+
+class Killing:
+    """Lets requests pass, until the program that sends them is killed in the middle of one."""
+
+    def __init__(self) -> None:
+        self.program: subprocess.Popen[str] | None = None
+        self.left = 0
+        self.fate: Fate = passed
+
+    def __call__(self, gateway: Gateway, request: Passing) -> Given:
+        self.left -= 1
+        if self.left or not self.program:
+            return passed(gateway, request)
+        self.program.send_signal(signal.SIGKILL)
+        self.program.wait(30)
+        return self.fate(gateway, request)
+
+
+@pytest.mark.parametrize("way", ["counted", "named"])
+def test_program_that_is_killed_goes_on_by_asking(
+    publisher: Publisher, gateway: Gateway, way: str
+) -> None:
+    """SIGKILL before, in and behind any request, which may still land after the next start: each
+    event is there once, and my program keeps no state (EX-06).
+    """
+    kills, total, killing = 12, 600, Killing()
+    told: list[int] = []
+    chance = random.Random(7)
+    gateway.fate = killing
+    command = [sys.executable, "-m", "tests.programs.produce", f"{gateway.address}/orders"]
+    for start in itertools.count():
+        late = [gateway.held.pop() for _ in gateway.held]
+        killing.fate = chance.choice([lost, answer_lost, held])
+        with subprocess.Popen(
+            [*command, f"{total}", way], cwd=HERE, stdout=subprocess.PIPE, text=True
+        ) as killing.program:
+            killing.left = chance.randrange(1, 14) if start < kills else 0
+            assert killing.program.stdout
+            for line in killing.program.stdout:
+                told.append(int(line))
+                while late and chance.random() < 0.3:  # the former start's request lands now
+                    gateway.forward(late.pop().raw)
+        for each in late:
+            gateway.forward(each.raw)
+        if killing.program.returncode == 0:
+            break
+        assert -signal.SIGKILL == killing.program.returncode
+    assert kills == start
+    assert list(range(total)) == sorted(map(int, events_of(publisher.store)))
+    assert set(range(total)) >= set(told) and len(told) >= total // 2
+    check_numbers(publisher.store)
+
+
+# The publisher is killed
+
+
+def test_what_is_told_is_true_when_the_publisher_is_killed(tmp_path: Path) -> None:
+    """Killed in the middle of my commits and started again: I am told the truth (F5, F14)."""
+    file, port, kills = tmp_path / "feeds.db", free_port(), 5
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+    told: list[int] = []
+    ended, heard = threading.Event(), threading.Semaphore(0)
+    outcomes = {"published": 0, "found out": 0, "not published": 0}
+
+    def outcome(producer: Producer, number: int) -> str:
+        batch = producer.batch()
+        try:
+            with batch:
+                batch.add(number)
+            return "published"
+        except OutcomeUnknownError:
+            while True:
+                with suppress(OutcomeUnknownError):
+                    return "found out" if batch.settle() else "not published"
+        except UnavailableError:
+            return "not published"
+
+    def produce() -> None:
+        producer = Producer(f"http://127.0.0.1:{port}/orders", "till-7", retryTimeout="10ms")
+        for number in itertools.count():
+            what = outcome(producer, number)
+            outcomes[what] += 1
+            if what != "not published":
+                told.append(number)
+                heard.release()
+            if ended.is_set():
+                return
+
+    program = threading.Thread(target=produce)
+    program.start()
+    for _ in range(kills):
+        with served(file, port=port) as (_, process):
+            assert all(heard.acquire(timeout=60) for _ in range(15))
+            process.send_signal(signal.SIGKILL)
+    with served(file, port=port):
+        assert heard.acquire(timeout=60)
+        ended.set()
+        program.join(60)
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        assert told == [int(each) for each in events_of(store)]
+        check_numbers(store)
+    assert outcomes["published"] >= 15 * kills and outcomes["not published"]
