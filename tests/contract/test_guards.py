@@ -12,14 +12,15 @@ import msgspec
 import pytest
 from sqlalchemy import delete
 
-from tests.contract.sites import SharedSite, Site
 from tests.contract.test_mutations import without_content_check
-from tests.contract.world import Execution, Layout, World
-from tests.contract.writers import FEED, data
 from zeh_spark.publisher import Problem, Store, load, producers, sql_batches
 from zeh_spark.publisher.batches import Call, Receipt
 from zeh_spark.publisher.schema import chunks, uploads
 from zeh_spark.publisher.store import published
+from zeh_spark.testing.drivers import Execution, Layout
+from zeh_spark.testing.site import Site
+from zeh_spark.testing.world import World
+from zeh_spark.testing.writers import FEED, data
 
 Scenario = Callable[[World], None]
 
@@ -81,7 +82,7 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
 
 
 @pytest.fixture
-def sql_world(shared_site: SharedSite) -> World:
+def sql_world(shared_site: Site) -> World:
     shared_site.open().create(FEED, 2)
     return World(shared_site)
 

@@ -14,7 +14,12 @@ from sqlalchemy import Connection, text
 
 from tests import postgresql
 from tests.contract.sites import PostgresqlSite
-from tests.contract.writers import (
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import open_store, sql_batches
+from zeh_spark.publisher import postgresql as dialect
+from zeh_spark.publisher.sql import SqlStore
+from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
+from zeh_spark.testing.writers import (
     FEED,
     call,
     chunk,
@@ -26,11 +31,6 @@ from tests.contract.writers import (
     until,
     upload,
 )
-from zeh_spark.errors import StoreError
-from zeh_spark.publisher import open_store, sql_batches
-from zeh_spark.publisher import postgresql as dialect
-from zeh_spark.publisher.sql import SqlStore
-from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
 
 
 @pytest.fixture
