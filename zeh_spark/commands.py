@@ -261,5 +261,10 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-for each in (feed_commands.tail, feed_commands.publish, feed_commands.producers):
+for each in (
+    feed_commands.tail,
+    feed_commands.publish,
+    feed_commands.producers,
+    feed_commands.audit,
+):
     zeh_spark.add_command(each)

@@ -1,10 +1,11 @@
-"""The commands that talk to a running publisher: `tail`, `publish`, `producers`."""
+"""The commands that talk to a running publisher: `tail`, `publish`, `producers`, `audit`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ import click
 
 from zeh_spark import publish as publishing
 from zeh_spark import wire
+from zeh_spark.audit.auditing import Audit
+from zeh_spark.audit.findings import Difference
 from zeh_spark.command_line import ALLOW, BATCH, ENVELOPE, KEY, counted, moment, name_of, table
 from zeh_spark.errors import StoreError
 from zeh_spark.options import ClientOptions, parse
@@ -115,7 +118,7 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
     if producer == "":
         raise click.UsageError("PRODUCER is empty.")
     client = _publish_client(url)
-    found = client.producers() if producer is None else [client.producer(producer)]
+    found = list(client.producers()) if producer is None else [client.producer(producer)]
     if producer and not found[0]["receipts"] and not found[0]["deleted"]:
         named = [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
         if not named:
@@ -149,6 +152,42 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
         for each in client.receipts(producer, last)
     ]
     click.echo("\n" + table(heads, rows))
+
+
+@click.command()
+@click.argument("url")
+@click.option("--producer", metavar="NAME", help="Judge this one and its named batches alone.")
+def audit(url: str, producer: str | None) -> None:
+    """Check from the outside that every batch is on a feed once, unaltered.
+
+    Reads the whole feed and the receipts of all who published, as of now, and compares positions,
+    sequence numbers, content and the chain of receipts. Says how much was checked, or names the
+    first difference, with exit code 1.
+
+    \b
+    Examples:
+      zeh-spark audit http://127.0.0.1:8080/orders
+      zeh-spark audit http://127.0.0.1:8080/orders --producer orders-job
+    """
+    job = Audit(url, producer)
+    with _progress(job.head) as progress:
+        found = job.run(progress)
+    if isinstance(found, Difference):
+        raise click.ClickException(f"{url} is not as published: {found}")
+    click.echo(found)
+
+
+@contextmanager
+def _progress(positions: int) -> Iterator[Callable[[int], object]]:
+    """A bar by positions of the feed, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda more: None
+        return
+    steps = max(1, positions // 200)
+    with click.progressbar(
+        length=positions, label="Auditing", file=sys.stderr, update_min_steps=steps
+    ) as bar:
+        yield bar.update
 
 
 def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
