@@ -6,8 +6,9 @@ come before the events that they are compared with, so an event's receipt is the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from zeh_spark.audit.judge import Judge, NotOursError, belongs
 from zeh_spark.audit.ledger import Known, Ledger
 from zeh_spark.audit.reading import FeedReader, not_ours
 from zeh_spark.client import FeedClient
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import PublishClient
 from zeh_spark.publisher.batches import Receipt
@@ -65,7 +66,7 @@ class Audit:
 
     def _account(self, ledger: Ledger) -> Account:
         account = Account()
-        for each in self._client.producers():
+        for each in self._producers():
             name = each["producer"]
             if each["receipts"] and (self._only is None or belongs(name, self._only)):
                 try:
@@ -86,6 +87,14 @@ class Audit:
                 )
             )
         return account
+
+    def _producers(self) -> Iterator[Mapping[str, Any]]:
+        try:
+            yield from self._client.producers()
+        except PublisherError as exc:
+            if exc.status not in {404, 405}:
+                raise
+            raise not_ours(self._url, "it has no list of producers") from exc
 
     def _producer(self, name: str, ledger: Ledger, account: Account) -> None:
         chain = Chain(state_of(self._client.producer(name)), self.head)

@@ -64,14 +64,14 @@ class Chain:
 
     def add(self, receipt: Receipt) -> Difference | None:
         """The next older one; the first thing that is wrong with it."""
-        newer, self._newer = self._newer, receipt
+        newer, self._newer, behind = self._newer, receipt, self._place
         self._newest = self._newest or receipt.number
         if receipt.positions:
             self._place = receipt.positions[0]
             self.first = self._place
             self.last = max(self.last, receipt.positions[1])
         self._count(receipt)
-        wrong = next(self._wrong(receipt, newer), None)
+        wrong = next(self._wrong(receipt, newer, behind), None)
         self._remember(receipt)
         return wrong
 
@@ -96,7 +96,7 @@ class Chain:
         else:  # so all that came before this one was committed later still
             self.within = self.empty = 0
 
-    def _wrong(self, receipt: Receipt, newer: Receipt | None) -> Iterator[Difference]:
+    def _wrong(self, receipt: Receipt, newer: Receipt | None, behind: int) -> Iterator[Difference]:
         if receipt.producer != self.state.producer:
             yield self._differs(receipt, "the receipt's producer", self.state.producer,
                                 receipt.producer)  # fmt: skip
@@ -115,7 +115,7 @@ class Chain:
         if receipt.number == self.state.receipts:
             yield from self._unlike_state(receipt)
         if newer:
-            yield from self._unlinked(receipt, newer)
+            yield from self._unlinked(receipt, newer, behind)
         before = self._batches.get(receipt.incarnation)
         if before is not None and before <= receipt.batch:
             yield self._differs(
@@ -123,9 +123,10 @@ class Chain:
                 f"one below {before}, which came later", receipt.batch,
             )  # fmt: skip
 
-    def _unlinked(self, receipt: Receipt, newer: Receipt) -> Iterator[Difference]:
+    def _unlinked(self, receipt: Receipt, newer: Receipt, behind: int) -> Iterator[Difference]:
         if newer.number != receipt.number + 1:
-            yield self._missing(receipt, newer.number)
+            found = f"{receipt.number}, then {newer.number}"
+            yield self._lost(behind, receipt.number + 1, found)
         elif newer.previous != receipt.hash:
             yield self._differs(receipt, f"the hash that receipt {newer.number} names for this one",
                                 receipt.hash, newer.previous)  # fmt: skip
@@ -155,8 +156,7 @@ class Chain:
 
     def _wrong_at_end(self, newest: int) -> Iterator[Difference]:
         if self._newest < self.state.receipts:
-            place = self._head if not self._newer or self.first is None else self.last + 1
-            yield self._lost(min(place, self._head), self.state.receipts, self._newest or "none")
+            yield self._lost(self._head, self.state.receipts, self._newest or "none")
         elif self.oldest > max(1, newest - RECEIPTS + 1):
             yield self._lost(self._place, self.oldest - 1, f"none below {self.oldest}")
         if self.oldest <= self.state.receipts and not self._numbers_agree():
@@ -190,11 +190,10 @@ class Chain:
         if receipt.number == 1:  # all there ever were have been seen
             self.gaps += sum(first > 0 for first in self._batches.values())
 
-    def _missing(self, receipt: Receipt, newer: int) -> Difference:
-        place = receipt.positions[1] + 1 if receipt.positions else self._place
-        return self._lost(place, receipt.number + 1, f"{receipt.number}, then {newer}")
-
     def _lost(self, place: int, number: int, found: object) -> Difference:
+        """A receipt, at the highest position that it may have claimed: if it did, the feed has
+        events there that nothing claims, and they are found first.
+        """
         what = "the producer's receipts by number"
         return Difference(place, what, number, found, self.state.producer)
 

@@ -17,7 +17,9 @@ from zeh_spark.options import ClientOptions
 from zeh_spark.transport import Transport
 
 HINT = 500_000
-"""Events that an answer brings, about; few requests, whose sizes cost no memory on either side."""
+"""Events that an answer brings, about: few requests, and their size costs no memory on either side.
+Where answers break off before they have brought anything, shorter ones are asked for.
+"""
 
 
 class FeedReader:
@@ -45,11 +47,11 @@ class FeedReader:
         there are no more.
         """
         cursors = dict.fromkeys(range(self._partitions), wire.FIRST)
-        patience, at = self._transport.patience(), 0
+        patience, at, hint = self._transport.patience(), 0, HINT
         while at < head:
             before = at
             try:
-                for piece in self._answer(cursors, HINT):
+                for piece in self._answer(cursors, hint):
                     repeats = not piece.lines and (
                         piece.cursor == cursors.get(piece.partition) or not piece.position
                     )
@@ -65,7 +67,9 @@ class FeedReader:
                         return
                 if at == before:
                     return
+                hint = min(HINT, 2 * hint)
             except TransientError as failure:
+                hint = hint if at > before else max(1, hint // 16)
                 patience.wait(_located(failure, at))
 
     def _answer(self, cursors: dict[int, str], hint: int) -> Iterator[Piece]:
