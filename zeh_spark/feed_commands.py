@@ -173,7 +173,7 @@ def audit(url: str, producer: str | None) -> None:
     with _progress(job.head) as progress:
         found = job.run(progress)
     if isinstance(found, Difference):
-        raise click.ClickException(f"{url} is not as published: {found}")
+        raise click.ClickException(f"{url} is not as published:\n{found}")
     click.echo(found)
 
 

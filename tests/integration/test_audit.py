@@ -14,6 +14,7 @@ from tests.contract.writers import call, chunk, commit, declared, large, upload
 from tests.fix_audit import Vandal, audited, difference, events, seven_chunks, whole
 from tests.fix_proxy import Proxy
 from tests.fix_publisher import Publisher
+from tests.fix_raw_server import Answer, RawServer, Request, ok
 from zeh_spark.audit.findings import Difference
 from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.publisher import Store
@@ -256,6 +257,53 @@ def test_feed_of_another_publisher_is_refused(cursor: str, reason: str) -> None:
         pytest.raises(PublisherError, match=reason),
     ):
         audited(f"{base}/orders")
+
+
+def test_publisher_that_tells_no_partition_count_is_refused(
+    raw_server: RawServer,
+) -> None:
+    """Ours always does."""
+    raw_server.script(ok(b"n is missing", 400))
+    with pytest.raises(PublisherError, match="does not tell its partition count; only feeds"):
+        audited(raw_server.url)
+
+
+BEGIN = b'{"partition":0,"headers":{'
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (BEGIN + b'},"data":1}\n', "its answer does not end with a checkpoint"),
+        (BEGIN + b'},"data":1}\n{"partition":0,"cursor":"1.00000000"}\n', "publisher's stamps"),
+        (b"x" * (17 << 20), "bytes came without a checkpoint"),
+    ],
+)
+def test_answers_that_ours_does_not_give_are_refused(
+    raw_server: RawServer, body: bytes, reason: str
+) -> None:
+    """Feeds without stamps have nothing to compare."""
+
+    def respond(request: Request) -> Answer:
+        if request.path.endswith("/producers"):
+            return ok(b'{"producers":[]}')
+        if "n" not in request.query:
+            return ok(b'{"partitionCount":1}', 400)
+        if request.query["pagesizehint"] == "0":
+            return ok(b'{"partition":0,"cursor":"2.00000000"}\n')
+        return ok(body)
+
+    raw_server.respond = respond
+    with pytest.raises(PublisherError, match=f"{reason}.*; only feeds that a publisher of zeh_spa"):
+        audited(raw_server.url)
+
+
+def test_other_digest_version_is_refused(publisher: Publisher, vandal: Vandal) -> None:
+    """What this version cannot sum up it does not call changed."""
+    commit(publisher.store, call(0), upload(large(0)))
+    vandal.change_receipt("p", 1, hashed=True, digest_version=2)
+    with pytest.raises(PublisherError, match="batch 0 of producer 'p' was summed up in a way"):
+        audited(publisher.url)
 
 
 def test_unknown_feed_is_named(publisher: Publisher) -> None:

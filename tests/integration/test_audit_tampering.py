@@ -203,6 +203,18 @@ def test_first_difference_is_named(publisher: Publisher, vandal: Vandal, kind: s
     assert re.fullmatch(expected, found), found
 
 
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_number_is_the_receipts_where_no_other_is_left(
+    publisher: Publisher, vandal: Vandal, shift: int
+) -> None:
+    """The numbers before it were removed with their events."""
+    seven_chunks(publisher.store)
+    vandal.run("DELETE FROM chunks WHERE g < 4")
+    vandal.run("UPDATE chunks SET sequence = sequence + ? WHERE g = 4", shift)
+    expected = f"sequence number in partition 0: expected 201, found {201 + shift}"
+    assert f"position 4, batch 1 of producer 'p': {expected}" == difference(publisher.url)
+
+
 def test_lower_one_of_two_differences_is_named(publisher: Publisher, vandal: Vandal) -> None:
     """The first is what I look into first, whether receipts or events show it."""
     seven_chunks(publisher.store)

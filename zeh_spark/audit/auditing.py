@@ -17,13 +17,15 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge, NotOursError, belongs
 from zeh_spark.audit.ledger import Known, Ledger
 from zeh_spark.audit.reading import FeedReader, not_ours
+from zeh_spark.chunks import DIGEST_VERSION
 from zeh_spark.client import FeedClient
-from zeh_spark.errors import PublisherError, StoreError
+from zeh_spark.errors import OptionError, PublisherError, StoreError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import PublishClient
 from zeh_spark.publisher.batches import Receipt
 
-_RECEIPTS_AT_A_TIME = 100
+_RECEIPTS_AT_A_TIME = 50
+"""A receipt has a range for each partition, of which there may be 1,024."""
 
 
 @dataclass(slots=True)
@@ -47,10 +49,13 @@ class Audit:
         """Raises PublisherError, UnavailableError."""
         at_once = parse(ClientOptions, {"url": url, "retryTimeout": "10s"})
         options = parse(ClientOptions, {"url": url})
-        partitions = FeedClient(at_once).partition_count()
+        self._url = str(options.url)
+        try:
+            partitions = FeedClient(at_once).partition_count()
+        except OptionError as exc:
+            raise not_ours(self._url, "it does not tell its partition count") from exc
         self._reader = FeedReader(options, partitions)
         self._client = PublishClient(options)
-        self._url = str(options.url)
         self._only = only
         self.head = self._reader.head()
 
@@ -123,6 +128,12 @@ class Audit:
         account.tally.gaps += chain.gaps
 
     def _note(self, receipt: Receipt, ledger: Ledger, account: Account) -> None:
+        if receipt.digest_version != DIGEST_VERSION:
+            raise PublisherError(
+                f"batch {receipt.batch} of producer {receipt.producer!r} was summed up in a way "
+                f"that this zeh-spark does not know (version {receipt.digest_version}, not "
+                f"{DIGEST_VERSION}): audit the feed with that version of the publisher"
+            )
         if not receipt.positions:
             return
         newest = account.newest

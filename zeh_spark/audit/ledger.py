@@ -47,8 +47,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = OFF")  # nobody undoes anything
         self._database.executescript(_TABLES)
-        self._database.execute("BEGIN")  # never committed, so never written twice
+        self._database.execute("BEGIN")
         self._numbers: dict[tuple[str, int], int] = {}
         self._known: dict[str, Known | None] = {}
         self._spilled = False
