@@ -141,6 +141,9 @@ def test_events_older_than_producers_are_counted(publisher: Publisher, vandal: V
     tally = whole(publisher.url)
     assert (1, 200, 7) == (tally.batches, tally.events, tally.unstamped)
     assert "Chunks older than producers (not checked): 7, with 1,407 events." in str(tally)
+    vandal.run("DELETE FROM chunks WHERE g = 3")
+    expected = "position 3: events: expected some, found no such position"
+    assert expected == difference(publisher.url)
 
 
 @pytest.mark.parametrize("kept", [3, 1000])

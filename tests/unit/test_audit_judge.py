@@ -110,6 +110,16 @@ def test_range_that_no_chunk_fills_is_named(ledger, feed):
     ) == found
 
 
+def test_partition_that_the_receipt_does_not_name_is_named(ledger, feed):
+    """Nothing stands where it was not put."""
+    pieces, (first, *others) = feed
+    narrower = msgspec.structs.replace(first, ranges=first.ranges[1:])
+
+    found = judged(ledger, pieces, [narrower, *others])
+
+    assert "position 1, batch 0 of producer 'p': partition: expected one of [1], found 0" == found
+
+
 @pytest.mark.parametrize(
     ("at", "changes", "expected"),
     [

@@ -77,15 +77,14 @@ def content(lines: bytes, stamps: Stamps) -> Content:
     by one. Raises OddLineError, naming the first line that has not.
     """
     assert stamps.sequence is not None
-    nothing, *parts = (b"\n" + lines).split(b"\n" + stamps.begin)
-    if nothing or len(parts) != wire.count_lines(lines):
+    served = lines.split(b"\n")
+    if served.pop():
         return _slowly(lines, stamps)
-    parts[-1] = parts[-1][:-1]
-    headers = parts[0].partition(b'"')[2].startswith(b",")  # of their own
-    form = b'%d",' if headers else b'%d"'
-    numbers = list(map(form.__mod__, range(stamps.sequence, stamps.sequence + len(parts))))
-    own = list(map(bytes.removeprefix, parts, numbers))
-    cut = sum(map(len, parts)) - sum(map(len, own)) == sum(map(len, numbers))
+    headers = served[0][len(stamps.begin) :].partition(b'"')[2].startswith(b",")  # of their own
+    form = stamps.begin.replace(b"%", b"%%") + (b'%d",' if headers else b'%d"')
+    begins = list(map(form.__mod__, range(stamps.sequence, stamps.sequence + len(served))))
+    own = list(map(bytes.removeprefix, served, begins))
+    cut = len(lines) - len(served) - sum(map(len, own)) == sum(map(len, begins))
     if not cut or not (headers or set(map(itemgetter(slice(1)), own)) == {b"}"}):
         return _slowly(lines, stamps)  # also where some have headers of their own
     return content_of(list(map(_REST.__add__, own)))
@@ -98,7 +97,7 @@ def events(lines: bytes) -> int:
 def _slowly(lines: bytes, stamps: Stamps) -> Content:
     rests: list[bytes] = []
     assert stamps.sequence is not None
-    for number, line in enumerate(lines.split(b"\n")[:-1], stamps.sequence):
+    for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n"), stamps.sequence):
         expected = stamps.begin + b'%d"' % number
         end = line[len(expected) : len(expected) + 1]
         if not line.startswith(expected) or end not in (b",", b"}"):

@@ -7,6 +7,7 @@ all partitions come in one answer.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _CHECKPOINT = re.compile(rb'\{"partition":(\d{1,9}),"cursor":"([^"\\]*)"\}')
@@ -39,32 +40,47 @@ class Cutter:
     """
 
     def __init__(self) -> None:
-        self._held = b""
-        self._searched = 0
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._partial = b""
 
     @property
     def held(self) -> bool:
         """Whether something has come that no checkpoint closed."""
-        return bool(self._held)
+        return bool(self._lines or self._partial)
 
     def feed(self, data: bytes) -> list[Piece]:
         """Raises StrangeFeedError."""
-        held = self._held + data
-        pieces, begin, search = [], 0, self._searched
-        while (found := held.find(_SIGN, search)) >= 0:
-            line = max(begin, held.rfind(b"\n", begin, found) + 1)
-            end = held.find(b"\n", found)
-            if end < 0:
-                break
-            search = end + 1
-            if match := _CHECKPOINT.fullmatch(held, line, end):
-                pieces.append(_piece(match, held[begin:line]))
-                begin = search
-        self._held = held[begin:]
-        self._searched = max(0, self._held.rfind(b"\n") + 1)
-        if len(self._held) > MOST_HELD:
-            raise StrangeFeedError(f"{len(self._held):,} bytes came without a checkpoint")
+        pieces: list[Piece] = []
+        begin = data.find(b"\n") + 1 if self._partial else 0
+        if begin:
+            line, self._partial = self._partial + data[:begin], b""
+            pieces += self._scan(line, 0, len(line))
+        if not self._partial:
+            end = data.rfind(b"\n") + 1 or begin
+            pieces += self._scan(data, begin, end)
+            begin = end
+        self._partial += data[begin:]
+        if self._size + len(self._partial) > MOST_HELD:
+            raise StrangeFeedError(f"{MOST_HELD:,} bytes came without a checkpoint")
         return pieces
+
+    def _scan(self, data: bytes, begin: int, end: int) -> Iterator[Piece]:
+        """Whole lines."""
+        search = begin
+        while (found := data.find(_SIGN, search, end)) >= 0:
+            line = max(begin, data.rfind(b"\n", begin, found) + 1)
+            search = data.find(b"\n", found) + 1
+            if match := _CHECKPOINT.fullmatch(data, line, search - 1):
+                self._hold(data[begin:line])
+                yield _piece(match, b"".join(self._lines))
+                self._lines, self._size, begin = [], 0, search
+        self._hold(data[begin:end])
+
+    def _hold(self, lines: bytes) -> None:
+        if lines:
+            self._lines.append(lines)
+            self._size += len(lines)
 
 
 def position_of(cursor: str) -> int | None:
