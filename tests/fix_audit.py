@@ -77,7 +77,7 @@ class Vandal:
         self.run(f"UPDATE blobs SET frame = ? WHERE id = ({blob})", frame_of(after), g)
 
     def change_receipt(
-        self, producer: str, number: int, *, hashed: bool, **changes: object
+        self, producer: str, number: int, /, *, hashed: bool, **changes: object
     ) -> None:
         """Its document; with the hash of the changed one if it is to be `hashed`."""
         here = "producer = (SELECT id FROM producers WHERE name = ?) AND number = ?"

@@ -169,6 +169,8 @@ def audit(url: str, producer: str | None) -> None:
       zeh-spark audit http://127.0.0.1:8080/orders
       zeh-spark audit http://127.0.0.1:8080/orders --producer orders-job
     """
+    if producer == "":
+        raise click.UsageError("NAME is empty.")
     job = Audit(url, producer)
     with _progress(job.head) as progress:
         found = job.run(progress)

@@ -245,6 +245,7 @@ MISTAKES = [
     (["tail", "http://127.0.0.1:1/x", "--form", "last"], 2, "No such option"),
     (["audit", "orders"], 2, "must be the feed's whole address"),
     (["audit"], 2, "Missing argument 'URL'"),
+    (["audit", "http://127.0.0.1:1/x", "--producer", ""], 2, "NAME is empty"),
     (["unknown"], 2, "No such command 'unknown'"),
 ]
 

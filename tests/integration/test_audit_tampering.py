@@ -149,6 +149,10 @@ TAMPERED = {
         lambda vandal: vandal.change_receipt("p", 1, hashed=True, digest="0" * 32),
         "position 1, batch 0 of producer 'p': the hash that receipt 2 names for this one: .*",
     ),
+    "number": (
+        lambda vandal: vandal.change_receipt("p", 1, hashed=True, number=9),
+        "position 4, producer 'p': the producer's receipts by number: expected 10, found 9, then 2",
+    ),
     "positions": (
         lambda vandal: vandal.change_receipt("p", 1, hashed=False, positions=(1, 3)),
         "position 1, batch 0 of producer 'p': the receipt's hash: .*",

@@ -6,13 +6,15 @@ come before the events that they are compared with, so an event's receipt is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
 
 import msgspec
 
-from zeh_spark.audit.chain import Chain, state_of
+from zeh_spark.audit.chain import Chain, State, state_of
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge, NotOursError, belongs
 from zeh_spark.audit.ledger import Known, Ledger
@@ -22,10 +24,15 @@ from zeh_spark.client import FeedClient
 from zeh_spark.errors import OptionError, PublisherError, StoreError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import PublishClient
-from zeh_spark.publisher.batches import Receipt
+from zeh_spark.publisher.batches import MAX_NUMBER, Receipt
 
-_RECEIPTS_AT_A_TIME = 50
-"""A receipt has a range for each partition, of which there may be 1,024."""
+_AT_A_TIME = 4
+"""Producers that are asked for: more than that keep a publisher no busier."""
+
+_FIRST_RECEIPTS, _RECEIPTS = 4, 50
+"""How many are asked for: of a named batch there is one, of a stream there may be 1,000. Each has a
+range for each partition, of which there may be 1,024.
+"""
 
 
 @dataclass(slots=True)
@@ -71,14 +78,8 @@ class Audit:
 
     def _account(self, ledger: Ledger) -> Account:
         account = Account()
-        for each in self._producers():
-            name = each["producer"]
-            if each["receipts"] and (self._only is None or belongs(name, self._only)):
-                try:
-                    self._producer(name, ledger, account)
-                except msgspec.ValidationError as exc:
-                    reason = f"its account of producer {name!r} is not understood ({exc})"
-                    raise not_ours(self._url, reason) from None
+        for state, receipts in self._producers():
+            self._producer(state, receipts, ledger, account)
         newest = account.newest
         if newest and newest.positions and newest.positions[1] > (end := self._reader.head()):
             account.add(
@@ -93,31 +94,50 @@ class Audit:
             )
         return account
 
-    def _producers(self) -> Iterator[Mapping[str, Any]]:
+    def _producers(self) -> Iterator[tuple[State, list[Receipt]]]:
+        """Their states, each with its newest receipts, which are asked for behind it."""
+        names = self._names()
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            while some := list(islice(names, 4 * _AT_A_TIME)):
+                yield from pool.map(self._newest, some)
+
+    def _names(self) -> Iterator[str]:
         try:
-            yield from self._client.producers()
+            for each in self._client.producers():
+                name = each["producer"]
+                if each["receipts"] and (self._only is None or belongs(name, self._only)):
+                    yield name
         except PublisherError as exc:
             if exc.status not in {404, 405}:
                 raise
             raise not_ours(self._url, "it has no list of producers") from exc
 
-    def _producer(self, name: str, ledger: Ledger, account: Account) -> None:
-        chain = Chain(state_of(self._client.producer(name)), self.head)
-        account.producers += 1
-        below: int | None = None
-        while below is None or below > 1:
-            page = msgspec.convert(
-                self._client.receipts(name, _RECEIPTS_AT_A_TIME, below), list[Receipt]
-            )
+    def _newest(self, name: str) -> tuple[State, list[Receipt]]:
+        return self._state(name), self._receipts(name, _FIRST_RECEIPTS)
+
+    def _state(self, name: str) -> State:
+        with _understood(self._url, name):
+            return state_of(self._client.producer(name))
+
+    def _receipts(self, name: str, limit: int, below: int | None = None) -> list[Receipt]:
+        with _understood(self._url, name):
+            return msgspec.convert(self._client.receipts(name, limit, below), list[Receipt])
+
+    def _producer(
+        self, state: State, page: list[Receipt], ledger: Ledger, account: Account
+    ) -> None:
+        chain, name = Chain(state, self.head), state.producer
+        account.producers, below = account.producers + 1, MAX_NUMBER
+        while page:
             for receipt in page:
                 account.add(chain.add(receipt))
                 self._note(receipt, ledger, account)
-            if not page or page[-1].number == below:
-                break
-            below = page[-1].number
+            before, below = below, page[-1].number
+            more = 1 < below < before  # a number that was changed leads back
+            page = self._receipts(name, _RECEIPTS, below) if more else []
         newest = chain.state.receipts
         if chain.oldest > 1:  # how many are kept is told by how many there are now
-            newest = state_of(self._client.producer(name)).receipts
+            newest = self._state(name).receipts
         account.add(chain.end(newest))
         ledger.add_producer(name, Known(chain.oldest > 1, chain.first))
         for partition, following in chain.told().items():
@@ -165,3 +185,12 @@ def _lower(first: Difference | None, second: Difference | None) -> Difference | 
     if first and second:
         return first if first.position <= second.position else second
     return first or second
+
+
+@contextmanager
+def _understood(url: str, producer: str) -> Iterator[None]:
+    try:
+        yield
+    except msgspec.ValidationError as exc:
+        reason = f"its account of producer {producer!r} is not understood ({exc})"
+        raise not_ours(url, reason) from None
