@@ -151,7 +151,8 @@ TAMPERED = {
     ),
     "number": (
         lambda vandal: vandal.change_receipt("p", 1, hashed=True, number=9),
-        "position 4, producer 'p': the producer's receipts by number: expected 10, found 9, then 2",
+        "position 1, producer 'p': the producer's receipts by number: expected 8, found none below "
+        "9",
     ),
     "positions": (
         lambda vandal: vandal.change_receipt("p", 1, hashed=False, positions=(1, 3)),

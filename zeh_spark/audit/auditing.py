@@ -132,8 +132,8 @@ class Audit:
             for receipt in page:
                 account.add(chain.add(receipt))
                 self._note(receipt, ledger, account)
-            before, below = below, page[-1].number
-            more = 1 < below < before  # a number that was changed leads back
+            before, below = min(below, page[0].number + 1), page[-1].number
+            more = 1 < below < before  # a number that was changed may lead back
             page = self._receipts(name, _RECEIPTS, below) if more else []
         newest = chain.state.receipts
         if chain.oldest > 1:  # how many are kept is told by how many there are now
