@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -134,6 +135,46 @@ def test_feeds_are_shown_as_a_table(run: Run) -> None:
     assert ["orders", "2", "3"] == orders.split()[:3]
 
 
+def test_audit_says_how_much_it_compared_or_what_differs(
+    run: Run, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Two sentences and two exit codes, for people and for scripts."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2\n3\n")
+    with serving(env) as (base, _):
+        good = run("audit", f"{base}/orders")
+        database = sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)
+        database.execute("UPDATE chunks SET sequence = 5")
+        database.close()
+        bad = run("audit", f"{base}/orders", "--producer", "load")
+        unknown = run("audit", f"{base}/orders", "--producer", "lo")
+    expected = "1 batch of 1 producer, 3 events, positions 1 to 1.\n"
+    assert (0, f"Every batch once, unaltered: {expected}", "") == (
+        good.returncode, good.stdout, good.stderr,
+    )  # fmt: skip
+    expected = "position 1, batch 0 of producer 'load': sequence number in partition 0: expected 0"
+    assert (1, "", f"Error: {base}/orders is not as published:\n{expected}, found 5\n") == (
+        bad.returncode, bad.stdout, bad.stderr,
+    )  # fmt: skip
+    assert (1, True) == (unknown.returncode, "'lo' has never published" in unknown.stderr)
+
+
+def test_audit_shows_a_bar_on_a_terminal(env: dict[str, str], run: Run, tmp_path: Path) -> None:
+    """I see how far it is."""
+    run("create", "orders", "--partitions", "2")
+    run("load", "orders", "-", stdin="1\n" * 20_000)
+    ours, theirs = pty.openpty()
+    with serving(env) as (base, _):
+        subprocess.run(
+            [*COMMAND, "audit", f"{base}/orders"], env=env, cwd=tmp_path, stderr=theirs,
+            stdout=subprocess.DEVNULL, check=True, timeout=60,
+        )  # fmt: skip
+    os.close(theirs)
+    shown = os.read(ours, 65_536)
+    os.close(ours)
+    assert b"Auditing" in shown and b"100%" in shown
+
+
 def test_killed_load_leaves_nothing_visible(run: Run, env: dict[str, str], tmp_path: Path) -> None:
     """After kill -9 the feed is as before, and I load again."""
     run("create", "orders", "--partitions", "1")
@@ -228,6 +269,9 @@ MISTAKES = [
     (["load", "orders", "-", "-"], 2, "Standard input can be loaded once"),
     (["tail", "flights"], 2, "must be the feed's whole address"),
     (["tail", "http://127.0.0.1:1/x", "--form", "last"], 2, "No such option"),
+    (["audit", "orders"], 2, "must be the feed's whole address"),
+    (["audit"], 2, "Missing argument 'URL'"),
+    (["audit", "http://127.0.0.1:1/x", "--producer", ""], 2, "NAME is empty"),
     (["unknown"], 2, "No such command 'unknown'"),
 ]
 
@@ -254,7 +298,7 @@ def test_without_the_extra_the_command_says_what_to_install(env: dict[str, str])
     assert "Traceback" not in said.stderr
 
 
-@pytest.mark.parametrize("command", ["serve", "create", "load", "tail"])
+@pytest.mark.parametrize("command", ["serve", "create", "load", "tail", "audit"])
 def test_help_has_examples(run: Run, command: str) -> None:
     """I learn a command from its help."""
     assert f"zeh-spark {command} " in run(command, "--help").stdout.partition("Example")[2]
