@@ -14,11 +14,11 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 
 from zeh_spark.chunks import Chunker, Content
-from zeh_spark.publisher import Problem
+from zeh_spark.publisher import Problem, Store
 from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
 from zeh_spark.testing import anomalies
 from zeh_spark.testing.anomalies import Entry
@@ -39,10 +39,15 @@ HONEST |= {"upload-missing", "layout-changed", "producer-deleted"}
 class World:
     """Guarantee: `anomalies()` is empty as long as the store keeps its promises."""
 
-    def __init__(self, site: Site, publish: Callable[..., Any] | None = None) -> None:
-        """`publish`: how to commit instead, for controls."""
+    def __init__(
+        self, site: Site, publish: Callable[..., Any] | None = None, publishers: int = 1
+    ) -> None:
+        """`publish`: how to commit instead, for controls. `publishers`: over one store; calls go to
+        each in turn.
+        """
         self.site = site
-        self.store = site.open()
+        self._publishers = publishers
+        self._open()
         self._publish = publish
         self._runs, self._attempts, self._incarnations = count(1), count(1), count(1)
         self.checkpoints = [Checkpoint(self._new_incarnation())]
@@ -54,6 +59,13 @@ class World:
         self.refusals: list[str] = []
         self.honest = set(HONEST)
         self.restores = 0
+
+    def _open(self) -> None:
+        self._stores = cycle([self.site.open() for _ in range(self._publishers)])
+
+    @property
+    def store(self) -> Store:
+        return next(self._stores)
 
     # What drivers do
 
@@ -128,7 +140,7 @@ class World:
 
     def crash_publisher(self) -> None:
         self.site.crash()
-        self.store = self.site.open()
+        self._open()
 
     def copy_store(self) -> tuple[Any, list[Entry]]:
         return self.site.copy(), list(self.belief.log)
@@ -139,7 +151,7 @@ class World:
         if any(known.get(each.batch, each.rows) != each.rows for each in backup[1]):
             return
         self.site.restore(backup[0])
-        self.store = self.site.open()
+        self._open()
         self.restores += 1
         self.belief.restored(backup[1])
 
