@@ -12,8 +12,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,54 @@ def test_standard_input_is_published_whole_and_by_name(run: Run, env: dict[str, 
     assert (1, True) == (bad.returncode, line in bad.stderr)
     assert (1, True) == (other.returncode, "batch-conflict" in other.stderr)
     assert ["1", "2", "3", "4"] == found.stdout.splitlines()
+
+
+def test_old_events_go_as_they_were_told_to(run: Run, env: dict[str, str]) -> None:
+    """I see what would go before it goes."""
+    run("create", "orders", "--partitions", "1")
+    for each in ("1", "2"):
+        run("load", "orders", "-", stdin=each)
+    size = 2 * len('{"partition":0,"headers":{},"data":1}\n')
+    assert "Feed 'orders' keeps all events.\n" == run("retention", "orders").stdout
+    said = run("retention", "orders", "--size", str(size - 1), "--age", "30d")
+    assert "keeps what is younger than 30 days, of that the newest 75 B.\n" in said.stdout
+    would = run("prune", "orders").stdout
+    assert re.search(r"Would go: 1 event, 38 B, up to position 1, of \d{4}-.* UTC\.\n", would)
+    assert "Nothing would go.\n" in run("prune", "orders", "--age", "1h").stdout
+    held = run("prune", "orders", "--size", "1", "--keep-for", "mailer", "--now").stdout
+    assert "Nothing was removed.\nThe rest waits for reader 'mailer'.\n" in held
+    assert "Removed: 1 event" in run("prune", "orders", "--now").stdout
+    with serving(env) as (base, _):
+        left = run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout
+    assert "2\n" == left
+    assert "keeps all events" in run("retention", "orders", "--off").stdout
+
+
+def test_served_feed_forgets_by_itself(run: Run, env: dict[str, str]) -> None:
+    """Nobody has to call prune."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1")
+    run("retention", "orders", "--size", "1")
+    with serving(env) as (base, _):
+        end = time.monotonic() + 30
+        while run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout:
+            assert time.monotonic() < end
+
+
+def test_backup_is_a_store_as_of_then(run: Run, env: dict[str, str], tmp_path: Path) -> None:
+    """Made while it is served; it overwrites nothing."""
+    run("create", "orders", "--partitions", "1")
+    copy = tmp_path / "copy.db"
+    with serving(env):
+        run("load", "orders", "-", stdin="1")
+        said = run("backup", str(copy)).stdout
+        run("load", "orders", "-", stdin="2")
+    again = run("backup", str(copy))
+    with closing(open_store(f"sqlite:///{copy}")) as store:
+        assert 1 == store.feed("orders").head
+    assert re.search(r"copy\.db is a copy of sqlite:///.*, .* KiB\.\n", said)
+    assert (1, True) == (again.returncode, "exists already" in again.stderr)
+    assert [] == [*tmp_path.glob("*.part")]
 
 
 def test_feeds_are_shown_as_a_table(run: Run) -> None:
