@@ -137,6 +137,13 @@ class PostgresqlSite:
     def settle(self) -> None:
         _settle(self._stores)
 
+    def somebody_waits_for_a_lock(self) -> bool:
+        found = self._server.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+            f"AND datname = '{self._databases[-1]}'"
+        )
+        return len(found) > 0
+
     def close(self) -> None:
         self._close_stores()
         for each in {*self._databases}:
