@@ -26,7 +26,7 @@ import psycopg
 from psycopg.pq import Format
 from sqlalchemy import Connection, bindparam, create_engine, func, select, text
 from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
@@ -230,8 +230,8 @@ class Writing:
         self._chores.close()
 
     def _do(self, group: Sequence[Asked]) -> None:
-        """Together, if that goes well; else each by itself, and so the same as if it had come alone
-        [a savepoint for each, that it could go back to, costs two more round trips].
+        """Together, if none is refused; else each by itself, as if it had come alone [a savepoint
+        for each, that it could go back to, costs two more round trips].
         """
         if len(group) > 1 and self._together(group):
             return
@@ -242,19 +242,21 @@ class Writing:
                 each.done.set_exception(exc)
 
     def _together(self, group: Sequence[Asked]) -> bool:
-        """In one transaction, unless something is raised before its commit. Nobody hears of a
-        success before that.
+        """In one transaction; false if that has to be done otherwise. Nobody hears of a success
+        before it is committed; a database that fails, fails for all.
         """
         try:
             with self._engine.connect() as connection:
                 connection.execute(_BEGIN, {"durable": any(each.keeps for each in group)})
                 results = [each.work(connection) for each in group]
                 _commit(connection)
-        except OutcomeUnknownError as exc:
+        except (OutcomeUnknownError, SQLAlchemyError) as exc:
+            if isinstance(exc, DBAPIError) and _in_the_way(exc):
+                return False
             for each in group:
                 each.done.set_exception(exc)
             return True
-        except Exception:  # noqa: BLE001 - it is raised again by what it comes from
+        except Exception:  # noqa: BLE001 - raised again by the work that it comes from
             return False
         for each, result in zip(group, results, strict=True):
             each.done.set_result(result)
