@@ -14,7 +14,9 @@ from tests.fix_audit import Vandal, audited, difference, events, seven_chunks, w
 from tests.fix_proxy import Proxy
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import Answer, RawServer, Request, ok
+from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference
+from zeh_spark.audit.pieces import Piece
 from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.publisher import Store
 from zeh_spark.publisher.feed import Block
@@ -120,7 +122,7 @@ def test_beginning_may_have_been_removed(
     keep_receipts(kept)
     for batch in range(4):
         commit(publisher.store, call(batch), upload(large(0), large(1)))
-    vandal.run("DELETE FROM chunks WHERE g <= ?", removed)
+    publisher.store.remove("orders", removed)
     tally = whole(publisher.url)
     seen = [tally.removed, tally.partial, tally.expired, tally.batches]
     if kept == 1000:
@@ -129,6 +131,43 @@ def test_beginning_may_have_been_removed(
         left = [max(0, 3 - removed // 2), removed % 2] if removed < 6 else [0, 0]
         assert [0, int(removed == 7), left[0], int(removed < 7)] == seen
     assert (removed + 1, 8) == (tally.first, tally.last)
+
+
+def test_feed_of_which_nothing_is_left_passes(publisher: Publisher) -> None:
+    """All of it was removed: the receipts are judged."""
+    seven_chunks(publisher.store)
+    publisher.store.remove("orders", 7)
+    assert (5, 0, 0) == ((tally := whole(publisher.url)).removed, tally.batches, tally.last)
+    commit(publisher.store, call(2), upload(large(0, b"8")))
+    assert (5, 1, 8) == ((tally := whole(publisher.url)).removed, tally.batches, tally.first)
+
+
+def test_beginning_that_retention_did_not_remove_is_missed(
+    publisher: Publisher, vandal: Vandal
+) -> None:
+    """The publisher tells how far retention went; what lacks behind that is lost."""
+    seven_chunks(publisher.store)
+    publisher.store.remove("orders", 2)
+    vandal.run("DELETE FROM chunks WHERE g = 3")
+    assert "position 3, batch 0 of producer 'q': events: expected some, found no such position" == (
+        difference(publisher.url)
+    )
+
+
+def test_retention_during_an_audit_is_no_difference(publisher: Publisher) -> None:
+    """I am told to audit again."""
+    for batch in range(20):
+        commit(publisher.store, call(batch), upload(large(0), large(1)))
+    audit = Audit(publisher.url)
+    pieces = audit._reader.pieces
+
+    def pruned(head: int) -> Iterator[Piece]:
+        publisher.store.remove("orders", 30)
+        return pieces(head)
+
+    audit._reader.pieces = pruned  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match=r"up to position 30 .* audit it again"):
+        audit.run()
 
 
 def test_events_older_than_producers_are_counted(publisher: Publisher, vandal: Vandal) -> None:
@@ -293,7 +332,8 @@ def test_answers_that_ours_does_not_give_are_refused(
         if "n" not in request.query:
             return ok(b'{"partitionCount":1}', 400)
         if request.query["pagesizehint"] == "0":
-            return ok(b'{"partition":0,"cursor":"2.00000000"}\n')
+            g = 2 if request.query["cursor0"] == "_last" else 0
+            return ok(b'{"partition":0,"cursor":"%d.00000000"}\n' % g)
         return ok(body)
 
     raw_server.respond = respond

@@ -47,7 +47,7 @@ def judged(
     for name in ("p", "q"):
         ledger.add_producer(name, Known(False, 1))
     tally = Tally()
-    judge = Judge(ledger, head, tally)
+    judge = Judge(ledger, 0, head, tally)
     found: list[Difference | None] = [judge.chunk(each) for each in pieces]
     return str(next(filter(None, [*found, judge.end()]), "")) or tally
 

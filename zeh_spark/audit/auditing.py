@@ -21,7 +21,7 @@ from zeh_spark.audit.ledger import Known, Ledger
 from zeh_spark.audit.reading import FeedReader, not_ours
 from zeh_spark.chunks import DIGEST_VERSION
 from zeh_spark.client import FeedClient
-from zeh_spark.errors import OptionError, PublisherError, StoreError
+from zeh_spark.errors import CursorGoneError, OptionError, PublisherError, StoreError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish_client import PublishClient
 from zeh_spark.publisher.batches import MAX_NUMBER, Receipt
@@ -74,7 +74,29 @@ class Audit:
             account = self._account(ledger)
             if self._only is not None and not account.producers:
                 raise StoreError(f"producer {self._only!r} has never published to {self._url}")
-            return self._judged(ledger, account, progress) or account.tally
+            removed = self._reader.removed()
+            with self._kept(removed):
+                found = self._judged(ledger, account, removed, progress)
+            if found and found.position > removed:
+                self._check_kept(removed, found)
+            return found or account.tally
+
+    @contextmanager
+    def _kept(self, removed: int) -> Iterator[None]:
+        try:
+            yield
+        except CursorGoneError as exc:
+            self._check_kept(removed, None)
+            raise exc
+
+    def _check_kept(self, removed: int, found: Difference | None) -> None:
+        """Raises StoreError if retention has removed meanwhile what was to be looked at."""
+        now = self._reader.removed()
+        if now > removed and (found is None or found.position <= now):
+            raise StoreError(
+                f"the feed's retention removed what is up to position {now:,} of {self._url} while "
+                f"it was audited; audit it again"
+            )
 
     def _account(self, ledger: Ledger) -> Account:
         account = Account()
@@ -163,10 +185,10 @@ class Audit:
             ledger.add_receipt(receipt)
 
     def _judged(
-        self, ledger: Ledger, account: Account, progress: Callable[[int], object]
+        self, ledger: Ledger, account: Account, removed: int, progress: Callable[[int], object]
     ) -> Difference | None:
-        judge = Judge(ledger, self.head, account.tally, self._only)
-        at, first = 0, account.first
+        judge = Judge(ledger, removed, self.head, account.tally, self._only)
+        at, first = removed, account.first
         try:
             for piece in self._reader.pieces(self.head):
                 if first and piece.position > first.position:

@@ -3,8 +3,8 @@
 What a receipt claims, positions, numbers and content, has to stand exactly there. What no receipt
 claims has to be older than the receipts that its producer has left.
 
-Rule for editors: what was removed from the beginning of the feed is no difference; everything
-behind the first position that is left is there without gaps.
+Rule for editors: what retention has removed from the beginning of the feed is no difference;
+everything behind that is there without gaps.
 """
 
 from __future__ import annotations
@@ -37,21 +37,24 @@ class NotOursError(Exception):
 
 
 class Judge:
-    """Takes the chunks of a feed up to `head`; with `only`, judges that producer and its named
-    batches alone.
+    """Takes the chunks of a feed behind `removed` and up to `head`; with `only`, judges that
+    producer and its named batches alone.
 
     Guarantee: says nothing only if all that is left of the feed is as the receipts say.
     """
 
-    def __init__(self, books: Books, head: int, tally: Tally, only: str | None = None) -> None:
+    def __init__(
+        self, books: Books, removed: int, head: int, tally: Tally, only: str | None = None
+    ) -> None:
         self._books = books
         self._head = head
         self._tally = tally
         self._only = only
         self._receipts = books.receipts()
         self._claim: Claim | None = None
-        self._at = 0
-        self._oldest = 0
+        self._at = removed
+        self._oldest = removed + 1
+        self._begun = False
         self._time = 0
         self._expired: tuple[str, int | None, int, int] | None = None
 
@@ -102,16 +105,20 @@ class Judge:
 
     def _misplaced(self, piece: Piece) -> Iterator[Difference]:
         g = piece.position
-        if not self._at:
-            self._oldest = self._tally.first = g
-            yield from self._next_claim()
-        elif g <= self._at:
+        yield from self._beginning()
+        if g <= self._at:
             yield self._differs(g, "order of positions", f"one behind {self._at}", g)
         elif g > self._at + 1:
             yield from self._absent(self._at + 1, g - 1)
+        self._tally.first = self._tally.first or g
         self._tally.last = g
         if not piece.lines:
             yield self._differs(g, "events", "some", "none")
+
+    def _beginning(self) -> Iterator[Difference]:
+        if not self._begun:
+            self._begun = True
+            yield from self._next_claim()
 
     def _absent(self, first: int, last: int) -> Iterator[Difference]:
         """Positions that are missing; of other producers, if one alone is judged, they may."""
@@ -183,8 +190,7 @@ class Judge:
             self._tally.partial_events += claim.content.events
 
     def _wrong_at_end(self) -> Iterator[Difference]:
-        if not self._at:
-            yield from self._next_claim()
+        yield from self._beginning()
         if self._at < self._head or self._claim:
             yield from self._absent(self._at + 1, max(self._head, self._at + 1))
         for producer, partition, told in self._books.told():

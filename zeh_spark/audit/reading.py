@@ -31,14 +31,21 @@ class FeedReader:
 
     def head(self) -> int:
         """The position behind which nothing is committed, as of now."""
-        cursors = dict.fromkeys(range(self._partitions), wire.LAST)
+        return self._position(wire.LAST)
+
+    def removed(self) -> int:
+        """The position up to which retention has removed everything, as of now."""
+        return self._position(wire.FIRST)
+
+    def _position(self, special: str) -> int:
+        cursors = dict.fromkeys(range(self._partitions), special)
         patience = self._transport.patience()
         while True:
             try:
-                last = {each.partition: each.position for each in self._answer(cursors, 0)}
-                if last.keys() != cursors.keys():
-                    raise self._not_ours("it does not tell the last cursor of each partition")
-                return max(last.values())
+                told = {each.partition: each.position for each in self._answer(cursors, 0)}
+                if told.keys() != cursors.keys():
+                    raise self._not_ours(f"it does not tell what {special} is of each partition")
+                return max(told.values())
             except TransientError as failure:
                 patience.wait(failure)
 
@@ -52,9 +59,8 @@ class FeedReader:
             before = at
             try:
                 for piece in self._answer(cursors, hint):
-                    repeats = not piece.lines and (
-                        piece.cursor == cursors.get(piece.partition) or not piece.position
-                    )
+                    asked = cursors.get(piece.partition)
+                    repeats = not piece.lines and asked in (piece.cursor, wire.FIRST)
                     cursors[piece.partition] = piece.cursor
                     patience.progress()
                     if repeats:
