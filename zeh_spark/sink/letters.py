@@ -118,24 +118,26 @@ def lenient(array: pa.Array) -> tuple[list[object], np.ndarray]:
     The same for each element whatever stands beside it.
     """
     try:
-        texts = json_of(array).cast(pa.large_binary()).to_pylist()
-        return list(map(Raw, texts)), np.zeros(len(array), bool)
+        values: list[object] = list(map(Raw, json_of(array).cast(pa.large_binary()).to_pylist()))
+        odd = np.zeros(len(array), bool)
     except Unfit:
-        pass
-    kind = array.type
-    if pa.types.is_struct(kind):
-        values, odd = _lenient_structs(array)
-    elif pa.types.is_map(kind):
-        values, odd = _lenient_maps(array)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        (inner,), offsets = used(array, array.values)
-        found, odd_inside = lenient(inner)
-        values = [found[begin:end] for begin, end in pairwise(offsets.tolist())]
-        odd = _any_within(odd_inside, offsets)
-    else:
-        values, odd = _stand_ins(array)
+        values, odd = _odd_ones(array)
     valid = np.asarray(array.is_valid())
     return [each if known else None for each, known in zip(values, valid, strict=True)], odd & valid
+
+
+def _odd_ones(array: pa.Array) -> tuple[list[object], np.ndarray]:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return _lenient_structs(array)
+    if pa.types.is_map(kind):
+        return _lenient_maps(array)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        (inner,), offsets = used(array, array.values)
+        found, odd_inside = lenient(inner)
+        lists: list[object] = [found[begin:end] for begin, end in pairwise(offsets.tolist())]
+        return lists, _any_within(odd_inside, offsets)
+    return _stand_ins(array)
 
 
 def _lenient_structs(array: pa.Array) -> tuple[list[object], np.ndarray]:
@@ -205,7 +207,7 @@ def _far_moment(one: pa.Array) -> str:
     """A date or time of a year that is not in 1 to 9999, as Arrow writes it while it can."""
     dated = pa.types.is_date(one.type)
     text: str = one.cast(TEXT)[0].as_py() if dated else instants_of(one)[0].as_py()
-    if "out of range" not in text:
+    if not text.startswith("<"):  # <value out of range: …>
         return text
     number = one.cast(pa.int32() if dated else pa.int64())[0].as_py()
     return f"1970-01-01 {number:+} {'days' if dated else 'microseconds'}"
