@@ -16,6 +16,8 @@ pytest_plugins = [
     "tests.fix_proxy",
     "tests.fix_publisher",
     "tests.fix_publish",
+    "tests.fix_backup",
+    "tests.fix_audit",
     "tests.fix_raw_server",
     "tests.fix_reference",
     "tests.fix_spark",

@@ -381,9 +381,14 @@ def gateway(publisher: Publisher) -> Iterator[Gateway]:
 
 
 @contextmanager
-def served(file: Path, *words: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`zeh-spark serve` on a store: its base URL, and the process. Killed at the end."""
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", f"sqlite:///{file}"]
+def served(
+    store: Path | str, *words: str, port: int = 0
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`zeh-spark serve` on a store, a SQLite file or a URL: its base URL, and the process. Killed
+    at the end.
+    """
+    url = store if isinstance(store, str) else f"sqlite:///{store}"
+    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", url]
     command += ["--port", str(port), *words]
     with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout

@@ -5,12 +5,12 @@ privileges, as which it insists to run. Started when the first test wants it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import glob
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -70,10 +71,11 @@ class Server:
         if os.geteuid() == 0:
             self._user = {"user": _unprivileged(), "extra_groups": []}
         self.own(self.directory)
+        self.data = self.directory / "data"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.run("initdb", "--auth=trust", f"--username={USER}", "--encoding=UTF8",
-                 "--locale=C.UTF-8", "--no-sync", "-D", str(self.directory / "data"))  # fmt: skip
+                 "--locale=C.UTF-8", "--no-sync", "-D", str(self.data))  # fmt: skip
         self.start()
 
     def run(self, name: str, *arguments: str) -> str:
@@ -108,29 +110,23 @@ class Server:
         ]
         given = " ".join(f"-c {each}" for each in options)
         log = str(self.directory / "log")
-        self.run(
-            "pg_ctl", "-D", str(self.directory / "data"), "-l", log, "-w", "-o", given, "start"
-        )
+        self.run("pg_ctl", "-D", str(self.data), "-l", log, "-w", "-o", given, "start")
 
     def stop(self, mode: str = "fast") -> None:
-        self.run("pg_ctl", "-D", str(self.directory / "data"), "-m", mode, "-w", "stop")
+        self.run("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "stop")
 
     def kill(self) -> None:
         """SIGKILL for all of its processes; `start` then recovers."""
-        pid = int((self.directory / "data/postmaster.pid").read_text().split()[0])
-        children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
-        for each in [pid, *map(int, children.stdout.split())]:
-            try:
-                os.kill(each, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        (self.directory / "data/postmaster.pid").unlink()
+        postmaster = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for each in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(processes, timeout=30)
 
     def remove(self) -> None:
-        try:
+        with contextlib.suppress(AssertionError):  # it may not run
             self.stop("immediate")
-        except AssertionError:
-            pass  # not running
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _connection(self) -> dict[str, str]:

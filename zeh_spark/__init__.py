@@ -13,10 +13,19 @@ if TYPE_CHECKING:
     from zeh_spark.parsing import parsed
     from zeh_spark.queries import ProgressListener, drain
     from zeh_spark.source.batch import last_cursors
+    from zeh_spark.source.restoring import shared_cursors
 
 __version__ = "0.1.0"
 
-__all__ = ["ProgressListener", "__version__", "drain", "last_cursors", "parsed", "register"]
+__all__ = [
+    "ProgressListener",
+    "__version__",
+    "drain",
+    "last_cursors",
+    "parsed",
+    "register",
+    "shared_cursors",
+]
 
 _HOMES = {
     "ProgressListener": "zeh_spark.queries",
@@ -24,6 +33,7 @@ _HOMES = {
     "last_cursors": "zeh_spark.source.batch",
     "parsed": "zeh_spark.parsing",
     "register": "zeh_spark.datasource",
+    "shared_cursors": "zeh_spark.source.restoring",
 }
 
 

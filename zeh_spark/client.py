@@ -269,7 +269,11 @@ def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError
             "left: failOnDataLoss=false"
         )
     if exc.status == 409:
-        message += "; a stream starts anew with a new checkpointLocation"
+        message += (
+            "; a stream starts anew with a new checkpointLocation: from 'first', or, where the "
+            "publisher was restored, from what both histories share, as "
+            "zeh_spark.shared_cursors(checkpointLocation, url) gives it for 'startingCursors'"
+        )
     return type(exc)(message, partition=partition, cursor=cursor, status=exc.status, body=exc.body)
 
 

@@ -1,15 +1,18 @@
-"""The commands that talk to a running publisher: `tail`, `publish`, `producers`."""
+"""The commands that talk to a running publisher: `tail`, `publish`, `producers`, `audit`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from zeh_spark import wire
+from zeh_spark.audit.auditing import Audit
+from zeh_spark.audit.findings import Difference
 from zeh_spark.command_line import ALLOW, BATCH, ENVELOPE, KEY, counted, moment, name_of, table
 from zeh_spark.errors import RowError, StoreError
 from zeh_spark.options import ClientOptions, parse
@@ -116,7 +119,7 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
     if producer == "":
         raise click.UsageError("PRODUCER is empty.")
     client = _publish_client(url)
-    found = client.producers() if producer is None else [client.producer(producer)]
+    found = list(client.producers()) if producer is None else [client.producer(producer)]
     if producer and not found[0]["receipts"] and not found[0]["deleted"]:
         named = [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
         if not named:
@@ -152,6 +155,44 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
     click.echo("\n" + table(heads, rows))
 
 
+@click.command()
+@click.argument("url")
+@click.option("--producer", metavar="NAME", help="Judge this one and its named batches alone.")
+def audit(url: str, producer: str | None) -> None:
+    """Check from the outside that every batch is on a feed once, unaltered.
+
+    Reads the whole feed and the receipts of all who published, as of now, and compares positions,
+    sequence numbers, content and the chain of receipts. Says how much was checked, or names the
+    first difference, with exit code 1.
+
+    \b
+    Examples:
+      zeh-spark audit http://127.0.0.1:8080/orders
+      zeh-spark audit http://127.0.0.1:8080/orders --producer orders-job
+    """
+    if producer == "":
+        raise click.UsageError("NAME is empty.")
+    job = Audit(url, producer)
+    with _progress(job.head) as progress:
+        found = job.run(progress)
+    if isinstance(found, Difference):
+        raise click.ClickException(f"{url} is not as published:\n{found}")
+    click.echo(found)
+
+
+@contextmanager
+def _progress(positions: int) -> Iterator[Callable[[int], object]]:
+    """A bar by positions of the feed, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda more: None
+        return
+    steps = max(1, positions // 200)
+    with click.progressbar(
+        length=positions, label="Auditing", file=sys.stderr, update_min_steps=steps
+    ) as bar:
+        yield bar.update
+
+
 def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Producers by name; the named batches of one as a row, with the newest commit."""
     names = sorted({each["producer"].partition("#")[:2] for each in found})
@@ -166,4 +207,4 @@ def _publish_client(url: str) -> PublishClient:
     return PublishClient(parse(ClientOptions, {"url": url, **_PATIENCE}))
 
 
-COMMANDS = (tail, publish, producers)
+COMMANDS = (tail, publish, producers, audit)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -214,20 +214,18 @@ class PublishClient:
     def producer(self, name: str) -> Document:
         return self._answer("GET", producer_path(name))
 
-    def producers(self) -> list[Document]:
+    def producers(self) -> Iterator[Document]:
         """All that ever published, by name."""
-        found: list[Document] = []
-        while True:
-            query = urlencode({"after": found[-1]["producer"]}) if found else ""
-            more = self._answer("GET", "/producers", query)["producers"]
-            if not more:
-                return found
-            found += more
+        query = ""
+        while found := self._answer("GET", "/producers", query)["producers"]:
+            yield from found
+            query = urlencode({"after": found[-1]["producer"]})
 
-    def receipts(self, producer: str, limit: int) -> list[Document]:
-        """The newest ones, newest first."""
+    def receipts(self, producer: str, limit: int, below: int | None = None) -> list[Document]:
+        """The newest ones, newest first; of those with a number less than `below`."""
         path = f"{producer_path(producer)}/batches"
-        found: list[Document] = self._answer("GET", path, f"limit={limit}")["receipts"]
+        query = {"limit": limit} if below is None else {"limit": limit, "below": below}
+        found: list[Document] = self._answer("GET", path, urlencode(query))["receipts"]
         return found
 
     def _answer(

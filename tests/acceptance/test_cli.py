@@ -8,11 +8,13 @@ import pty
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,54 @@ def test_standard_input_is_published_whole_and_by_name(run: Run, env: dict[str, 
     assert ["1", "2", "3", "4"] == found.stdout.splitlines()
 
 
+def test_old_events_go_as_they_were_told_to(run: Run, env: dict[str, str]) -> None:
+    """I see what would go before it goes."""
+    run("create", "orders", "--partitions", "1")
+    for each in ("1", "2"):
+        run("load", "orders", "-", stdin=each)
+    size = 2 * len('{"partition":0,"headers":{},"data":1}\n')
+    assert "Feed 'orders' keeps all events.\n" == run("retention", "orders").stdout
+    said = run("retention", "orders", "--size", str(size - 1), "--age", "30d")
+    assert "keeps what is younger than 30 days, of that the newest 75 B.\n" in said.stdout
+    would = run("prune", "orders").stdout
+    assert re.search(r"Would go: 1 event, 38 B, up to position 1, of \d{4}-.* UTC\.\n", would)
+    assert "Nothing would go.\n" in run("prune", "orders", "--age", "1h").stdout
+    held = run("prune", "orders", "--size", "1", "--keep-for", "mailer", "--now").stdout
+    assert "Nothing was removed.\nThe rest waits for reader 'mailer'.\n" in held
+    assert "Removed: 1 event" in run("prune", "orders", "--now").stdout
+    with serving(env) as (base, _):
+        left = run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout
+    assert "2\n" == left
+    assert "keeps all events" in run("retention", "orders", "--off").stdout
+
+
+def test_served_feed_forgets_by_itself(run: Run, env: dict[str, str]) -> None:
+    """Nobody has to call prune."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1")
+    run("retention", "orders", "--size", "1")
+    with serving(env) as (base, _):
+        end = time.monotonic() + 30
+        while run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout:
+            assert time.monotonic() < end
+
+
+def test_backup_is_a_store_as_of_then(run: Run, env: dict[str, str], tmp_path: Path) -> None:
+    """Made while it is served; it overwrites nothing."""
+    run("create", "orders", "--partitions", "1")
+    copy = tmp_path / "copy.db"
+    with serving(env):
+        run("load", "orders", "-", stdin="1")
+        said = run("backup", str(copy)).stdout
+        run("load", "orders", "-", stdin="2")
+    again = run("backup", str(copy))
+    with closing(open_store(f"sqlite:///{copy}")) as store:
+        assert 1 == store.feed("orders").head
+    assert re.search(r"copy\.db is a copy of sqlite:///.*, .* KiB\.\n", said)
+    assert (1, True) == (again.returncode, "exists already" in again.stderr)
+    assert [] == [*tmp_path.glob("*.part")]
+
+
 def test_feeds_are_shown_as_a_table(run: Run) -> None:
     """I see what is in a store."""
     run("create", "orders", "--partitions", "2")
@@ -132,6 +182,46 @@ def test_feeds_are_shown_as_a_table(run: Run) -> None:
     assert ["FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST", "COMMIT"] == head.split()
     assert ["new", "1", "0", "0", "B", "never"] == new.split()
     assert ["orders", "2", "3"] == orders.split()[:3]
+
+
+def test_audit_says_how_much_it_compared_or_what_differs(
+    run: Run, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Two sentences and two exit codes, for people and for scripts."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2\n3\n")
+    with serving(env) as (base, _):
+        good = run("audit", f"{base}/orders")
+        database = sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)
+        database.execute("UPDATE chunks SET sequence = 5")
+        database.close()
+        bad = run("audit", f"{base}/orders", "--producer", "load")
+        unknown = run("audit", f"{base}/orders", "--producer", "lo")
+    expected = "1 batch of 1 producer, 3 events, positions 1 to 1.\n"
+    assert (0, f"Every batch once, unaltered: {expected}", "") == (
+        good.returncode, good.stdout, good.stderr,
+    )  # fmt: skip
+    expected = "position 1, batch 0 of producer 'load': sequence number in partition 0: expected 0"
+    assert (1, "", f"Error: {base}/orders is not as published:\n{expected}, found 5\n") == (
+        bad.returncode, bad.stdout, bad.stderr,
+    )  # fmt: skip
+    assert (1, True) == (unknown.returncode, "'lo' has never published" in unknown.stderr)
+
+
+def test_audit_shows_a_bar_on_a_terminal(env: dict[str, str], run: Run, tmp_path: Path) -> None:
+    """I see how far it is."""
+    run("create", "orders", "--partitions", "2")
+    run("load", "orders", "-", stdin="1\n" * 20_000)
+    ours, theirs = pty.openpty()
+    with serving(env) as (base, _):
+        subprocess.run(
+            [*COMMAND, "audit", f"{base}/orders"], env=env, cwd=tmp_path, stderr=theirs,
+            stdout=subprocess.DEVNULL, check=True, timeout=60,
+        )  # fmt: skip
+    os.close(theirs)
+    shown = os.read(ours, 65_536)
+    os.close(ours)
+    assert b"Auditing" in shown and b"100%" in shown
 
 
 def test_killed_load_leaves_nothing_visible(run: Run, env: dict[str, str], tmp_path: Path) -> None:
@@ -228,6 +318,9 @@ MISTAKES = [
     (["load", "orders", "-", "-"], 2, "Standard input can be loaded once"),
     (["tail", "flights"], 2, "must be the feed's whole address"),
     (["tail", "http://127.0.0.1:1/x", "--form", "last"], 2, "No such option"),
+    (["audit", "orders"], 2, "must be the feed's whole address"),
+    (["audit"], 2, "Missing argument 'URL'"),
+    (["audit", "http://127.0.0.1:1/x", "--producer", ""], 2, "NAME is empty"),
     (["unknown"], 2, "No such command 'unknown'"),
 ]
 
@@ -254,7 +347,7 @@ def test_without_the_extra_the_command_says_what_to_install(env: dict[str, str])
     assert "Traceback" not in said.stderr
 
 
-@pytest.mark.parametrize("command", ["serve", "create", "load", "tail"])
+@pytest.mark.parametrize("command", ["serve", "create", "load", "tail", "audit"])
 def test_help_has_examples(run: Run, command: str) -> None:
     """I learn a command from its help."""
     assert f"zeh-spark {command} " in run(command, "--help").stdout.partition("Example")[2]

@@ -1,5 +1,4 @@
-"""The stores that the contract is held against, and where they live: what can be opened, crashed,
-copied and put back.
+"""Where our stores' data is, for the contract.
 
 A new store is a class here and a name in SITES; every test of this folder then runs against it.
 """
@@ -9,54 +8,30 @@ from __future__ import annotations
 import copy
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tests import postgresql
 from zeh_spark.publisher import MemoryStore, Store, open_store, sql_batches
 from zeh_spark.publisher.sql import SqlStore
-
-
-class Site(Protocol):
-    """A place where a store's data is."""
-
-    def __init__(self, directory: Path) -> None: ...
-
-    def open(self) -> Store:
-        """The store, or another connection to it. Closed by `close`."""
-
-    def crash(self) -> None:
-        """End all that is open, as kill -9 would; `open` then finds what was written."""
-
-    def copy(self) -> Any:
-        """A backup, as of now."""
-
-    def restore(self, backup: Any) -> None:
-        """Put a backup in the place of what is there."""
-
-    def settle(self) -> None:
-        """Wait until cleaning up is done."""
-
-    def close(self) -> None: ...
-
-
-class SharedSite(Site, Protocol):
-    """One that other processes reach."""
-
-    @property
-    def url(self) -> str: ...
+from zeh_spark.testing.site import Site
 
 
 class MemorySite:
     """A store in memory survives nothing but what stands in its own process."""
+
+    slowness = 2
 
     def __init__(self, directory: Path) -> None:
         self._store = MemoryStore()
 
     def open(self) -> Store:
         return self._store
+
+    def opener(self) -> None: ...
 
     def crash(self) -> None: ...
 
@@ -75,6 +50,8 @@ class MemorySite:
 class SqliteSite:
     """A file. A crash goes on with a copy of it and of its log, as they stand."""
 
+    slowness = 4
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = count()
@@ -88,6 +65,9 @@ class SqliteSite:
     def open(self) -> Store:
         self._stores.append(open_store(self.url))
         return self._stores[-1]
+
+    def opener(self) -> Callable[[], Store]:
+        return partial(open_store, self.url)
 
     def crash(self) -> None:
         file = self._another()
@@ -124,6 +104,8 @@ class SqliteSite:
 class PostgresqlSite:
     """A database. A crash ends the connections to it, as the system does for a dead process."""
 
+    slowness = 10
+
     def __init__(self, directory: Path) -> None:
         postgresql.needed()
         self._server = postgresql.shared()
@@ -138,6 +120,9 @@ class PostgresqlSite:
         self._stores.append(open_store(self.url))
         return self._stores[-1]
 
+    def opener(self) -> Callable[[], Store]:
+        return partial(open_store, self.url)
+
     def crash(self) -> None:
         self._server.disconnect(self._databases[-1])
         self._close_stores()
@@ -151,6 +136,13 @@ class PostgresqlSite:
 
     def settle(self) -> None:
         _settle(self._stores)
+
+    def somebody_waits_for_a_lock(self) -> bool:
+        found = self._server.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+            f"AND datname = '{self._databases[-1]}'"
+        )
+        return len(found) > 0
 
     def close(self) -> None:
         self._close_stores()
@@ -170,5 +162,8 @@ def _settle(stores: Sequence[Store]) -> None:
             pass
 
 
-SHARED: dict[str, type[SharedSite]] = {"sqlite": SqliteSite, "postgresql": PostgresqlSite}
+SHARED: dict[str, type[SqliteSite | PostgresqlSite]] = {
+    "sqlite": SqliteSite,
+    "postgresql": PostgresqlSite,
+}
 SITES: dict[str, type[Site]] = {"memory": MemorySite, **SHARED}

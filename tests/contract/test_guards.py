@@ -4,22 +4,27 @@ enough: plain append doubles under the same ones.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy import delete
 
-from tests.contract.sites import SharedSite, Site
+from tests.contract.sites import PostgresqlSite
 from tests.contract.test_mutations import without_content_check
-from tests.contract.world import Execution, Layout, World
-from tests.contract.writers import FEED, data
-from zeh_spark.publisher import Problem, Store, load, producers, sql_batches
+from zeh_spark.publisher import Problem, Store, feed, load, producers, sql_batches, sql_producers
 from zeh_spark.publisher.batches import Call, Receipt
+from zeh_spark.publisher.feed import ChunkFeed
 from zeh_spark.publisher.schema import chunks, uploads
 from zeh_spark.publisher.store import published
+from zeh_spark.testing.drivers import Execution, Layout
+from zeh_spark.testing.site import Site
+from zeh_spark.testing.world import World
+from zeh_spark.testing.writers import FEED, call, chunk, data, declared, everything, until, upload
 
 Scenario = Callable[[World], None]
 
@@ -81,7 +86,7 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
 
 
 @pytest.fixture
-def sql_world(shared_site: SharedSite) -> World:
+def sql_world(shared_site: Site) -> World:
     shared_site.open().create(FEED, 2)
     return World(shared_site)
 
@@ -167,6 +172,76 @@ def test_commit_in_two_transactions_would_double(
     sql_world.run_batch(Layout())
     assert len(data(sql_world.store)) == (3 if whole else 6)
     assert bool(sql_world.anomalies()) == (not whole)
+
+
+def test_cursors_without_a_history_would_skip_in_silence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restored feed that has grown past a reader's cursor goes on with other events (A5)."""
+    world.run_batch(Layout(length=2))
+    backup, head = world.copy_store(), world.store.feed(FEED).head
+    world.run_batch(Layout(length=3))
+    behind = {each.partition: each.cursor for each in everything(world.store)}
+    world.restore_store(backup)
+    world.lose_checkpoint(100)
+    world.run_batch(Layout())
+    world.paste_remedy()
+    for _ in range(3):
+        world.run_batch(Layout(length=3))
+    with pytest.raises(Problem) as refused:
+        list(ChunkFeed(world.store, FEED).page(behind, 2, None))
+    assert "cursor-of-another-history" == refused.value.name
+
+    monkeypatch.setattr(feed, "check_history", lambda *_, **__: None)
+    read = sum(len(each.lines) for each in ChunkFeed(world.store, FEED).page(behind, 2, None))
+    assert 0 < read < sum(each.size for each in everything(world.store) if each.g > head)
+
+
+def test_commits_without_the_feeds_lock_would_be_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two commit at once: an empty batch that knows an older head would put it back (A7)."""
+    heads = {}
+    for lock in (sql_producers.Lock.CHANGE, None):
+        site = PostgresqlSite(tmp_path)
+        site.open().create(FEED, 2)
+        heads[lock] = _commit_at_once(site, monkeypatch, lock)
+        site.close()
+    assert {sql_producers.Lock.CHANGE: 1, None: 0} == heads
+
+
+def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock: Any) -> int:
+    """The head behind a batch of one chunk and an empty one, each of its own producer, where the
+    second commit begins while the first one is about to end.
+    """
+    one, other = site.open(), site.open()
+    one.stage(FEED, call(0), sent := upload(chunk(0, b"1")))
+    begun, free = threading.Event(), threading.Event()
+    real, find = sql_batches.write_receipt, sql_batches.find_feed
+
+    def held(*given: Any) -> None:
+        if threading.current_thread() is first:
+            begun.set()
+            assert free.wait(20)
+        real(*given)
+
+    def found(connection: Any, name: str, _: Any = None) -> Any:
+        return find(connection, name, lock)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sql_batches, "write_receipt", held)
+        patch.setattr(sql_batches, "find_feed", found)
+        first = threading.Thread(target=one.commit, args=(FEED, call(0), declared(sent)))
+        empty = call(0, producer="q")
+        second = threading.Thread(target=other.commit, args=(FEED, empty, declared()))
+        first.start()
+        assert begun.wait(20)
+        second.start()
+        until(site.somebody_waits_for_a_lock)
+        free.set()
+        first.join()
+        second.join()
+    return one.feed(FEED).head
 
 
 # The control

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.contract.conftest import set_everywhere
-from tests.contract.world import Layout, World
-from tests.contract.writers import FEED, call, chunk, commit, declared, everything, upload
 from zeh_spark.chunks import Content
 from zeh_spark.publisher import Problem, Store, producers, sql_batches
 from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
+from zeh_spark.testing.drivers import Layout
+from zeh_spark.testing.site import set_receipts
+from zeh_spark.testing.world import World
+from zeh_spark.testing.writers import FEED, call, chunk, commit, declared, everything, upload
 from zeh_spark.wire import partition_of
 
 REAL = producers.decide
@@ -293,7 +294,7 @@ def test_history_is_refused_by_name(
     world: World, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I am told what is wrong, and nothing on the feed is (EX-09)."""
-    set_everywhere(monkeypatch, "RECEIPTS", 2)
+    set_receipts(monkeypatch, 2)
     check.scenario(world)
     assert (check.refusal, []) == (world.refusals[-1], world.anomalies())
 
@@ -303,7 +304,7 @@ def test_without_the_check_the_same_history_goes_wrong(
     world: World, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No check is there for nothing. [Tidying up may take a zombie's uploads before it commits.]"""
-    set_everywhere(monkeypatch, "RECEIPTS", 2)
+    set_receipts(monkeypatch, 2)
     monkeypatch.setattr(sql_batches, "tidy", lambda _connection: False)
     monkeypatch.setattr(producers, "decide", check.mutant)
     check.scenario(world)

@@ -14,7 +14,12 @@ from sqlalchemy import Connection, text
 
 from tests import postgresql
 from tests.contract.sites import PostgresqlSite
-from tests.contract.writers import (
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import Problem, Store, open_store, sql_batches
+from zeh_spark.publisher import postgresql as dialect
+from zeh_spark.publisher.sql import SqlStore
+from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
+from zeh_spark.testing.writers import (
     FEED,
     call,
     chunk,
@@ -26,11 +31,6 @@ from tests.contract.writers import (
     until,
     upload,
 )
-from zeh_spark.errors import StoreError
-from zeh_spark.publisher import open_store, sql_batches
-from zeh_spark.publisher import postgresql as dialect
-from zeh_spark.publisher.sql import SqlStore
-from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
 
 
 @pytest.fixture
@@ -467,3 +467,59 @@ def small_disk(server: postgresql.Server) -> Iterator[Path]:
     finally:
         server.stop("immediate")
         subprocess.run(["umount", str(space)], check=True)
+
+
+# Backups
+
+
+def test_base_backup_is_a_copy(own_server: postgresql.Server) -> None:
+    """A copy of the whole server, made while it is written to, is a store as of then."""
+    database = own_server.create_database()
+    with closing(open_store(own_server.url(database))) as store:
+        store.create(FEED, 2)
+        commit(store, call(0), upload(chunk(0, b"1"), chunk(1, b"2")))
+        store.stage(FEED, call(1), upload(chunk(0, b"3")))
+        own_server.run(
+            "pg_basebackup", "--checkpoint=fast", "-D", str(own_server.directory / "backup")
+        )
+        commit(store, call(1), upload(chunk(0, b"3")))
+    own_server.stop()
+    own_server.data = own_server.directory / "backup"
+    own_server.start()
+    with closing(open_store(own_server.url(database))) as store:
+        assert [b"1", b"2"] == data(store)
+        with pytest.raises(Problem, match="has published up to batch 0, this is 2") as refused:
+            commit(store, call(2), upload(chunk(0, b"4")))
+        assert "batch-gap" == refused.value.name
+        commit(store, call(1), upload(chunk(0, b"3")))
+        assert [b"1", b"2", b"3"] == data(store)
+
+
+def test_server_killed_at_any_time_keeps_what_it_acknowledged(
+    own_server: postgresql.Server,
+) -> None:
+    """SIGKILL of the database while batches come: each that was acknowledged is there, once."""
+    with closing(open_store(own_server.url(own_server.create_database()))) as store:
+        store.create(FEED, 2)
+        for round_of in range(3):
+            batches: list[int] = []
+            writer = threading.Thread(target=_write_until_it_fails, args=(store, batches))
+            writer.start()
+            until(lambda batches=batches, round_of=round_of: len(batches) >= 5 * (round_of + 1))
+            own_server.kill()
+            writer.join()
+            own_server.start()
+            found = data(store)
+            assert [b"%d" % each for each in range(len(found))] == found
+            assert len(found) - batches[-1] in (1, 2)
+
+
+def _write_until_it_fails(store: Store, acknowledged: list[int]) -> None:
+    batch = store.producer(FEED, "p").last + 1
+    try:
+        while True:
+            commit(store, call(batch), upload(chunk(0, b"%d" % batch)))
+            acknowledged.append(batch)
+            batch += 1
+    except (StoreBusyError, OutcomeUnknownError):
+        pass

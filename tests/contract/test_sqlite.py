@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from tests.contract.writers import chunk, data, everything, publish
 from zeh_spark.chunks import StagedChunk
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store, sql
 from zeh_spark.publisher.store import StoreBusyError, tag
+from zeh_spark.testing.writers import chunk, data, everything, publish
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import postgresql
 from tests.fix_publish import HERE, Caller, Who, events_of, publish_batch, rows, served
 from tests.programs import crash_publisher as crash
 from zeh_spark.chunks import lines_of
@@ -30,18 +31,33 @@ OLD = crash.OLD
 
 
 @contextmanager
-def reopened(directory: Path) -> Iterator[Store]:
-    with closing(open_store(f"sqlite:///{directory / 'feeds.db'}")) as store:
+def reopened(url: str) -> Iterator[Store]:
+    with closing(open_store(url)) as store:
         yield store
 
 
-def crashed(act: str, directory: Path) -> list[tuple[str, Path]]:
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.campaign)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """For `crash_publisher`."""
+    if request.param == "sqlite":
+        yield str(tmp_path)
+        return
+    postgresql.needed()
+    server = postgresql.shared()
+    prefix = server.create_database()
+    yield server.url(prefix)
+    names = server.execute(f"SELECT datname FROM pg_database WHERE datname ~ '^{prefix}(_|$)'")
+    for (name,) in names:
+        server.drop_database(name)
+
+
+def crashed(act: str, place: str) -> list[tuple[str, str]]:
     """The stores of an act that died at each of its points, in order; the last one lived."""
-    command = [sys.executable, "-m", "tests.programs.crash_publisher", act, str(directory)]
+    command = [sys.executable, "-m", "tests.programs.crash_publisher", act, place]
     said = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout
     points = said.splitlines()
     assert "done" == points[-1]
-    return [(f"{at}: {name}", directory / f"{at}") for at, name in enumerate(points)]
+    return [(f"{at}: {name}", crash.url_of(place, at)) for at, name in enumerate(points)]
 
 
 def data_of(uploads: list[Upload]) -> list[bytes]:
@@ -95,12 +111,12 @@ def check_commit(store: Store, by: Call, uploads: list[Upload]) -> bool:
     ],
 )
 def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
-    tmp_path: Path, act: str, by: Call, uploads: list[Upload]
+    place: str, act: str, by: Call, uploads: list[Upload]
 ) -> None:
     """Killed at any statement, it has my batch with its receipt, or nothing of it (F14, PU-04)."""
     there = []
-    for point, directory in crashed(act, tmp_path):
-        with reopened(directory) as store:
+    for point, url in crashed(act, place):
+        with reopened(url) as store:
             try:
                 there.append(check_commit(store, by, uploads))
             except AssertionError as exc:
@@ -109,10 +125,10 @@ def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
     assert (sorted(there), acknowledges) == (there, there[-1])  # once there, it stays
 
 
-def test_batches_of_one_transaction_are_there_together(tmp_path: Path) -> None:
+def test_batches_of_one_transaction_are_there_together(place: str) -> None:
     """Commits that share a transaction share its fate, and none is torn (F14)."""
-    for point, directory in crashed("together", tmp_path):
-        with reopened(directory) as store:
+    for point, url in crashed("together", place):
+        with reopened(url) as store:
             found = [store.receipt(crash.FEED, name, 0, "a") for name in "qrs"]
             there = [each for each in found if each]
             assert len(there) in (0, 3), point
@@ -123,11 +139,11 @@ def test_batches_of_one_transaction_are_there_together(tmp_path: Path) -> None:
             check_numbers(store)
 
 
-def test_cleaning_up_takes_nothing_that_is_committed(tmp_path: Path) -> None:
+def test_cleaning_up_takes_nothing_that_is_committed(place: str) -> None:
     """Killed while it cleans up, the publisher goes on, and every event is there (F14)."""
     expected = [*OLD, *data_of(crash.LARGE)]
-    for _, directory in crashed("tidy", tmp_path):
-        with reopened(directory) as store:
+    for _, url in crashed("tidy", place):
+        with reopened(url) as store:
             assert sorted(expected) == sorted(events_of(store))
             crash.tidy(store)
             assert sorted(expected) == sorted(events_of(store))
@@ -137,7 +153,7 @@ def test_cleaning_up_takes_nothing_that_is_committed(tmp_path: Path) -> None:
 
 def test_power_cut_leaves_whole_batches(tmp_path: Path) -> None:
     """However much of the log reached the disk, each batch is there with its receipt, or is not."""
-    with reopened(tmp_path) as store:
+    with reopened(f"sqlite:///{tmp_path / 'feeds.db'}") as store:
         store.create(crash.FEED, 2)
         for batch in range(4):
             crash.publish(store, crash.call(batch), [crash.ALONE, crash.SMALL][batch % 2])
@@ -149,7 +165,8 @@ def test_power_cut_leaves_whole_batches(tmp_path: Path) -> None:
         there.mkdir()
         shutil.copyfile(file, there / "feeds.db")
         (there / "feeds.db-wal").write_bytes(log[:cut])
-        with reopened(there) as store, suppress(UnknownFeedError):
+        url = f"sqlite:///{there / 'feeds.db'}"
+        with reopened(url) as store, suppress(UnknownFeedError):
             receipts = store.receipts(crash.FEED, "p", 1 << 40, 1000)
             assert len(events_of(store)) == sum(each.events for each in receipts)
             check_numbers(store)

@@ -8,7 +8,10 @@ from collections import Counter
 
 import pytest
 
-from tests.fix_stream import PATIENCE
+from tests.fix_stream import PATIENCE, wait_for
+from zeh_spark.errors import CursorGoneError
+from zeh_spark.publisher.retention import prune
+from zeh_spark.publisher.store import Retention, StoreBusyError
 
 
 @pytest.mark.parametrize("checkpoints", ["event", "page"])
@@ -81,3 +84,55 @@ def test_our_publishers_last_is_where_new_events_come(publisher, start):
     publisher.publish(3, 4)
 
     assert [3, 4] == sorted(run.until(2))
+
+
+def test_our_publisher_keeps_what_a_query_has_committed(publisher, start):
+    """Retention can wait for my query: it learns what Spark has committed, and never more."""
+    publisher.publish(*range(10))
+    run = start(url=publisher.url, cursorSet="warehouse")
+    run.until(10)
+    first = run.offset
+    publisher.publish(*range(10, 20))
+    run.until(20)
+    store = publisher.store
+    assert {} == store.saved_cursors("orders", "warehouse")
+
+    run.reader.commit(first)
+
+    cursors = {int(each): at["cursor"] for each, at in first["partitions"].items()}
+    wait_for(lambda: store.saved_cursors("orders", "warehouse") == {2: cursors})
+    assert 10 == prune(store, "orders", Retention(bytes=1, readers=("warehouse",))).events
+
+
+def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplog):
+    """A publisher that keeps none, or is away, stops nothing."""
+    publisher.publish(*range(10))
+    run = start(url=publisher.url, cursorSet="warehouse")
+    run.until(10)
+    publisher.store.save_cursors = refuse
+
+    run.reader.commit(run.offset)
+
+    wait_for(lambda: "position cannot be kept" in caplog.text)
+    publisher.publish(*range(10, 20))
+    assert 20 == len(run.until(20))
+
+
+def refuse(*_):
+    raise StoreBusyError("not now")
+
+
+def test_events_that_retention_removed_stop_a_query_by_name(publisher, start):
+    """Never fewer in silence; and on with what is left, if I say so."""
+    publisher.publish(*range(10))
+    run = start(url=publisher.url)
+    run.until(10)
+    publisher.publish(*range(10, 20))
+    prune(publisher.store, "orders", Retention(bytes=1))
+    publisher.publish(*range(20, 30))
+
+    with pytest.raises(CursorGoneError, match=r"cursor-gone.*failOnDataLoss=false"):
+        start(url=publisher.url, offset=run.offset).until(10)
+
+    on = start(url=publisher.url, offset=run.offset, failOnDataLoss="false")
+    assert [*range(20, 30)] == sorted(on.until(10))

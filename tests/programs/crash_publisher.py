@@ -1,9 +1,12 @@
 """A publisher's store that dies, with SIGKILL, at every point of an act. Not a test.
 
-Usage: crash_publisher.py ACT DIRECTORY. Makes a store `before/feeds.db` there, and for each point a
-copy of it, `0/feeds.db` and so on, in which a process of its own did the act up to that point. The
-points are before each SQL statement (behind one is before the next: nothing lies between), and
-before and after each COMMIT; at the last one the act is done. Prints the name of each point.
+Usage: crash_publisher.py ACT PLACE. Makes a store `before` at the place, and for each point a copy
+of it, `0` and so on, in which a process of its own did the act up to that point. The points are
+before each SQL statement (behind one is before the next: nothing lies between), and before and
+after each COMMIT; at the last one the act is done. Prints the name of each point.
+
+A place is a directory, with stores like `0/feeds.db`, or a URL of PostgreSQL, whose database's name
+is what those of the stores begin with.
 """
 
 import hashlib
@@ -13,9 +16,11 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
@@ -23,6 +28,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from zeh_spark.chunks import Chunker, Content, StagedChunk
 from zeh_spark.publisher import Store, open_store, sql_batches
 from zeh_spark.publisher.batches import Attempt, Call, Declared, Remedies, Upload
+from zeh_spark.publisher.writing import Writer
 
 FEED = "orders"
 OLD = [b'"old"']
@@ -77,25 +83,39 @@ def tidy(store: Store) -> None:
 
 def commit_together(store: Store) -> None:
     """Three batches in one transaction: they wait until the writer is free."""
+    writes = store._database.writes  # type: ignore[attr-defined]
+    if isinstance(writes, Writer):
+        waiting, held = writes._durable, held_writer(writes)
+    else:
+        lane = writes._lanes.of(FEED)
+        waiting, held = lane._waiting, lane._turn
+    with held:
+        threads = [
+            threading.Thread(target=store.commit, args=(FEED, call(0, name), declared(ALONE)))
+            for name in "qrs"
+        ]
+        for thread in threads:
+            thread.start()
+        while len(waiting) < 3:
+            pass
+    for thread in threads:
+        thread.join()
+
+
+@contextmanager
+def held_writer(writer: Writer) -> Iterator[None]:
     begun, free = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
         begun.set()
         free.wait()
 
-    writer = store._database.writes  # type: ignore[attr-defined]
-    threads = [threading.Thread(target=writer.write, args=(hold,))]
-    threads[0].start()
+    holder = threading.Thread(target=writer.write, args=(hold,))
+    holder.start()
     begun.wait()
-    for name in "qrs":
-        what = (FEED, call(0, name), declared(ALONE))
-        threads.append(threading.Thread(target=store.commit, args=what))
-        threads[-1].start()
-    while len(writer._durable) < 3:
-        pass
+    yield
     free.set()
-    for thread in threads:
-        thread.join()
+    holder.join()
 
 
 def nothing(store: Store) -> None: ...
@@ -186,24 +206,35 @@ def in_a_process(work: Callable[[], None]) -> bool:
     return os.WIFEXITED(status)
 
 
-def open_in(directory: Path) -> Store:
-    return open_store(f"sqlite:///{directory / 'feeds.db'}")
+def url_of(place: str, name: object) -> str:
+    return f"{place}_{name}" if "://" in place else f"sqlite:///{place}/{name}/feeds.db"
 
 
-def main(act: str, directory: Path) -> None:
+def make(place: str, name: object, template: str | None) -> None:
+    """An empty store, or a copy of one."""
+    if "://" not in place:
+        folder = Path(place, str(name))
+        shutil.copytree(Path(place, template), folder) if template else folder.mkdir()
+        return
+    server, _, prefix = place.replace("+psycopg", "").rpartition("/")
+    source = f"{prefix}_{template}" if template else "template1"
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {prefix}_{name} TEMPLATE {source}")  # type: ignore[call-overload]
+
+
+def main(act: str, place: str) -> None:
     prepare, do = ACTS[act]
-    before = directory / "before"
-    before.mkdir()
+    make(place, "before", None)
 
     def begin() -> None:
-        store = open_in(before)
+        store = open_store(url_of(place, "before"))
         store.create(FEED, 2)
         publish(store, call(0), [upload(0, chunk(0, OLD))])
         prepare(store)
         store.close()
 
     def crash(point: int) -> None:
-        store = open_in(directory / f"{point}")
+        store = open_store(url_of(place, point))
         points = Points(point)
         points.install()
         do(store)
@@ -211,11 +242,11 @@ def main(act: str, directory: Path) -> None:
 
     in_a_process(begin)
     for point in itertools.count():
-        shutil.copytree(before, directory / f"{point}")
+        make(place, point, "before")
         if in_a_process(lambda point=point: crash(point)):  # type: ignore[misc]
             os.write(1, b"done\n")
             break
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2])

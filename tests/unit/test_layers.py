@@ -57,6 +57,19 @@ def test_source_sink_and_publisher_never_import_each_other(family):
     assert set() == crossings
 
 
+def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
+    """It would not notice a fault of code that it shares."""
+    shared = {
+        name
+        for module, names in OURS.items()
+        if within(module, "zeh_spark.audit")
+        for name in names
+        if any(within(name, family) for family in FAMILIES)
+    }
+
+    assert {"zeh_spark.publisher.batches"} == shared
+
+
 def test_the_publisher_never_imports_pyspark():
     """A publisher runs where there is no Spark."""
     guilty = [

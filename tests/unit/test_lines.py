@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark import wire
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher.feed import Block
 from zeh_spark.publisher.lines import body, renderer
 
@@ -45,3 +47,11 @@ def test_any_selection_of_headers_serves_the_same_events(
     expected = [(3 % n, h, data) for h, (_, data) in zip(wanted, given_events, strict=True)]
     assert expected == [(e["partition"], e.get("headers", {}), e["data"]) for e in found]
     assert {"partition": 3 % n, "cursor": "7.abc"} == checkpoint
+
+
+def test_lines_of_another_partition_are_not_served_as_nothing() -> None:
+    """A damaged store is an error, not fewer events."""
+    lines = wire.event_line(1, {}, b"1") + b"\n"
+    block = Block(0, lines, "7.abc", {"zeh-partition": "0"})
+    with pytest.raises(StoreError, match=r"ends with cursor 7\.abc has lines of another one"):
+        b"".join(body([block], 2, renderer(("_all",))))

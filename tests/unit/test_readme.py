@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.chunks import LINE_BYTES
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, ClientOptions, declared
 from zeh_spark.publisher.openapi_problems import PROBLEMS
@@ -58,7 +59,8 @@ def test_options_are_those_of_the_code():
 
 def test_every_promise_names_a_test_that_exists():
     """A promise without a test is none."""
-    tests = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("zeh_spark/testing/contract_*.py")]
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in files)
 
     missing = [
         name
@@ -78,6 +80,15 @@ def test_every_refusal_of_a_batch_is_explained():
     decided = {name for name, known in PROBLEMS.items() if "incarnation" in known.members}
 
     assert decided - {"upload-conflict", "unknown-batch"} == told
+
+
+def test_an_audit_speaks_as_the_example_does():
+    """What to expect is what comes."""
+    tally = Tally(producers=3, batches=1234, events=5_678_901, first=1, last=9876)
+    wrong = Difference(17, "sequence number in partition 0", 1000, 2000, "orders-job", 3)
+
+    assert f"\n{tally}\n" in README
+    assert f" is not as published:\n{wrong}\n" in README
 
 
 def test_the_longest_line_is_the_one_that_writers_hold_to():

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark import wire
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher.feed import Block
 
 Render = Callable[[Block, int], bytes]
@@ -59,7 +60,12 @@ def with_all_headers(block: Block, partition: int) -> bytes:
     stored, served = (
         b'\n{"partition":%d,"headers":{' % each for each in (block.partition, partition)
     )
-    _, *rests = (b"\n" + block.lines).split(stored)
+    before, *rests = (b"\n" + block.lines).split(stored)
+    if before:
+        raise StoreError(
+            f"the store is damaged: the chunk of partition {block.partition} that ends with cursor "
+            f"{block.cursor} has lines of another one; restore it"
+        )
     numbered = block.sequence is not None
     begin = _members(block.stamps)
     if numbered:

@@ -43,7 +43,7 @@ SCHEMA = "zeroeventhub"
 """Where the tables are; also the channel on which commits are notified."""
 
 READERS, WRITERS = 8, 12
-"""Connections of a process, at most; a listening one and one that cleans up come to them."""
+"""Connections of a process, at most; the one that listens comes to them."""
 
 CONNECT_SECONDS, LOCK_SECONDS, IDLE_SECONDS, TURN_SECONDS = 10, 30, 30, 30
 """How long to wait for a connection, for a lock, for a process that stopped within a transaction,

@@ -154,12 +154,14 @@ class Pruner:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(EVERY_SECONDS):
+        while True:
             try:
                 for feed in self._store.feeds():
                     self._prune(feed.name)
             except StoreError as exc:
                 log.warning("old events stay for now: %s", exc)
+            if self._ended.wait(EVERY_SECONDS):
+                return
 
     def _prune(self, feed: str) -> None:
         began = time.monotonic()

@@ -76,6 +76,12 @@ def parse_wait(text: str) -> float:
     return seconds
 
 
+def parse_cursor_set(text: str) -> str:
+    if not re.fullmatch(r"[ -~]{1,50}", text):
+        raise ValueError("must be 1 to 50 printable ASCII characters")
+    return text
+
+
 def parse_staging(text: str) -> str:
     """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what
     they mean.
@@ -170,6 +176,13 @@ class SourceOptions(ClientOptions):
         parse_text,
         None,
         "name of the feed in the checkpoint, instead of its URL",
+        query="streaming",
+    )
+    cursor_set: str | None = option(
+        parse_cursor_set,
+        None,
+        "name under which our publisher keeps what the query has committed; retention can wait "
+        "for it",
         query="streaming",
     )
     fail_on_data_loss: bool = option(

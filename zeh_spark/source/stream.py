@@ -25,6 +25,7 @@ from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
 from zeh_spark.source import offsets, planning
+from zeh_spark.source.cursor_set import CursorSet
 from zeh_spark.source.fetching import Fetcher, first_checkpoint
 from zeh_spark.source.offsets import Offset, Position, Staged
 from zeh_spark.source.options import SourceOptions
@@ -151,6 +152,7 @@ class StreamDriver:
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._client = FeedClient(options, max_interval=4 * options.max_bytes_per_trigger)
+        self._cursor_set = CursorSet(options)
         self._fetcher: Fetcher | None = None
         self._cursors: list[str] = []
         self._first = True
@@ -180,9 +182,12 @@ class StreamDriver:
         return self._batch.partitions
 
     def commit(self, end: dict[str, Any]) -> None:
-        staged = offsets.parse(end, self.options).staged
+        offset = offsets.parse(end, self.options)
+        staged = offset.staged
         if staged and (staging := self._staging_of(staged.stage)):
             staging.forget(staged.batch)
+        if self.options.cursor_set:
+            self._cursor_set.keep([each.cursor for each in offset.positions])
 
     def report(self) -> dict[str, Any] | None:
         """Numbers for the query's progress: what reading took so far, and what is ready."""

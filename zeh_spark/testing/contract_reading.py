@@ -7,16 +7,16 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import uuid
+from functools import partial
 
 import pytest
 
-from tests.contract.conftest import Opened, set_clock
-from tests.contract.sites import SharedSite
-from tests.contract.writers import call, chunk, everything, large, publish, until, upload
 from zeh_spark.chunks import lines_of
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import Store, open_store
+from zeh_spark.publisher import Store
 from zeh_spark.publisher.store import UnknownFeedError
+from zeh_spark.testing.site import Opened, Site, set_clock
+from zeh_spark.testing.writers import call, chunk, everything, large, publish, until, upload
 
 
 def test_batches_get_positions_in_the_order_of_their_commits(store: Store) -> None:
@@ -135,7 +135,11 @@ def test_version_changes_with_every_commit(opened: Opened, store: Store) -> None
     for _ in range(3):
         before = store.version()
         publish(opened(), chunk(0, b"1"))
-        until(lambda seen=before: store.version() != seen)
+        until(partial(_changed, store, before))
+
+
+def _changed(store: Store, version: int) -> bool:
+    return store.version() != version
 
 
 def test_version_stands_still_without_commits(opened: Opened, store: Store) -> None:
@@ -172,12 +176,12 @@ def test_readers_see_a_batch_in_all_partitions_or_in_none(opened: Opened) -> Non
     assert [] == [gs for gs in seen if len(gs) % 2 or gs != list(range(1, len(gs) + 1))]
 
 
-def test_processes_that_commit_at_once_lose_nothing(shared_site: SharedSite) -> None:
+def test_processes_that_commit_at_once_lose_nothing(shared_site: Site) -> None:
     """Loads from two terminals go into one store."""
     store = shared_site.open()
     store.create("orders", 2)
     start = multiprocessing.get_context("spawn").Process
-    _run([start(target=_publish_from_a_process, args=(shared_site.url,)) for _ in range(2)])
+    _run([start(target=_publish_from_a_process, args=(shared_site.opener(),)) for _ in range(2)])
     assert list(range(1, 81)) == [each.g for each in everything(store)]
     numbers = [each.sequence for each in everything(store) if each.partition == 0]
     assert list(range(40)) == numbers
@@ -190,8 +194,8 @@ def _publish_batches(store: Store, count: int) -> None:
         publish(store, chunk(0, data), chunk(1, data))
 
 
-def _publish_from_a_process(url: str) -> None:
-    _publish_batches(open_store(url), 20)
+def _publish_from_a_process(opened: Opened) -> None:
+    _publish_batches(opened(), 20)
 
 
 def _run(workers: list[threading.Thread] | list[multiprocessing.context.SpawnProcess]) -> None:

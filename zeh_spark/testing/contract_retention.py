@@ -6,21 +6,22 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.contract.conftest import Clock, Opened
-from tests.contract.sites import SITES, Site
-from tests.contract.writers import FEED, call, chunk, commit, data, everything, large, publish
-from tests.contract.writers import upload as upload_of
 from zeh_spark.publisher import Problem, Store, feed, retention
 from zeh_spark.publisher.feed import ChunkFeed
 from zeh_spark.publisher.retention import Removal, plan, prune, removable
 from zeh_spark.publisher.store import Chunk, Retention
+from zeh_spark.testing.site import Clock, Opened, Site
+from zeh_spark.testing.writers import FEED, call, chunk, commit, data, everything, large, publish
+from zeh_spark.testing.writers import upload as upload_of
 
 NOTHING = Retention(bytes=1)
 """Keeps nothing: even the newest chunk is larger."""
@@ -291,12 +292,12 @@ class Readings(RuleBasedStateMachine):
     in order, but for those of which it was told that they are gone.
     """
 
-    kind = "memory"
+    new_site: ClassVar[type[Site]]
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
-        self.site = SITES[self.kind](Path(self.directory.name))
+        self.site = self.new_site(Path(self.directory.name))
         self.store = self.site.open()
         self.store.create(FEED, 3)
         self.log: list[tuple[int, int]] = []
@@ -364,11 +365,10 @@ class Readings(RuleBasedStateMachine):
                 assert got == all_of_it[: len(got)]
 
 
-@pytest.mark.parametrize("kind", list(SITES))
-def test_readers_get_all_that_they_are_not_told_is_gone(kind: str) -> None:
+def test_readers_get_all_that_they_are_not_told_is_gone(new_site: type[Site]) -> None:
     """Whatever my pages are and whatever is removed, I never miss an event in silence."""
-    machine = type("Readings", (Readings,), {"kind": kind})
-    examples = settings.default.max_examples // {"memory": 1, "sqlite": 4, "postgresql": 10}[kind]
+    machine = type("Readings", (Readings,), {"new_site": new_site})
+    examples = max(10, settings().max_examples // new_site.slowness)
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=30)
     )
@@ -411,7 +411,7 @@ def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: 
                 yield len(block.lines.splitlines())
             mine.save_cursors("reader", 2, behind)
 
-    writers = [guarded(lambda name=name: write(name)) for name in ("p", "q")]
+    writers = [guarded(partial(write, name)) for name in ("p", "q")]
     pruners = [guarded(remove) for _ in range(2)]
     total, reading = 0, follow()
     while total < 80 * 201 and not failures:

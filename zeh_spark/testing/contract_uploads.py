@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.conftest import Clock
-from tests.contract.sites import Site
-from tests.contract.writers import (
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.publisher.batches import Upload
+from zeh_spark.testing.site import Clock, Site
+from zeh_spark.testing.writers import (
     FEED,
     call,
     chunk,
@@ -19,8 +20,6 @@ from tests.contract.writers import (
     refusal,
     upload,
 )
-from zeh_spark.publisher import Problem, Store
-from zeh_spark.publisher.batches import Upload
 
 ONE = upload(chunk(0, b"1"))
 SIZE = ONE.bytes

@@ -13,19 +13,19 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import replace
+from itertools import count, cycle
 from typing import Any
 
-from tests.contract import anomalies
-from tests.contract.anomalies import Entry, Row
-from tests.contract.sites import Site
-from tests.contract.writers import FEED
 from zeh_spark.chunks import Chunker, Content
-from zeh_spark.publisher import Problem
+from zeh_spark.publisher import Problem, Store
 from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
+from zeh_spark.testing import anomalies
+from zeh_spark.testing.anomalies import Entry
+from zeh_spark.testing.drivers import Checkpoint, Driver, Execution, Layout, Row
+from zeh_spark.testing.site import Site
+from zeh_spark.testing.writers import FEED
 
-PARTITIONS = 2
 OPTIONS = {
     "acceptGap": "accept_gap",
     "replaceIncarnation": "replace_incarnation",
@@ -36,65 +36,18 @@ HONEST |= {"upload-missing", "layout-changed", "producer-deleted"}
 """Refusals that are true in a world where each attempt has its own number and no byte changes."""
 
 
-@dataclass
-class Checkpoint:
-    """What a query remembers: the rows of each batch that it began, and the last that is done."""
-
-    incarnation: str
-    start: int = 0
-    plans: list[tuple[int, int]] = field(default_factory=list)
-    done: int = -1
-
-    def plan(self, batch: int, length: int) -> tuple[int, int]:
-        """The rows of a batch; made at its first run, the same ever after."""
-        while len(self.plans) <= batch:
-            begin = self.plans[-1][1] if self.plans else self.start
-            self.plans.append((begin, begin + length))
-        return self.plans[batch]
-
-
-@dataclass
-class Driver:
-    """One start of a query."""
-
-    checkpoint: Checkpoint
-    run: str
-    batch: int
-    alive: bool = True
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How Spark cuts and orders the rows of a batch this time, and where the events go."""
-
-    tasks: int = 1
-    seed: int = 0
-    length: int = 3
-    version: int = 0
-    partitions: int = PARTITIONS
-
-
-@dataclass(frozen=True)
-class Execution:
-    """What a driver has for its commit. `lines`: what the feed shall get of it, by partition."""
-
-    driver: Driver
-    call: Call
-    uploads: tuple[Upload, ...]
-    declared: Declared
-    rows: tuple[Row, ...]
-    lines: dict[int, list[bytes]]
-    span: tuple[int, int]
-    restores: int
-
-
 class World:
     """Guarantee: `anomalies()` is empty as long as the store keeps its promises."""
 
-    def __init__(self, site: Site, publish: Callable[..., Any] | None = None) -> None:
-        """`publish`: how to commit instead, for controls."""
+    def __init__(
+        self, site: Site, publish: Callable[..., Any] | None = None, publishers: int = 1
+    ) -> None:
+        """`publish`: how to commit instead, for controls. `publishers`: over one store; calls go to
+        each in turn.
+        """
         self.site = site
-        self.store = site.open()
+        self._publishers = publishers
+        self._open()
         self._publish = publish
         self._runs, self._attempts, self._incarnations = count(1), count(1), count(1)
         self.checkpoints = [Checkpoint(self._new_incarnation())]
@@ -106,6 +59,13 @@ class World:
         self.refusals: list[str] = []
         self.honest = set(HONEST)
         self.restores = 0
+
+    def _open(self) -> None:
+        self._stores = cycle([self.site.open() for _ in range(self._publishers)])
+
+    @property
+    def store(self) -> Store:
+        return next(self._stores)
 
     # What drivers do
 
@@ -180,7 +140,7 @@ class World:
 
     def crash_publisher(self) -> None:
         self.site.crash()
-        self.store = self.site.open()
+        self._open()
 
     def copy_store(self) -> tuple[Any, list[Entry]]:
         return self.site.copy(), list(self.belief.log)
@@ -191,7 +151,7 @@ class World:
         if any(known.get(each.batch, each.rows) != each.rows for each in backup[1]):
             return
         self.site.restore(backup[0])
-        self.store = self.site.open()
+        self._open()
         self.restores += 1
         self.belief.restored(backup[1])
 
@@ -267,7 +227,8 @@ class World:
 
     def _committed(self, call: Call, execution: Execution) -> tuple[Receipt, bool]:
         if self._publish:
-            return self._publish(self.store, call, execution)
+            done: tuple[Receipt, bool] = self._publish(self.store, call, execution)
+            return done
         return self.store.commit(FEED, call, execution.declared)
 
     def _hears(self, execution: Execution, heard: bool) -> bool:

@@ -18,34 +18,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from tests.contract.writers import FEED, everything
-from zeh_spark.chunks import lines_of, prefix
+from zeh_spark.chunks import lines_of
 from zeh_spark.publisher import Problem, Store, batches
 from zeh_spark.publisher.batches import Call, Receipt
 from zeh_spark.publisher.store import Chunk
-
-if TYPE_CHECKING:
-    from tests.contract.world import Execution
+from zeh_spark.testing.drivers import Execution, Row
+from zeh_spark.testing.writers import FEED, everything
 
 Batch = tuple[str, int]
 """Incarnation and number."""
-
-
-@dataclass(frozen=True, order=True)
-class Row:
-    """A row of the source. `version`: what a query that is not repeatable made of it."""
-
-    id: int
-    version: int = 0
-
-    @property
-    def data(self) -> bytes:
-        return b'{"row":%d,"version":%d}' % (self.id, self.version)
-
-    def line(self, partition: int) -> bytes:
-        return prefix(partition) + b'"headers":{},"data":%b}' % self.data
 
 
 @dataclass(frozen=True)

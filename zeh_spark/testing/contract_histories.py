@@ -24,11 +24,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.contract.conftest import Clock, set_clock, set_everywhere
-from tests.contract.sites import SITES
-from tests.contract.world import Execution, Layout, World
-from tests.contract.writers import FEED
 from zeh_spark.publisher.batches import Remedies
+from zeh_spark.testing.drivers import Execution, Layout
+from zeh_spark.testing.site import Clock, Site, set_clock, set_receipts
+from zeh_spark.testing.world import World
+from zeh_spark.testing.writers import FEED
 
 KEPT_RECEIPTS = 3
 
@@ -45,7 +45,7 @@ layouts = st.builds(
 class Histories(RuleBasedStateMachine):
     """Rules are what can happen; the world keeps account."""
 
-    kind: ClassVar[str]
+    new_site: ClassVar[type[Site]]
     executions = Bundle("executions")
     backups = Bundle("backups")
 
@@ -55,10 +55,10 @@ class Histories(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.clock = Clock()
         set_clock(self.patch, self.clock)
-        set_everywhere(self.patch, "RECEIPTS", KEPT_RECEIPTS)
-        self.site = SITES[self.kind](Path(self.directory.name))
+        set_receipts(self.patch, KEPT_RECEIPTS)
+        self.site = self.new_site(Path(self.directory.name))
         self.site.open().create(FEED, 2)
-        self.world = World(self.site)
+        self.world = World(self.site, publishers=2 if self.site.opener() else 1)
 
     @rule(layout=layouts, which=st.integers(0, 1), batches=st.integers(1, 4))
     def run_batches(self, layout: Layout, which: int, batches: int) -> None:
@@ -177,12 +177,10 @@ class Histories(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(1800)  # a campaign's
-@pytest.mark.parametrize("kind", list(SITES))
-def test_any_history_keeps_what_it_acknowledges(kind: str) -> None:
+def test_any_history_keeps_what_it_acknowledges(new_site: type[Site]) -> None:
     """Whatever happens, I lose nothing and get nothing twice without being told."""
-    machine = type("Histories", (Histories,), {"kind": kind})
-    slowness = {"memory": 2, "sqlite": 4, "postgresql": 10}[kind]
-    examples = max(20, settings.default.max_examples) // slowness
+    machine = type("Histories", (Histories,), {"new_site": new_site})
+    examples = max(10, settings().max_examples // new_site.slowness)
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=40)
     )

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.contract.conftest import Opened
-from tests.contract.sites import SharedSite, Site
-from tests.contract.writers import (
+from zeh_spark.chunks import StagedChunk
+from zeh_spark.publisher import MemoryStore, Problem, Store
+from zeh_spark.publisher.batches import Attempt, Call, Declared, Upload
+from zeh_spark.publisher.store import PACKED_BYTES, SMALL_EVENTS, Staged
+from zeh_spark.testing.site import Opened, Site
+from zeh_spark.testing.writers import (
     FEED,
     call,
     chunk,
@@ -27,10 +31,6 @@ from tests.contract.writers import (
     refusal,
     upload,
 )
-from zeh_spark.chunks import StagedChunk
-from zeh_spark.publisher import MemoryStore, Problem, Store, open_store
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Upload
-from zeh_spark.publisher.store import PACKED_BYTES, SMALL_EVENTS, Staged
 
 
 def test_uploads_are_invisible_before_their_commit(store: Store) -> None:
@@ -335,12 +335,13 @@ def test_same_batch_committed_by_many_threads_is_there_once(opened: Opened) -> N
     assert [b"1", b"2"] == data(opened())
 
 
-def test_same_batches_committed_by_processes_are_there_once(shared_site: SharedSite) -> None:
+def test_same_batches_committed_by_processes_are_there_once(shared_site: Site) -> None:
     """Two publishers over one database keep each other's promises (F7)."""
     store = shared_site.open()
     store.create(FEED, 2)
     start = get_context("spawn").Process
-    workers = [start(target=_commit_batches, args=(shared_site.url, f"r{n}")) for n in range(2)]
+    opened = shared_site.opener()
+    workers = [start(target=_commit_batches, args=(opened, f"r{n}")) for n in range(2)]
     for each in workers:
         each.start()
     for each in workers:
@@ -353,7 +354,7 @@ def _both(layout: int) -> Upload:
     return upload(*chunks[:: 1 if layout % 2 else -1])
 
 
-def _at_once(count: int, work: Callable[[int], object]) -> list:
+def _at_once(count: int, work: Callable[[int], object]) -> list[Any]:
     answers: list[object] = []
     start = threading.Barrier(count)
 
@@ -369,9 +370,9 @@ def _at_once(count: int, work: Callable[[int], object]) -> list:
     return answers
 
 
-def _commit_batches(url: str, run: str) -> None:
+def _commit_batches(opened: Opened, run: str) -> None:
     """Whoever is overtaken comes back as another run, as a restarted driver does."""
-    store, starts, batch = open_store(url), 0, 0
+    store, starts, batch = opened(), 0, 0
     while batch < 20:
         by: Call = call(batch, run=f"{run}.{starts}")
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.contract.conftest import set_everywhere
-from tests.contract.sites import Site
-from tests.contract.writers import (
+from zeh_spark.publisher import Problem, Store, batches
+from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, chained
+from zeh_spark.testing.site import Site, set_receipts
+from zeh_spark.testing.writers import (
     FEED,
     call,
     chunk,
@@ -21,8 +23,6 @@ from tests.contract.writers import (
     refusal,
     upload,
 )
-from zeh_spark.publisher import Problem, Store, batches
-from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, chained
 
 
 def put(store: Store, by: Call, *rows: bytes) -> tuple[Receipt, bool]:
@@ -85,12 +85,12 @@ def test_former_incarnation_goes_on_where_it_ended(store: Store) -> None:
     for batch in (0, 1):
         put(store, call(batch), b"%d" % batch)
     put(store, call(0, incarnation="b", run="r2", replace_incarnation="a@1:b"), b"3")
-    back = {"incarnation": "a", "run": "r3", "replace_incarnation": "b@0:a"}
+    back: dict[str, Any] = {"incarnation": "a", "run": "r3", "replace_incarnation": "b@0:a"}
     assert not put(store, call(1, **back), b"1")[1]
     assert "batch-conflict" == refused(lambda: put(store, call(1, **back), b"2")).name
     assert "batch-gap" == refused(lambda: put(store, call(4, **back), b"2")).name
     assert put(store, call(2, **back), b"4")[1]
-    again = {"incarnation": "b", "run": "r4", "replace_incarnation": "a@2:b"}
+    again: dict[str, Any] = {"incarnation": "b", "run": "r4", "replace_incarnation": "a@2:b"}
     assert put(store, call(1, **again), b"5")[1]
     assert [b"0", b"1", b"3", b"4", b"5"] == data(store)
 
@@ -145,7 +145,7 @@ def test_deleted_producer_publishes_no_more(store: Store) -> None:
     store.delete_producer(FEED, "p")
     for by in (call(0), call(1), call(0, incarnation="b", replace_incarnation="a@0:b"), call(None)):
         sent = declared(upload(chunk(0, b"2")))
-        problem = refused(lambda by=by, sent=sent: store.commit(FEED, by, sent))
+        problem = refused(partial(store.commit, FEED, by, sent))
         assert ("producer-deleted", 410) == refusal(problem)
     assert ([b"1"], True) == (data(store), store.producer(FEED, "p").deleted)
 
@@ -191,12 +191,12 @@ def test_batch_beyond_the_receipts_is_neither_confirmed_nor_denied(
 ) -> None:
     """A checkpoint rolled back too far is told so (F13, F16, KA-03)."""
     assert 1000 == batches.RECEIPTS
-    set_everywhere(monkeypatch, "RECEIPTS", 3)
+    set_receipts(monkeypatch, 3)
     for batch in range(5):
         put(store, call(batch), b"%d" % batch)
     assert not put(store, call(2), b"2")[1]
     for rows in ([b"1"], [b"7"]):
-        problem = refused(lambda rows=rows: put(store, call(1), *rows))
+        problem = refused(partial(put, store, call(1), *rows))
         assert ("batch-expired", 410) == refusal(problem)
     assert (3, 5) == (len(store.receipts(FEED, "p", 99, 99)), len(data(store)))
 
@@ -212,7 +212,7 @@ def test_other_digest_version_is_no_conflict(store: Store) -> None:
 
 def test_kept_first_of_a_named_batch_keeps_nothing_else(store: Store) -> None:
     """Left in the code, the remedy drops no other rows under that name, nor under another (A2)."""
-    named = {"producer": "p#k", "incarnation": "batch"}
+    named: dict[str, Any] = {"producer": "p#k", "incarnation": "batch"}
     receipt, _ = put(store, call(0, **named), b"1")
     option = refused(lambda: put(store, call(0, **named), b"2")).members["option"]["keepFirst"]
     kept = call(0, **named, keep_first=option)

@@ -1,0 +1,315 @@
+"""A feed that is as it was published passes its audit, whatever its history; and what could not be
+checked is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from tests.fix_audit import Vandal, audited, difference, events, seven_chunks, whole
+from tests.fix_proxy import Proxy
+from tests.fix_publisher import Publisher
+from tests.fix_raw_server import Answer, RawServer, Request, ok
+from zeh_spark.audit.findings import Difference
+from zeh_spark.errors import PublisherError, StoreError
+from zeh_spark.publisher import Store
+from zeh_spark.publisher.feed import Block
+from zeh_spark.testing import running_publisher
+from zeh_spark.testing.writers import call, chunk, commit, declared, large, upload
+
+ESCAPES = [
+    ({"a": 'q"\\u', "ä": "\n"}, b'{"x":"\\u0041\\n","cursor":"1.00000000"}'),
+    ({}, b'"\xe2\x80\xa8, \\"zeh-sequence\\":\\"7\\","'),
+    ({"b": ""}, b"[1, 2]"),
+]
+
+
+def replace(last: int, old: str, new: str) -> dict[str, str]:
+    return {"replace_incarnation": f"{old}@{last}:{new}"}
+
+
+def a_long_history(store: Store) -> None:
+    """16 batches of 5 producers, 4 of them empty, with two gaps."""
+    commit(store, call(0), upload(large(0, b"1"), large(1, b"2")))
+    commit(store, call(1))
+    commit(store, call(7, accept_gap="a@1:7"), upload(events(0, *ESCAPES)))
+    commit(store, call(0, incarnation="b", run="r2", **replace(7, "a", "b")), upload(large(1)))
+    commit(store, call(1, incarnation="b", run="r2"), upload(chunk(1, b"3")))
+    commit(store, call(8, run="r3", **replace(1, "b", "a")), upload(chunk(1, b"4")))
+    for number in range(4):  # in small parts that a commit packs together
+        parts = [upload(chunk(task % 2, b"%d" % task), task=task) for task in range(9)]
+        by = call(None, producer="till", incarnation="plain", run=f"r{number}")
+        commit(store, by, *parts)
+    for name in ("x", "y"):
+        by = call(0, producer=f"till#{name}", incarnation="batch")
+        commit(store, by, upload(events(1, *ESCAPES[:1])))
+    commit(store, call(3, producer="late", accept_gap="a@-1:3"))
+    for batch in range(4, 7):
+        commit(store, call(batch, producer="late"), *([upload(large(0))] if batch == 6 else []))
+
+
+def test_good_feed_passes(publisher: Publisher) -> None:
+    """I hear how much was compared."""
+    a_long_history(publisher.store)
+    head = publisher.store.feed("orders").head
+    tally = whole(publisher.url)
+    summary = publisher.store.feeds()[0]
+    assert (5, 16, 4, 2) == (tally.producers, tally.batches, tally.empty, tally.gaps)
+    assert (summary.events, 1, head) == (tally.events, tally.first, tally.last)
+    assert str(tally).splitlines() == [
+        f"Every batch once, unaltered: 16 batches of 5 producers, {summary.events:,} events, "
+        f"positions 1 to {head}.",
+        "Batches without events, among these: 4.",
+        "Gaps in batch numbers that an operator accepted: 2.",
+    ]
+
+
+def test_one_producer_is_audited_with_its_named_batches(publisher: Publisher) -> None:
+    """I ask for what is mine."""
+    a_long_history(publisher.store)
+    tally = whole(publisher.url, "till")
+    assert (3, 6, 0, 0) == (tally.producers, tally.batches, tally.empty, tally.gaps)
+    with pytest.raises(StoreError, match="producer 'til' has never published"):
+        audited(publisher.url, "til")
+
+
+def test_empty_feed_passes(publisher: Publisher) -> None:
+    """Nothing is wrong with nothing, nor with empty batches alone."""
+    nothing = str(whole(publisher.url))
+    commit(publisher.store, call(0))
+    assert "Nothing to check: nobody has published here." == nothing
+    assert (1, 1, 0) == ((tally := whole(publisher.url)).batches, tally.empty, tally.events)
+
+
+def test_deleted_producer_is_judged_as_any(publisher: Publisher) -> None:
+    """What it has published stays."""
+    commit(publisher.store, call(0), upload(large(0)))
+    for name in ("p", "never"):
+        publisher.store.delete_producer("orders", name)
+    assert (1, 1) == ((tally := whole(publisher.url)).producers, tally.batches)
+
+
+@pytest.mark.parametrize("kept", [1, 2, 4])
+def test_expired_receipts_are_no_difference(
+    publisher: Publisher, keep_receipts: Callable[[int], None], kept: int
+) -> None:
+    """They are counted: their batches are judged by their numbers."""
+    keep_receipts(kept)
+    for batch in range(5):
+        commit(publisher.store, call(batch), upload(large(0), large(1)))
+    tally = whole(publisher.url)
+    left = 5 - kept
+    assert (kept, left, 400 * left) == (tally.batches, tally.expired, tally.expired_events)
+    assert f"expired (numbers checked, not content): {left}, with" in str(tally)
+
+
+@pytest.mark.parametrize("removed", range(8))
+@pytest.mark.parametrize("kept", [1, 1000])
+def test_beginning_may_have_been_removed(
+    publisher: Publisher,
+    vandal: Vandal,
+    keep_receipts: Callable[[int], None],
+    removed: int,
+    kept: int,
+) -> None:
+    """Retention is no difference, wherever it cuts."""
+    keep_receipts(kept)
+    for batch in range(4):
+        commit(publisher.store, call(batch), upload(large(0), large(1)))
+    vandal.run("DELETE FROM chunks WHERE g <= ?", removed)
+    tally = whole(publisher.url)
+    seen = [tally.removed, tally.partial, tally.expired, tally.batches]
+    if kept == 1000:
+        assert [removed // 2, removed % 2, 0, 4 - (removed + 1) // 2] == seen
+    else:
+        left = [max(0, 3 - removed // 2), removed % 2] if removed < 6 else [0, 0]
+        assert [0, int(removed == 7), left[0], int(removed < 7)] == seen
+    assert (removed + 1, 8) == (tally.first, tally.last)
+
+
+def test_events_older_than_producers_are_counted(publisher: Publisher, vandal: Vandal) -> None:
+    """Stores of the first version know of no producers."""
+    seven_chunks(publisher.store)
+    for table in ("receipts", "sequences", "producers"):
+        vandal.run(f"DELETE FROM {table}")
+    vandal.run("UPDATE chunks SET producer = NULL, batch = NULL, sequence = NULL")
+    commit(publisher.store, call(0), upload(large(0)))
+    tally = whole(publisher.url)
+    assert (1, 200, 7) == (tally.batches, tally.events, tally.unstamped)
+    assert "Chunks older than producers (not checked): 7, with 1,407 events." in str(tally)
+    vandal.run("DELETE FROM chunks WHERE g = 3")
+    expected = "position 3: events: expected some, found no such position"
+    assert expected == difference(publisher.url)
+
+
+@pytest.mark.parametrize("kept", [3, 1000])
+def test_feed_passes_while_others_publish(
+    publisher: Publisher, keep_receipts: Callable[[int], None], kept: int
+) -> None:
+    """What comes after the audit has begun is not its concern, nor what expires meanwhile."""
+    keep_receipts(kept)
+    stop = threading.Event()
+
+    def write(producer: str) -> None:
+        batch = 0
+        while not stop.is_set():
+            parts = [upload(chunk(batch % 2, b"1"))] if batch % 5 else []
+            commit(publisher.store, call(batch, producer=producer), *parts)
+            batch += 1
+
+    writers = [threading.Thread(target=write, args=(each,)) for each in ("p", "q", "q#n")]
+    for each in writers:
+        each.start()
+    try:
+        found = [audited(publisher.url, only) for only in [None, "q"] * 8]
+    finally:
+        stop.set()
+        for each in writers:
+            each.join()
+    assert [] == [str(each) for each in found if isinstance(each, Difference)]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_cut_answers_change_nothing(
+    publisher: Publisher, start_proxy: Callable[[int], Proxy], vandal: Vandal, reset: bool
+) -> None:
+    """An answer that breaks off is gone on with, and never taken for the end."""
+    for batch in range(6):
+        commit(publisher.store, call(batch), upload(large(0), large(1)))
+    proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
+    direct = whole(publisher.url)
+    proxy.cut_after(60_000, reset=reset)
+    url = f"{proxy.address}/orders"
+    through = whole(url)
+    vandal.run("DELETE FROM chunks WHERE g = 9")
+    assert direct == through
+    assert proxy.connections > 10
+    assert difference(url).startswith("position 9, batch 4 of producer 'p': events")
+
+
+def test_memory_does_not_grow_with_the_feed(publisher: Publisher) -> None:
+    """A feed of any size can be audited on a small machine."""
+    line = b'"%b"' % (b"x" * 900)
+    part = upload(*(chunk(each, *[line] * 1000) for each in (0, 1)))
+    peaks = []
+    for count in (8, 24):
+        for batch in range(count):
+            commit(publisher.store, call(batch, producer=f"p{count}"), part)
+        tracemalloc.start()
+        whole(publisher.url)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_all_partitions_a_feed_can_have_are_read(publisher: Publisher) -> None:
+    """Also of the widest feed."""
+    publisher.store.create("wide", 1024)
+    for batch in range(3):
+        parts = [upload(chunk(each, b"1"), task=each) for each in range(batch, 1024, 3)]
+        for each in parts:
+            publisher.store.stage("wide", call(batch, partitions=1024), each)
+        publisher.store.commit("wide", call(batch, partitions=1024), declared(*parts))
+    assert 1024 == whole(f"{publisher.base}/wide").events
+
+
+def test_more_producers_and_receipts_than_a_page_has(publisher: Publisher) -> None:
+    """Named batches are many, and streams have many batches."""
+    for number in range(1003):
+        by = call(0, producer=f"p#{number}", incarnation="batch")
+        commit(publisher.store, by, *([] if number % 100 else [upload(chunk(0, b"1"))]))
+    for batch in range(205):
+        commit(publisher.store, call(batch, producer="q"), upload(chunk(batch % 2, b"1")))
+    tally = whole(publisher.url)
+    assert (1004, 1208, 992, 216) == (tally.producers, tally.batches, tally.empty, tally.events)
+
+
+# Not to be audited
+
+
+class Foreign:
+    """A feed of another kind, with the cursors that it likes."""
+
+    partitions = 1
+
+    def __init__(self, cursor: str) -> None:
+        self._cursor = cursor
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        yield Block(0, b"", self._cursor)
+
+    def version(self) -> object:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("cursor", "reason"),
+    [
+        ("17", "'17' is no cursor of its kind"),
+        ("1.00000000", "it has no list of producers; only feeds that a publisher of zeh_spark"),
+    ],
+)
+def test_feed_of_another_publisher_is_refused(cursor: str, reason: str) -> None:
+    """I am told that this is no feed that can be audited."""
+    with (
+        running_publisher({"orders": Foreign(cursor)}) as base,
+        pytest.raises(PublisherError, match=reason),
+    ):
+        audited(f"{base}/orders")
+
+
+def test_publisher_that_tells_no_partition_count_is_refused(
+    raw_server: RawServer,
+) -> None:
+    """Ours always does."""
+    raw_server.script(ok(b"n is missing", 400))
+    with pytest.raises(PublisherError, match="does not tell its partition count; only feeds"):
+        audited(raw_server.url)
+
+
+BEGIN = b'{"partition":0,"headers":{'
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (BEGIN + b'},"data":1}\n', "its answer does not end with a checkpoint"),
+        (BEGIN + b'},"data":1}\n{"partition":0,"cursor":"1.00000000"}\n', "publisher's stamps"),
+        (b"x" * (17 << 20), "bytes came without a checkpoint"),
+    ],
+)
+def test_answers_that_ours_does_not_give_are_refused(
+    raw_server: RawServer, body: bytes, reason: str
+) -> None:
+    """Feeds without stamps have nothing to compare."""
+
+    def respond(request: Request) -> Answer:
+        if request.path.endswith("/producers"):
+            return ok(b'{"producers":[]}')
+        if "n" not in request.query:
+            return ok(b'{"partitionCount":1}', 400)
+        if request.query["pagesizehint"] == "0":
+            return ok(b'{"partition":0,"cursor":"2.00000000"}\n')
+        return ok(body)
+
+    raw_server.respond = respond
+    with pytest.raises(PublisherError, match=f"{reason}.*; only feeds that a publisher of zeh_spa"):
+        audited(raw_server.url)
+
+
+def test_other_digest_version_is_refused(publisher: Publisher, vandal: Vandal) -> None:
+    """What this version cannot sum up it does not call changed."""
+    commit(publisher.store, call(0), upload(large(0)))
+    vandal.change_receipt("p", 1, hashed=True, digest_version=2)
+    with pytest.raises(PublisherError, match="batch 0 of producer 'p' was summed up in a way"):
+        audited(publisher.url)
+
+
+def test_unknown_feed_is_named(publisher: Publisher) -> None:
+    """I see that I have mistyped it."""
+    with pytest.raises(PublisherError, match="404 unknown-feed: there is no feed 'order'"):
+        audited(f"{publisher.base}/order")

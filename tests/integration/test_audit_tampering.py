@@ -1,0 +1,274 @@
+"""What somebody has changed behind the publisher's back is named: where, whose, and how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.fix_audit import Vandal, difference, seven_chunks, whole
+from tests.fix_publisher import Publisher
+from zeh_spark.testing.writers import call, commit, large, upload
+
+Change = Callable[[Vandal], object]
+
+
+def sql(statement: str) -> Change:
+    return lambda vandal: vandal.run(statement)
+
+
+def swapped(one: int, other: int) -> Change:
+    """The payloads of two chunks."""
+    return sql(
+        f"UPDATE chunks SET blob = (SELECT sum(blob) FROM chunks WHERE g IN ({one}, {other})) "
+        f"- blob WHERE g IN ({one}, {other})"
+    )
+
+
+def of_receipt(hashed: bool, **changes: object) -> Change:
+    """Of batch 1 of p."""
+    return lambda vandal: vandal.change_receipt("p", 2, hashed=hashed, **changes)
+
+
+def lines(g: int, old: bytes, new: bytes) -> Change:
+    return lambda vandal: vandal.change_lines(g, lambda before: before.replace(old, new, 1))
+
+
+P = "(SELECT id FROM producers WHERE name = 'p')"
+COPY = (
+    "INSERT INTO chunks SELECT feed, 8, partition, events, size, time, '00000008', blob, producer, "
+    "batch, {sequence} FROM chunks WHERE g = 7"
+)
+TAMPERED = {
+    "byte": (
+        lines(4, b'"data":4', b'"data":8'),
+        "position 4, batch 1 of producer 'p': content: expected 402 events with digest [0-9a-f]{32}"
+        ", found 402 with [0-9a-f]{32}",
+    ),
+    "header": (
+        lines(4, b'"headers":{}', b'"headers":{"h":"1"}'),
+        "position 4, batch 1 of producer 'p': content: .*",
+    ),
+    "event-doubled": (
+        lambda vandal: vandal.change_lines(4, lambda old: old + old.partition(b"\n")[0] + b"\n"),
+        "position 4, batch 1 of producer 'p': last sequence number in partition 0: expected 401, "
+        "found 402",
+    ),
+    "event-lost": (
+        lambda vandal: vandal.change_lines(4, lambda old: old.partition(b"\n")[2]),
+        "position 5, batch 1 of producer 'p': last sequence number in partition 0: expected 401, "
+        "found 400",
+    ),
+    "dropped": (
+        sql("DELETE FROM chunks WHERE g = 4"),
+        "position 4, batch 1 of producer 'p': events: expected some, found no such position",
+    ),
+    "dropped-last": (
+        sql("DELETE FROM chunks WHERE g = 7"),
+        "position 7, batch 0 of producer 'p#n': the feed's last position: expected 7 at least, "
+        "found 6",
+    ),
+    "restored": (
+        sql("UPDATE feeds SET head = 5"),
+        "position 6, batch 0 of producer 'p#n': the feed's last position: expected 7 at least, "
+        "found 5",
+    ),
+    "swapped": (
+        swapped(1, 4),
+        "position 1, batch 0 of producer 'p': content: expected 402 events .*",
+    ),
+    "sequence": (
+        sql("UPDATE chunks SET sequence = sequence + 1 WHERE g = 4"),
+        "position 4, batch 1 of producer 'p': sequence number in partition 0: expected 201, found "
+        "202",
+    ),
+    "batch": (
+        sql("UPDATE chunks SET batch = 0 WHERE g = 4"),
+        "position 4, batch 1 of producer 'p': whose events stand here: expected its own, found "
+        "batch 0 of producer 'p'",
+    ),
+    "producer": (
+        sql("UPDATE chunks SET producer = 'q' WHERE g = 5"),
+        "position 5, batch 1 of producer 'p': whose .* found batch 1 of producer 'q'",
+    ),
+    "stamps-lost": (
+        sql("UPDATE chunks SET producer = NULL, batch = NULL, sequence = NULL WHERE g = 5"),
+        "position 5, batch 1 of producer 'p': whose .* found batch None of producer None",
+    ),
+    "stamp-lost": (
+        sql("UPDATE chunks SET sequence = NULL WHERE g = 5"),
+        "position 5, batch 1 of producer 'p': the lines: .* a line with some stamps only: .*",
+    ),
+    "time": (
+        sql("UPDATE chunks SET time = time + 1 WHERE g = 4"),
+        r"position 4, batch 1 of producer 'p': zeh-time: expected \d+, found \d+",
+    ),
+    "time-back": (
+        sql("UPDATE chunks SET time = 1 WHERE g = 4"),
+        r"position 4, batch 1 of producer 'p': zeh-time: expected at least \d+, .*, found 1",
+    ),
+    "cursor": (
+        sql("UPDATE chunks SET tag = '00000000' WHERE g = 4"),
+        "position 4, batch 1 of producer 'p': cursor behind partition 0: expected 4[.][0-9a-f]{8}, "
+        "found 4.00000000",
+    ),
+    "added": (
+        lambda vandal: [
+            vandal.run(COPY.format(sequence="sequence + events")),
+            vandal.run("UPDATE feeds SET head = 8"),
+        ],
+        "position 8, batch 0 of producer 'p#n': receipt: expected one that claims this position, "
+        "found none",
+    ),
+    "unknown-producer": (
+        lambda vandal: [
+            vandal.run(COPY.format(sequence="0").replace("producer, ", "'r', ")),
+            vandal.run("UPDATE feeds SET head = 8"),
+        ],
+        "position 8, batch 0 of producer 'r': producer: expected one that the publisher's list "
+        "has, found none there",
+    ),
+    "digest": (
+        of_receipt(False, digest="0" * 32),
+        "position 4, batch 1 of producer 'p': the receipt's hash: expected .*, found .*",
+    ),
+    "digest-hashed": (
+        of_receipt(True, digest="0" * 32),
+        "position 4, batch 1 of producer 'p': the producer's chain, .*",
+    ),
+    "first-receipt-hashed": (
+        lambda vandal: vandal.change_receipt("p", 1, hashed=True, digest="0" * 32),
+        "position 1, batch 0 of producer 'p': the hash that receipt 2 names for this one: .*",
+    ),
+    "number": (
+        lambda vandal: vandal.change_receipt("p", 1, hashed=True, number=9),
+        "position 1, producer 'p': the producer's receipts by number: expected 8, found none below "
+        "9",
+    ),
+    "positions": (
+        lambda vandal: vandal.change_receipt("p", 1, hashed=False, positions=(1, 3)),
+        "position 1, batch 0 of producer 'p': the receipt's hash: .*",
+    ),
+    "receipt-removed": (
+        sql(f"DELETE FROM receipts WHERE producer = {P} AND number = 2"),
+        "position 4, batch 1 of producer 'p': receipt: expected one that claims this position, "
+        "found none",
+    ),
+    "first-receipt-removed": (
+        sql(f"DELETE FROM receipts WHERE producer = {P} AND number = 1"),
+        "position 4, producer 'p': the producer's receipts by number: expected 1, found none below "
+        "2",
+    ),
+    "producer-removed": (
+        sql("DELETE FROM producers WHERE name = 'q'"),
+        "position 3, batch 0 of producer 'q': producer: .* found none there",
+    ),
+    "chain": (
+        sql("UPDATE producers SET chain = 'x' WHERE name = 'p'"),
+        "position 4, batch 1 of producer 'p': the producer's chain, .*: expected [0-9a-f]{64}, "
+        "found x",
+    ),
+    "last": (
+        sql("UPDATE producers SET last = 7 WHERE name = 'p'"),
+        "position 4, batch 1 of producer 'p': the producer's lastBatch, .*: expected 1, found 7",
+    ),
+    "count": (
+        sql("UPDATE producers SET receipts = 3 WHERE name = 'p'"),
+        "position 7, producer 'p': the producer's receipts by number: expected 3, found 2",
+    ),
+    "next": (
+        sql(f"UPDATE sequences SET next = next + 1 WHERE producer = {P} AND partition = 1"),
+        "position 5, producer 'p': nextSequences, .*: expected {0: 402, 1: 402}, found "
+        "{0: 402, 1: 403}",
+    ),
+    "next-lost": (
+        sql(f"DELETE FROM sequences WHERE producer = {P} AND partition = 1"),
+        "position 5, producer 'p': nextSequences, .*, found {0: 402}",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_first_difference_is_named(publisher: Publisher, vandal: Vandal, kind: str) -> None:
+    """I see where to look, what should be there and what is."""
+    change, expected = TAMPERED[kind]
+    seven_chunks(publisher.store)
+    whole(publisher.url)
+    change(vandal)
+    found = difference(publisher.url)
+    assert re.fullmatch(expected, found), found
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_number_is_the_receipts_where_no_other_is_left(
+    publisher: Publisher, vandal: Vandal, shift: int
+) -> None:
+    """The numbers before it were removed with their events."""
+    seven_chunks(publisher.store)
+    vandal.run("DELETE FROM chunks WHERE g < 4")
+    vandal.run("UPDATE chunks SET sequence = sequence + ? WHERE g = 4", shift)
+    expected = f"sequence number in partition 0: expected 201, found {201 + shift}"
+    assert f"position 4, batch 1 of producer 'p': {expected}" == difference(publisher.url)
+
+
+def test_lower_one_of_two_differences_is_named(publisher: Publisher, vandal: Vandal) -> None:
+    """The first is what I look into first, whether receipts or events show it."""
+    seven_chunks(publisher.store)
+    vandal.run("UPDATE producers SET chain = 'x' WHERE name = 'q'")
+    vandal.run("UPDATE chunks SET sequence = sequence + 1 WHERE g = 4")
+    feed_first = difference(publisher.url)
+    vandal.change_receipt("p", 1, hashed=False, digest="0" * 32)
+    receipt_first = difference(publisher.url)
+    assert feed_first.startswith("position 4, batch 1 of producer 'p': sequence number")
+    assert receipt_first.startswith("position 1, batch 0 of producer 'p': the receipt's hash")
+
+
+def test_other_producers_are_not_judged(publisher: Publisher, vandal: Vandal) -> None:
+    """I audit my own events, whatever others have lost."""
+    seven_chunks(publisher.store)
+    vandal.run("DELETE FROM chunks WHERE g = 3")
+    vandal.run("UPDATE producers SET chain = 'x' WHERE name = 'q'")
+    vandal.change_lines(6, lambda old: old.replace(b'"data":6', b'"data":7', 1))
+    tally = whole(publisher.url, "p")
+    assert (3, 2, 1005) == (tally.batches, tally.producers, tally.events)
+    vandal.run("UPDATE chunks SET producer = 'q' WHERE g = 5")
+    assert "position 5, batch 1 of producer 'p': whose events" in difference(publisher.url, "p")
+
+
+@pytest.mark.parametrize("only", [None, "p"])
+def test_lost_middle_receipt_of_an_empty_batch_is_named(
+    publisher: Publisher, vandal: Vandal, only: str | None
+) -> None:
+    """Also where no event shows it."""
+    for batch, chunks in enumerate([[large(0)], [], [large(0)]]):
+        commit(publisher.store, call(batch), *(upload(each) for each in chunks))
+    vandal.run("DELETE FROM receipts WHERE number = 2")
+    expected = "position 2, producer 'p': the producer's receipts by number: expected 2, found 1, "
+    assert expected + "then 3" == difference(publisher.url, only)
+
+
+def test_expired_batches_are_judged_by_their_numbers(
+    publisher: Publisher, vandal: Vandal, keep_receipts: Callable[[int], None]
+) -> None:
+    """Without receipts a gap still shows."""
+    keep_receipts(2)
+    for batch in range(5):
+        commit(publisher.store, call(batch), upload(large(0), large(1)))
+    vandal.change_lines(3, lambda old: old.partition(b"\n")[2])
+    found = difference(publisher.url)
+    expected = "sequence number in partition 0: expected 399, found 400"
+    assert f"position 5, batch 2 of producer 'p': {expected}" == found
+
+
+def test_next_number_of_an_expired_partition_is_judged(
+    publisher: Publisher, vandal: Vandal, keep_receipts: Callable[[int], None]
+) -> None:
+    """What no receipt shows any more, the events show."""
+    keep_receipts(2)
+    for batch in range(3):
+        commit(publisher.store, call(batch), upload(large(int(batch < 1), b"0")))
+    whole(publisher.url)
+    vandal.run("UPDATE sequences SET next = next + 1 WHERE partition = 1")
+    expected = "position 3, producer 'p': nextSequences of partition 1: expected 201, found 202"
+    assert expected == difference(publisher.url)

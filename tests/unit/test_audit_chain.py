@@ -1,0 +1,187 @@
+"""A producer's receipts: what follows from what, and what may come in between."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from zeh_spark.audit.chain import Chain, State, state_of
+from zeh_spark.publisher.batches import Range, Receipt, chained
+
+
+def receipts(*batches: int | None, **changes: object) -> list[Receipt]:
+    """One for each batch with so many events, in partition 0 at a position of its own; None is an
+    empty batch. Oldest first. `changes`: of the second one, before it is hashed.
+    """
+    made: list[Receipt] = []
+    number = position = 0
+    for at, events in enumerate(batches, 1):
+        ranges: tuple[Range, ...] = ()
+        if events:
+            position += 1
+            ranges = (Range(0, number, number + events - 1, f"{position}.00000000"),)
+            number += events
+        receipt = Receipt(
+            number=at, producer="p", incarnation="a", batch=at - 1, run="r", level=1,
+            events=events or 0, digest="0" * 32, digest_version=1, partition_count=2,
+            ranges=ranges, positions=(position, position) if events else None, time=at,
+            previous=made[-1].hash if made else "",
+        )  # fmt: skip
+        if at == 2:
+            receipt = msgspec.structs.replace(receipt, **changes)
+        made.append(msgspec.structs.replace(receipt, hash=chained(receipt)))
+    return made
+
+
+def state(of: list[Receipt], **changes: object) -> State:
+    """Of a producer with these receipts."""
+    numbers = {each.partition: each.last + 1 for receipt in of for each in receipt.ranges}
+    newest = of[-1]
+    right = {
+        "producer": "p", "incarnation": newest.incarnation, "lastBatch": newest.batch,
+        "run": newest.run, "level": newest.level, "receipts": newest.number, "chain": newest.hash,
+        "time": newest.time, "deleted": False,
+        "nextSequences": {str(partition): each for partition, each in numbers.items()},
+    }  # fmt: skip
+    return state_of({**right, **changes})
+
+
+def judged(told: State, given: list[Receipt], newest: int | None = None, head: int = 99) -> Chain:
+    """Through all of it; what is wrong is kept in `wrong`."""
+    chain = Chain(told, head)
+    found = [chain.add(each) for each in reversed(given)]
+    found.append(chain.end(told.receipts if newest is None else newest))
+    chain.wrong = [str(each) for each in found if each]  # type: ignore[attr-defined]
+    return chain
+
+
+def wrong(*given: object, **more: object) -> list[str]:
+    found: list[str] = judged(*given, **more).wrong  # type: ignore
+    return found
+
+
+def test_receipts_that_follow_from_each_other_are_right():
+    """Empty batches among them."""
+    made = receipts(3, None, 2)
+    chain = judged(state(made), made)
+
+    assert ([], 3, 1, 0, 1, 2) == (
+        chain.wrong, chain.within, chain.empty, chain.gaps, chain.first, chain.last,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"level": 2}, "position 2, batch 1 of producer 'p': the receipt's level: expected at most "
+         "1, as later, found 2"),
+        ({"time": 9}, "position 2, batch 1 of producer 'p': the receipt's time: expected at most "
+         "3, as later, found 9"),
+        ({"batch": 2}, "position 2, batch 2 of producer 'p': a batch number of incarnation 'a': "
+         "expected one below 2, which came later, found 2"),
+        ({"number": 1}, "position 2, batch 1 of producer 'p': the hash before the first receipt: "
+         "expected none, found "),
+        ({"events": 3}, "position 2, batch 1 of producer 'p': events by the receipt's ranges: "
+         "expected 3, found 2"),
+        ({"positions": None}, "position 3, batch 1 of producer 'p': the receipt's positions: "
+         "expected some, found None"),
+        ({"producer": "q"}, "position 2, batch 1 of producer 'q': the receipt's producer: expected "
+         "p, found q"),
+        ({"previous": "x"}, "position 1, batch 0 of producer 'p': the hash that receipt 2 names "
+         "for this one: expected "),
+    ],
+)  # fmt: skip
+def test_receipt_that_does_not_fit_is_named(changes, expected):
+    """Though its own hash is right."""
+    made = receipts(1, 2, 3, **changes)
+
+    assert expected in " | ".join(wrong(state(made), made))
+
+
+def test_changed_receipt_is_told_by_its_hash():
+    """Whatever was changed."""
+    made = receipts(1, 2, 3)
+    changed = [made[0], msgspec.structs.replace(made[1], run="other"), made[2]]
+
+    (found,) = wrong(state(made), changed)
+
+    assert found.startswith("position 2, batch 1 of producer 'p': the receipt's hash: expected ")
+
+
+@pytest.mark.parametrize("name", ["incarnation", "lastBatch", "run", "level", "chain", "time"])
+def test_state_is_that_of_its_newest_receipt(name):
+    """Each part of it."""
+    made = receipts(1, 2)
+    other = 7 if name in ("lastBatch", "level", "time") else "x"
+
+    (found,) = wrong(state(made, **{name: other}), made)
+
+    assert f"batch 1 of producer 'p': the producer's {name}, which its newest receipt" in found
+
+
+def test_gaps_and_returns_of_an_incarnation_are_legal():
+    """An operator accepted them; gaps are counted."""
+    made = receipts(1, 1, 1, 1, 1)
+    order = [("a", 2), ("a", 3), ("b", 0), ("b", 5), ("a", 4)]
+    previous, changed = "", []
+    for each, (incarnation, batch) in zip(made, order, strict=True):
+        changes = {"incarnation": incarnation, "batch": batch, "previous": previous}
+        bare = msgspec.structs.replace(each, **changes)
+        changed.append(msgspec.structs.replace(bare, hash=chained(bare)))
+        previous = changed[-1].hash
+    chain = judged(state(changed), changed)
+
+    assert ([], 2) == (chain.wrong, chain.gaps)
+
+
+def test_missing_receipts_are_named():
+    """In the middle, at the end, at the beginning; not where they have expired."""
+    made = receipts(1, 1, 1, 1)
+    told = state(made)
+    middle = wrong(told, [made[0], made[3]])
+    newest = wrong(told, made[:2])
+    oldest = wrong(told, made[1:])
+    every = wrong(told, [])
+    words = ["expected 2, found 1, then 4", "expected 4, found 2", "expected 1, found none below 2",
+             "expected 4, found none"]  # fmt: skip
+
+    assert words == [each[0][-len(w) :] for each, w in
+                     zip([middle, newest, oldest, every], words, strict=True)]  # fmt: skip
+    assert [] == wrong(told, made[1:], newest=1001)
+
+
+@pytest.mark.parametrize("read", range(1, 6))
+@pytest.mark.parametrize("kept", range(1, 6))
+def test_commits_between_the_questions_are_no_difference(read, kept):
+    """State, next numbers and receipts may each be newer than the one before, and old receipts go
+    meanwhile.
+    """
+    made = receipts(1, 2, None, 1, 3)
+    told = state(made[:read])
+    for newer in range(read, 6):
+        numbers = state(made[:newer]).next_sequences
+        now = msgspec.structs.replace(told, next_sequences=numbers)
+        # with as many receipts kept as are left here, 1,000 - 5 + kept more have come
+        assert [] == wrong(now, made[5 - kept :], newest=1000 + 5 - kept, head=read)
+
+
+@pytest.mark.parametrize("numbers", [{"0": 5}, {"0": 3}, {}, {"0": 6, "1": 1}])
+def test_next_numbers_are_those_behind_a_receipt(numbers):
+    """No others, and of no other partition."""
+    made = receipts(1, 2, 3)
+
+    (found,) = wrong(state(made, nextSequences=numbers), made)
+
+    assert found.startswith("position 3, producer 'p': nextSequences, which the receipts tell: ")
+
+
+def test_later_batches_are_not_counted():
+    """An audit ends where the feed ended when it began."""
+    made = receipts(1, None, 1, None, 1, None)
+    counts = [(each.within, each.empty) for each in
+              (judged(state(made), made, head=head) for head in (1, 2, 3))]  # fmt: skip
+
+    assert [(2, 1), (4, 2), (6, 3)] == counts
+    assert all(one <= other for one, other in pairwise(counts))

@@ -1,0 +1,112 @@
+"""What an audit must remember, on disk: SQLite's own temporary database, gone with the process.
+
+Memory stays small whatever the number of producers and batches: a named batch is a producer of its
+own, and there may be any number of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+import msgspec
+
+from zeh_spark.publisher.batches import Receipt
+
+_TABLES = """
+CREATE TABLE receipts (first INTEGER, last INTEGER, document BLOB);
+CREATE INDEX by_position ON receipts (first, last);
+CREATE TABLE producers (name TEXT PRIMARY KEY, expired INTEGER, lowest INTEGER) WITHOUT ROWID;
+CREATE TABLE told (producer TEXT, partition INTEGER, next INTEGER);
+CREATE TABLE numbers (producer TEXT, partition INTEGER, next INTEGER,
+                      PRIMARY KEY (producer, partition)) WITHOUT ROWID;
+"""
+_IN_MEMORY = 100_000
+"""Numbers, and producers, that are kept at hand."""
+
+_decode = msgspec.json.Decoder(Receipt).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A producer of the publisher's list. `expired`: whether older receipts of it are gone;
+    `lowest`: the lowest position that one of those left claims, None if none does.
+    """
+
+    expired: bool
+    lowest: int | None
+
+    def may_lack_receipt(self, position: int) -> bool:
+        return self.expired and (self.lowest is None or position < self.lowest)
+
+
+class Ledger:
+    """Receipts by position, producers by name, and the numbers that were seen."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = OFF")  # nobody undoes anything
+        self._database.executescript(_TABLES)
+        self._database.execute("BEGIN")
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._known: dict[str, Known | None] = {}
+        self._spilled = False
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def add_receipt(self, receipt: Receipt) -> None:
+        assert receipt.positions
+        row = (*receipt.positions, msgspec.json.encode(receipt))
+        self._database.execute("INSERT INTO receipts VALUES (?, ?, ?)", row)
+
+    def receipts(self) -> Iterator[Receipt]:
+        """In order of their positions."""
+        query = "SELECT document FROM receipts ORDER BY first, last"
+        for (document,) in self._database.execute(query):
+            yield _decode(document)
+
+    def add_producer(self, name: str, known: Known) -> None:
+        row = (name, known.expired, known.lowest)
+        self._database.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?)", row)
+
+    def producer(self, name: str) -> Known | None:
+        if name not in self._known:
+            query = "SELECT expired, lowest FROM producers WHERE name = ?"
+            row = self._database.execute(query, (name,)).fetchone()
+            if len(self._known) >= _IN_MEMORY:
+                self._known.clear()
+            self._known[name] = Known(bool(row[0]), row[1]) if row else None
+        return self._known[name]
+
+    def tell(self, producer: str, partition: int, following: int) -> None:
+        """What the publisher says will come next, where no receipt shows it."""
+        row = (producer, partition, following)
+        self._database.execute("INSERT INTO told VALUES (?, ?, ?)", row)
+
+    def told(self) -> Iterator[tuple[str, int, int]]:
+        yield from self._database.execute("SELECT * FROM told ORDER BY producer, partition")
+
+    def following(self, producer: str, partition: int) -> int | None:
+        """The number behind the last one seen; None where none was."""
+        key = (producer, partition)
+        if (found := self._numbers.get(key)) is not None or not self._spilled:
+            return found
+        query = "SELECT next FROM numbers WHERE producer = ? AND partition = ?"
+        row = self._database.execute(query, key).fetchone()
+        return row and int(row[0])
+
+    def saw(self, producer: str, partition: int, following: int) -> None:
+        self._numbers[producer, partition] = following
+        if len(self._numbers) > _IN_MEMORY:
+            rows = ((*key, each) for key, each in self._numbers.items())
+            self._database.executemany("INSERT OR REPLACE INTO numbers VALUES (?, ?, ?)", rows)
+            self._numbers.clear()
+            self._spilled = True

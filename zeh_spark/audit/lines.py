@@ -1,0 +1,109 @@
+"""Served lines, back to what they were made of: stamps, and the content under them. Pure.
+
+The counterpart of `publisher.lines`, which puts the stamps of a chunk in front of each line's own
+headers, the sequence number last. So all lines of a chunk begin with the same bytes, up to a number
+that goes up by one.
+
+Rule for editors: `content` has no Python for each line; bytes that are not exactly as expected go
+to `_slowly`, which looks at each line and names the first that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from operator import itemgetter
+
+from zeh_spark import wire
+from zeh_spark.chunks import Content, content_of
+
+_HEAD = re.compile(
+    rb'\{"partition":(?P<served>\d+),"headers":\{'
+    rb'(?:"zeh-producer":"(?P<producer>[^"\\]*)","zeh-batch":"(?P<batch>\d+)",)?'
+    rb'"zeh-partition":"(?P<partition>\d+)","zeh-time":"(?P<time>\d+)"'
+    rb'(?:,"zeh-sequence":"(?P<sequence>\d+)")?'
+)
+_REST = b'"headers":{'
+"""What the rest of a stored line begins with; its own headers follow."""
+
+
+class OddLineError(ValueError):
+    """A line that our publisher does not serve. `stamped`: whether it has stamps at all."""
+
+    def __init__(self, reason: str, *, stamped: bool = True) -> None:
+        super().__init__(reason)
+        self.stamped = stamped
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """What the first line of a chunk says of all. `begin`: what each line begins with, up to its
+    sequence number; `served`: the partition that it was asked for as.
+
+    Chunks of stores that are older than producers have no producer, batch and sequence.
+    """
+
+    begin: bytes
+    served: int
+    partition: int
+    time: int
+    producer: str | None = None
+    batch: int | None = None
+    sequence: int | None = None
+
+
+def stamps_of(lines: bytes) -> Stamps:
+    """Raises OddLineError."""
+    match = _HEAD.match(lines)
+    if not match:
+        line = lines.partition(b"\n")[0]
+        stamped = b'"zeh-partition"' in line
+        reason = f"a line without the publisher's stamps: {wire.excerpt(line)}"
+        raise OddLineError(reason, stamped=stamped)
+    named = match["producer"] is not None
+    if named != (match["sequence"] is not None):
+        raise OddLineError(f"a line with some stamps only: {wire.excerpt(match[0])}")
+    served, partition, time = (int(match[each]) for each in ("served", "partition", "time"))
+    if not named:
+        return Stamps(match[0], served, partition, time)
+    begin = lines[: match.start("sequence")]
+    batch, sequence = int(match["batch"]), int(match["sequence"])
+    producer = match["producer"].decode(errors="replace")
+    return Stamps(begin, served, partition, time, producer, batch, sequence)
+
+
+def content(lines: bytes, stamps: Stamps) -> Content:
+    """The content of a chunk's lines, as it was stored. All have `stamps`, and numbers that go up
+    by one. Raises OddLineError, naming the first line that has not.
+    """
+    assert stamps.sequence is not None
+    served = lines.split(b"\n")
+    if served.pop():
+        return _slowly(lines, stamps)
+    headers = served[0][len(stamps.begin) :].partition(b'"')[2].startswith(b",")  # of their own
+    form = stamps.begin.replace(b"%", b"%%") + (b'%d",' if headers else b'%d"')
+    begins = list(map(form.__mod__, range(stamps.sequence, stamps.sequence + len(served))))
+    own = list(map(bytes.removeprefix, served, begins))
+    cut = len(lines) - len(served) - sum(map(len, own)) == sum(map(len, begins))
+    if not cut or not (headers or set(map(itemgetter(slice(1)), own)) == {b"}"}):
+        return _slowly(lines, stamps)  # also where some have headers of their own
+    return content_of(list(map(_REST.__add__, own)))
+
+
+def events(lines: bytes) -> int:
+    return wire.count_lines(lines)
+
+
+def _slowly(lines: bytes, stamps: Stamps) -> Content:
+    rests: list[bytes] = []
+    assert stamps.sequence is not None
+    for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n"), stamps.sequence):
+        expected = stamps.begin + b'%d"' % number
+        end = line[len(expected) : len(expected) + 1]
+        if not line.startswith(expected) or end not in (b",", b"}"):
+            raise OddLineError(
+                f"line {len(rests) + 1} of the chunk: expected {wire.excerpt(expected, 400)} at "
+                f"its beginning, found {wire.excerpt(line, len(expected) + 20)}"
+            )
+        rests.append(_REST + line[len(expected) + (end == b",") :])
+    return content_of(rests)

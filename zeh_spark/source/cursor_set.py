@@ -1,0 +1,73 @@
+"""The query's position, kept at the publisher under a name (spec "cursorset"), so that a feed's
+retention can wait for it.
+
+It tells what Spark has committed, never more. The query does not depend on it: a position that
+cannot be kept is a warning, and the next one takes its place.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from urllib.parse import quote, urlencode
+
+from zeh_spark import wire
+from zeh_spark.answers import TransientError
+from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.transport import Transport
+
+_AT_A_TIME = 100
+"""Cursors in a request, so that its line stays short."""
+
+log = logging.getLogger(__name__)
+
+
+class CursorSet:
+    """Keeps the newest position, in a thread that begins with the first one."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._name = options.cursor_set
+        self._transport = Transport(replace(options, retry_timeout=0.0))
+        self._news = threading.Condition()
+        self._newest: Sequence[str] | None = None
+        self._thread: threading.Thread | None = None
+
+    def keep(self, cursors: Sequence[str]) -> None:
+        """By partition."""
+        with self._news:
+            self._newest = cursors
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="zeh-cursors", daemon=True)
+                self._thread.start()
+            self._news.notify()
+
+    def _run(self) -> None:
+        kept: dict[int, str] = {}
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._newest is not None)
+                cursors, self._newest = self._newest or (), None
+            moved = {
+                partition: cursor
+                for partition, cursor in enumerate(cursors)
+                if cursor != wire.FIRST and kept.get(partition) != cursor
+            }
+            try:
+                self._send(moved, len(cursors))
+                kept.update(moved)
+            except (TransientError, ZeroEventHubError) as exc:
+                log.warning("the query's position cannot be kept for cursorset: %s", exc)
+
+    def _send(self, cursors: Mapping[int, str], n: int) -> None:
+        rest = iter(cursors.items())
+        while some := dict(islice(rest, _AT_A_TIME)):
+            given = {f"cursor{partition}": cursor for partition, cursor in some.items()}
+            given |= {"n": str(n), "pagesizehint": "0", "cursorset": str(self._name)}
+            query = urlencode(given, quote_via=quote, safe="")
+            self._transport.request("GET", "", query).close()

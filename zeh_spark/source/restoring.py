@@ -1,0 +1,101 @@
+"""Where a checkpoint and a restored feed part: the newest cursors that both have.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote, urlencode
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from zeh_spark import wire
+from zeh_spark.answers import TransientError
+from zeh_spark.errors import CheckpointError, PublisherError
+from zeh_spark.options import parse
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.transport import Transport
+
+_GONE = {409, 410}
+_IS_OURS = {"version", "feed", "partitionCount", "partitions"}
+
+
+def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
+    """For each partition the newest cursor that a checkpoint's query has committed and the feed
+    still knows, as JSON for `startingCursors` of a new checkpoint.
+
+    For a feed whose publisher was restored: what lies behind these cursors is what the feed has
+    now. `options` are those of the query's format. Raises CheckpointError if nothing is shared.
+    """
+    parsed = parse(SourceOptions, {"url": url, **options})
+    transport, known, seen = Transport(parsed), {}, 0
+    count = parsed.partition_count
+    for cursors in committed(checkpointLocation, parsed.feed):
+        seen, count = seen + 1, len(cursors)
+        for partition, cursor in enumerate(cursors):
+            if partition not in known and _knows(transport, count, partition, cursor):
+                known[partition] = cursor
+        if len(known) == count:
+            return json.dumps({str(each): known[each] for each in range(count)})
+    if not seen:
+        raise CheckpointError(
+            f"the checkpoint {checkpointLocation} has no committed batch that reads "
+            f"{parsed.feed!r}; a query that had a feedId needs it here, too",
+            expected=parsed.feed,
+        )
+    lost = [each for each in range(count or 0) if each not in known]
+    raise CheckpointError(
+        f"none of the {seen} committed batches that the checkpoint {checkpointLocation} remembers "
+        f"has a cursor that the feed knows in partition {lost[0]}: start a new checkpoint from "
+        f"'first', or from cursors of your own",
+        expected=known,
+    )
+
+
+def committed(checkpoint: str, feed: str) -> Iterator[Sequence[str]]:
+    """The cursors of a query's committed batches, by partition, newest first."""
+    spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+    def files(folder: str) -> dict[int, str]:
+        texts = spark.read.text(f"{checkpoint}/{folder}", wholetext=True)
+        rows = texts.select(F.col("_metadata.file_name").alias("name"), "value").collect()
+        return {int(row.name): row.value for row in rows if row.name.isdigit()}
+
+    done = files("commits")
+    for number, text in sorted(files("offsets").items(), reverse=True):
+        for line in text.splitlines() if number in done else ():
+            if cursors := _cursors(line, feed):
+                yield cursors
+
+
+def _cursors(line: str, feed: str) -> list[str]:
+    """Of one source's offset; empty for one that is not of this feed."""
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return []
+    if not isinstance(offset, dict) or not offset.keys() >= _IS_OURS or offset["feed"] != feed:
+        return []
+    partitions = offset["partitions"]
+    return [partitions[str(each)]["cursor"] for each in range(offset["partitionCount"] or 0)]
+
+
+def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:
+    """Whether the feed goes on from a cursor."""
+    if cursor == wire.FIRST:
+        return True
+    given = {"n": str(n), f"cursor{partition}": cursor, "pagesizehint": "0"}
+    patience = transport.patience()
+    while True:
+        try:
+            transport.request("GET", "", urlencode(given, quote_via=quote, safe="")).close()
+            return True
+        except TransientError as failure:
+            patience.wait(failure)
+        except PublisherError as exc:
+            if exc.status not in _GONE:
+                raise
+            return False
