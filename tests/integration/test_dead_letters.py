@@ -94,6 +94,7 @@ class Two:
     def refused(self, number: int, *tasks: list[str], **more: str) -> str:
         with pytest.raises(PublishError) as raised:
             self.publish(number, *tasks, **more)
+        assert remedy(str(raised.value)) == raised.value.facts["option"]
         return str(raised.value)
 
     def events(self) -> list[str]:

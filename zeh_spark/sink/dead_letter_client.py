@@ -37,15 +37,15 @@ class DeadLetterClient(PublishClient):
 def _about_letters(exc: PublishError) -> PublishError:
     if exc.problem == "unknown-batch":  # an answer, not a refusal
         return exc
-    current = exc.facts.get("current")
-    unseen = isinstance(current, dict) and current.get("lastBatch") == -1
+    facts = dict(exc.facts)
+    unseen = facts.get("current") == {"incarnation": None, "lastBatch": -1}
     why = ", which has nothing of this producer yet (is 'deadLetterUrl' new?)" if unseen else ""
     said = f"the dead-letter feed{why}: {exc}"
     for name in REMEDIES:
         said = said.replace(f"set once {name}=", f"set once {option_for_letters(name)}=")
-    return PublishError(
-        said, status=exc.status, body=exc.body, problem=exc.problem, facts=exc.facts
-    )
+    if isinstance(option := facts.get("option"), dict):
+        facts["option"] = {option_for_letters(name): value for name, value in option.items()}
+    return PublishError(said, status=exc.status, body=exc.body, problem=exc.problem, facts=facts)
 
 
 def option_for_letters(name: str) -> str:
