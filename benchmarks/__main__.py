@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from benchmarks import costs, kafka, publishing, queries
+from benchmarks import costs, kafka, publishing, queries, stores
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.queries import Run
 
@@ -133,6 +133,55 @@ def small(work: Path, events: int) -> Iterator[Row]:
     yield ratio("small batches / full chunks", rates[1] / rates[0], ">= 0.3")
 
 
+def postgresql(work: Path, events: int) -> Iterator[Row]:
+    """The sink onto PostgreSQL beside SQLite, turn by turn; then writers without Spark."""
+    with stores.durable_server() as server:
+        ours, theirs = [], []
+        for _ in range(2):
+            ours.append(publishing.onto_a_feed(work, events))
+            new = publishing.new_feed(server.url(server.create_database()))
+            theirs.append(publishing.onto_store(new, events))
+        sqlite, mine = (max(each.rate for each in runs) for runs in (ours, theirs))
+        yield rate("sink, into SQLite", sqlite)
+        yield rate("sink, into PostgreSQL", mine)
+        yield ratio("PostgreSQL / SQLite", mine / sqlite, ">= 0.5")
+        runs = [dict(stores.throughput(work, server)) for _ in range(2)]
+        rates = {name: max(run[name].rate for run in runs) for name in runs[0]}
+        for name, measured in rates.items():
+            yield rate(f"4 writers, {name}", measured)
+        one, two = rates["PostgreSQL"], rates["PostgreSQL, two publishers"]
+        yield ratio("two publishers / one", two / one, ">= 1.3")
+        alone, median, slowest = stores.many_writers(server)
+        yield "commit of one writer alone, median", f"{alone * 1000:.1f} ms", ""
+        yield "commit with 16 writers, median", f"{median * 1000:.1f} ms", ""
+        yield ratio("99th of a hundred with 16 / one alone", slowest / alone, "< 20")
+
+
+def audited(work: Path, events: int) -> Iterator[Row]:
+    """An audit of a feed, beside Spark's batch read of it."""
+    spark = queries.session()
+    with serving(build(work, events)) as (url, _):
+        queries.batch(spark, url, events)  # warms up
+        runs = [(timed(lambda: audit(url)), queries.batch(spark, url, events)) for _ in range(3)]
+    seconds = min(each for each, _ in runs)
+    batch = max(each.rate for _, each in runs)
+    yield rate("audit", events / seconds)
+    yield rate("batch, beside it", batch)
+    yield ratio("audit / batch", events / seconds / batch, ">= 1")
+
+
+def audit(url: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "zeh_spark.cli", "audit", url], check=True, capture_output=True
+    )
+
+
+def timed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
 def watched(run: Callable[[], object]) -> int:
     """The highest VmHWM of the source runner while `run` runs."""
     peaks = [0]
@@ -240,6 +289,8 @@ PARTS = {
     "sink": sink,
     "commit": commit,
     "small": small,
+    "postgresql": postgresql,
+    "audit": audited,
 }
 
 PEERS = {"kafka": [kafka_source, kafka_sink]}

@@ -82,16 +82,23 @@ def environment(*, checked: bool) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def new_feed(folder: Path, name: str) -> str:
-    url = f"sqlite:///{folder}/{name}.db"
+def new_feed(url: str) -> str:
     store = open_store(url)
     store.create("flights", PARTITIONS)
     store.close()
     return url
 
 
+def new_file(folder: Path, name: str) -> str:
+    return new_feed(f"sqlite:///{folder}/{name}.db")
+
+
 def onto_a_feed(folder: Path, rows: int, *, checked: bool = True) -> Run:
-    store = new_feed(folder, f"sink-{checked}-{time.monotonic_ns()}")
+    name = f"sink-{checked}-{time.monotonic_ns()}"
+    return onto_store(new_file(folder, name), rows, checked=checked)
+
+
+def onto_store(store: str, rows: int, *, checked: bool = True) -> Run:
     with serving(store, environment(checked=checked)) as (url, _):
         return measured("zeroeventhub", rows, {"url": url}, checked=checked)
 
@@ -106,7 +113,7 @@ def replay(spark: SparkSession, folder: Path, rows: int) -> tuple[float, float]:
     """Seconds of publishing a named batch, and of publishing it again, behind one to warm up."""
     flights = spark.range(rows).selectExpr("id AS value").selectExpr(f"{_EVENT} AS data")
     seconds = []
-    with serving(new_feed(folder, "replay")) as (url, _):
+    with serving(new_file(folder, "replay")) as (url, _):
         for name, frame in (("warm", flights.limit(1000)), ("b", flights), ("b", flights)):
             began = time.monotonic()
             options = {"url": url, "producerId": "bench", "batchId": name}
@@ -118,7 +125,7 @@ def replay(spark: SparkSession, folder: Path, rows: int) -> tuple[float, float]:
 def commits(folder: Path) -> Iterator[tuple[int, float]]:
     """Bytes of a batch of 1,000 chunks, and the median seconds that its commit takes."""
     for events, size in ((2, 100), (1000, 10), (1000, 900)):
-        store = open_store(new_feed(folder, f"commits-{events}-{size}"))
+        store = open_store(new_file(folder, f"commits-{events}-{size}"))
         seconds = []
         for number in range(5):
             call = Call("bench", "bench", "run", number, PARTITIONS)
@@ -153,7 +160,7 @@ def small_batches(folder: Path, batches: int, rows: int, tasks: int) -> str:
     """A feed as a stream writes it whose batches are spread over many tasks. The store's URL."""
     from benchmarks.feeds import event
 
-    url = new_feed(folder, "small")
+    url = new_file(folder, "small")
     store = open_store(url)
     number = 0
     for batch in range(batches):

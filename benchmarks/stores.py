@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from benchmarks.feeds import PARTITIONS, event, serving
+from benchmarks.publishing import new_feed
 from tests import postgresql
 from zeh_spark.chunks import Chunker, Content, upload_body, uploads_of
-from zeh_spark.publisher import open_store
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Written:
     commits: Sequence[float]
 
 
-def write(urls: Sequence[str], writers: int, batches: int, batch: Prepared) -> Written:
+def write(
+    urls: Sequence[str], writers: int, batches: int, batch: Prepared, name: str = "w"
+) -> Written:
     """Each writer publishes its batches at the publisher whose turn it is."""
     commits: list[float] = []
     begin = threading.Barrier(writers + 1)
@@ -60,7 +62,7 @@ def write(urls: Sequence[str], writers: int, batches: int, batch: Prepared) -> W
         connection = http.client.HTTPConnection(address.netloc, timeout=120)
         begin.wait()
         for each in range(batches):
-            path = f"{address.path}/producers/w{number}/batches/{each}"
+            path = f"{address.path}/producers/{name}{number}/batches/{each}"
             given = f"incarnation=i&n={PARTITIONS}"
             for part, body in enumerate(batch.uploads):
                 call(connection, "PUT", f"{path}/uploads/r.0.0.{part}?{given}", body)
@@ -91,9 +93,7 @@ def call(connection: http.client.HTTPConnection, method: str, target: str, body:
 @contextmanager
 def publishers(store_url: str, count: int = 1) -> Iterator[list[str]]:
     """A new feed `flights`, behind so many publishers."""
-    store = open_store(store_url)
-    store.create("flights", PARTITIONS)
-    store.close()
+    new_feed(store_url)
     with ExitStack() as stack:
         yield [stack.enter_context(serving(store_url))[0] for _ in range(count)]
 
@@ -118,7 +118,7 @@ def throughput(folder: Path, server: postgresql.Server) -> Iterator[tuple[str, W
         ("PostgreSQL, two publishers", server.url(server.create_database()), 2),
     ):
         with publishers(url, count) as urls:
-            write(urls, 1, 1, batch)  # warms up
+            write(urls, len(urls), 1, batch, "warm")
             yield name, write(urls, 4, 8, batch)
 
 
@@ -128,10 +128,10 @@ def many_writers(server: postgresql.Server) -> tuple[float, float, float]:
     """
     batch = prepared(10)
     with publishers(server.url(server.create_database())) as urls:
-        write(urls, 1, 20, batch)
-    with publishers(server.url(server.create_database())) as urls:
+        write(urls, 1, 20, batch, "warm")
         alone = write(urls, 1, 200, batch)
     with publishers(server.url(server.create_database())) as urls:
+        write(urls, 16, 5, batch, "warm")
         together = sorted(write(urls, 16, 60, batch).commits)
     return (
         statistics.median(alone.commits),

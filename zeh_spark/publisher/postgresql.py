@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ import psycopg
 from psycopg.pq import Format
 from sqlalchemy import Connection, bindparam, create_engine, func, select, text
 from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
@@ -231,48 +230,37 @@ class Writing:
         self._chores.close()
 
     def _do(self, group: Sequence[Asked]) -> None:
-        """Together; what others were in the way of once more, by itself."""
-        for each in group if len(group) == 1 else self._together(group):
+        """Together, if none is refused; else each by itself, as if it had come alone [a savepoint
+        for each, that it could go back to, costs two more round trips].
+        """
+        if len(group) > 1 and self._together(group):
+            return
+        for each in group:
             try:
                 each.done.set_result(self.write(each.work, durable=each.keeps))
             except Exception as exc:  # noqa: BLE001 - raised where it is waited for
                 each.done.set_exception(exc)
 
-    def _together(self, group: Sequence[Asked]) -> list[Asked]:
-        """In one transaction; what has to be done once more. Nobody hears of a success before it is
-        committed.
+    def _together(self, group: Sequence[Asked]) -> bool:
+        """In one transaction; false if that has to be done otherwise. Nobody hears of a success
+        before it is committed; a database that fails, fails for all.
         """
-        ends: list[Callable[[], None]] = []
-        again: list[Asked] = []
         try:
             with self._engine.connect() as connection:
                 connection.execute(_BEGIN, {"durable": any(each.keeps for each in group)})
-                for each in group:
-                    end = _attempted(connection, each)
-                    ends += [end] if end else []
-                    again += [] if end else [each]
+                results = [each.work(connection) for each in group]
                 _commit(connection)
-        except Exception as exc:  # noqa: BLE001 - raised where it is waited for
-            ends, again = [partial(each.done.set_exception, exc) for each in group], []
-        for end in ends:
-            end()
-        return again
-
-
-def _attempted(connection: Connection, asked: Asked) -> Callable[[], None] | None:
-    """Do the work under a savepoint; what tells its outcome, None if it has to be done once more.
-
-    Raises what ends the whole transaction.
-    """
-    try:
-        with connection.begin_nested():
-            return partial(asked.done.set_result, asked.work(connection))
-    except DBAPIError as exc:
-        if exc.connection_invalidated:
-            raise
-        return None if _in_the_way(exc) else partial(asked.done.set_exception, exc)
-    except Exception as exc:  # noqa: BLE001 - raised where it is waited for
-        return partial(asked.done.set_exception, exc)
+        except (OutcomeUnknownError, SQLAlchemyError) as exc:
+            if isinstance(exc, DBAPIError) and _in_the_way(exc):
+                return False
+            for each in group:
+                each.done.set_exception(exc)
+            return True
+        except Exception:  # noqa: BLE001 - raised again by the work that it comes from
+            return False
+        for each, result in zip(group, results, strict=True):
+            each.done.set_result(result)
+        return True
 
 
 def _in_the_way(exc: DBAPIError) -> bool:

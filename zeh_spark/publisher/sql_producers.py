@@ -138,8 +138,9 @@ def write_receipt(
         "document": msgspec.json.encode(receipt),
     }
     connection.execute(insert(receipts), row)
-    expired = and_(receipts.c.producer == key, receipts.c.number <= receipt.number - RECEIPTS)
-    connection.execute(delete(receipts).where(expired))
+    if (oldest := receipt.number - RECEIPTS) > 0:
+        expired = and_(receipts.c.producer == key, receipts.c.number <= oldest)
+        connection.execute(delete(receipts).where(expired))
 
 
 def _write_sequences(

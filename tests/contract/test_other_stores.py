@@ -1,0 +1,85 @@
+"""Whoever writes a store for another database finds out whether it is right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[2]
+
+FILE = """
+import copy
+from pathlib import Path
+
+import pytest
+
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing.store_contract import *
+
+
+class MyStore(MemoryStore):
+    {mistake}
+
+
+class MySite:
+    slowness = 20
+
+    def __init__(self, directory: Path) -> None:
+        self._store = MyStore()
+
+    def open(self):
+        return self._store
+
+    def opener(self):
+        return None
+
+    def crash(self): ...
+
+    def copy(self):
+        state = vars(self._store).items()
+        return copy.deepcopy({{name: value for name, value in state if name != "_lock"}})
+
+    def restore(self, backup):
+        vars(self._store).update(copy.deepcopy(backup))
+
+    def settle(self): ...
+
+    def close(self): ...
+
+
+@pytest.fixture
+def new_site():
+    return MySite
+"""
+
+MISTAKES = {
+    "none": "...",
+    "staging is answered wrongly": "def stage(self, feed, call, upload, quota=None):"
+    " super().stage(feed, call, upload, quota); return super().stage(feed, call, upload, quota)",
+    "receipts are denied": "def receipt(self, *given): return None",
+    "positions begin anew": "def feed(self, name):"
+    " import dataclasses; found = super().feed(name);"
+    " return dataclasses.replace(found, head=0) if found.head > 3 else found",
+    "what is gone is not told": "def anchors(self, feed): return {}",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_of_a_store_are_found(tmp_path: Path, mistake: str) -> None:
+    """A store that passes is right; one that does something wrong does not pass."""
+    (tmp_path / "test_mine.py").write_text(FILE.format(mistake=MISTAKES[mistake]))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_mine.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    failed = "FAILED" in done.stdout
+    assert failed == (mistake != "none"), done.stdout
+    assert " passed" in done.stdout or failed
