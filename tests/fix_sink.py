@@ -217,7 +217,7 @@ class Target:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[Target]:
-    """Feeds `orders` and `copy` on a publisher in this process."""
+    """Feeds `orders`, `copy` and `dead` on a publisher in this process."""
     with (
         closing(open_store(new_store(tmp_path / "store"))) as store,
         running_publisher(store) as base,
@@ -233,7 +233,7 @@ def store_url(folder: Path) -> str:
 def new_store(folder: Path) -> str:
     folder.mkdir()
     with closing(open_store(store_url(folder))) as store:
-        for feed in ("orders", "copy"):
+        for feed in ("orders", "copy", "dead"):
             store.create(feed, PARTITIONS)
     return store_url(folder)
 
@@ -248,13 +248,17 @@ class Inbox:
     folder: Path
     files: int = 0
 
-    def add(self, *batches: Iterable[int], pad: int = 0) -> None:
-        """A file of {"i": number} for each, longer by about `pad` bytes that hardly compress."""
+    def add(self, *batches: Iterable[int], pad: int = 0, broken: Iterable[int] = ()) -> None:
+        """A file of {"i": number} for each, longer by about `pad` bytes that hardly compress;
+        `broken` ones are no JSON, for they lack the last brace.
+        """
+        odd = set(broken)
         self.folder.mkdir(exist_ok=True)
         for numbers in batches:
             rows = ({"i": i, "x": _noise(i, pad)} if pad else {"i": i} for i in numbers)
             hidden = self.folder / f".{self.files}"
-            hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            texts = (json.dumps(row)[: -1 if row["i"] in odd else None] for row in rows)
+            hidden.write_text("".join(text + "\n" for text in texts))
             os.utime(hidden, times=(time.time() - 3600 + self.files,) * 2)
             hidden.rename(self.folder / f"{self.files:04}.json")
             self.files += 1

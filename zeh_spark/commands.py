@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 import zeh_spark as package
-from zeh_spark import feed_commands, keeping_commands
+from zeh_spark import feed_commands, keeping_commands, letter_commands
 from zeh_spark.command_line import (
     ALLOW,
     BATCH,
@@ -245,5 +245,5 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-for each in (*feed_commands.COMMANDS, *keeping_commands.COMMANDS):
+for each in (*feed_commands.COMMANDS, *letter_commands.COMMANDS, *keeping_commands.COMMANDS):
     zeh_spark.add_command(each)

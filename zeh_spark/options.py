@@ -53,6 +53,12 @@ class FeedUrl:
         return f"{self}?{hashlib.sha256(query.encode()).hexdigest()}" if query else str(self)
 
 
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port: whoever answers there may get the same credentials."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
 def parse_url(text: str) -> FeedUrl:
     try:
         parts = urlsplit(text)
@@ -308,7 +314,8 @@ def _parsed(name: str, text: str, about: dataclasses.Field[Any]) -> Any:
     try:
         return about.metadata["parse"](text)
     except ValueError as exc:
-        shown = (_shown_url(text) if name == "url" else repr(text)) if about.repr else "(hidden)"
+        is_url = about.metadata["parse"] is parse_url
+        shown = (_shown_url(text) if is_url else repr(text)) if about.repr else "(hidden)"
         raise OptionError(f"option {name!r} {exc}; got {shown}", option=name) from None
 
 

@@ -38,7 +38,7 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.options import ClientOptions, FeedUrl
+from zeh_spark.options import ClientOptions, FeedUrl, origin
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Transport:
         key = options.client_key_file
         cert = (options.client_cert_file, key) if key else options.client_cert_file
         try:
-            home = _origin(url) == _origin(self.url.full)
+            home = origin(url) == origin(self.url.full)
             return self._session.request(
                 method,
                 url,
@@ -294,11 +294,6 @@ def _with_query(url: str, query: str) -> str:
         return url
     parts = urlsplit(url)
     return parts._replace(query=f"{parts.query}&{query}" if parts.query else query).geturl()
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from zeh_spark.errors import OptionError
@@ -123,3 +125,143 @@ def test_a_token_is_not_shown():
     found = parse(SinkOptions, {"url": f"{URL}?key=hush-1", "token": "hush-2"})
 
     assert "hush" not in repr(found)
+
+
+# Dead letters
+
+DEAD = "https://orders.example/dead"
+SECRETS = {
+    "token": "hush-1",
+    "http.secret.header.X-Key": "hush-2",
+    "http.header.X-Tenant": "a",
+    "clientCertFile": "/c.pem",
+    "caFile": "/ca.pem",
+}
+
+
+def letters(**given):
+    """The options of the dead-letter feed."""
+    found = options(**{"deadLetterUrl": DEAD, **given}).dead_letters
+    assert found is not None
+    return found
+
+
+def credentials(found):
+    return found.token, found.token_file, dict(found.http_headers), found.client_cert_file
+
+
+def test_without_a_feed_for_them_there_are_no_dead_letters():
+    """All stays as it is."""
+    assert options().dead_letters is None
+
+
+def test_the_dead_letter_feed_is_reached_as_the_other_one():
+    """Patience and sizes are the same; the partition count is that of the rows' feed."""
+    found = letters(retryTimeout="7s", uploadBytes="64k", partitionCount="3")
+
+    assert (DEAD, 7.0, 64 << 10, None, None) == (
+        str(found.url),
+        found.retry_timeout,
+        found.upload_bytes,
+        found.partition_count,
+        found.dead_letter_url,
+    )
+
+
+@pytest.mark.parametrize("same", [DEAD, "https://ORDERS.example:443/dead?x=1"])
+def test_the_same_origin_gets_the_same_credentials(same):
+    """Scheme, host and port, however they are written."""
+    found = letters(**SECRETS, deadLetterUrl=same)
+
+    assert ("hush-1", None, {"x-key": "hush-2", "x-tenant": "a"}, "/c.pem") == credentials(found)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "http://orders.example/dead",
+        "https://orders.example:8443/dead",
+        "https://dead.example/orders",
+        "https://orders.example.evil/dead",
+    ],
+)
+def test_another_origin_gets_no_credentials(other):
+    """My token is for the publisher that I gave it for; what it trusts is no secret."""
+    found = letters(**SECRETS, deadLetterUrl=other)
+
+    assert (None, None, {}, None) == credentials(found)
+    assert frozenset() == found.secret_headers
+    assert "/ca.pem" == found.ca_file
+
+
+@pytest.mark.parametrize("url", [DEAD, "https://dead.example/orders"])
+@pytest.mark.parametrize("token", ["deadLetterToken", "deadLetterTokenFile"])
+@pytest.mark.parametrize(
+    "own",
+    [{"token": "t-1"}, {"tokenFile": "/t-1"}, {"http.secret.header.Authorization": "Basic t-1"}],
+)
+def test_a_token_of_its_own_takes_the_place_of_others(own, token, url):
+    """At either origin."""
+    found = letters(**own, **{token: "t-2"}, deadLetterUrl=url)
+
+    expected = ("t-2", None) if token == "deadLetterToken" else (None, "t-2")
+    assert (*expected, {}, None) == credentials(found)
+
+
+@pytest.mark.parametrize(
+    "url", [URL, f"{URL}/", "https://Orders.example:443/orders", f"{URL}#dead"]
+)
+def test_a_feed_is_not_its_own_dead_letter_feed(url):
+    """However its address is written."""
+    with pytest.raises(OptionError, match="'deadLetterUrl' is 'url' itself") as raised:
+        options(deadLetterUrl=url)
+
+    assert "deadLetterUrl" == raised.value.option
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("deadLetterToken", "t"),
+        ("deadLetterTokenFile", "/t"),
+        ("deadLetterAcceptGap", "0a@1:3"),
+        ("deadLetterReplaceIncarnation", REMEDIES["replaceIncarnation"]),
+        ("deadLetterKeepFirst", REMEDIES["keepFirst"]),
+    ],
+)
+def test_options_of_a_feed_that_is_not_there_are_refused(name, value):
+    """A mistyped deadLetterUrl would otherwise go unnoticed."""
+    with pytest.raises(OptionError, match=f"'{name}' needs 'deadLetterUrl'"):
+        options(**{name: value})
+
+
+def test_two_tokens_for_dead_letters_are_refused():
+    with pytest.raises(OptionError, match="'deadLetterToken' and 'deadLetterTokenFile' exclude"):
+        letters(deadLetterToken="t", deadLetterTokenFile="/t")
+
+
+def test_a_remedy_is_for_both_feeds_unless_one_has_its_own():
+    """Both mostly are in the same state; where they are not, each remedy is for one of them."""
+    both = {"acceptGap": "0a@1:3", "keepFirst": REMEDIES["keepFirst"]}
+
+    found = options(**both, deadLetterUrl=DEAD, deadLetterAcceptGap="0a@2:3")
+
+    assert both == found.remedies
+    assert {**both, "acceptGap": "0a@2:3"} == found.dead_letters.remedies
+
+
+def test_the_dead_letter_feeds_secrets_are_not_shown():
+    """Not by its address, nor by its token, nor in what is said about a wrong one."""
+    found = options(deadLetterUrl=f"{DEAD}?key=hush-1", deadLetterToken="hush-2")
+
+    assert "hush" not in repr(found) + repr(found.dead_letters)
+    for wrong in ({"deadLetterUrl": "ftp://h/?hush"}, {"deadLetterToken": "hush hush"}):
+        with pytest.raises(OptionError) as raised:
+            options(**{"deadLetterUrl": DEAD, **wrong})
+        assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["deadLetterToken", "deadLetterTokenFile"])
+def test_spark_hides_the_dead_letter_feeds_token(name):
+    """By its name: what Spark takes for a secret."""
+    assert re.search("(?i)secret|password|token", name)

@@ -138,9 +138,9 @@ def json_of(array: pa.Array) -> pa.Array:
         texts = _structs(array)
     elif pa.types.is_map(kind):
         names, values, offsets = entries(array)
-        texts = object_of(_names(names), json_of(values), offsets)
+        texts = object_of(names_of(names), json_of(values), offsets)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        (values,), offsets = _used(array, array.values)
+        (values,), offsets = used(array, array.values)
         texts = joined("[", _listed(json_of(values), offsets), "]")
     else:
         texts = _leaves(array)
@@ -179,11 +179,11 @@ def entries(maps: pa.Array) -> tuple[pa.Array, pa.Array, np.ndarray]:
 
     No key is NULL [Spark refuses to make such a map, and Arrow to hold it].
     """
-    (keys, values), offsets = _used(maps, maps.keys, maps.items)
+    (keys, values), offsets = used(maps, maps.keys, maps.items)
     return keys, values, offsets
 
 
-def _used(lists: pa.Array, *inner: pa.Array) -> tuple[Sequence[pa.Array], np.ndarray]:
+def used(lists: pa.Array, *inner: pa.Array) -> tuple[Sequence[pa.Array], np.ndarray]:
     """What a column of lists or maps uses of its inner arrays: a slice shares them with others."""
     offsets = np.asarray(lists.offsets)
     begin, end = offsets[0], offsets[-1]
@@ -219,7 +219,7 @@ def _listed(texts: pa.Array, offsets: np.ndarray) -> pa.Array:
     return pc.binary_join(lists, pa.scalar(",", TEXT))
 
 
-def _names(keys: pa.Array) -> pa.Array:
+def names_of(keys: pa.Array) -> pa.Array:
     """The keys of maps as text."""
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
         return utf8(keys)
@@ -254,6 +254,12 @@ def _dates(array: pa.Array) -> pa.Array:
 def _timestamps(array: pa.Array) -> pa.Array:
     instants = array.cast(pa.timestamp("us"))  # with a zone or without: Arrow counts in UTC
     _check_year(instants, datetime.min, datetime.max)
+    return instants_of(array)
+
+
+def instants_of(array: pa.Array) -> pa.Array:
+    """As text, of any year that Arrow can write."""
+    instants = array.cast(pa.timestamp("us"))
     spaced = pc.replace_substring(instants.cast(TEXT), ".000000", "")
     return joined(pc.replace_substring(spaced, " ", "T"), "Z" if array.type.tz else "")
 

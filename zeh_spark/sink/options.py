@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from zeh_spark import wire
 from zeh_spark.errors import OptionError
-from zeh_spark.options import ClientOptions, option, parse, parse_partition_count, parse_size
+from zeh_spark.options import (
+    ClientOptions,
+    FeedUrl,
+    option,
+    origin,
+    parse,
+    parse_partition_count,
+    parse_size,
+    parse_text,
+    parse_token,
+    parse_url,
+)
 
 _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20
 _OF_SPARK = {"checkpointlocation", "queryname"}
@@ -36,6 +48,14 @@ def parse_remedy(pattern: str, form: str) -> Callable[[str], str]:
     return parse
 
 
+parse_gap = parse_remedy(r"[\w-]+@-?\d+:\d+", "<incarnation>@<last>:<batch>")
+parse_replacement = parse_remedy(r"[\w-]+@-?\d+:[\w-]+", "<old>@<last>:<new>")
+parse_kept = parse_remedy(
+    r"[\w-]+:\d+:[0-9a-f]{8}|\S+:\d+:[0-9a-f]{8}:[0-9a-f]{8}",
+    "<incarnation>:<batch>:<identity>, or <producer>:<batch>:<identity>:<identity now>",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions(ClientOptions):
     """All options of `df.writeStream` and `df.write` with format `zeroeventhub`."""
@@ -59,32 +79,114 @@ class SinkOptions(ClientOptions):
         "size of a request (64k to 32m), and half of that of its lines before compression",
     )
     accept_gap: str | None = option(
-        parse_remedy(r"[\w-]+@-?\d+:\d+", "<incarnation>@<last>:<batch>"),
+        parse_gap,
         None,
         "let a batch follow that one once, though others between them are missing",
     )
     replace_incarnation: str | None = option(
-        parse_remedy(r"[\w-]+@-?\d+:[\w-]+", "<old>@<last>:<new>"),
+        parse_replacement,
         None,
         "let a new checkpoint go on once in the place of the old one",
     )
     keep_first: str | None = option(
-        parse_remedy(
-            r"[\w-]+:\d+:[0-9a-f]{8}|\S+:\d+:[0-9a-f]{8}:[0-9a-f]{8}",
-            "<incarnation>:<batch>:<identity>, or <producer>:<batch>:<identity>:<identity now>",
-        ),
+        parse_kept,
         None,
         "keep what a batch was published with once, and drop the other rows it has now",
+    )
+    dead_letter_url: FeedUrl | None = option(
+        parse_url,
+        None,
+        "feed that gets the rows which cannot be published; without it they fail the batch",
+    )
+    dead_letter_token: str | None = option(
+        parse_token,
+        None,
+        "bearer token for that feed; without one it gets the credentials of `url` if it has the "
+        "same origin, else none",
+        repr=False,
+    )
+    dead_letter_token_file: str | None = option(
+        parse_text, None, "file that holds that token, as `tokenFile`", repr=False
+    )
+    dead_letter_accept_gap: str | None = option(
+        parse_gap, None, "`acceptGap` for that feed; without it `acceptGap` is for both"
+    )
+    dead_letter_replace_incarnation: str | None = option(
+        parse_replacement, None, "`replaceIncarnation` for that feed; else as above"
+    )
+    dead_letter_keep_first: str | None = option(
+        parse_kept, None, "`keepFirst` for that feed; else as above"
     )
 
     @property
     def remedies(self) -> dict[str, str]:
-        given = {
-            "acceptGap": self.accept_gap,
-            "replaceIncarnation": self.replace_incarnation,
-            "keepFirst": self.keep_first,
-        }
-        return {name: value for name, value in given.items() if value}
+        given = self.accept_gap, self.replace_incarnation, self.keep_first
+        return {name: value for name, value in zip(wire.REMEDIES, given, strict=True) if value}
+
+    @property
+    def dead_letters(self) -> SinkOptions | None:
+        """Those of a sink into the dead-letter feed, if there is one.
+
+        Credentials are for an origin, and are never sent to another one by themselves. A remedy
+        names the state of one feed: given for `url` it may well fit both [after a lost checkpoint],
+        but where they differ each needs its own [with one value for both, each feed would refuse
+        what the other one asks for].
+        """
+        if self.dead_letter_url is None:
+            return None
+        own = replace(
+            self,
+            url=self.dead_letter_url,
+            dead_letter_url=None,
+            partition_count=None,
+            accept_gap=self.dead_letter_accept_gap or self.accept_gap,
+            replace_incarnation=self.dead_letter_replace_incarnation or self.replace_incarnation,
+            keep_first=self.dead_letter_keep_first or self.keep_first,
+        )
+        if origin(self.url.full) != origin(self.dead_letter_url.full):
+            own = replace(
+                own,
+                token=None,
+                token_file=None,
+                client_cert_file=None,
+                client_key_file=None,
+                http_headers={},
+                secret_headers=frozenset(),
+            )
+        if self.dead_letter_token or self.dead_letter_token_file:
+            headers = {k: v for k, v in own.http_headers.items() if k != "authorization"}
+            own = replace(
+                own,
+                token=self.dead_letter_token,
+                token_file=self.dead_letter_token_file,
+                http_headers=headers,
+                secret_headers=own.secret_headers & headers.keys(),
+            )
+        return own
+
+    def check(self) -> None:
+        ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
+        if self.dead_letter_token and self.dead_letter_token_file:
+            raise OptionError(
+                "options 'deadLetterToken' and 'deadLetterTokenFile' exclude each other",
+                option="deadLetterTokenFile",
+            )
+        if self.dead_letter_url is None:
+            for name, value in (
+                ("deadLetterToken", self.dead_letter_token),
+                ("deadLetterTokenFile", self.dead_letter_token_file),
+                ("deadLetterAcceptGap", self.dead_letter_accept_gap),
+                ("deadLetterReplaceIncarnation", self.dead_letter_replace_incarnation),
+                ("deadLetterKeepFirst", self.dead_letter_keep_first),
+            ):
+                if value:
+                    raise OptionError(f"option {name!r} needs 'deadLetterUrl'", option=name)
+        elif _place(self.dead_letter_url) == _place(self.url):
+            raise OptionError(
+                f"option 'deadLetterUrl' is 'url' itself, {self.url}: dead letters need a feed of "
+                f"their own, which readers of this one do not read; zeh-spark create makes it",
+                option="deadLetterUrl",
+            )
 
 
 def refused_for_a_write(given: Mapping[str, str]) -> OptionError | None:
@@ -116,6 +218,12 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             option="batchId",
         )
     return options
+
+
+def _place(url: FeedUrl) -> tuple[object, ...]:
+    """Where a feed is, however it is written."""
+    parts = urlsplit(url.full)
+    return origin(url.full), parts.path.rstrip("/"), parts.query
 
 
 def _without_those_of_spark(given: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ without a column `data` is published with each row as an object.
 
 Rule for editors: columns at a time, as in `decode`. A batch in which a row is at fault is cut in
 halves until the row is found [each row has to be judged by itself]; batches without pay nothing for
-that.
+that. Where there is a feed for such rows they are sifted out, and `letters` says what they were.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ from zeh_spark.sink.objects import (
 )
 
 _ENVELOPE = ("data", "headers", "partition", "key")
+_ONE_BY_ONE = 16
+"""Rows that are not cut in halves once there is one at fault: others mostly are, too."""
+
 _decode_lines = msgspec.json.Decoder(Raw).decode_lines
 
 
@@ -187,6 +190,38 @@ class Renderer:
         self._rows += batch.num_rows
         return rendered
 
+    def sift(self, batch: pa.RecordBatch) -> tuple[Rendered, dict[int, str]]:
+        """The events of the rows that can be published, in their order, and why the others cannot:
+        reasons by row of this batch, each as if the row were alone.
+        """
+        pieces: list[Rendered] = []
+        reasons: dict[int, str] = {}
+        self._sift(batch, 0, batch.num_rows, pieces, reasons)
+        self._rows += batch.num_rows
+        return _in_one(pieces), reasons
+
+    def _sift(
+        self,
+        batch: pa.RecordBatch,
+        begin: int,
+        end: int,
+        pieces: list[Rendered],
+        reasons: dict[int, str],
+    ) -> None:
+        """By halves, then one by one: k rows at fault among n take about k log(n) tries, and n at
+        most when all are [to look for the first one again and again: k times n rows].
+        """
+        try:
+            pieces.append(self._render(batch.slice(begin, end - begin)))
+            return
+        except Unfit as exc:
+            if end - begin == 1:
+                reasons[begin] = exc.reason
+                return
+        step = 1 if end - begin <= _ONE_BY_ONE else (end - begin + 1) // 2
+        for each in range(begin, end, step):
+            self._sift(batch, each, min(each + step, end), pieces, reasons)
+
     def _first_unfit(self, batch: pa.RecordBatch, found: Unfit) -> tuple[int, Unfit]:
         """By halves: there is none before `begin`, and `found` is in [begin, end)."""
         begin, end = 0, batch.num_rows
@@ -237,6 +272,14 @@ class Renderer:
                 f"{chunks.LINE_BYTES:,} are allowed",
                 rests[row].as_py().encode(),
             )
+
+
+def _in_one(pieces: list[Rendered]) -> Rendered:
+    if len(pieces) == 1:
+        return pieces[0]
+    rests = [rest for piece in pieces for rest in piece.rests]
+    known = [piece.partitions for piece in pieces if piece.partitions is not None]
+    return Rendered(np.concatenate(known) if known else None, rests)
 
 
 def _row_error(row: int, unfit: Unfit) -> RowError:

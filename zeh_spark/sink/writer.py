@@ -5,6 +5,10 @@ number nothing: a repeated batch comes in another layout and order, so sequence 
 the commit, by the publisher. `abort` never undoes: Spark calls it after a commit whose answer was
 lost, too, and up to seconds before the tasks that it aborts have ended.
 
+With `deadLetterUrl` a batch is two: that of the rows that cannot be published, on a feed of their
+own, of the same producer and number; and then its own. Each is committed once, not both at once
+[they may be on publishers that know nothing of each other].
+
 Runs: writers are made in the driver, for each batch anew; `write` runs in tasks, `commit` and
 `abort` in the driver with nothing but the tasks' messages.
 """
@@ -13,24 +17,25 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark._compat import DataSourceStreamArrowWriter
-from zeh_spark.chunks import CHUNK_EVENTS, Chunker
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.publish_client import Batch, PublishClient, TaskDone
+from zeh_spark.sink.dead_letter_client import DeadLetterClient
+from zeh_spark.sink.letters import letters_of
 from zeh_spark.sink.options import SinkOptions
+from zeh_spark.sink.outbox import Outbox
 from zeh_spark.sink.rows import Layout, Rendered, Renderer
-from zeh_spark.sink.uploads import Uploader
-from zeh_spark.wire import BATCH_INCARNATION, partition_of
+from zeh_spark.wire import BATCH_INCARNATION
 
 log = logging.getLogger("zeh_spark.sink")
 
@@ -38,8 +43,17 @@ NO_NAME = "none"
 """The `batchId` of a write that shall add its rows each time."""
 
 _SLICE_BYTES = 1 << 20
-_OPEN_UPLOADS = 4
-"""What the open chunks of a task may hold, in sizes of an upload."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedLetters:
+    """What a task staged on the dead-letter feed: for so many `rows`, of which long ones take
+    several events.
+    """
+
+    partition_count: int
+    done: TaskDone
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,7 @@ class Staged(WriterCommitMessage):
     batch: Batch
     partition_count: int
     done: TaskDone
+    letters: StagedLetters | None = None
 
 
 class Publishing:
@@ -102,7 +117,9 @@ class Publishing:
                 "availableNow. Nothing was published"
             )
         batch = staged[0].batch
-        counts = {each.partition_count for each in staged}
+        counts = {
+            (each.partition_count, each.letters and each.letters.partition_count) for each in staged
+        }
         if any(each.batch != batch for each in staged) or len(counts) > 1:
             raise ZeroEventHubError(
                 f"tasks of one batch disagree about it: {sorted(map(str, counts))} partitions, "
@@ -113,18 +130,43 @@ class Publishing:
                 f"Spark commits batch {number}, its tasks wrote batch {batch.number}; tell the "
                 f"maintainers which Spark this is. Nothing was published"
             )
+        rows = self._commit_letters(batch, [each.letters for each in staged if each.letters])
         client = PublishClient(self._options)
-        receipt = client.commit(batch, counts.pop(), [each.done for each in staged])
+        done = [each.done for each in staged]
+        receipt = client.commit(batch, staged[0].partition_count, done)
         log.info(
-            "batch %s of producer %s: %s events %s", batch.number, batch.producer, receipt.events,
-            receipt.status,
+            "batch %s of producer %s: %s events %s, %s rows as dead letters", batch.number,
+            batch.producer, receipt.events, receipt.status, rows,
         )  # fmt: skip
+
+    def _commit_letters(self, batch: Batch, staged: Sequence[StagedLetters]) -> int:
+        """Of how many rows there are letters. An empty batch is committed too: numbers without
+        gaps are how a restored feed is noticed.
+
+        Before the main batch: a crash between the two leaves letters whose batch comes again, and
+        adds no more [after it: Spark may take the batch for done, and the letters are lost].
+        """
+        options = self._options.dead_letters
+        if options is None:
+            return 0
+        client = DeadLetterClient(options)
+        done = [each.done for each in staged]
+        client.commit(replace(batch, remedies=options.remedies), staged[0].partition_count, done)
+        rows = sum(each.rows for each in staged)
+        if rows:
+            log.warning(
+                "batch %s of producer %s: %s rows cannot be published and are dead letters in %s",
+                batch.number, batch.producer, rows, options.url,
+            )  # fmt: skip
+        return rows
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = next((each for each in messages if isinstance(each, Staged)), None)
         if staged:
             impatient = replace(self._options, retry_timeout=0.0)
             PublishClient(impatient).release(staged.batch)
+            if impatient.dead_letters:
+                DeadLetterClient(impatient.dead_letters).release(staged.batch)
 
 
 class BatchWriter(Publishing, DataSourceArrowWriter):
@@ -166,34 +208,52 @@ def stage(
     frames: Iterator[pa.RecordBatch],
 ) -> Staged:
     """Stage what a task has. Its message; raises RowError, PublishError, UnavailableError."""
-    client = PublishClient(options)
-    receipt, count = client.look_up(batch)
-    _check_partition_count(options, count)
-    renderer = Renderer(layout, count)
-    chunker = Chunker(_OPEN_UPLOADS * options.upload_bytes)
-    begin = partition_of(f"{batch.producer}/{batch.number}/{task.task}", count)
-    spread = Spread(count, begin)
+    rows = chain.from_iterable(map(slices, frames))
+    letter_options = options.dead_letters
+    with ExitStack() as open_outboxes:
+        outbox = open_outboxes.enter_context(Outbox(PublishClient(options), options, batch, task))
+        renderer = Renderer(layout, outbox.partition_count)
+        if letter_options is None:
+            _add_all(rows, renderer, outbox, task)
+            return Staged(batch, outbox.partition_count, outbox.finish())
+        named = replace(batch, remedies=letter_options.remedies)
+        client = DeadLetterClient(letter_options)
+        letters = open_outboxes.enter_context(Outbox(client, letter_options, named, task))
+        refused = _sift_all(rows, renderer, outbox, letters, partial(letters_of, layout, batch))
+        done = outbox.finish()
+        staged = StagedLetters(letters.partition_count, letters.finish(), refused)
+        return Staged(batch, outbox.partition_count, done, staged)
 
-    def send(number: int, body: bytes) -> bool:
-        return client.upload(batch, count, task.task, task.attempt, number, body)
 
-    with Uploader(send, options.upload_bytes, client.stop, wanted=receipt is None) as uploader:
-        try:
-            for rows in chain.from_iterable(map(slices, frames)):
-                if not uploader.wanted:
-                    chunker.only_count()
-                for partition, rests in spread.parts(_rendered(renderer, rows, task.task)):
-                    uploader.add(chunker.extend(partition, rests))
-        except RowError:  # no message of this task will reach `abort`
-            with suppress(ZeroEventHubError):  # the row is what to tell
-                uploader.settle()
-            if uploader.sent:
-                client.release(batch, task)
-            raise
-        uploader.add(chunker.close())
-        uploader.finish()
-    done = replace(task, uploads=uploader.sent, content=chunker.content)
-    return Staged(batch, count, done)
+def _add_all(
+    rows: Iterable[pa.RecordBatch], renderer: Renderer, outbox: Outbox, task: TaskDone
+) -> None:
+    """Raises RowError for a row that cannot be published, and leaves nothing behind."""
+    try:
+        for some in rows:
+            outbox.add(renderer.render(some))
+    except RowError as exc:
+        outbox.take_back()
+        where = f"Spark partition {task.task}: {exc}"
+        raise RowError(where, row=exc.row, reason=exc.reason) from None
+
+
+def _sift_all(
+    rows: Iterable[pa.RecordBatch],
+    renderer: Renderer,
+    outbox: Outbox,
+    letters: Outbox,
+    written: Callable[[pa.RecordBatch, Mapping[int, str], int], Rendered],
+) -> int:
+    """How many rows became dead letters, as they are `written`."""
+    refused = 0
+    for some in rows:
+        good, reasons = renderer.sift(some)
+        outbox.add(good)
+        if reasons:
+            letters.add(written(some, reasons, letters.partition_count))
+            refused += len(reasons)
+    return refused
 
 
 def slices(frame: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -203,62 +263,6 @@ def slices(frame: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(1, frame.num_rows * _SLICE_BYTES // max(1, frame.nbytes))
     for begin in range(0, frame.num_rows, rows):
         yield frame.slice(begin, rows)
-
-
-def _rendered(renderer: Renderer, rows: pa.RecordBatch, task: int) -> Rendered:
-    try:
-        return renderer.render(rows)
-    except RowError as exc:
-        where = f"Spark partition {task}: {exc}"
-        raise RowError(where, row=exc.row, reason=exc.reason) from None
-
-
-class Spread:
-    """Where rows go: those that may go anywhere fill one chunk after the other, partition by
-    partition, beginning with another one in each task and batch, as it comes.
-    """
-
-    def __init__(self, partition_count: int, begin: int) -> None:
-        self._count = partition_count
-        self._begin = begin
-        self._spread = 0
-
-    def parts(self, rendered: Rendered) -> Iterator[tuple[int, Sequence[bytes]]]:
-        """Rows by partition, in their order."""
-        rests = rendered.rests
-        if not rests:
-            return
-        if rendered.partitions is None:
-            while rests:
-                some = rests[: CHUNK_EVENTS - self._spread % CHUNK_EVENTS]
-                yield int(self._next(len(some))[0]), some
-                rests = rests[len(some) :]
-            return
-        partitions = rendered.partitions.copy()
-        free = partitions < 0
-        partitions[free] = self._next(int(free.sum()))
-        order = np.argsort(partitions, kind="stable")
-        found, begins = np.unique(partitions[order], return_index=True)
-        sorted_rests = [rests[row] for row in order.tolist()]
-        for partition, begin, end in zip(
-            found.tolist(), begins.tolist(), [*begins[1:].tolist(), len(rests)], strict=True
-        ):
-            yield partition, sorted_rests[begin:end]
-
-    def _next(self, rows: int) -> np.ndarray:
-        numbers = np.arange(self._spread, self._spread + rows)
-        self._spread += rows
-        return (self._begin + numbers // CHUNK_EVENTS) % self._count
-
-
-def _check_partition_count(options: SinkOptions, count: int) -> None:
-    if options.partition_count not in (None, count):
-        raise OptionError(
-            f"option 'partitionCount' is {options.partition_count}, but the feed {options.url} has "
-            f"{count} partitions: a feed's number never changes; correct the option, or create "
-            f"another feed",
-            option="partitionCount",
-        )
 
 
 def _is_random(text: str) -> bool:

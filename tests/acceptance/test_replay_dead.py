@@ -1,0 +1,257 @@
+"""Dead letters from the command line: printed, mended with other tools, published again, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.fix_publish import served
+from tests.fix_sink import Watched, lost
+from zeh_spark.publish_client import Batch, TaskDone
+from zeh_spark.publisher import open_store
+from zeh_spark.sink.options import sink_options
+from zeh_spark.sink.rows import Layout
+from zeh_spark.sink.writer import StreamWriter, stage
+
+Lines = list[dict[str, Any]]
+
+
+@dataclass
+class Shop:
+    """A publisher in a process of its own with the feeds `orders` and `dead`; its commands."""
+
+    folder: Path
+    base: str
+
+    @property
+    def orders(self) -> str:
+        return f"{self.base}/orders"
+
+    @property
+    def dead(self) -> str:
+        return f"{self.base}/dead"
+
+    def sink(self, producer: str, number: int, **columns: pa.Array) -> None:
+        """What a batch with dead letters leaves."""
+        options = sink_options(
+            {"url": self.orders, "deadLetterUrl": self.dead, "producerId": producer},
+            streaming=True,
+        )
+        layout = Layout(tuple(columns), text=True)
+        batch = Batch(producer, f"checkpoint-of-{producer}", uuid.uuid4().hex, number)
+        frame = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        staged = stage(options, layout, batch, TaskDone(0, 0), iter([frame]))
+        StreamWriter(options, layout).commit([staged], number)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "zeh_spark.cli", *words],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        with self.start(*words) as process:
+            out, err = process.communicate(stdin, timeout=60)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def letters(self) -> Lines:
+        done = self.run("dead-letters", self.dead)
+        assert 0 == done.returncode, done.stderr
+        return list(map(json.loads, done.stdout.splitlines()))
+
+    def replay(self, lines: Lines, url: str = "") -> subprocess.CompletedProcess[str]:
+        return self.run("replay-dead", url or self.orders, stdin=text_of(lines))
+
+    def events(self) -> Lines:
+        done = self.run("tail", self.orders, "--from", "first", "--no-follow", "--headers")
+        return list(map(json.loads, done.stdout.splitlines()))
+
+    def data(self) -> Counter[str]:
+        return Counter(json.dumps(each["data"]) for each in self.events())
+
+
+def text_of(lines: Lines) -> str:
+    return "".join(json.dumps(each) + "\n" for each in lines)
+
+
+def with_data(lines: Lines, mend: Callable[[str], Any]) -> Lines:
+    """Mended copies."""
+    found = json.loads(json.dumps(lines))
+    for each in found:
+        each["data"]["row"]["data"] = mend(each["data"]["row"]["data"])
+    return list(found)
+
+
+def closed(data: str) -> str:
+    return f"{data}}}"
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 3)
+        store.create("dead", 2)
+    with served(file) as (base, _):
+        yield Shop(tmp_path, base)
+
+
+def test_dead_letters_are_mended_and_published(shop: Shop) -> None:
+    """Data, key and headers come back where they belong; who had them first is named."""
+    headers = pa.array([[("kind", "a")]] * 3, pa.map_(pa.string(), pa.string()))
+    data, keys = pa.array(['{"i":1}', '{"i":2', '{"i":3']), pa.array(["k", "k", None])
+    shop.sink("job", 0, data=data, key=keys, headers=headers)
+
+    done = shop.replay(with_data(shop.letters(), closed))
+
+    assert (0, "Published 2 letters.\n") == (done.returncode, done.stdout)
+    by_number = {each["data"]["i"]: each for each in shop.events()}
+    assert {1, 2, 3} == by_number.keys()
+    assert by_number[1]["partition"] == by_number[2]["partition"]
+    assert {"a"} == {each["headers"]["kind"] for each in by_number.values()}
+    assert by_number[2]["headers"]["zeh-producer"].startswith("job#dead:0:")
+
+
+def test_letters_that_are_replayed_again_change_nothing(shop: Shop) -> None:
+    """All of them, some of them, with others, from tail or from dead-letters."""
+    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":1', '{"i":2']))
+    first = with_data(shop.letters(), closed)
+    shop.replay(first[:2])
+    shop.sink("job", 1, data=pa.array(['{"i":1']))
+    tailed = shop.run("tail", shop.dead, "--from", "first", "--no-follow", "--headers").stdout
+    every = with_data(list(map(json.loads, tailed.splitlines())), closed)
+
+    said = [shop.replay(each).stdout for each in (every, every[::-1], first + every)]
+
+    again = "Published 0 letters; 4 letters published before: no change.\n"
+    assert ["Published 2 letters; 2 letters published before: no change.\n", again, again] == said
+    assert {'{"i": 1}': 3, '{"i": 2}': 1} == shop.data()
+
+
+def test_a_second_repair_of_a_letter_is_refused_by_name(shop: Shop) -> None:
+    """What was published first stays; the other letters are published."""
+    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
+    found = shop.letters()
+    shop.replay(with_data(found[:1], closed))
+    other = with_data(found, lambda data: f'{data}, "again": true}}')
+
+    done = shop.replay(other)
+
+    assert (1, "Published 1 letter.\n") == (done.returncode, done.stdout)
+    assert re.fullmatch(
+        r"Refused, line 1: this letter was published before, mended in another way, as batch "
+        r"job#dead:0:\d:\d:[0-9a-f]{16}\.\n",
+        done.stderr,
+    )
+    assert {'{"i": 1}': 1, '{"i": 2, "again": true}': 1} == shop.data()
+
+
+def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
+    """The line is named; the file can be mended and given again."""
+    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2', '{"i":3']))
+    lines = with_data(shop.letters(), closed)
+    broken = [*lines[:2], *shop.letters()[2:]]
+
+    done = shop.replay(broken)
+
+    assert 1 == done.returncode
+    assert re.match(
+        r"Error: standard input, line 3: not JSON.*; nothing was published", done.stderr
+    )
+    assert [] == shop.events()
+    assert "Published 3 letters.\n" == shop.replay(lines).stdout
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_replay_that_is_killed_goes_on(moment: str, shop: Shop) -> None:
+    """SIGKILL at a commit; the same command again publishes the rest."""
+    shop.sink("job", 0, data=pa.array([f'{{"i":{each}' for each in range(30)]))
+    lines = with_data(shop.letters(), closed)
+    with closing(Watched(shop.base)) as gateway:
+        replay: subprocess.Popen[str]
+        killed: dict[str, Any] = {moment: lambda: (replay.kill(), lost())}
+        for _ in range(10):
+            gateway.once("POST .*/commit")
+        gateway.once("POST .*/commit", **killed)
+        with shop.start("replay-dead", f"{gateway.address}/orders") as replay:
+            replay.communicate(text_of(lines), timeout=60)
+
+    before = len(shop.events())
+    done = shop.replay(lines)
+
+    assert -9 == replay.returncode
+    assert {"before": 10, "after": 11}[moment] == before
+    told = f"Published {30 - before} letters; {before} letters published before: no change.\n"
+    assert told == done.stdout
+    assert {json.dumps({"i": each}): 1 for each in range(30)} == shop.data()
+
+
+def test_a_long_row_is_printed_whole_and_published_when_it_is_short(shop: Shop) -> None:
+    """Several megabytes in parts; tail prints these, and replay-dead joins them, too."""
+    text = json.dumps({"i": 1, "x": 'é"\n' * 700_000}, ensure_ascii=False)
+    shop.sink("job", 0, data=pa.array([text, '{"i":2', text]))
+
+    letters = shop.letters()
+    parts = shop.run("tail", shop.dead, "--from", "first", "--no-follow", "--headers").stdout
+    long = shop.run("replay-dead", shop.orders, stdin=parts)
+    done = shop.replay(with_data(letters, lambda data: data[:7] + "}"))
+
+    assert Counter([text, text, '{"i":2']) == Counter(
+        each["data"]["row"]["data"] for each in letters
+    )
+    assert re.search("line [12]: (the event takes 3,[0-9,]+ bytes as a line|not JSON)", long.stderr)
+    assert "Published 3 letters.\n" == done.stdout
+    assert 3 == len(shop.events())
+
+
+def test_a_letter_without_its_stamps_is_refused(shop: Shop) -> None:
+    """They say which letter it is; without them it could be doubled."""
+    shop.sink("job", 0, data=pa.array(['{"i":1']))
+    (letter,) = with_data(shop.letters(), closed)
+
+    done = shop.replay([{**letter, "headers": {}}])
+
+    assert 1 == done.returncode
+    assert "print it with zeh-spark dead-letters, or tail --headers" in done.stderr
+
+
+def test_letters_of_named_batches_are_published_under_their_producer(shop: Shop) -> None:
+    """P#K has letters too."""
+    options = {"url": shop.orders, "deadLetterUrl": shop.dead, "producerId": "job"}
+    found = sink_options({**options, "batchId": "day"}, streaming=False)
+    batch = Batch("job#day", "batch", "run", 0)
+    frame = pa.RecordBatch.from_pydict({"data": ['{"i":1']})
+    text = Layout(("data",), text=True)
+    staged = stage(found, text, batch, TaskDone(0, 0), iter([frame]))
+    StreamWriter(found, text).commit([staged], 0)
+    lines = with_data(shop.letters(), closed)
+
+    said = [shop.replay(lines).stdout for _ in range(2)]
+
+    again = "Published 0 letters; 1 letter published before: no change.\n"
+    assert ["Published 1 letter.\n", again] == said
+    assert "job#day" == lines[0]["data"]["producer"]
+
+
+def test_another_event_on_a_dead_letter_feed_is_named(shop: Shop) -> None:
+    """It is not silently left out."""
+    shop.run("publish", shop.dead, "--producer", "till", stdin='{"id":1}\n')
+
+    done = shop.run("dead-letters", shop.dead)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "line 1: its data has no 'row': it is no dead letter" in done.stderr

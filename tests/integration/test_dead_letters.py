@@ -1,0 +1,445 @@
+"""What tasks and driver do with rows that cannot be published, on real publishers, without Spark.
+
+Two feeds, each on a store of its own: what happens when only one of them knows what it should?
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import requests
+
+from tests.fix_raw_server import RawServer, ok, refused
+from tests.fix_sink import Watched, lost, remedy
+from zeh_spark.dead_letters import letters
+from zeh_spark.errors import (
+    AccessError,
+    OptionError,
+    OutcomeUnknownError,
+    PublisherError,
+    PublishError,
+    UnavailableError,
+    ZeroEventHubError,
+)
+from zeh_spark.publish_client import Batch, TaskDone
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.sink.options import sink_options
+from zeh_spark.sink.rows import Layout
+from zeh_spark.sink.writer import Staged, StreamWriter, stage
+from zeh_spark.tailing import follow
+from zeh_spark.testing import running_publisher
+
+TEXT = Layout(("data",), text=True)
+QUERY = str(uuid.uuid4())
+GOOD, BAD = '{"i":1}', '{"i":'
+
+
+@contextmanager
+def served(feed: str, partitions: int = 2) -> Iterator[Watched]:
+    """A feed on a store and a publisher of its own, behind a gateway."""
+    store = MemoryStore()
+    store.create(feed, partitions)
+    with running_publisher(store) as base, closing(Watched(base)) as gateway:
+        yield gateway
+
+
+@dataclass
+class Two:
+    """A feed `orders`, and a feed `dead` elsewhere; a stream that publishes to both."""
+
+    main: Watched
+    dead: Watched
+    query: str = QUERY
+    given: dict[str, str] = field(default_factory=dict)
+    layout: Layout = TEXT
+
+    @property
+    def url(self) -> str:
+        return f"{self.main.address}/orders"
+
+    @property
+    def dead_url(self) -> str:
+        return f"{self.dead.address}/dead"
+
+    def but(self, **changes: Any) -> Two:
+        return replace(self, **changes)
+
+    def options(self, **more: str) -> Any:
+        usual = {"url": self.url, "deadLetterUrl": self.dead_url, "producerId": "p"}
+        usual["retryTimeout"] = "0"
+        return sink_options({**usual, **self.given, **more}, streaming=True)
+
+    def staged(self, number: int, *tasks: list[str], **more: str) -> list[Staged]:
+        options = self.options(**more)
+        batch = Batch("p", self.query, uuid.uuid4().hex, number, options.remedies)
+        return [
+            stage(options, self.layout, batch, TaskDone(task, 0), iter([frame(rows)]))
+            for task, rows in enumerate(tasks)
+        ]
+
+    def commit(self, number: int, staged: list[Staged], **more: str) -> None:
+        StreamWriter(self.options(**more), self.layout).commit(staged, number)
+
+    def publish(self, number: int, *tasks: list[str], **more: str) -> None:
+        """As Spark publishes a batch."""
+        self.commit(number, self.staged(number, *tasks, **more), **more)
+
+    def refused(self, number: int, *tasks: list[str], **more: str) -> str:
+        with pytest.raises(PublishError) as raised:
+            self.publish(number, *tasks, **more)
+        assert remedy(str(raised.value)) == raised.value.facts["option"]
+        return str(raised.value)
+
+    def events(self) -> list[str]:
+        return [json.dumps(each, separators=(",", ":")) for each in events(self.main, "orders")]
+
+    def letters(self) -> list[dict[str, Any]]:
+        pages = follow(direct(self.dead, "dead"), "_first", whole=True, endless=False)
+        return [
+            json.loads(each.whole)["data"]
+            for each in letters(line for page in pages for line in page)
+        ]
+
+    def batches(self, url: str) -> list[tuple[int, int]]:
+        """Numbers and events of the batches that are published there, oldest first."""
+        answer = requests.get(f"{url}/producers/p/batches?limit=1000", timeout=10).json()
+        return [(each["batch"], each["events"]) for each in answer["receipts"]][::-1]
+
+
+def frame(rows: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"data": pa.array(rows, pa.string())})
+
+
+def direct(gateway: Watched, feed: str) -> str:
+    """Past the gateway, which takes answers apart."""
+    return f"http://127.0.0.1:{gateway.server_port}/{feed}"
+
+
+def events(gateway: Watched, feed: str) -> list[Any]:
+    pages = follow(direct(gateway, feed), "_first", whole=False, endless=False)
+    return [json.loads(line) for page in pages for line in page]
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    with served("orders") as main, served("dead", 3) as dead:
+        yield Two(main, dead)
+
+
+# Two feeds, two commits
+
+
+def test_rows_that_can_be_published_are(two: Two) -> None:
+    """The others are on the other feed, with their reasons; both in one batch of one number."""
+    two.publish(0, [GOOD, BAD, GOOD], [BAD, GOOD])
+
+    assert [GOOD] * 3 == two.events()
+    assert [{"data": BAD}] * 2 == [each["row"] for each in two.letters()]
+    assert [(0, 3)] == two.batches(two.url)
+    assert [(0, 2)] == two.batches(two.dead_url)
+
+
+def test_batches_without_dead_letters_are_committed_too(two: Two) -> None:
+    """A number that is missing says that the feed was restored; so none may be missing."""
+    for number in range(3):
+        two.publish(number, [GOOD])
+
+    assert [(0, 0), (1, 0), (2, 0)] == two.batches(two.dead_url)
+
+
+def test_dead_letters_are_committed_first(two: Two) -> None:
+    """A commit of the rows is the end of the batch; nothing is left to do that might be lost."""
+    two.main.once("POST .*/commit", before=lost)
+
+    with pytest.raises(UnavailableError, match="/orders"):
+        two.publish(0, [GOOD, BAD])
+
+    assert ([], [{"data": BAD}]) == (two.events(), [each["row"] for each in two.letters()])
+    two.publish(0, [BAD], [GOOD])
+    assert ([GOOD], [{"data": BAD}]) == (two.events(), [each["row"] for each in two.letters()])
+
+
+def test_without_its_dead_letters_a_batch_is_not_published(two: Two) -> None:
+    """Where their feed cannot be reached, the batch waits."""
+    two.dead.once("POST .*/commit", before=lost)
+
+    with pytest.raises(UnavailableError, match="/dead"):
+        two.publish(0, [GOOD, BAD])
+
+    assert ([], []) == (two.events(), two.letters())
+    assert 0 == two.main.count("POST .*/commit")
+
+
+@pytest.mark.parametrize("feed", ["main", "dead"])
+def test_a_batch_that_comes_again_adds_nothing(feed: str, two: Two) -> None:
+    """In other tasks, and when the answer to either commit was lost."""
+    getattr(two, feed).once("POST .*/commit", after=lost)
+    with pytest.raises(UnavailableError):
+        two.publish(0, [GOOD, BAD], [BAD])
+
+    for tasks in ([[BAD, BAD, GOOD]], [[BAD], [GOOD], [BAD]]):
+        two.publish(0, *tasks)
+
+    assert ([(0, 1)], [(0, 2)]) == (two.batches(two.url), two.batches(two.dead_url))
+    assert (1, 2) == (len(two.events()), len(two.letters()))
+
+
+def test_what_is_committed_is_not_sent_again(two: Two) -> None:
+    """Of letters, too, a task only counts what it has."""
+    two.publish(0, [GOOD, BAD])
+    sent = two.dead.count("PUT ")
+
+    two.publish(0, [GOOD, BAD])
+
+    assert (1, 1) == (sent, two.dead.count("PUT "))
+
+
+def test_an_abort_lets_go_of_both(two: Two) -> None:
+    """Nothing that was staged stays."""
+    staged = two.staged(0, [GOOD, BAD])
+
+    StreamWriter(two.options(), TEXT).abort(list(staged), 0)
+
+    assert (1, 1) == (two.main.count("DELETE "), two.dead.count("DELETE "))
+    with pytest.raises(PublishError, match="has staged 0 uploads"):
+        two.commit(0, staged)
+
+
+def test_a_nameless_batch_says_which_commit_is_not_known(two: Two) -> None:
+    """batchId=none: letters may be there, rows are not."""
+    options = two.options()
+    batch = Batch("p#x", "batch", "run", 0, repeatable=False)
+    staged = stage(options, TEXT, batch, TaskDone(0, 0), iter([frame([GOOD, BAD])]))
+    two.dead.once("POST .*/commit", after=lost)
+
+    with pytest.raises(OutcomeUnknownError, match="/dead left a commit"):
+        StreamWriter(options, TEXT).commit([staged], 0)
+
+    assert ([], 1) == (two.events(), len(two.letters()))
+
+
+# A row that is long
+
+
+def test_a_row_of_several_megabytes_is_kept(two: Two) -> None:
+    """In parts, in order, in one partition; read again it is what it was, to the byte."""
+    text = json.dumps({"é": "😀\n\"'" * 500_000}, ensure_ascii=False)
+
+    two.publish(0, [GOOD, text, BAD, text])
+
+    first, *others = sorted(two.letters(), key=lambda each: -len(each["row"]["data"]))
+    assert len(text.encode()) > 4_000_000
+    assert text == first["row"]["data"] == others[0]["row"]["data"]
+    assert "bytes as a line of the feed" in first["reason"]
+    parts = [each for each in events(two.dead, "dead") if "part" in each]
+    assert [each["part"] for each in parts] == [*range(1, len(parts) // 2 + 1)] * 2
+
+
+# Refusals name their feed, and what they advise works
+
+
+def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two: Two) -> None:
+    """It has a gap, for it has nothing yet; the error says so, and how to go on."""
+    options = sink_options({"url": two.url, "producerId": "p"}, streaming=True)
+    for number in range(2):
+        batch = Batch("p", QUERY, "run", number)
+        staged = [stage(options, TEXT, batch, TaskDone(0, 0), iter([frame([GOOD])]))]
+        StreamWriter(options, TEXT).commit(staged, number)
+
+    said = two.refused(2, [GOOD, BAD])
+    two.publish(2, [GOOD, BAD], **remedy(said))
+    two.publish(3, [BAD], **remedy(said))
+
+    assert said.startswith(
+        f"the dead-letter feed, which has nothing of this producer yet (is 'deadLetterUrl' new?): "
+        f"{two.dead_url} answered 409 batch-gap"
+    )
+    assert {"deadLetterAcceptGap": f"{QUERY}@-1:2"} == remedy(said)
+    assert [(2, 1), (3, 1)] == two.batches(two.dead_url)
+    assert [0, 1, 2, 3] == [number for number, _ in two.batches(two.url)]
+
+
+def test_a_dead_letter_feed_that_was_restored_is_noticed(two: Two) -> None:
+    """It alone lacks batches; the remedy is for it alone."""
+    for number in range(3):
+        two.publish(number, [GOOD, BAD])
+    with served("dead") as restored:
+        after = two.but(dead=restored)
+        for number in range(2):
+            after.publish(number, [GOOD, BAD])
+
+        said = after.refused(3, [GOOD, BAD])
+        after.publish(3, [GOOD, BAD], **remedy(said))
+
+        assert "the dead-letter feed: " in said
+        assert {"deadLetterAcceptGap": f"{QUERY}@1:3"} == remedy(said)
+        assert [(0, 1), (1, 1), (3, 1)] == after.batches(after.dead_url)
+
+
+def test_feeds_that_lack_different_batches_get_on(two: Two) -> None:
+    """Each was restored to another state: two remedies, one after the other as they are told."""
+    for number in range(2):
+        two.publish(number, [GOOD, BAD])
+    with served("orders") as main, served("dead") as dead:
+        Two(main, dead).publish(0, [GOOD, BAD])
+        both_lag = Two(main, dead)
+        both_lag.but(main=two.main).publish(1, [GOOD, BAD])
+
+        remedies: dict[str, str] = {}
+        for _ in range(2):
+            remedies |= remedy(both_lag.refused(3, [GOOD, BAD], **remedies))
+        both_lag.publish(3, [GOOD, BAD], **remedies)
+
+        assert {
+            "acceptGap": f"{QUERY}@0:3",
+            "deadLetterAcceptGap": f"{QUERY}@1:3",
+        } == remedies
+        assert [0, 3] == [number for number, _ in both_lag.batches(both_lag.url)]
+        assert [0, 1, 3] == [number for number, _ in both_lag.batches(both_lag.dead_url)]
+
+
+def test_a_new_checkpoint_goes_on_on_both_feeds(two: Two) -> None:
+    """Both are in the same state, so one remedy is enough."""
+    two.publish(0, [GOOD, BAD])
+    new = two.but(query=str(uuid.uuid4()))
+
+    said = new.refused(0, [GOOD, GOOD, BAD])
+    new.publish(0, [GOOD, GOOD, BAD], **remedy(said))
+
+    assert {"replaceIncarnation"} == remedy(said).keys()
+    assert (3, 2) == (len(two.events()), len(two.letters()))
+
+
+def test_a_checkpoint_that_is_lost_between_the_commits_goes_on(two: Two) -> None:
+    """The dead-letter feed is a batch ahead, so each feed has a remedy of its own."""
+    two.publish(0, [GOOD])
+    two.main.once("POST .*/batches/1/commit", before=lost)
+    with pytest.raises(UnavailableError):
+        two.publish(1, [GOOD, BAD])
+    new = two.but(query=str(uuid.uuid4()))
+
+    remedies: dict[str, str] = {}
+    for _ in range(2):
+        remedies |= remedy(new.refused(0, [GOOD, BAD], **remedies))
+    new.publish(0, [GOOD, BAD], **remedies)
+
+    assert {
+        "replaceIncarnation": f"{QUERY}@0:{new.query}",
+        "deadLetterReplaceIncarnation": f"{QUERY}@1:{new.query}",
+    } == remedies
+    assert (2, 2) == (len(two.events()), len(two.letters()))
+
+
+def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
+    """The dead-letter feed has others; those that came first can be kept there."""
+    two.main.once("POST .*/commit", before=lost)
+    with pytest.raises(UnavailableError):
+        two.publish(0, [GOOD, BAD])
+
+    said = two.refused(0, [GOOD, "[", "]"])
+    two.publish(0, [GOOD, "[", "]"], **remedy(said))
+
+    assert "the dead-letter feed: " in said and "with other rows: 1 event" in said
+    assert {"deadLetterKeepFirst"} == remedy(said).keys()
+    assert ([GOOD], 1) == (two.events(), len(two.letters()))
+
+
+def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
+    """With the same dead letters: it is the rows' feed that says so."""
+    two.publish(0, [GOOD, BAD])
+
+    said = two.refused(0, ["2", BAD])
+    two.publish(0, ["2", BAD], **remedy(said))
+
+    assert said.startswith(f"{two.url} answered 409 batch-conflict")
+    assert {"keepFirst"} == remedy(said).keys()
+    assert ([GOOD], 1) == (two.events(), len(two.letters()))
+
+
+# Who is behind the address
+
+
+@pytest.mark.parametrize(
+    "answer", [refused(404, "no such page"), ok(b"{}"), ok(b'{"cursor":"1","partition":0}\n')]
+)
+def test_a_dead_letter_feed_of_another_publisher_is_refused(
+    answer: Any, two: Two, raw_server: RawServer
+) -> None:
+    """Before anything is sent, with its address."""
+    raw_server.script(answer)
+
+    with pytest.raises(PublisherError, match=r"zeh_spark") as raised:
+        two.publish(0, [GOOD], deadLetterUrl=raw_server.url)
+
+    assert raw_server.url in str(raised.value)
+    assert 0 == two.main.count("PUT ")
+
+
+def test_a_dead_letter_feed_that_is_not_there_is_named(two: Two) -> None:
+    """And how to make it."""
+    with pytest.raises(PublishError, match=r"there is no feed 'nope'.*zeh-spark create") as raised:
+        two.publish(0, [GOOD], deadLetterUrl=f"{two.dead.address}/nope")
+
+    assert "the dead-letter feed" in str(raised.value)
+
+
+def test_a_token_is_not_sent_to_another_origin(two: Two, raw_server: RawServer) -> None:
+    """Nor a secret header; and who asks for one is answered with the option for it."""
+    raw_server.script(refused(401, "who are you?"))
+    secrets = {"token": "hush-secret", "http.secret.header.X-Key": "hush-secret"}
+
+    with pytest.raises(AccessError, match="'deadLetterToken' or 'deadLetterTokenFile'"):
+        two.publish(0, [GOOD], deadLetterUrl=raw_server.url, **secrets)
+
+    (request,) = raw_server.requests
+    assert not [value for value in request.headers.values() if "hush" in value]
+
+
+def test_a_token_of_its_own_is_sent(two: Two, raw_server: RawServer, tmp_path: Any) -> None:
+    """From a file, and not the other one."""
+    (tmp_path / "token").write_text("letters-token")
+    raw_server.script(refused(403))
+
+    with pytest.raises(AccessError):
+        two.publish(
+            0, [GOOD], deadLetterUrl=raw_server.url, token="other-token",
+            deadLetterTokenFile=str(tmp_path / "token"),
+        )  # fmt: skip
+
+    (request,) = raw_server.requests
+    assert "Bearer letters-token" == request.headers["authorization"]
+
+
+def test_a_token_file_that_is_not_there_is_named_by_its_option(two: Two) -> None:
+    with pytest.raises(OptionError, match="option 'deadLetterTokenFile': cannot read a token"):
+        two.publish(0, [GOOD], deadLetterTokenFile="/nowhere")
+
+
+def test_tasks_that_disagree_about_dead_letters_are_refused(two: Two) -> None:
+    """As about the rows."""
+    one, other = two.staged(0, [GOOD], [BAD])
+    assert other.letters
+    odd = replace(other, letters=replace(other.letters, partition_count=9))
+
+    with pytest.raises(ZeroEventHubError, match="disagree about it"):
+        two.commit(0, [one, odd])
+
+
+def test_the_driver_says_how_many_rows_were_refused(two: Two, caplog: Any) -> None:
+    """Once a batch, and nothing where there are none."""
+    with caplog.at_level("INFO", "zeh_spark.sink"):
+        two.publish(0, [GOOD, BAD], [BAD, '"' + "x" * 200_000 + '"'])
+        two.publish(1, [GOOD])
+
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert [
+        f"batch 0 of producer p: 3 rows cannot be published and are dead letters in {two.dead_url}"
+    ] == warnings
+    assert "3 rows as dead letters" in caplog.records[1].getMessage()

@@ -1,0 +1,247 @@
+"""The form of dead letters: written, cut into parts, read again, known again."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import strategies
+from zeh_spark import chunks, wire
+from zeh_spark.dead_letters import LETTER_BYTES, Place, Unreadable, cut, letter, letter_id, letters
+
+PLACE = Place("orders-job", 17, 3, 5)
+
+
+def line(data, place=PLACE, sequence=None, partition=0):
+    """An event as `tail --headers` prints it."""
+    stamps = {
+        "zeh-producer": place.producer,
+        "zeh-batch": str(place.batch),
+        "zeh-partition": str(place.partition),
+        "zeh-sequence": str(place.sequence if sequence is None else sequence),
+        "zeh-time": "1795000000000",
+    }
+    return wire.event_line(partition, stamps, data) + b"\n"
+
+
+def lines(data, place=PLACE):
+    """Of a letter, with its parts one behind the other."""
+    return [line(part, place, place.sequence + each) for each, part in enumerate(cut(data))]
+
+
+def long_letter(size=200_000, filler="x"):
+    return letter("too long", "p", 1, {"data": json.dumps(filler * size), "key": "k"})
+
+
+def test_a_letter_says_why_whose_and_what():
+    """Everything that repairing and publishing again needs is in it."""
+    row = {"data": '{"a": NaN}', "key": "c-4", "headers": {"h": "1"}}
+
+    assert {
+        "reason": "data: not JSON",
+        "producer": "orders-job",
+        "batch": 17,
+        "row": row,
+    } == json.loads(letter("data: not JSON", "orders-job", 17, row))
+
+
+def test_a_letter_that_fits_is_one_event():
+    """To the byte, in every partition of every feed; one byte more, and it is in parts."""
+    fitting = b'"' + b"x" * (LETTER_BYTES - 2) + b'"'
+
+    (event,) = cut(fitting)
+
+    for partition in (0, 99_999):
+        assert len(wire.event_line(partition, {}, event)) <= chunks.LINE_BYTES
+    assert 1 < len(cut(fitting + b" "))
+
+
+@pytest.mark.parametrize("filler", ["x", '"', "\\", "é", "\u2028", "😀", "\n"])
+def test_each_part_of_a_long_letter_fits_into_a_line(filler):
+    """Whatever JSON makes of its characters."""
+    whole = long_letter(filler=filler)
+
+    parts = cut(whole)
+
+    assert all(len(part) <= LETTER_BYTES for part in parts)
+    assert [whole] == [data_of(each) for each in letters(lines(whole))]
+
+
+def data_of(found):
+    return bytes(msgspec.json.decode(found.whole, type=dict[str, msgspec.Raw])["data"])
+
+
+def test_parts_are_named_by_the_content_alone():
+    """A batch that is repeated gives the same parts."""
+    parts = [json.loads(part) for part in cut(long_letter())]
+
+    assert cut(long_letter()) == cut(long_letter())
+    assert {letter_id(long_letter())} == {part["id"] for part in parts}
+    assert list(range(1, len(parts) + 1)) == [part["part"] for part in parts]
+    assert {len(parts)} == {part["parts"] for part in parts}
+
+
+def test_equal_long_rows_are_two_letters():
+    """Parts find each other by their sequence numbers, too; lines may come in any order."""
+    whole = long_letter()
+    other = Place("orders-job", 17, 3, PLACE.sequence + len(cut(whole)))
+    mixed = [*lines(whole), *lines(whole, other)]
+    random.Random(1).shuffle(mixed)
+
+    found = list(letters(mixed))
+
+    assert {PLACE, other} == {each.place for each in found}
+    assert [whole, whole] == [data_of(each) for each in found]
+
+
+def test_a_whole_letter_is_the_first_event_with_all_of_it():
+    """What dead-letters prints can be mended, and is the same letter still."""
+    (found,) = letters(lines(long_letter()))
+
+    (again,) = letters([found.whole])
+
+    assert (PLACE, found.whole) == (again.place, again.whole)
+    assert str(PLACE.sequence) == json.loads(again.whole)["headers"]["zeh-sequence"]
+
+
+def test_lines_that_come_again_change_nothing():
+    """Files overlap."""
+    (found,) = letters([*lines(long_letter())[:-1], *lines(long_letter())])
+
+    assert PLACE == found.place
+
+
+SMALL = letter("why", "p", 1, {"data": "1"})
+UNREADABLE = {
+    "no JSON": ([b"{\n"], 1, "not JSON"),
+    "no stamps": ([wire.event_line(0, {"h": "1"}, SMALL)], 1, "tail --headers"),
+    "an odd stamp": ([line(SMALL).replace(b'"17"', b'"x"')], 1, "tail --headers"),
+    "another event": ([b"\n", line(b'{"id":1}')], 2, "no 'row'"),
+    "data that is none": ([line(SMALL), line(b"1", sequence=6)], 2, "Expected `object`"),
+    "part 0": ([line(b'{"id":"a","part":0,"parts":2,"text":""}')], 1, "no part 0 of 2"),
+    "a missing part": (lines(long_letter())[1:], 1, "part 1 is missing"),
+    "the last one": (lines(long_letter())[:-1], 1, "is missing"),
+    "another text": (
+        [each.replace(b"xxxxx", b"xxyxx") for each in lines(long_letter())],
+        1,
+        "mend it whole",
+    ),
+    "an array": ([b"[]"], 1, "object"),
+}
+
+
+@pytest.mark.parametrize(("given", "number", "why"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_line_that_is_no_letter_is_named(given, number, why):
+    """By its number, with what is wrong."""
+    with pytest.raises(Unreadable, match=why) as raised:
+        list(letters(given))
+
+    assert number == raised.value.line
+
+
+def test_a_part_that_differs_from_its_twin_is_named():
+    """Nobody guesses which one is right."""
+    first, *_ = lines(long_letter())
+
+    with pytest.raises(Unreadable, match="line 2 has another part 1"):
+        list(letters([first, first.replace(b"xxxxx", b"xxyxx")]))
+
+
+# The row
+
+
+@pytest.mark.parametrize(
+    ("row", "event"),
+    [
+        (b'{"data":"{\\"a\\": 1.50}"}', b'{"a": 1.50}'),
+        (b'{"data":"\\"text\\""}', b'"text"'),
+        (b'{"data":{"a": 1.50}}', b'{"a": 1.50}'),
+        (b'{"data":[1,2],"unfit":[1,"NaN"]}', b"[1,2]"),
+        (b'{"data":7}', b"7"),
+    ],
+)
+def test_data_is_json_or_text_that_is(row, event):
+    """As the row had it, or as a JSON tool puts it there."""
+    (found,) = letters([line(b'{"row":%b}' % row)])
+
+    assert event == found.row.event()
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (b'{"base64":"/w=="}', "no 'data'"),
+        (b'{"unfit":{"a":"NaN"}}', "no 'data'"),
+        (b'{"data":null}', "null cannot be"),
+        (b'{"data":"null"}', "null cannot be"),
+        (b'{"data":"{"}', "not JSON"),
+        (b'{"data":"1","dada":2}', "unknown field `dada`"),
+        (b'{"data":"1","headers":{"h":null}}', "headers"),
+        (b'{"data":"1","key":{"base64":"/w=="}}', "key"),
+        (b"7", "no dead letter"),
+    ],
+)
+def test_a_row_that_is_not_mended_is_refused(row, why):
+    """What has no form in JSON is not published as what stands in for it."""
+    (found,) = letters([line(b'{"row":%b}' % row)])
+
+    with pytest.raises(ValueError, match=why):
+        found.row.event()
+
+
+# Which letter
+
+
+def test_places_have_names_that_batches_may_have():
+    """As long as they can be."""
+    place = Place("p" * 100 + "#" + "k" * 100, 2**63 - 1, 99_999, 2**63 - 1)
+
+    assert wire.NAME.fullmatch(place.name)
+    assert "p" * 100 == place.base
+
+
+def test_no_two_letters_have_one_name():
+    places = [
+        Place(producer, batch, partition, sequence)
+        for producer in ("a", "b", "a#1", "a#2")
+        for batch in (0, 1, 11)
+        for partition in (0, 1)
+        for sequence in (0, 1, 11)
+    ]
+
+    assert len(places) == len({(each.base, each.name) for each in places})
+
+
+# Laws
+
+
+@given(
+    st.lists(st.tuples(st.text(), st.integers(1, 70_000)), min_size=1, max_size=3),
+    st.randoms(use_true_random=False),
+)
+def test_letters_are_read_as_they_were_written(texts, chance):
+    """Law: whatever is in them, however long, and in whatever order their lines come."""
+    written, sequence, given_lines = {}, 0, []
+    for text, times in texts:
+        whole = letter("why", "p", 1, {"data": text.encode(errors="replace").decode() * times})
+        place = Place("p", 1, 0, sequence)
+        given_lines += lines(whole, place)
+        written[place] = whole
+        sequence += len(cut(whole))
+    chance.shuffle(given_lines)
+
+    assert written == {each.place: data_of(each) for each in letters(given_lines)}
+
+
+@given(strategies.json_texts())
+def test_text_is_published_again_byte_for_byte(text):
+    """Law: a letter whose data is fit gives the data that the row had."""
+    (found,) = letters(lines(letter("why", "p", 1, {"data": text.decode()})))
+    if text == b"null":
+        return
+    assert wire.validated_json(text) == found.row.event()

@@ -1,0 +1,340 @@
+"""Rows that cannot be published, as letters: nothing of them is lost, whatever is beside them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from tests import strategies
+from zeh_spark import wire
+from zeh_spark.dead_letters import letters
+from zeh_spark.publish_client import Batch
+from zeh_spark.sink.letters import lenient, letters_of
+from zeh_spark.sink.objects import Unfit, json_of
+from zeh_spark.sink.rows import Layout, Renderer, layout
+
+BATCH = Batch("p", "query", "run", 17)
+TEXT = Layout(("data",), text=True)
+HEADERS = pa.map_(pa.string(), pa.string())
+ODD = {"base64": base64.b64encode(b'"\xe9"').decode()}
+
+
+def strings(*texts):
+    """A column that may hold bytes which are not UTF-8, as Spark's may."""
+    return pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts, pa.binary()).buffers())
+
+
+def frame(columns):
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def sifted(columns, *, text=True, n=4):
+    """The dead letters of a frame, and where they go."""
+    layout = Layout(tuple(columns), text)
+    rows = frame(columns)
+    _, reasons = Renderer(layout, n).sift(rows)
+    found = letters_of(layout, BATCH, rows, reasons, n)
+    return [json.loads(b"{" + rest)["data"] for rest in found.rests], found.partitions.tolist()
+
+
+def rows_of(columns, **how):
+    return [each["row"] for each in sifted(columns, **how)[0]]
+
+
+# What is in a letter
+
+
+def test_a_letter_names_reason_producer_and_batch():
+    """And nothing that may differ when the batch is repeated."""
+    ((letter,), _) = sifted({"data": pa.array(["1", "{"])})
+
+    assert {"reason", "producer", "batch", "row"} == letter.keys()
+    assert ("p", 17, {"data": "{"}) == (letter["producer"], letter["batch"], letter["row"])
+    assert letter["reason"].startswith("data: not JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        ({"data": pa.array(['{"a": NaN, "é":\n1}\u2028'])}, {"data": '{"a": NaN, "é":\n1}\u2028'}),
+        ({"data": pa.array([None], pa.string())}, {"data": None}),
+        ({"data": strings(b'"\xe9"')}, ODD),
+        (
+            {
+                "data": pa.array(["{"]),
+                "key": pa.array(["k"]),
+                "headers": pa.array([None], HEADERS),
+            },
+            {"data": "{", "key": "k"},
+        ),
+        (
+            {"data": pa.array(["1"]), "partition": pa.array([4], pa.int8())},
+            {"data": "1", "partition": 4},
+        ),
+        ({"data": pa.array(["{"]), "key": pa.array([2**62])}, {"data": "{", "key": 2**62}),
+        ({"data": pa.array(["1"]), "key": strings(b'"\xe9"')}, {"data": "1", "key": ODD}),
+    ],
+)
+def test_a_row_is_given_as_it_was(columns, row):
+    """Text as text, what is not UTF-8 as Base64; NULL is left out, but for data."""
+    assert [row] == rows_of(columns)
+
+
+@pytest.mark.parametrize(
+    ("headers", "given"),
+    [
+        (pa.array([[("b", None), ("a", "1")]], HEADERS), {"a": "1", "b": None}),
+        (pa.array([[("h", "2"), ("h", "1")]], HEADERS), [["h", "1"], ["h", "2"]]),
+        (pa.MapArray.from_arrays([0, 1], pa.array(["h"]), strings(b'"\xe9"')), {"h": ODD}),
+        (pa.MapArray.from_arrays([0, 1], strings(b'"\xe9"'), pa.array(["v"])), [[ODD, "v"]]),
+    ],
+)
+def test_headers_are_given_whatever_they_are(headers, given):
+    """An object where it can be one, else pairs; sorted, for Spark keeps no order."""
+    assert [{"data": "1", "headers": given}] == rows_of(
+        {"data": pa.array(["1"]), "headers": headers}
+    )
+
+
+# What is rendered
+
+DAY = 86_400_000_000
+FLOATS = pa.map_(pa.string(), pa.float64())
+NESTED = pa.struct([("a", pa.struct([("b", pa.float64()), ("c", pa.binary())]))])
+
+
+def days(number):
+    return pa.array([number], pa.int32()).cast(pa.date32())
+
+
+FORMS = {
+    "NaN": (pa.array([math.nan]), "NaN"),
+    "Infinity": (pa.array([math.inf], pa.float32()), "Infinity"),
+    "-Infinity": (pa.array([-math.inf]), "-Infinity"),
+    "late DATE": (days(3_000_000), "10183-09-21"),
+    "early DATE": (days(-719_529), "-0001-12-31"),
+    "last DATE": (days(2**31 - 1), "1970-01-01 +2147483647 days"),
+    "TIMESTAMP": (
+        pa.array([3_000_000 * DAY + 1], pa.int64()).cast(pa.timestamp("us", "Europe/Berlin")),
+        "10183-09-21T00:00:00.000001Z",
+    ),
+    "first TIMESTAMP": (
+        pa.array([-(2**63)], pa.int64()).cast(pa.timestamp("us")),
+        "1970-01-01 -9223372036854775808 microseconds",
+    ),
+    "STRING": (strings(b'"\xe9"'), ODD),
+    "ARRAY": (pa.array([[1.5, math.nan, None]]), [1.5, "NaN", None]),
+    "MAP": (pa.array([[("b", math.nan), ("a", 1.5)]], FLOATS), {"a": 1.5, "b": "NaN"}),
+    "MAP of pairs": (
+        pa.array([[("b", 1), ("a", 2), ("b", 0)]], pa.map_(pa.string(), pa.int8())),
+        [["a", 2], ["b", 0], ["b", 1]],
+    ),
+    "MAP of days": (
+        pa.MapArray.from_arrays([0, 1], days(3_000_000), days(3_000_000)),
+        {"10183-09-21": "10183-09-21"},
+    ),
+    "STRUCT": (
+        pa.array([{"a": {"b": math.nan, "c": b"\xff"}}], NESTED),
+        {"a": {"b": "NaN", "c": "/w=="}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("column", "value"), FORMS.values(), ids=FORMS)
+def test_what_has_no_form_in_json_is_written_in_another_one(column, value):
+    """Under a name which says that it is not what it should be."""
+    columns = {"a": pa.array([7]), "x": column, "key": pa.array(["k"])}
+
+    (row,) = rows_of(columns, text=False)
+
+    assert {"unfit": {"a": 7, "x": value, "key": "k"}, "key": "k"} == row
+
+
+def test_rendered_data_that_is_fit_is_called_so():
+    """Here it is the header that has to be mended."""
+    headers = pa.array([[("h", None)]] * 2, HEADERS)
+    data = pa.array([{"x": 1.5}, {"x": math.nan}])
+
+    assert [
+        {"data": {"x": 1.5}, "headers": {"h": None}},
+        {"unfit": {"x": "NaN"}, "headers": {"h": None}},
+    ] == rows_of({"data": data, "headers": headers}, text=False)
+
+
+def test_structured_data_may_be_null():
+    data = pa.array([None, {"x": 1.5}])
+
+    assert [{"data": None}] == rows_of({"data": data}, text=False)
+
+
+# Where letters go
+
+
+def test_a_letter_goes_where_its_rows_key_goes():
+    """Whatever the feed of the rows has for partitions."""
+    keys = ["a", "b", None]
+    columns = {"data": pa.array(["{"] * 3), "key": pa.array(keys)}
+
+    assert [wire.partition_of("a", 7), wire.partition_of("b", 7), -1] == sifted(columns, n=7)[1]
+
+
+def test_the_parts_of_a_letter_stay_together():
+    """With a key and without one."""
+    columns = {"data": pa.array(["x" * 200_000] * 2), "key": pa.array(["k", None])}
+
+    parts, partitions = sifted(columns, n=1000)
+
+    count = parts[0]["parts"]
+    assert [*range(1, count + 1)] * 2 == [each["part"] for each in parts]
+    assert {wire.partition_of("k", 1000)} == set(partitions[:count])
+    assert 1 == len(set(partitions[count:])) and -1 not in partitions
+
+
+# Which rows are sifted out
+
+TEXTS = st.lists(
+    st.sampled_from(["1", "{", '{"a":NaN}', '"b"', " null ", "[" * 999, "[]"]), max_size=60
+)
+
+
+@given(TEXTS)
+def test_rows_are_sifted_one_by_one(texts):
+    """Law: each is published, or a letter with the reason that it has alone, and none is lost."""
+    rows = frame({"data": pa.array(texts, pa.string())})
+    alone = [Renderer(TEXT, 4).sift(rows.slice(each, 1)) for each in range(len(texts))]
+
+    good, reasons = Renderer(TEXT, 4).sift(rows)
+
+    assert [rest for each, _ in alone for rest in each.rests] == good.rests
+    assert {n: why[0] for n, (_, why) in enumerate(alone) if why} == reasons
+
+
+@given(TEXTS, st.integers(0, 60))
+def test_letters_do_not_depend_on_how_rows_are_cut(texts, cut):
+    """Law: other tasks give the same letters."""
+    rows = frame({"data": pa.array(texts, pa.string())})
+    pieces = [rows] if cut >= len(texts) else [rows.slice(0, cut), rows.slice(cut)]
+
+    def written(some):
+        return letters_of(TEXT, BATCH, some, Renderer(TEXT, 4).sift(some)[1], 4).rests
+
+    assert written(rows) == [rest for piece in pieces for rest in written(piece)]
+
+
+def test_partitions_come_along():
+    """Of the rows that are published."""
+    columns = {"data": pa.array(["1", "{", "2"] * 40), "partition": pa.array([0, 1, 2] * 40)}
+
+    good, reasons = Renderer(Layout(tuple(columns), True), 3).sift(frame(columns))
+
+    assert ([0, 2] * 40, [*range(1, 120, 3)]) == (good.partitions.tolist(), list(reasons))
+
+
+@pytest.mark.parametrize(("bad", "most"), [(0, 1), (1, 60), (10, 500), (10_000, 12_500)])
+def test_many_bad_rows_are_found_in_few_tries(bad, most, monkeypatch):
+    """10,000 rows, in time that grows with the bad ones, and never beyond a try for each row."""
+    step = 10_000 // bad if bad else 0
+    texts = ["{" if step and each % step == 0 else "1" for each in range(10_000)]
+    tries = []
+    render = Renderer._render
+    monkeypatch.setattr(
+        Renderer, "_render", lambda self, rows: tries.append(rows.num_rows) or render(self, rows)
+    )
+
+    good, reasons = Renderer(TEXT, 4).sift(frame({"data": pa.array(texts)}))
+
+    assert (10_000 - bad, bad) == (len(good.rests), len(reasons))
+    assert len(tries) <= most
+
+
+# Laws of what is rendered
+
+floats = st.floats() | st.none()
+VALUES = {
+    "list": (st.lists(floats), pa.list_(pa.float64())),
+    "map": (
+        st.lists(st.tuples(strategies.text, floats), max_size=4),
+        pa.map_(pa.string(), pa.float64()),
+    ),
+    "struct": (
+        st.fixed_dictionaries(
+            {"a": floats, "b": st.lists(floats, max_size=2), "c": strategies.text}
+        ),
+        pa.struct([("a", pa.float64()), ("b", pa.list_(pa.float64())), ("c", pa.string())]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "kind"), VALUES.values(), ids=VALUES)
+@given(st.data())
+def test_each_row_is_rendered_as_if_it_were_alone(values, kind, data):
+    """Law: and as an event's data where it can be one; only then it is called fit."""
+    array = pa.array(data.draw(st.lists(values | st.none(), max_size=5)), kind)
+
+    rendered, odd = lenient(array)
+
+    for each in range(len(array)):
+        alone, (odd_alone,) = lenient(array.slice(each, 1))
+        assert encoded(rendered[each]) == encoded(alone[0])
+        assert odd[each] == odd_alone
+        try:
+            assert encoded(rendered[each]) == json_of(array.slice(each, 1))[0].as_py().encode()
+        except Unfit:
+            assert odd[each]
+        else:
+            assert not odd[each]
+
+
+def encoded(value):
+    return msgspec.json.encode(value)
+
+
+json_texts = strategies.json_texts().map(bytes.decode)
+
+
+@given(st.lists(st.tuples(json_texts, st.none() | strategies.text, strategies.headers), min_size=1))
+def test_a_mended_letter_is_the_row(rows):
+    """Law: data, key and headers come back from a letter as they went into it. Here they are fit,
+    and the feed lacks the partition.
+    """
+    texts, keys, headers = zip(*rows, strict=True)
+    layout = Layout(("data", "key", "headers"), text=True)
+    columns = {
+        "data": pa.array(texts, pa.string()),
+        "key": pa.array(keys, pa.string()),
+        "headers": pa.array([list(each.items()) for each in headers], HEADERS),
+    }
+    reasons = dict.fromkeys(range(len(rows)), "why")
+
+    found = letters_of(layout, BATCH, frame(columns), reasons, 4)
+
+    stamped = b'{"partition":0,"headers":{"zeh-producer":"p","zeh-batch":"17","zeh-partition":"0",'
+    lines = [
+        stamped + b'"zeh-sequence":"%d"},' % number + rest.partition(b'"headers":{},')[2]
+        for number, rest in enumerate(found.rests)
+    ]
+    back = [each.row for each in letters(lines)]
+    assert list(keys) == [each.key for each in back]
+    assert list(headers) == [each.headers for each in back]
+    assert list(texts) == [json.loads(bytes(each.data)) for each in back]
+
+
+def test_a_schema_of_spark_becomes_letters_too():
+    """What `layout` takes for structured data."""
+    schema = T.StructType([T.StructField("x", T.DoubleType()), T.StructField("key", T.LongType())])
+    rows = frame({"x": pa.array([math.nan]), "key": pa.array([5])})
+    decided = layout(schema)
+
+    _, reasons = Renderer(decided, 4).sift(rows)
+    found = letters_of(decided, BATCH, rows, reasons, 4)
+
+    assert [wire.partition_of("5", 4)] == found.partitions.tolist()
+    assert b'"row":{"unfit":{"x":"NaN","key":5},"key":5}' in found.rests[0]

@@ -1,0 +1,265 @@
+"""Dead letters: what becomes of a row that cannot be published, and how it is read again. Pure.
+
+A letter is the data of an event of another feed:
+
+    {"reason": "data: not JSON: …", "producer": "orders-job", "batch": 17,
+     "row": {"data": "{\\"id\\": NaN}", "key": "c-4", "headers": {"type": "placed"}}}
+
+Of the row there is what was given, with its data under one of three names: `data`, text (the event,
+were it in order) or an object or array (rendered, as it is); `base64`, text that is not UTF-8;
+`unfit`, rendered with texts in the place of what has no form in JSON. Only `data` is published
+again: whoever mends one of the others has to say so.
+
+A letter that is too long for a line is cut into events {"id", "part", "parts", "text"}, one behind
+the other in one partition: their texts joined are the letter.
+
+Rule for editors: the same row in the same batch gives the same bytes, whatever the tasks. So there
+is no clock in a letter, no address, and nothing of Spark's tasks [its partition, say: a batch that
+comes again in another layout would not be recognised].
+
+Runs in tasks, and in commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+import xxhash
+from msgspec import UNSET, Raw, UnsetType
+
+from zeh_spark import chunks, wire
+from zeh_spark.options import MAX_PARTITIONS
+
+LETTER_BYTES = (
+    chunks.LINE_BYTES - len(chunks.prefix(MAX_PARTITIONS)) - len(b'"headers":{},"data":}')
+)
+"""What fits as data into a line of any partition of any feed."""
+
+_PIECE = (LETTER_BYTES - 200) // 2
+"""Bytes of a letter in one part: JSON within a string takes twice as many at most, and 200 are
+enough for what is around it.
+"""
+
+_encode = msgspec.json.Encoder().encode
+
+
+# Writing
+
+
+def letter(reason: str, producer: str, batch: int, row: Mapping[str, object]) -> bytes:
+    return _encode({"reason": reason, "producer": producer, "batch": batch, "row": row})
+
+
+def cut(letter: bytes) -> list[bytes]:
+    """The data of the events that carry a letter: itself, or its parts."""
+    if len(letter) <= LETTER_BYTES:
+        return [letter]
+    pieces = list(_pieces(letter))
+    about = {"id": letter_id(letter), "parts": len(pieces)}
+    return [
+        _encode({**about, "part": number, "text": piece.decode()})
+        for number, piece in enumerate(pieces, 1)
+    ]
+
+
+def letter_id(letter: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(letter)
+
+
+def _pieces(letter: bytes) -> Iterator[bytes]:
+    """Cut between characters."""
+    begin = 0
+    while begin < len(letter):
+        end = min(begin + _PIECE, len(letter))
+        while end < len(letter) and letter[end] & 0xC0 == 0x80:  # within a character
+            end -= 1
+        yield letter[begin:end]
+        begin = end
+
+
+# Reading
+
+
+class Row(msgspec.Struct, forbid_unknown_fields=True):
+    """A row as it may be published again; `base64` and `unfit` are what it was."""
+
+    data: Raw | UnsetType = UNSET
+    key: str | int | None = None
+    partition: int | None = None
+    headers: dict[str, str] | None = None
+    base64: Raw | UnsetType = UNSET
+    unfit: Raw | UnsetType = UNSET
+
+    def event(self) -> bytes:
+        """The event's data. Raises ValueError, and for what no writer would store."""
+        if self.data is UNSET:
+            raise ValueError("its row has no 'data': put the mended event there")
+        text = bytes(self.data)
+        if text.startswith(b'"'):
+            text = msgspec.json.decode(text, type=str).encode()
+        data = wire.validated_json(text)
+        if data == b"null":
+            raise ValueError("null cannot be an event's data")
+        return data
+
+
+class _Line(msgspec.Struct):
+    headers: dict[str, str] = {}
+    data: Raw = Raw(b"null")
+
+
+class _Part(msgspec.Struct):
+    id: str
+    part: int
+    parts: int
+    text: str
+
+
+class _Whole(msgspec.Struct):
+    row: Row
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_data = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which letter of a feed that is: of whose batch, and the stamps of its first event, which no
+    other letter of the feed ever gets [a hash of the row: two equal rows are two letters, and a
+    mended one is the same letter still].
+    """
+
+    producer: str
+    batch: int
+    partition: int
+    sequence: int
+
+    @property
+    def name(self) -> str:
+        """As that of a batch."""
+        whose = xxhash.xxh3_64_hexdigest(self.producer.encode())
+        return f"dead:{self.batch}:{self.partition}:{self.sequence}:{whose}"
+
+    @property
+    def base(self) -> str:
+        """The producer without the name of its batch."""
+        return self.producer.partition("#")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A letter as it was read: `line` counts from 1, `whole` is the event's line with all of it."""
+
+    line: int
+    place: Place
+    whole: bytes
+
+    @property
+    def row(self) -> Row:
+        """Raises ValueError for what is no letter any more."""
+        try:
+            return msgspec.json.decode(_decode_line(self.whole).data, type=_Whole).row
+        except msgspec.MsgspecError as exc:
+            raise ValueError(f"it is no dead letter: {exc}") from None
+
+
+class Unreadable(ValueError):
+    """A line that is no dead letter, or one of which parts are missing; `line` counts from 1."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(line, reason)
+        self.line = line
+        self.reason = reason
+
+
+def letters(lines: Iterable[bytes]) -> Iterator[Letter]:
+    """The letters of lines as `zeh-spark tail --headers` prints them, each as soon as it is whole:
+    parts are put together, whatever comes between. Blank lines are nothing.
+
+    Raises Unreadable, for missing parts at the end.
+    """
+    parts: dict[tuple[Place, str], _Parts] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            place, part = _read(line)
+        except (ValueError, RecursionError) as exc:  # msgspec's errors are ValueErrors
+            raise Unreadable(number, str(exc)) from None
+        if part is None:
+            yield Letter(number, place, line.strip())
+            continue
+        begin = replace(place, sequence=place.sequence - part.part + 1)
+        some = parts.setdefault((begin, part.id), _Parts(number, begin, part))
+        some.add(number, line, part)
+        if not some.missing():
+            yield parts.pop((begin, part.id)).joined()
+    for some in parts.values():
+        raise some.unreadable(f"part {some.missing()[0]} is missing")
+
+
+def _read(line: bytes) -> tuple[Place, _Part | None]:
+    wire.validated_json(line)
+    parsed = _decode_line(line)
+    place = _place(parsed.headers)
+    fields = _decode_data(parsed.data)
+    if "part" not in fields:
+        if "row" not in fields:
+            raise ValueError("its data has no 'row': it is no dead letter")
+        return place, None
+    part = msgspec.json.decode(parsed.data, type=_Part)
+    if not 1 <= part.part <= part.parts:
+        raise ValueError(f"there is no part {part.part} of {part.parts}")
+    return place, part
+
+
+def _place(headers: Mapping[str, str]) -> Place:
+    names = ("zeh-batch", "zeh-partition", "zeh-sequence")
+    try:
+        return Place(headers["zeh-producer"], *(int(headers[name]) for name in names))
+    except (KeyError, ValueError):
+        raise ValueError(
+            "it has not the headers zeh-producer, zeh-batch, zeh-partition and zeh-sequence, which "
+            "say which letter it is: print it with zeh-spark dead-letters, or tail --headers"
+        ) from None
+
+
+class _Parts:
+    """Those of one letter, as they come."""
+
+    def __init__(self, line: int, place: Place, first: _Part) -> None:
+        self._line = line
+        self._place = place
+        self._id = first.id
+        self._count = first.parts
+        self._texts: dict[int, str] = {}
+        self._head = b""
+
+    def add(self, number: int, line: bytes, part: _Part) -> None:
+        """One that comes again changes nothing."""
+        if self._texts.setdefault(part.part, part.text) != part.text or part.parts != self._count:
+            raise self.unreadable(f"line {number} has another part {part.part}")
+        if part.part == 1:
+            self._head = line
+
+    def missing(self) -> list[int]:
+        if len(self._texts) == self._count:
+            return []
+        return [each for each in range(1, self._count + 1) if each not in self._texts]
+
+    def joined(self) -> Letter:
+        """As if the letter had been in one line. Raises Unreadable."""
+        whole = "".join(self._texts[each] for each in range(1, self._count + 1)).encode()
+        if letter_id(whole) != self._id:
+            raise self.unreadable(
+                "the texts are not what they were: mend it whole, as zeh-spark dead-letters "
+                "prints it"
+            )
+        head = msgspec.json.decode(self._head, type=dict[str, Raw])
+        return Letter(self._line, self._place, _encode({**head, "data": Raw(whole)}))
+
+    def unreadable(self, reason: str) -> Unreadable:
+        return Unreadable(self._line, f"letter {self._id} in {self._count} parts: {reason}")

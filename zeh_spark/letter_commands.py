@@ -1,0 +1,100 @@
+"""The commands about dead letters: `dead-letters` prints them, `replay-dead` publishes them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+import click
+
+from zeh_spark import dead_letters, replaying, wire
+from zeh_spark.command_line import counted
+from zeh_spark.dead_letters import Unreadable
+from zeh_spark.errors import StoreError
+from zeh_spark.replaying import Outcome
+from zeh_spark.tailing import follow
+
+_PATIENCE = {"retryTimeout": "10s"}
+
+
+@click.command("dead-letters")
+@click.argument("url")
+def list_letters(url: str) -> None:
+    """Print the letters of a dead-letter feed, one on a line, as events with their headers.
+
+    They are those of rows that a sink with the option deadLetterUrl could not publish. One that
+    is in parts, because it is long, is printed whole.
+
+    \b
+    Example:
+      zeh-spark dead-letters http://127.0.0.1:8080/orders-dead | jq .data.reason | sort | uniq -c
+    """
+    out = sys.stdout.buffer
+    pages = follow(url, wire.FIRST, whole=True, endless=False)
+    try:
+        with _named(url):
+            for letter in dead_letters.letters(chain.from_iterable(pages)):
+                out.write(letter.whole + b"\n")
+        out.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has enough
+
+
+@click.command("replay-dead")
+@click.argument("url")
+def replay_dead(url: str) -> None:
+    """Publish mended dead letters, from standard input, to the feed at URL, each once.
+
+    A line is a letter as dead-letters prints it (or tail --headers), whose row.data is the event
+    now: JSON, or text that is JSON. It goes where its row's key, partition and headers say. If one
+    of them still cannot be published, none is, and the error names the line. The command can be
+    repeated, and be given letters again: each is published once, as it came first.
+
+    \b
+    Example:
+      zeh-spark dead-letters http://127.0.0.1:8080/orders-dead > dead.ndjson
+      jq -c '.data.row.data |= gsub("NaN"; "null")' dead.ndjson |
+        zeh-spark replay-dead http://127.0.0.1:8080/orders
+    """
+    count = replaying.partition_count(url, **_PATIENCE)
+    with _named("standard input", "; nothing was published"):
+        letters = replaying.mended(dead_letters.letters(sys.stdin.buffer), count)
+    outcomes: Counter[Outcome] = Counter()
+    try:
+        for letter, outcome in replaying.replay(url, letters, **_PATIENCE):
+            outcomes[outcome] += 1
+            if outcome is Outcome.REFUSED:
+                click.echo(
+                    f"Refused, line {letter.line}: this letter was published before, mended in "
+                    f"another way, as batch {letter.place.base}#{letter.place.name}.",
+                    err=True,
+                )
+    finally:
+        _tell(outcomes, len(letters))
+    if outcomes[Outcome.REFUSED]:
+        sys.exit(1)
+
+
+@contextmanager
+def _named(source: str, more: str = "") -> Iterator[None]:
+    try:
+        yield
+    except Unreadable as exc:
+        raise StoreError(f"{source}, line {exc.line}: {exc.reason}{more}") from None
+
+
+def _tell(outcomes: Counter[Outcome], letters: int) -> None:
+    published, repeated = outcomes[Outcome.PUBLISHED], outcomes[Outcome.REPEATED]
+    said = f"Published {counted(published, 'letter')}"
+    if repeated:
+        said += f"; {counted(repeated, 'letter')} published before: no change"
+    if left := letters - sum(outcomes.values()):
+        said += f"; {counted(left, 'letter')} left: run it again"
+    click.echo(f"{said}.")
+
+
+COMMANDS = (list_letters, replay_dead)

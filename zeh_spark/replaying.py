@@ -1,0 +1,100 @@
+"""Mended dead letters back onto a feed, each once.
+
+Each letter is a batch of its own, with a name that is made of what its feed stamped on it. So it is
+known again, whatever file it comes in, and however often [several letters in one batch: a file that
+overlaps with another one would be another batch, and double them]. It is a named batch of the
+producer whose row it was.
+
+Runs in commands.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from zeh_spark.chunks import Chunker
+from zeh_spark.dead_letters import Letter, Place, Row, Unreadable
+from zeh_spark.errors import PublishError
+from zeh_spark.events import partition_for
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.publish import Producer
+from zeh_spark.publish_client import Batch, PublishClient
+from zeh_spark.wire import BATCH_INCARNATION
+
+
+class Outcome(Enum):
+    """What became of a letter. REFUSED: it was published before, with another event."""
+
+    PUBLISHED = "published"
+    REPEATED = "published before"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """A letter that can be published."""
+
+    line: int
+    place: Place
+    row: Row
+    data: bytes
+
+
+def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
+    """All of them, judged as the sink does. A letter that comes again is there once.
+
+    Raises Unreadable for one that cannot be published, or comes again mended in another way.
+    """
+    found: dict[Place, Mended] = {}
+    for letter in letters:
+        try:
+            each = _mended(letter, partition_count)
+        except ValueError as exc:
+            raise Unreadable(letter.line, str(exc)) from None
+        first = found.setdefault(letter.place, each)
+        if (first.row, first.data) != (each.row, each.data):
+            raise Unreadable(
+                letter.line, f"it is the letter of line {first.line}, mended in another way"
+            )
+    return list(found.values())
+
+
+def _mended(letter: Letter, partition_count: int) -> Mended:
+    row = letter.row
+    data = row.event()
+    partition = partition_for(row.key, row.partition, partition_count)
+    longest = partition_count - 1 if partition is None else partition
+    Chunker().add(longest, row.headers or {}, data)
+    return Mended(letter.line, letter.place, row, data)
+
+
+def partition_count(url: str, **options: str) -> int:
+    """Of a feed of our publisher."""
+    client = PublishClient(parse(ClientOptions, {"url": url, **options}))
+    nobody = Batch("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
+    return client.look_up(nobody)[1]
+
+
+def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[tuple[Mended, Outcome]]:
+    """Publish letters, one after the other.
+
+    Raises what publishing raises; those before are published, and the same call goes on there.
+    """
+    producers: dict[str, Producer] = {}
+    for each in letters:
+        name, row = each.place.base, each.row
+        if name not in producers:
+            producers[name] = Producer(url, name, **options)
+        by = producers[name]
+        try:
+            with by.batch(each.place.name) as batch:
+                batch.add(each.data, key=row.key, partition=row.partition, headers=row.headers)
+        except PublishError as exc:
+            if exc.problem != "batch-conflict":
+                raise
+            yield each, Outcome.REFUSED
+            continue
+        yield each, Outcome.PUBLISHED if batch.receipt.run == by.run else Outcome.REPEATED
