@@ -150,7 +150,7 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
             each["digest"][:8],
             each["run"],
         )
-        for each in client.receipts(producer, last)
+        for each in _receipts(client, producer, last)
     ]
     click.echo("\n" + table(heads, rows))
 
@@ -191,6 +191,16 @@ def _progress(positions: int) -> Iterator[Callable[[int], object]]:
         length=positions, label="Auditing", file=sys.stderr, update_min_steps=steps
     ) as bar:
         yield bar.update
+
+
+def _receipts(client: PublishClient, producer: str, limit: int) -> list[dict[str, Any]]:
+    """The newest ones, page by page."""
+    found: list[dict[str, Any]] = []
+    below = None
+    while len(found) < limit and (some := client.receipts(producer, limit - len(found), below)):
+        found += some
+        below = some[-1]["number"]
+    return found
 
 
 def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:

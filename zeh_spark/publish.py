@@ -103,10 +103,7 @@ class Producer:
 
     def _begin(self, batch: OpenBatch, allow: Mapping[str, str]) -> Attempt:
         """Asks what is not known yet. Raises what stands in its way."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                f"producer {self.name!r} was made in another process; make one behind the fork"
-            )
+        self._check_process()
         with self._lock:
             if self._open is not None:
                 raise RuntimeError(
@@ -119,6 +116,12 @@ class Producer:
             self._open = batch
             self._attempts += 1
             return Attempt(self._client, which, count, self._attempts)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"producer {self.name!r} was made in another process; make one behind the fork"
+            )
 
     def _check_numbers(self) -> None:
         """Whether the next number is known."""
@@ -221,6 +224,7 @@ class OpenBatch:
         with self._lock:
             if not self._filling:
                 raise RuntimeError("events are added inside the batch's with block")
+            self._producer._check_process()
             try:
                 self._attempt.add(data, key, partition, headers)
             except PublishError as exc:
@@ -233,6 +237,7 @@ class OpenBatch:
     ) -> None:  # fmt: skip
         with self._lock:
             self._filling = False
+            self._producer._check_process()  # the batch is the parent's
             try:
                 if exc is None:
                     self._attempt.commit()

@@ -222,7 +222,9 @@ class PublishClient:
             query = urlencode({"after": found[-1]["producer"]})
 
     def receipts(self, producer: str, limit: int, below: int | None = None) -> list[Document]:
-        """The newest ones, newest first; of those with a number less than `below`."""
+        """The newest ones, newest first; of those with a number less than `below`. Fewer than
+        `limit` if there are no more, or at once if they are long.
+        """
         path = f"{producer_path(producer)}/batches"
         query = {"limit": limit} if below is None else {"limit": limit, "below": below}
         found: list[Document] = self._answer("GET", path, urlencode(query))["receipts"]

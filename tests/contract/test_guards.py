@@ -24,7 +24,17 @@ from zeh_spark.publisher.store import published
 from zeh_spark.testing.drivers import Execution, Layout
 from zeh_spark.testing.site import Site
 from zeh_spark.testing.world import World
-from zeh_spark.testing.writers import FEED, call, chunk, data, declared, everything, until, upload
+from zeh_spark.testing.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    declared,
+    everything,
+    until,
+    upload,
+)
 
 Scenario = Callable[[World], None]
 
@@ -195,6 +205,35 @@ def test_cursors_without_a_history_would_skip_in_silence(
     monkeypatch.setattr(feed, "check_history", lambda *_, **__: None)
     read = sum(len(each.lines) for each in ChunkFeed(world.store, FEED).page(behind, 2, None))
     assert 0 < read < sum(each.size for each in everything(world.store) if each.g > head)
+
+
+@pytest.mark.parametrize("upload_again", [True, False])
+def test_commit_between_two_reads_is_no_other_driver(
+    shared_site: Site, monkeypatch: pytest.MonkeyPatch, upload_again: bool
+) -> None:
+    """A late task hears that its own batch is there, not that another driver runs (EH-12)."""
+    store, other = shared_site.open(), shared_site.open()
+    store.create(FEED, 2)
+    commit(store, call(0, run="r0"), upload(chunk(0, b"1")))
+    store.stage(FEED, call(1), sent := upload(chunk(0, b"2")))
+    find, late = sql_producers.find_producer, iter([True])
+
+    def found(*given: Any) -> Any:
+        answer = find(*given)
+        if threading.current_thread() is me and next(late, False):
+            committing = threading.Thread(
+                target=other.commit, args=(FEED, call(1), declared(sent)), daemon=True
+            )
+            committing.start()
+            committing.join(0.5 if upload_again else 20)  # SQLite's waits for a stage that writes
+        return answer
+
+    me = threading.current_thread()
+    monkeypatch.setattr(sql_producers, "find_producer", found)
+    if upload_again:
+        store.stage(FEED, call(1), sent)
+    else:
+        assert store.admit(FEED, call(1)) is not None
 
 
 def test_commits_without_the_feeds_lock_would_be_forgotten(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, Store, open_store, sql_batches
 from zeh_spark.publisher import postgresql as dialect
 from zeh_spark.publisher.sql import SqlStore
-from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
+from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError, UnknownFeedError
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -133,6 +134,68 @@ def test_commits_are_durable_whatever_the_database_says(store: SqlStore) -> None
         reset = text(f"ALTER ROLE {postgresql.USER} RESET synchronous_commit")
         store._write(lambda db: db.execute(reset))
     assert ["on", "off"] == modes
+
+
+def test_owner_of_the_schema_needs_no_more(site: PostgresqlSite) -> None:
+    """My role may not create schemas; the administrator has made this one for it."""
+    server, database = site._server, site._databases[-1]
+    server.execute("DROP ROLE IF EXISTS clerk")
+    server.execute("CREATE ROLE clerk LOGIN")
+    server.execute(f"REVOKE CREATE ON DATABASE {database} FROM public")
+    server.execute("CREATE SCHEMA zeroeventhub AUTHORIZATION clerk", database)
+    with closing(open_store(site.url.replace("//zeh@", "//clerk@"))) as store:
+        store.create(FEED, 2)
+        publish(store, chunk(0, b"1"))
+        assert [b"1"] == data(store)
+
+
+def test_databases_of_any_kind_will_do(site: PostgresqlSite) -> None:
+    """However it was made, and whatever its defaults are."""
+    server = site._server
+    server.execute("DROP DATABASE IF EXISTS odd")
+    server.execute("CREATE DATABASE odd TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    for setting in (
+        "default_transaction_isolation = 'serializable'",
+        "search_path = 'nowhere'",
+        "client_encoding = 'SQL_ASCII'",
+        "bytea_output = 'escape'",
+    ):
+        server.execute(f"ALTER DATABASE odd SET {setting}")
+    with closing(open_store(server.url("odd"))) as store:
+        store.create(FEED, 2)
+        commit(store, call(0), upload(chunk(0, '"ä"'.encode())))
+        assert ['"ä"'.encode()] == data(store)
+    server.drop_database("odd")
+
+
+def test_several_hosts_may_be_given(site: PostgresqlSite) -> None:
+    """Behind a failover the second one answers."""
+    server, database = site._server, site._databases[-1]
+    hosts = f"host=127.0.0.1:1&host=127.0.0.1:{server.port}"
+    with closing(open_store(f"postgresql+psycopg://zeh@/{database}?{hosts}")) as store:
+        store.create(FEED, 2)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://u:geheim@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:ge@he:im@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u@h/d?Password=geheim&x=1", "postgresql://u@h/d?Password=***&x=1"),
+        ("postgresql://h/d?sslpassword=geheim", "postgresql://h/d?sslpassword=***"),
+        ("postgresql://h/d", "postgresql://h/d"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, expected: str) -> None:
+    """However wrongly I have written them."""
+    assert expected == dialect.shown(url)
+
+
+def test_url_that_is_not_understood_shows_no_password() -> None:
+    """I am told how to write it."""
+    with pytest.raises(StoreError, match="In a password, @ is %40") as raised:
+        open_store("postgresql://u:pa@ss:geheim@db/feeds")
+    assert "geheim" not in str(raised.value)
 
 
 # Who is woken
@@ -358,6 +421,52 @@ def test_lock_that_does_not_come_is_a_busy_store(
     publish(store, chunk(0, b"1"))
 
 
+def test_failure_of_the_database_is_told_to_a_whole_group_at_once(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty commits that wait for a lock that does not come wait for it together."""
+    begin = str(dialect._BEGIN).replace(f"{dialect.LOCK_SECONDS}s", "300ms", 1)
+    monkeypatch.setattr(dialect, "_BEGIN", text(begin))
+    begun, free = threading.Event(), threading.Event()
+
+    def hold(db: Connection) -> None:
+        db.execute(text(_LOCK), {"name": FEED})
+        begun.set()
+        assert free.wait(20)
+
+    holder = threading.Thread(target=store._write, args=(hold,))
+    holder.start()
+    assert begun.wait(20)
+    began = time.monotonic()
+    raised = in_threads(20, lambda number: store.producer(FEED, f"p{number}"))
+    free.set()
+    holder.join()
+    assert [StoreBusyError] * 20 == [type(each) for each in raised]
+    assert time.monotonic() - began < 10 * 0.3
+
+
+def test_refusal_of_one_commit_is_that_one_s_alone(store: SqlStore) -> None:
+    """Others that were committed together with it are there."""
+    lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined]
+    sent = upload(chunk(0, b"1"))
+    for number in range(6):
+        store.stage(FEED, call(0, producer=f"p{number}"), sent)
+    batches = [call(0 if number % 3 else 7, producer=f"p{number}") for number in range(6)]
+    raised: list[BaseException] = []
+    with lane._turn:
+        waiting = threading.Thread(
+            target=lambda: raised.extend(
+                in_threads(6, lambda number: store.commit(FEED, batches[number], declared(sent)))
+            )
+        )
+        waiting.start()
+        until(lambda: len(lane._waiting) == 6)
+    waiting.join()
+    assert ["batch-gap"] * 2 == [each.name for each in raised if isinstance(each, Problem)]
+    assert 2 == len(raised)
+    assert [b"1"] * 4 == data(store)
+
+
 def test_lost_connections_are_replaced(store: SqlStore, site: PostgresqlSite) -> None:
     """A failover between two requests is not noticed."""
     publish(store, chunk(0, b"1"))
@@ -469,6 +578,19 @@ def small_disk(server: postgresql.Server) -> Iterator[Path]:
         subprocess.run(["umount", str(space)], check=True)
 
 
+def test_seal_survives_the_death_of_the_database(own_server: postgresql.Server) -> None:
+    """What a producer was told will never be published is not (EX-08)."""
+    with closing(open_store(own_server.url(own_server.create_database()))) as store:
+        store.create(FEED, 2)
+        store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
+        publish(store, chunk(1, b"0"))  # makes what was staged durable
+        store.stage(FEED, call(0), upload(number=1))
+        own_server.kill()
+        own_server.start()
+        with pytest.raises(Problem, match="has staged 2 uploads"):
+            store.commit(FEED, call(0), declared(one))
+
+
 # Backups
 
 
@@ -523,3 +645,11 @@ def _write_until_it_fails(store: Store, acknowledged: list[int]) -> None:
             batch += 1
     except (StoreBusyError, OutcomeUnknownError):
         pass
+
+
+def test_name_with_a_nul_is_that_of_no_feed(store: SqlStore) -> None:
+    """PostgreSQL cannot even be asked for it."""
+    with pytest.raises(UnknownFeedError):
+        store.producer("or\0ders", "p")
+    with pytest.raises(UnknownFeedError):
+        store.feed("or\0ders")

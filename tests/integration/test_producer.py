@@ -306,6 +306,22 @@ def test_producer_does_not_go_along_into_a_forked_process(
         published(till, 1)
 
 
+def test_batch_that_was_open_at_a_fork_is_the_parents(
+    till: Producer, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else both would publish it, and the parent would hear that it was not."""
+    with till.batch() as batch:
+        batch.add(1)
+        with monkeypatch.context() as forked:
+            forked.setattr("os.getpid", lambda: -1)
+            with pytest.raises(RuntimeError, match="make one behind the fork"):
+                batch.add(2)
+    assert 1 == batch.receipt.events
+    with till.batch() as batch, monkeypatch.context() as forked:
+        batch.add(3)
+    assert 1 == till.last.batch
+
+
 def fifty_rounds(publisher: Publisher, told: list[object], rounds: threading.Barrier) -> None:
     producer = Producer(publisher.url, "till-7")
     for number in range(50):

@@ -9,12 +9,13 @@ from zeh_spark.publisher.app import create_app
 from zeh_spark.publisher.feed import Block, Feed
 from zeh_spark.publisher.memory import MemoryStore
 from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.retention import Pruner
 from zeh_spark.publisher.sqlite import open_sqlite
 from zeh_spark.publisher.store import Store
 
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 
-__all__ = ["Block", "Feed", "MemoryStore", "Problem", "Store", "create_app", "open_store"]
+__all__ = ["Block", "Feed", "MemoryStore", "Problem", "Pruner", "Store", "create_app", "open_store"]
 
 
 def open_store(url: str, *, must_exist: bool = False) -> Store:

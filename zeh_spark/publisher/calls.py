@@ -116,6 +116,8 @@ def parameters(query: str, needed: Set[str], others: Iterable[str] = ()) -> dict
             )
         if name in given:
             raise bad_request("duplicate-parameter", f"{name} is given twice", parameter=name)
+        if "\0" in value:
+            raise bad_request("bad-parameter", f"{name} is {value!r}", parameter=name)
         given[name] = value
     if missing := sorted(needed - given.keys()):
         raise bad_request("parameter-missing", f"{missing[0]} is missing", parameter=missing[0])

@@ -401,11 +401,12 @@ class MemoryStore:
         return dict(self._cursors.get((feed, name, n), {}))
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
-        return {
-            n: dict(cursors)
-            for (of, known, n), cursors in self._cursors.items()
-            if (of, known) == (feed, name)
-        }
+        with self._lock:
+            return {
+                n: dict(cursors)
+                for (of, known, n), cursors in self._cursors.items()
+                if (of, known) == (feed, name)
+            }
 
     def version(self) -> int:
         return self._version

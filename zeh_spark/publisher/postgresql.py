@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar
 
@@ -44,7 +45,7 @@ SCHEMA = "zeroeventhub"
 READERS, WRITERS = 8, 12
 """Connections of a process, at most; the one that listens comes to them."""
 
-CONNECT_SECONDS, LOCK_SECONDS, IDLE_SECONDS, TURN_SECONDS = 10, 30, 30, 30
+CONNECT_SECONDS, LOCK_SECONDS, IDLE_SECONDS, TURN_SECONDS = 10, 10, 30, 10
 """How long to wait for a connection, for a lock, for a process that stopped within a transaction,
 and for a free connection.
 """
@@ -62,8 +63,19 @@ _PASSING = ("08", "53", "55", "57", "25006")
 
 log = logging.getLogger("zeh_spark.publisher")
 
-_BEFORE_TABLES = (
-    f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
+_DEFAULTS = {
+    "application_name": "zeh-spark",
+    "client_encoding": "utf8",
+    "connect_timeout": CONNECT_SECONDS,
+    # a host that is gone without a word is noticed within half a minute, not within hours
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""Of the connection, unless the URL says otherwise."""
+
+_TABLES = (
     f"CREATE TABLE {SCHEMA}.store (version integer NOT NULL)",
     f"INSERT INTO {SCHEMA}.store VALUES ({VERSION})",
 )
@@ -118,23 +130,25 @@ def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
 
 
 def shown(url: str) -> str:
-    """The URL without its passwords."""
-    address = _address(url)
-    secrets = {name: "***" for name in address.query if "password" in name}
-    return address.update_query_dict(secrets).render_as_string(hide_password=True)
+    """The URL without its passwords, however it is written."""
+    where, _, query = url.partition("?")
+    where = re.sub(r"//([^:/@]*):.*@", r"//\1:***@", where)
+    query = re.sub(r"(?i)([^&=]*password[^&=]*)=[^&]*", r"\1=***", query)
+    return f"{where}?{query}" if query else where
 
 
 def _address(url: str) -> URL:
-    try:
+    address = None
+    with suppress(ArgumentError, ValueError):
         address = make_url(url)
-    except ArgumentError:
-        address = None
     drivers = {"postgresql", "postgres", "postgresql+psycopg"}
     if address is None or address.drivername not in drivers:
         raise StoreError(
-            "a store in PostgreSQL is postgresql+psycopg://USER@HOST:PORT/DATABASE; a password is "
-            "better kept in PGPASSFILE or PGPASSWORD than in the URL"
-        )
+            f"{shown(url)} is not understood: a store in PostgreSQL is "
+            f"postgresql+psycopg://USER@HOST:PORT/DATABASE. In a password, @ is %40, : is %3A and "
+            f"/ is %2F; it is better kept in PGPASSFILE or PGPASSWORD. Several hosts are "
+            f"?host=a:5432&host=b:5432"
+        ) from None
     return address.set(drivername="postgresql+psycopg")
 
 
@@ -149,13 +163,8 @@ class _Cursor(psycopg.Cursor[Any]):
 def _engine(address: URL, **options: Any) -> Engine:
     if "pool_size" in options:
         options.update(max_overflow=0, pool_timeout=TURN_SECONDS, pool_pre_ping=True)
-    given = {
-        "application_name": "zeh-spark",
-        "connect_timeout": CONNECT_SECONDS,
-        **address.query,
-        "cursor_factory": _Cursor,
-        "prepare_threshold": None,
-    }
+    defaults = {name: value for name, value in _DEFAULTS.items() if name not in address.query}
+    given = {**defaults, "cursor_factory": _Cursor, "prepare_threshold": None}
     engine = create_engine(
         address, connect_args=given, use_native_hstore=False, hide_parameters=True, **options
     )
@@ -174,7 +183,9 @@ def _prepare(engine: Engine, must_exist: bool) -> None:
                     f"there is no store in database {engine.url.database!r}; zeh-spark create "
                     f"makes it, with its first feed"
                 )
-            for each in _BEFORE_TABLES:
+            if not connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}):
+                connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
+            for each in _TABLES:
                 connection.exec_driver_sql(each)
             metadata.create_all(connection)
             for each in _AFTER_TABLES:
@@ -248,6 +259,9 @@ class Writing:
         try:
             with self._engine.connect() as connection:
                 connection.execute(_BEGIN, {"durable": any(each.keeps for each in group)})
+                # Commits first: they lock more than looks do [a look first, and both publishers
+                # would wait for each other to give theirs up].
+                group = sorted(group, key=lambda each: not each.keeps)
                 results = [each.work(connection) for each in group]
                 _commit(connection)
         except (OutcomeUnknownError, SQLAlchemyError) as exc:

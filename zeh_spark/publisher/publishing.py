@@ -50,6 +50,10 @@ CHECKERS, CALLERS, READERS = 2, 32, 4
 PRODUCERS_SHOWN = 1000
 
 RECEIPTS_SHOWN = 20
+"""Receipts in an answer, unless more are asked for."""
+
+RANGES_SHOWN = 20_000
+"""How many ranges they may have together, about: a receipt has one for each partition."""
 
 T = TypeVar("T")
 
@@ -176,6 +180,8 @@ class PublishApi:
         below = calls.number("below", given.get("below", str(MAX_NUMBER)))
         limit = min(calls.number("limit", given.get("limit", str(RECEIPTS_SHOWN))), RECEIPTS)
         name = calls.producer_name(producer)
+        partitions = (await self._called(partial(self._store.feed, feed))).partitions
+        limit = min(limit, max(1, RANGES_SHOWN // partitions))
         found = await self._called(partial(self._store.receipts, feed, name, below, limit))
         return _json({"receipts": found})
 

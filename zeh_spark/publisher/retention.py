@@ -44,6 +44,10 @@ class Removal:
         events, size = self.events + chunk.events, self.bytes + chunk.size
         return Removal(self.chunks + 1, events, size, chunk.g, chunk.time)
 
+    def with_step(self, step: Removal) -> Removal:
+        events, size = self.events + step.events, self.bytes + step.bytes
+        return Removal(self.chunks + step.chunks, events, size, step.upto, step.newest)
+
 
 def removable(
     oldest: Iterable[Chunk],
@@ -74,17 +78,22 @@ def plan(store: Store, feed: str, retention: Retention) -> Removal:
     return newest.pop() if newest else Removal()
 
 
-def prune(store: Store, feed: str, retention: Retention) -> Removal:
-    """Remove what may go now; what that was. Several may do it at a time."""
-    seen, removed = Removal(), Removal()
-    for seen in _steps(store, feed, retention):
-        more = seen.chunks - removed.chunks, seen.bytes - removed.bytes
-        if more[0] >= STEP_CHUNKS or more[1] >= STEP_BYTES:
-            store.remove(feed, seen.upto)
-            removed = seen
-    if seen.upto > removed.upto:
-        store.remove(feed, seen.upto)
-    return seen
+def prune(store: Store, feed: str, retention: Retention | None = None) -> Removal:
+    """Remove what may go now, by the feed's own retention if none is given; what that was.
+
+    Step by step, each after a look at what may go then: who changes the retention, or a reader that
+    goes back, is heeded. Several may do it at a time.
+    """
+    done = Removal()
+    while True:
+        step = Removal()
+        for step in _steps(store, feed, retention or store.retention(feed)):
+            if step.chunks >= STEP_CHUNKS or step.bytes >= STEP_BYTES:
+                break
+        if not step.chunks:
+            return replace(done, held_by=step.held_by)
+        store.remove(feed, step.upto)
+        done = done.with_step(step)
 
 
 def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
@@ -139,7 +148,7 @@ def _position(partition: int, cursor: str) -> tuple[int, str]:
 
 
 class Pruner:
-    """Prunes all feeds of a store, in a thread, as long as it is served."""
+    """Prunes all feeds of a store once a minute, in a thread, as long as it is a context."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -160,12 +169,14 @@ class Pruner:
                     self._prune(feed.name)
             except StoreError as exc:
                 log.warning("old events stay for now: %s", exc)
+            except Exception:
+                log.exception("old events stay for now")
             if self._ended.wait(EVERY_SECONDS):
                 return
 
     def _prune(self, feed: str) -> None:
         began = time.monotonic()
-        removal = prune(self._store, feed, self._store.retention(feed))
+        removal = prune(self._store, feed)
         if removal.chunks:
             log.info(
                 "feed %r: %d events, %d bytes, up to position %d are gone, in %.1f s",

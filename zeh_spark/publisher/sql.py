@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -24,6 +24,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import sql_batches, sql_producers
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.producers import known_receipt
 from zeh_spark.publisher.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
 from zeh_spark.publisher.sql_producers import Lock, find_feed
@@ -179,8 +180,13 @@ class SqlStore:
             ]
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
-        with self._reading() as connection:
+        with self._reading() as connection, suppress(Problem):
             return sql_batches.admit(connection, feed, call)
+
+        def work(connection: Connection, _: int) -> Receipt | None:
+            return sql_batches.admit(connection, feed, call)
+
+        return self._look(feed, work)  # what is refused may have been committed between two reads
 
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
@@ -188,7 +194,9 @@ class SqlStore:
         def work(connection: Connection) -> Staged | Receipt:
             return sql_batches.stage(connection, feed, call, upload, quota)
 
-        done = self._write(work, durable=False)
+        # An upload that is lost is missed by its commit. One without events is there to be counted:
+        # a commit that is to be refused because of it would go through without it.
+        done = self._write(work, durable=not upload.chunks)
         self._database.writes.tidy(sql_batches.tidy)
         return done
 

@@ -37,6 +37,7 @@ from zeh_spark.publisher.batches import (
     Upload,
     base,
 )
+from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.producers import Step, unwrapped
 from zeh_spark.publisher.schema import (
     anchors,
@@ -94,7 +95,11 @@ def stage(
 ) -> Staged | Receipt:
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
-    decision = unwrapped(producers.decide(known, call))
+    decision = producers.decide(known, call)
+    if isinstance(decision, Problem):  # perhaps of a commit between two reads: look again
+        find_feed(connection, feed, Lock.CERTAIN)
+        _, known = what_is_known(connection, feed_id, state.partitions, call)
+        decision = unwrapped(producers.decide(known, call))
     if isinstance(decision, Receipt):
         return decision
     check_partitions(call, upload, state.partitions)

@@ -40,6 +40,8 @@ class Lock(Enum):
 
 def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tuple[int, FeedState]:
     """Its row's id, and the feed. Raises UnknownFeedError."""
+    if "\0" in name:  # which PostgreSQL cannot even look for
+        raise unknown_feed(name)
     query = _locked(select(feeds.c.id, *_FEED).where(feeds.c.name == name), lock)
     row = connection.execute(query).one_or_none()
     if row is None:

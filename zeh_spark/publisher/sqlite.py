@@ -12,6 +12,7 @@ busy timeout, when somebody else has written between].
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -78,9 +79,8 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
 def backup(file: str, copy: Path) -> None:
     """A consistent copy of a store in a new file, also while others write. Raises StoreError."""
     path = _path(file, must_exist=True)
-    part = copy.with_name(f"{copy.name}.part")  # what has the name is whole
+    part = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}.part")  # what has its name is whole
     try:
-        part.unlink(missing_ok=True)
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as source:
             source.execute("VACUUM INTO ?", (str(part),))
         with part.open("rb+") as written:

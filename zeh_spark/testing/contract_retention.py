@@ -17,10 +17,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from zeh_spark.publisher import Problem, Store, feed, retention
 from zeh_spark.publisher.feed import ChunkFeed
-from zeh_spark.publisher.retention import Removal, plan, prune, removable
-from zeh_spark.publisher.store import Chunk, Retention
+from zeh_spark.publisher.retention import Pruner, Removal, plan, prune, removable
+from zeh_spark.publisher.store import Chunk, Retention, StoreBusyError
 from zeh_spark.testing.site import Clock, Opened, Site
-from zeh_spark.testing.writers import FEED, call, chunk, commit, data, everything, large, publish
+from zeh_spark.testing.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    everything,
+    large,
+    publish,
+    until,
+)
 from zeh_spark.testing.writers import upload as upload_of
 
 NOTHING = Retention(bytes=1)
@@ -179,6 +189,55 @@ def test_reader_at_an_anchor_has_passed_it(store: Store) -> None:
     publish(store, chunk(0, b"4"))
     store.save_cursors(FEED, "warehouse", 2, {**last, 0: cursor(store, 4)})
     assert 4 == prune(store, FEED, Retention(bytes=1, readers=("warehouse",))).upto
+
+
+def test_retention_that_is_switched_off_ends_what_is_under_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing goes after I said so; nor what a reader has come back for."""
+    monkeypatch.setattr(retention, "STEP_CHUNKS", 1)
+    three(store)
+    publish(store, chunk(0, b"4"))
+    store.save_cursors(FEED, "warehouse", 1, {0: cursor(store, 4)})
+    store.set_retention(FEED, Retention(bytes=1, readers=("warehouse",)))
+    back, remove = cursor(store, 2), store.remove
+
+    def changed(feed: str, upto: int) -> None:
+        remove(feed, upto)
+        if upto == 2:
+            store.save_cursors(FEED, "warehouse", 1, {0: back})
+
+    monkeypatch.setattr(store, "remove", changed)
+    assert (2, "warehouse") == ((done := prune(store, FEED)).upto, done.held_by)
+    store.set_retention(FEED, Retention(bytes=1))
+
+    def switched_off(feed: str, upto: int) -> None:
+        remove(feed, upto)
+        store.set_retention(FEED, Retention())
+
+    monkeypatch.setattr(store, "remove", switched_off)
+    assert 3 == prune(store, FEED).upto
+    assert [b"4"] == data(store)
+
+
+def test_pruner_goes_on_whatever_fails(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault in one round is not the end of retention."""
+    monkeypatch.setattr(retention, "EVERY_SECONDS", 0.01)
+    three(store)
+    store.set_retention(FEED, Retention(bytes=1))
+    faults, remove = iter([RuntimeError("a bug"), StoreBusyError("later")]), store.remove
+
+    def failing(feed: str, upto: int) -> None:
+        if fault := next(faults, None):
+            raise fault
+        remove(feed, upto)
+
+    monkeypatch.setattr(store, "remove", failing)
+    with Pruner(store):
+        until(lambda: not everything(store))
+    assert "old events stay for now: later" in caplog.text
 
 
 # Who reads
