@@ -23,6 +23,10 @@ from zeh_spark.transport import Patience, Transport
 _MISSING_PARAMETER = {400, 422}
 _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000
+_ANEW = (
+    "a new checkpointLocation, and with Spark's file sink a new path, because that leaves out "
+    "batches whose numbers it has"
+)
 _MAX_HINT_FACTOR = 64
 """How far the page size hint is raised for a publisher whose pages end before their checkpoint."""
 
@@ -264,15 +268,15 @@ def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError
     message = f"partition {partition}, cursor {cursor!r}: {exc}"
     if exc.status == 410:
         message += (
-            "; events were removed before they were read: start anew with 'startingCursors' (a "
-            "stream with a new checkpointLocation), or let the stream go on with the oldest events "
-            "left: failOnDataLoss=false"
+            f"; events were removed before they were read: start anew with 'startingCursors' (a "
+            f"stream with {_ANEW}), or let the stream go on with the oldest events left: "
+            f"failOnDataLoss=false"
         )
     if exc.status == 409:
         message += (
-            "; a stream starts anew with a new checkpointLocation: from 'first', or, where the "
-            "publisher was restored, from what both histories share, as "
-            "zeh_spark.shared_cursors(checkpointLocation, url) gives it for 'startingCursors'"
+            f"; a stream starts with {_ANEW}: from 'first', or, where the publisher was restored, "
+            f"from what both histories share, as "
+            f"zeh_spark.shared_cursors(checkpointLocation, url) gives it for 'startingCursors'"
         )
     return type(exc)(message, partition=partition, cursor=cursor, status=exc.status, body=exc.body)
 

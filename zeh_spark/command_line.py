@@ -33,10 +33,16 @@ class Age(click.ParamType):  # type: ignore[type-arg]
     name = "age"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        text = str(value)
+        if text.strip().replace(".", "", 1).isdigit():
+            self.fail(f"{text} has no unit: {text}d are days, also h, m and s", param, ctx)
         try:
-            return round(parse_age(str(value)) * 1000)
+            age = round(parse_age(text) * 1000)
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
+        if not age:
+            self.fail("must be longer than 0", param, ctx)
+        return age
 
 
 def name_of(_ctx: object, _param: object, value: str | None) -> str | None:

@@ -7,6 +7,7 @@ always a bug of ours.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -94,6 +95,8 @@ def serve(url: str, host: str, port: int, staging_quota: int) -> None:
         for feed in store.feeds():
             click.echo(f"  {base}/{feed.name}  {counted(feed.partitions, 'partition')}")
         sys.stdout.flush()
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
         serving.serve(store, listener, staging_quota)
 
 

@@ -39,6 +39,8 @@ def _rendered(data: object) -> bytes:
 
 def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
     """Raises ValueError for what is not text by text."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise ValueError(f"the headers are {headers!r}; they are names and values, as a dict")
     for name, value in (headers or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ValueError(f"the header {name!r} is {value!r}; names and values are text")

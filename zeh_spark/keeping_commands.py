@@ -42,7 +42,8 @@ def retention(
     """Show or set how long a feed keeps its events. `serve` removes the others, once a minute.
 
     An event goes when it is older than --age, or when what is newer has --size, with its chunk,
-    the oldest first. A reader that has not read what is gone is told so.
+    the oldest first. A reader that has not read what is gone is told so. What is not given stays
+    as it is; --keep-for replaces all readers; --off sets everything back.
 
     \b
     Examples:
@@ -53,12 +54,12 @@ def retention(
     given = Retention(age, size, readers)
     if off and given != Retention():
         raise click.UsageError("--off excludes --age, --size and --keep-for.")
-    if readers and age is None and size is None:
-        raise click.UsageError("--keep-for needs --age or --size: without them nothing goes.")
     with opened(url) as store:
         store.feed(feed)
-        if off or given != Retention():
+        if off:
             store.set_retention(feed, given)
+        elif given != Retention():
+            store.set_retention(feed, _changed(store.retention(feed), given))
         click.echo(f"Feed {feed!r} keeps {_kept(store.retention(feed))}.")
 
 
@@ -77,7 +78,8 @@ def prune(
     readers: tuple[str, ...],
     now: bool,
 ) -> None:
-    """Show which events of a feed would go now, by its retention or by the one given here.
+    """Show which events of a feed would go now, by its retention or by the limits given here. Whom
+    the feed keeps events for, it keeps them for here, too, unless --keep-for names others.
 
     \b
     Examples:
@@ -88,8 +90,8 @@ def prune(
         store.feed(feed)
         rule = store.retention(feed)
         if age is not None or size is not None:
-            rule = Retention(age, size, readers)
-        elif readers:
+            rule = Retention(age, size, rule.readers)  # whom the feed waits for, it waits for here
+        if readers:
             rule = replace(rule, readers=readers)
         removal = (retaining.prune if now else retaining.plan)(store, feed, rule)
     click.echo(f"Feed {feed!r} is to keep {_kept(rule)}.")
@@ -125,6 +127,14 @@ def backup(file: Path, url: str) -> None:
 
     sqlite.backup(url.removeprefix("sqlite:///"), file)
     click.echo(f"{file} is a copy of {url}, {size_of(file.stat().st_size)}.")
+
+
+def _changed(rule: Retention, given: Retention) -> Retention:
+    return Retention(
+        rule.age_ms if given.age_ms is None else given.age_ms,
+        rule.bytes if given.bytes is None else given.bytes,
+        given.readers or rule.readers,
+    )
 
 
 def _kept(rule: Retention) -> str:

@@ -133,8 +133,15 @@ class Producer:
                 batch=number,
                 run=self.run,
             )
-        if self._overtaken is not None:
-            raise self._overtaken.with_traceback(None)
+        if (refusal := self._overtaken) is not None:
+            raise PublishError(
+                f"somebody else used the name {self.name!r}, so this producer does not know its "
+                f"next number; make a new Producer, and go on from its last. It heard: {refusal}",
+                status=refusal.status,
+                body=refusal.body,
+                problem=refusal.problem,
+                facts=refusal.facts,
+            )
 
     def _identity(self, name: str | None, allow: Mapping[str, str]) -> tuple[Batch, int]:
         """Which batch that is, and the feed's partition count."""
@@ -246,6 +253,9 @@ class OpenBatch:
             except PublishError as refusal:
                 self._producer._refused(self, refusal)
                 raise
+            except OutcomeUnknownError as exc:
+                said = f"{exc}. Here, the batch's settle() finds out"
+                raise OutcomeUnknownError(said, batch=exc.batch, run=exc.run) from exc
             finally:
                 self._producer._keep(self, self._attempt)
                 self._producer._ended()

@@ -137,8 +137,14 @@ def test_old_events_go_as_they_were_told_to(run: Run, env: dict[str, str]) -> No
     would = run("prune", "orders").stdout
     assert re.search(r"Would go: 1 event, 38 B, up to position 1, of \d{4}-.* UTC\.\n", would)
     assert "Nothing would go.\n" in run("prune", "orders", "--age", "1h").stdout
-    held = run("prune", "orders", "--size", "1", "--keep-for", "mailer", "--now").stdout
+    more = run("retention", "orders", "--age", "60d", "--keep-for", "mailer").stdout
+    assert "60 days, of that the newest 75 B, and what 'mailer' did not pass.\n" in more
+    held = run("prune", "orders", "--size", "1", "--now").stdout
     assert "Nothing was removed.\nThe rest waits for reader 'mailer'.\n" in held
+    assert "keeps all events" in run("retention", "orders", "--off").stdout
+    for words in (["--age", "30"], ["--age", "0s"], ["--size", "0"]):
+        assert 2 == run("retention", "orders", *words).returncode
+    run("retention", "orders", "--size", str(size - 1))
     assert "Removed: 1 event" in run("prune", "orders", "--now").stdout
     with serving(env) as (base, _):
         left = run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout

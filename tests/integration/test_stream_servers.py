@@ -91,17 +91,20 @@ def test_our_publisher_keeps_what_a_query_has_committed(publisher, start):
     publisher.publish(*range(10))
     run = start(url=publisher.url, cursorSet="warehouse")
     run.until(10)
-    first = run.offset
+    first, store = run.offset, publisher.store
     publisher.publish(*range(10, 20))
-    run.until(20)
-    store = publisher.store
-    assert {} == store.saved_cursors("orders", "warehouse")
-
-    run.reader.commit(first)
+    run.until(20)  # Spark asks for the second batch when it has committed the first one
 
     cursors = {int(each): at["cursor"] for each, at in first["partitions"].items()}
     wait_for(lambda: store.saved_cursors("orders", "warehouse") == {2: cursors})
     assert 10 == prune(store, "orders", Retention(bytes=1, readers=("warehouse",))).events
+
+
+def test_finite_run_ends_when_its_last_position_is_kept(publisher, start):
+    """A job that runs once a day holds nothing back that it has read."""
+    publisher.publish(*range(10))
+    start(url=publisher.url, cursorSet="warehouse", finite=True).to_the_end()
+    assert 10 == prune(publisher.store, "orders", Retention(bytes=1, readers=("warehouse",))).events
 
 
 def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplog):
@@ -110,12 +113,9 @@ def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplo
     run = start(url=publisher.url, cursorSet="warehouse")
     run.until(10)
     publisher.store.save_cursors = refuse
-
-    run.reader.commit(run.offset)
-
-    wait_for(lambda: "position cannot be kept" in caplog.text)
     publisher.publish(*range(10, 20))
     assert 20 == len(run.until(20))
+    wait_for(lambda: "position cannot be kept" in caplog.text)
 
 
 def refuse(*_):

@@ -36,6 +36,7 @@ class CursorSet:
         self._transport = Transport(replace(options, retry_timeout=0.0))
         self._news = threading.Condition()
         self._newest: Sequence[str] | None = None
+        self._busy = False
         self._thread: threading.Thread | None = None
 
     def keep(self, cursors: Sequence[str]) -> None:
@@ -45,18 +46,26 @@ class CursorSet:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="zeh-cursors", daemon=True)
                 self._thread.start()
-            self._news.notify()
+            self._news.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Until the newest position was sent, or the time is over."""
+        with self._news:
+            self._news.wait_for(lambda: self._newest is None and not self._busy, seconds)
 
     def _run(self) -> None:
         kept: dict[int, str] = {}
         while True:
             with self._news:
+                self._busy = False
+                self._news.notify_all()
                 self._news.wait_for(lambda: self._newest is not None)
                 cursors, self._newest = self._newest or (), None
+                self._busy = True
             moved = {
                 partition: cursor
                 for partition, cursor in enumerate(cursors)
-                if cursor != wire.FIRST and kept.get(partition) != cursor
+                if cursor not in (wire.FIRST, wire.LAST) and kept.get(partition) != cursor
             }
             try:
                 self._send(moved, len(cursors))

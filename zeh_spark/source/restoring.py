@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote, urlencode
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -64,7 +65,12 @@ def committed(checkpoint: str, feed: str) -> Iterator[Sequence[str]]:
         rows = texts.select(F.col("_metadata.file_name").alias("name"), "value").collect()
         return {int(row.name): row.value for row in rows if row.name.isdigit()}
 
-    done = files("commits")
+    try:
+        done = files("commits")
+    except AnalysisException as exc:
+        raise CheckpointError(
+            f"{checkpoint} is no checkpoint of a query that has committed a batch: {exc}"
+        ) from exc
     for number, text in sorted(files("offsets").items(), reverse=True):
         for line in text.splitlines() if number in done else ():
             if cursors := _cursors(line, feed):

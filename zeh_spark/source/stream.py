@@ -36,6 +36,9 @@ from zeh_spark.source.staging import Staging, new_stage
 _MAX_PAYLOAD = 96 << 20
 """Spark refuses tasks of 128 MiB on a cluster."""
 
+_KEEP_SECONDS = 5.0
+"""How long the end of a run waits for its position to be kept."""
+
 
 @dataclass(frozen=True)
 class SegmentPartition(InputPartition):
@@ -164,6 +167,8 @@ class StreamDriver:
         """The end of the next batch; `start` itself when nothing is due."""
         self._batch = None  # Spark is done with it
         offset = self._parsed(start)
+        if self.options.cursor_set:  # Spark asks for more when it has committed what was before
+            self._cursor_set.keep([each.cursor for each in offset.positions])
         if any(position.cursor == wire.LAST for position in offset.positions):
             return self._resolve_last(offset).to_json()
         fetcher = self._fetcher_at(offset, finite=finite)
@@ -171,6 +176,8 @@ class StreamDriver:
         self._first = False
         taken = fetcher.take() or fetcher.take_advances()
         if not taken:
+            if finite:  # the run ends here, and the process with it
+                self._cursor_set.wait(_KEEP_SECONDS)
             return start
         self._batch = self._make_batch(start, offset, taken)
         return self._batch.end
@@ -182,12 +189,9 @@ class StreamDriver:
         return self._batch.partitions
 
     def commit(self, end: dict[str, Any]) -> None:
-        offset = offsets.parse(end, self.options)
-        staged = offset.staged
+        staged = offsets.parse(end, self.options).staged
         if staged and (staging := self._staging_of(staged.stage)):
             staging.forget(staged.batch)
-        if self.options.cursor_set:
-            self._cursor_set.keep([each.cursor for each in offset.positions])
 
     def report(self) -> dict[str, Any] | None:
         """Numbers for the query's progress: what reading took so far, and what is ready."""
