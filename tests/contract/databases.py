@@ -1,0 +1,86 @@
+"""Stores in PostgreSQL, and what happens to them, for the tests of this folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import postgresql
+from tests.contract.sites import PostgresqlSite
+from zeh_spark.publisher import sql_batches
+from zeh_spark.publisher.batches import Call, Upload
+from zeh_spark.publisher.sql import SqlStore
+from zeh_spark.testing.writers import (
+    FEED,
+    declared,
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[PostgresqlSite]:
+    site = PostgresqlSite(tmp_path)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def store(site: PostgresqlSite) -> SqlStore:
+    store = site.open()
+    assert isinstance(store, SqlStore)
+    store.create(FEED, 2)
+    return store
+
+
+@pytest.fixture
+def own_server() -> Iterator[postgresql.Server]:
+    """One that the test may stop."""
+    postgresql.needed()
+    server = postgresql.Server()
+    yield server
+    server.remove()
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:
+    """What they raised."""
+    raised: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as exc:  # noqa: BLE001 - handed to the test
+            raised.append(exc)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return raised
+
+
+@contextmanager
+def commit_under_way(store: SqlStore, by: Call, sent: Upload) -> Iterator[None]:
+    """One that has written all but its receipt; it ends with the block."""
+    begun, free = threading.Event(), threading.Event()
+    real = sql_batches.write_receipt
+
+    def held(*given: Any) -> None:
+        begun.set()
+        assert free.wait(20)
+        real(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql_batches, "write_receipt", held)
+        committing = threading.Thread(target=store.commit, args=(FEED, by, declared(sent)))
+        committing.start()
+        assert begun.wait(20)
+    try:
+        yield
+    finally:
+        free.set()
+        committing.join()
