@@ -39,7 +39,7 @@ def pytest_report_header() -> list[str]:
     from tests import fix_reference, postgresql  # not before pytest has loaded its plugins
 
     header = [f"python {platform.python_version()}, spark {_spark()}, {_java()}"]
-    reasons = [fix_reference.why_absent(), postgresql.why_absent()]
+    reasons = [fix_reference.why_absent(), postgresql.why_absent(), postgresql.why_no_small_disk()]
     header += [f"absent: {reason}" for reason in reasons if reason]
     return header
 

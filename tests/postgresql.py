@@ -35,6 +35,10 @@ def why_absent() -> str | None:
     return None
 
 
+def why_no_small_disk() -> str | None:
+    return "root, to mount a disk that fills up" if os.geteuid() else None
+
+
 def needed() -> None:
     """Skips a test where there is none."""
     if reason := why_absent():

@@ -270,7 +270,7 @@ class Writing:
             for each in group:
                 each.done.set_exception(exc)
             return True
-        except Exception:  # noqa: BLE001 - raised again by the work that it comes from
+        except Exception:  # noqa: BLE001 - each is done by itself next, and raises it to who asked
             return False
         for each, result in zip(group, results, strict=True):
             each.done.set_result(result)
@@ -339,10 +339,8 @@ class _Watch:
                     self._listen(connection)
             except DBAPIError as exc:
                 self._failure = exc
-            except psycopg.Error as exc:
+            except Exception as exc:  # noqa: BLE001 - raised to whoever asks for the version
                 self._failure = OperationalError("LISTEN", None, exc)
-            except Exception:
-                log.exception("the listener failed")
             self._ended.wait(POLL_SECONDS)
 
     def _listen(self, connection: Connection) -> None:

@@ -169,7 +169,7 @@ class Pruner:
                     self._prune(feed.name)
             except StoreError as exc:
                 log.warning("old events stay for now: %s", exc)
-            except Exception:
+            except Exception:  # logged with its traceback; one fault must not end retention
                 log.exception("old events stay for now")
             if self._ended.wait(EVERY_SECONDS):
                 return
