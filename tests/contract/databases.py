@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,23 +64,28 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]
 
 
 @contextmanager
-def commit_under_way(store: SqlStore, by: Call, sent: Upload) -> Iterator[None]:
-    """One that has written all but its receipt; it ends with the block."""
+def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
+    """Work in a thread that stands before a step of `sql_batches`; it goes on behind the block."""
     begun, free = threading.Event(), threading.Event()
-    real = sql_batches.write_receipt
+    real = getattr(sql_batches, step)
 
     def held(*given: Any) -> None:
         begun.set()
         assert free.wait(20)
         real(*given)
 
+    thread = threading.Thread(target=work)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_batches, "write_receipt", held)
-        committing = threading.Thread(target=store.commit, args=(FEED, by, declared(sent)))
-        committing.start()
+        patch.setattr(sql_batches, step, held)
+        thread.start()
         assert begun.wait(20)
     try:
         yield
     finally:
         free.set()
-        committing.join()
+        thread.join()
+
+
+def commit_under_way(store: SqlStore, by: Call, sent: Upload) -> AbstractContextManager[None]:
+    """One that has written all but its receipt."""
+    return stopped_at("write_receipt", lambda: store.commit(FEED, by, declared(sent)))

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tests import postgresql
-from tests.contract.databases import commit_under_way, in_threads, site, store
+from tests.contract.databases import commit_under_way, in_threads, site, stopped_at, store
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import open_store, sql_batches
+from zeh_spark.publisher import open_store
 from zeh_spark.publisher import postgresql as dialect
 from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.publisher.store import StoreBusyError
@@ -249,7 +249,8 @@ def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store: SqlSto
     with commit_under_way(store, call(0), one):
         for each in asks:
             each.start()
-            each.join(0.2)
+        lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined] # PostgreSQL's
+        until(lambda: len(lane._waiting) == 2)
         assert not answers
     for each in asks:
         each.join()
@@ -259,23 +260,9 @@ def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store: SqlSto
 def test_uploads_of_a_batch_do_not_wait_for_each_other(store: SqlStore) -> None:
     """Tasks write at the same time: the row they share is locked at the end only."""
     store.stage(FEED, call(0), upload(chunk(0, b"0")))
-    begun, free = threading.Event(), threading.Event()
-    real = sql_batches._touch
-
-    def held(*given: Any) -> None:
-        begun.set()
-        assert free.wait(20)
-        real(*given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_batches, "_touch", held)
-        one = upload(chunk(0, b"1"), task=1)
-        slow = threading.Thread(target=store.stage, args=(FEED, call(0), one))
-        slow.start()
-        assert begun.wait(20)
-    store.stage(FEED, call(0), two := upload(chunk(0, b"2"), task=2))
-    free.set()
-    slow.join()
+    one, two = (upload(chunk(0, b"%d" % task), task=task) for task in (1, 2))
+    with stopped_at("_touch", lambda: store.stage(FEED, call(0), one)):
+        store.stage(FEED, call(0), two)
     store.commit(FEED, call(0), declared(one, two))
     assert [b"1", b"2"] == data(store)
 
