@@ -19,8 +19,8 @@ from tests.contract.test_mutations import without_content_check
 from zeh_spark.publisher import Problem, Store, feed, load, producers, sql_batches, sql_producers
 from zeh_spark.publisher.batches import Call, Receipt
 from zeh_spark.publisher.feed import ChunkFeed
+from zeh_spark.publisher.publication import published
 from zeh_spark.publisher.schema import chunks, uploads
-from zeh_spark.publisher.store import published
 from zeh_spark.testing.drivers import Execution, Layout
 from zeh_spark.testing.site import Site
 from zeh_spark.testing.world import World

@@ -14,7 +14,8 @@ from sqlalchemy import Connection
 from zeh_spark.chunks import StagedChunk
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Store, open_store, sql
-from zeh_spark.publisher.store import StoreBusyError, tag
+from zeh_spark.publisher.publication import tag
+from zeh_spark.publisher.store import StoreBusyError
 from zeh_spark.testing.writers import chunk, data, everything, publish
 
 

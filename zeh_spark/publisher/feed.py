@@ -30,7 +30,8 @@ from zeh_spark import wire
 from zeh_spark.chunks import lines_of
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher.problems import bad_cursor, cursor_gone, other_history
-from zeh_spark.publisher.store import Anchor, Chunk, FeedState, Store, tag
+from zeh_spark.publisher.publication import tag
+from zeh_spark.publisher.store import Anchor, Chunk, FeedState, Store
 
 DEFAULT_HINT = 10_000
 READ_BYTES = 1 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +20,9 @@ from zeh_spark.publisher.batches import (
     after,
     base,
 )
+from zeh_spark.publisher.memory_log import Log
 from zeh_spark.publisher.producers import known_receipt, unwrapped
+from zeh_spark.publisher.publication import Moved, as_one, in_batch_order, joined, packs, published
 from zeh_spark.publisher.store import (
     IDLE,
     STAGED_FOR,
@@ -29,18 +30,12 @@ from zeh_spark.publisher.store import (
     Chunk,
     FeedState,
     FeedSummary,
-    Moved,
     Retention,
     Staged,
-    as_one,
     check_partitions,
     frame_missing,
-    in_batch_order,
-    joined,
     new_feed,
     now_ms,
-    packs,
-    published,
     unknown_feed,
 )
 
@@ -86,13 +81,11 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._feeds: dict[str, FeedState] = {}
-        self._logs: dict[str, list[Chunk]] = {}
-        self._by_partition: dict[tuple[str, int], list[Chunk]] = {}
+        self._logs: dict[str, Log] = {}
         self._blobs: list[bytes] = []
         self._stagings: dict[str, list[_Staging]] = {}
         self._accounts: dict[tuple[str, str], _Account] = {}
         self._cursors: dict[tuple[str, str, int], dict[int, str]] = {}
-        self._anchors: dict[str, dict[int, Anchor]] = {}
         self._retentions: dict[str, Retention] = {}
         self._version = 0
 
@@ -101,10 +94,9 @@ class MemoryStore:
         with self._lock:
             if name in self._feeds:
                 raise StoreError(f"feed {name!r} exists already")
-            self._feeds[name] = feed
-            self._logs[name] = []
+            self._logs[name] = Log(partitions)
             self._stagings[name] = []
-            self._by_partition.update({(name, each): [] for each in range(partitions)})
+            self._feeds[name] = feed
         return feed
 
     def feed(self, name: str) -> FeedState:
@@ -115,15 +107,10 @@ class MemoryStore:
 
     def feeds(self) -> list[FeedSummary]:
         with self._lock:
+            logs = ((feed, self._logs[name]) for name, feed in sorted(self._feeds.items()))
             return [
-                FeedSummary(
-                    name,
-                    feed.partitions,
-                    events=sum(each.events for each in self._logs[name]),
-                    size=sum(each.size for each in self._logs[name]),
-                    time=feed.time,
-                )
-                for name, feed in sorted(self._feeds.items())
+                FeedSummary(feed.name, feed.partitions, log.events, log.size, feed.time)
+                for feed, log in logs
             ]
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
@@ -204,9 +191,7 @@ class MemoryStore:
         account.sequences.update(done.sequences)
         account.receipts[done.receipt.number] = done.receipt
         account.receipts.pop(done.receipt.number - RECEIPTS, None)
-        self._logs[feed].extend(done.chunks)
-        for chunk in done.chunks:
-            self._by_partition[feed, chunk.partition].append(chunk)
+        self._logs[feed].append(done.chunks)
         self._feeds[feed] = done.feed  # last: readers go by the head, without the lock
         self._version += bool(done.chunks)
         return done.receipt
@@ -341,12 +326,7 @@ class MemoryStore:
         return as_one(pack, len(self._blobs) - 1, frame)
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        found: list[Chunk] = []
-        for partition, position in positions.items():
-            log = self._by_partition[feed, partition]
-            first = bisect_right(log, position, key=_position)
-            found += [each for each in log[first : first + limit] if each.g <= upto]
-        return sorted(found, key=_position)
+        return self._logs[feed].behind(positions, upto, limit)
 
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
         found = [self._blobs[blob] for blob in blobs]
@@ -355,35 +335,18 @@ class MemoryStore:
         return found
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
-        wanted = set(positions)
-        with self._lock:
-            log = self._logs[feed]
-            found = (log[bisect_left(log, g, key=_position) :][:1] for g in wanted)
-            return {each.g: each.tag for some in found for each in some if each.g in wanted}
+        return self._logs[feed].tags(positions)
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
-        found = []
-        for partition in partitions:
-            log = self._by_partition[feed, partition]
-            found += log[: bisect_right(log, upto, key=_position)][-1:]
-        return max(found, key=_position, default=None)
+        return self._logs[feed].last(partitions, upto)
 
     def anchors(self, feed: str) -> dict[int, Anchor]:
-        return dict(self._anchors.get(feed, {}))
+        return dict(self._logs[feed].anchors)
 
     def remove(self, feed: str, upto: int) -> None:
         self.feed(feed)
         with self._lock:
-            log = self._logs[feed]
-            gone = log[: bisect_right(log, upto, key=_position)]
-            new = {each.partition: Anchor(each.g, each.tag) for each in gone}
-            self._anchors[feed] = {**self._anchors.get(feed, {}), **new}  # before they are gone
-            self._logs[feed] = log[len(gone) :]
-            for partition in new:
-                here = self._by_partition[feed, partition]
-                kept = here[bisect_right(here, upto, key=_position) :]
-                self._by_partition[feed, partition] = kept
-            for each in gone:
+            for each in self._logs[feed].remove(upto):
                 self._blobs[each.blob] = b""
 
     def retention(self, feed: str) -> Retention:
@@ -413,7 +376,3 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
-
-
-def _position(chunk: Chunk) -> int:
-    return chunk.g

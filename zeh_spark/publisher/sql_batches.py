@@ -39,6 +39,15 @@ from zeh_spark.publisher.batches import (
 )
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.producers import Step, unwrapped
+from zeh_spark.publisher.publication import (
+    Moved,
+    Publication,
+    as_one,
+    in_batch_order,
+    joined,
+    packs,
+    published,
+)
 from zeh_spark.publisher.schema import (
     anchors,
     blobs,
@@ -57,20 +66,7 @@ from zeh_spark.publisher.sql_producers import (
     what_is_known,
     write_receipt,
 )
-from zeh_spark.publisher.store import (
-    IDLE,
-    STAGED_FOR,
-    Moved,
-    Publication,
-    Staged,
-    as_one,
-    check_partitions,
-    in_batch_order,
-    joined,
-    now_ms,
-    packs,
-    published,
-)
+from zeh_spark.publisher.store import IDLE, STAGED_FOR, Staged, check_partitions, now_ms
 
 NEXT = -1
 """How a staging's batch is stored if it takes the next number at its commit."""

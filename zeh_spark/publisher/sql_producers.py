@@ -18,8 +18,9 @@ import msgspec
 from sqlalchemy import Connection, Select, and_, bindparam, delete, insert, select, update
 
 from zeh_spark.publisher.batches import RECEIPTS, Call, Known, Producer, Receipt, after, base
+from zeh_spark.publisher.publication import Publication
 from zeh_spark.publisher.schema import feeds, former_incarnations, producers, receipts, sequences
-from zeh_spark.publisher.store import FeedState, Publication, unknown_feed
+from zeh_spark.publisher.store import FeedState, unknown_feed
 
 _FEED = [feeds.c[name] for name in ("name", "partitions", "origin", "head", "history", "time")]
 _PRODUCER = [

@@ -4,37 +4,24 @@ A feed is a log of chunks. A chunk holds events of one partition and gets its po
 and without gaps from 1, when its batch is committed. A batch is staged first, in uploads that
 nobody sees, then committed whole.
 
-Rule for editors: what a store decides is in `producers` and in the functions here, the same for
-every store; tests/contract runs one text against all of them. Runs in the publisher and in commands
-that write, never on an event loop.
+Rule for editors: what a store decides is in `producers`, `publication` and the functions here, the
+same for every store; `zeh_spark.testing.store_contract` holds all of them against it. Runs in the
+publisher and in commands that write, never on an event loop.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import groupby
 from typing import Protocol
 
-from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import refusals
-from zeh_spark.publisher.batches import (
-    MAX_NUMBER,
-    Call,
-    Declared,
-    Known,
-    Producer,
-    Range,
-    Receipt,
-    Upload,
-    receipt_for,
-)
+from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
 
 MAX_PARTITIONS = 1024
 STAGED_FOR = 24 * 3600.0
@@ -44,9 +31,6 @@ means that its writer has crashed.
 
 IDLE = 600.0
 """The same where the producer's quota is used up."""
-
-SMALL_EVENTS, SMALL_BYTES, PACKED_BYTES = 200, 32 << 10, 4 << 20
-"""What a small chunk is, and how much of a batch's small ones are packed together at its commit."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESERVED_NAMES = {"healthz", "metrics", "openapi.json"}
@@ -135,29 +119,6 @@ class Retention:
     age_ms: int | None = None
     bytes: int | None = None
     readers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A staged chunk on its way into the feed."""
-
-    blob: int
-    partition: int
-    events: int
-    size: int
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """What a commit writes down: the feed behind it, its chunks, the receipt, and for each
-    partition the producer's next sequence number.
-    """
-
-    feed: FeedState
-    chunks: list[Chunk]
-    receipt: Receipt
-    sequences: Mapping[int, int]
 
 
 class Staged(Enum):
@@ -280,10 +241,6 @@ class Store(Protocol):
         """Let go of files and connections."""
 
 
-def tag(history: bytes) -> str:
-    return history[:4].hex()
-
-
 def check_new_feed(name: str, partitions: int) -> None:
     """Raises StoreError."""
     if not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
@@ -308,91 +265,6 @@ def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
     for each in upload.chunks:
         if not 0 <= each.partition < partition_count:
             raise refusals.partition_lacking(call, each.partition, partition_count)
-
-
-def in_batch_order(chunks: Iterable[tuple[tuple[int, int, int], Moved]]) -> list[Moved]:
-    """Chunks of a batch, each with its task, upload and place in that, in the order that they get
-    in the feed.
-    """
-    return [moved for _, moved in sorted(chunks, key=lambda each: (each[1].partition, each[0]))]
-
-
-def packs(chunks: Iterable[Moved]) -> Iterator[list[Moved]]:
-    """Neighbours that become one chunk: small ones of one partition, as many as fit in one; and a
-    bounded number of bytes, for a commit has to be short.
-
-    [Kept as they come, a batch of a few rows in each of 200 tasks is read five times slower.]
-    """
-    left = PACKED_BYTES
-    for _, neighbours in groupby(chunks, key=lambda each: each.partition):
-        pack: list[Moved] = []
-        events = size = 0
-        for each in neighbours:
-            small = each.events <= SMALL_EVENTS and each.size <= min(SMALL_BYTES, left)
-            fits = events + each.events <= CHUNK_EVENTS and size + each.size <= CHUNK_BYTES
-            if pack and not (small and fits):
-                yield pack
-                pack, events, size = [], 0, 0
-            if small:
-                pack.append(each)
-                events, size, left = events + each.events, size + each.size, left - each.size
-            else:
-                yield [each]
-        if pack:
-            yield pack
-
-
-def joined(frames: Iterable[bytes]) -> bytes:
-    """The frame of a pack's chunks as one."""
-    return frame_of(b"".join(map(lines_of, frames)))
-
-
-def as_one(pack: Sequence[Moved], blob: int, frame: bytes) -> Moved:
-    """A pack, once its joined frame is kept as `blob`."""
-    events, size = sum(each.events for each in pack), sum(each.size for each in pack)
-    return Moved(blob, pack[0].partition, events, size, hashlib.sha256(frame).digest())
-
-
-def published(
-    known: Known,
-    call: Call,
-    declared: Declared,
-    feed: FeedState,
-    moved: Sequence[Moved],
-    sequences: Mapping[int, int],
-    now: int,
-) -> Publication:
-    """What to write for a batch that is to be published: its chunks in order, with positions and
-    sequence numbers. `sequences`: the producer's next numbers so far.
-
-    H(g) = SHA-256(H(g-1) ‖ partition, 4 bytes ‖ SHA-256 of the frame).
-    """
-    moment, history = max(now, feed.time), feed.history
-    batch = known.last + 1 if call.batch is None else call.batch
-    following = dict(sequences)
-    chunks: list[Chunk] = []
-    for g, each in enumerate(moved, feed.head + 1):
-        link = history + each.partition.to_bytes(4, "big") + each.digest
-        history = hashlib.sha256(link).digest()
-        sequence = following.get(each.partition, 0)
-        following[each.partition] = sequence + each.events
-        chunks.append(
-            Chunk(
-                g, each.partition, each.events, each.size, moment, tag(history), each.blob,
-                call.producer, batch, sequence,
-            )
-        )  # fmt: skip
-    if max(following.values(), default=0) > MAX_NUMBER:
-        raise StoreError(f"producer {call.producer!r} has used up its sequence numbers")
-    behind = {each.partition: each.cursor for each in chunks}
-    ranges = [
-        Range(partition, sequences.get(partition, 0), following[partition] - 1, cursor)
-        for partition, cursor in behind.items()
-    ]
-    head = feed.head + len(moved)
-    receipt = receipt_for(known, call, declared, ranges, (feed.head, head), moment)
-    after = replace(feed, head=head, history=history, time=moment)
-    return Publication(after, chunks, receipt, {each: following[each] for each in behind})
 
 
 def unknown_feed(name: str) -> UnknownFeedError:

@@ -1,0 +1,72 @@
+"""The committed chunks of one feed in this process's memory.
+
+Rule for editors: readers come without a lock, so a list that they may hold is appended to or
+replaced, never shortened; what calls `append` and `remove` sees to it that one of them runs at a
+time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+from zeh_spark.publisher.store import Anchor, Chunk
+
+
+class Log:
+    """Chunks in order of g, as a whole and by stored partition."""
+
+    def __init__(self, partitions: int) -> None:
+        self.anchors: Mapping[int, Anchor] = {}
+        self._all: list[Chunk] = []
+        self._by_partition: list[list[Chunk]] = [[] for _ in range(partitions)]
+
+    @property
+    def events(self) -> int:
+        return sum(each.events for each in self._all)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(each.size for each in self._all)
+
+    def append(self, chunks: Iterable[Chunk]) -> None:
+        for each in chunks:
+            self._all.append(each)
+            self._by_partition[each.partition].append(each)
+
+    def remove(self, upto: int) -> Sequence[Chunk]:
+        """Returns what is gone."""
+        gone = self._all[: bisect_right(self._all, upto, key=_position)]
+        last = {each.partition: Anchor(each.g, each.tag) for each in gone}
+        self.anchors = {**self.anchors, **last}  # before they are gone
+        self._all = self._all[len(gone) :]
+        for partition in last:
+            here = self._by_partition[partition]
+            self._by_partition[partition] = here[bisect_right(here, upto, key=_position) :]
+        return gone
+
+    def behind(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
+        """As `Store.chunks`."""
+        found: list[Chunk] = []
+        for partition, position in positions.items():
+            here = self._by_partition[partition]
+            first = bisect_right(here, position, key=_position)
+            found += [each for each in here[first : first + limit] if each.g <= upto]
+        return sorted(found, key=_position)
+
+    def tags(self, positions: Iterable[int]) -> dict[int, str]:
+        chunks, wanted = self._all, set(positions)
+        found = (chunks[bisect_left(chunks, g, key=_position) :][:1] for g in wanted)
+        return {each.g: each.tag for some in found for each in some if each.g in wanted}
+
+    def last(self, partitions: Iterable[int], upto: int) -> Chunk | None:
+        found: list[Chunk] = []
+        for partition in partitions:
+            here = self._by_partition[partition]
+            found += here[: bisect_right(here, upto, key=_position)][-1:]
+        return max(found, key=_position, default=None)
+
+
+def _position(chunk: Chunk) -> int:
+    return chunk.g
