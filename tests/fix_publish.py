@@ -377,6 +377,19 @@ def gateway(publisher: Publisher) -> Iterator[Gateway]:
         yield gateway
 
 
+@pytest.fixture(scope="module")
+def weather(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
+    """A publisher for all tests of a module, and a gateway before it."""
+    with contextlib.closing(Gateway(int(quiet_publisher.base.rpartition(":")[2]))) as gateway:
+        yield quiet_publisher, gateway
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow each other at once."""
+    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.005)
+
+
 # The real process
 
 

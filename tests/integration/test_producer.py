@@ -7,59 +7,27 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
 
 import pytest
 
+from tests.fix_producer import published, refusal
 from tests.fix_publish import (
     Caller,
-    Fate,
     Gateway,
-    Given,
-    Passing,
     Who,
-    answer_lost,
     events_of,
-    held,
-    passed,
 )
 from tests.fix_publisher import Publisher
 from zeh_spark import wire
 from zeh_spark.errors import (
     OptionError,
-    OutcomeUnknownError,
     PublishError,
     RowError,
-    UnavailableError,
 )
-from zeh_spark.publish import OpenBatch, Producer, Receipt
+from zeh_spark.publish import Producer
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow each other at once."""
-    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.005)
-
-
-@pytest.fixture
-def till(publisher: Publisher) -> Producer:
-    return Producer(publisher.url, "till-7")
-
-
-def published(producer: Producer, *events: object, name: str | None = None) -> Receipt:
-    with producer.batch(name) as batch:
-        for event in events:
-            batch.add(event)
-    return batch.receipt
-
-
-def refusal(producer: Producer, *events: object, name: str | None = None) -> str | None:
-    with pytest.raises(PublishError) as raised:
-        published(producer, *events, name=name)
-    return raised.value.problem
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 # What is published
@@ -350,205 +318,3 @@ def test_two_at_once_publish_what_they_were_told(publisher: Publisher) -> None:
     believed = sorted(f"{each}" for mine in told for each in mine)
     assert believed == sorted(each.decode() for each in events_of(publisher.store))
     assert all(mine for mine in told) and len(believed) >= 50
-
-
-# Not known
-
-
-@pytest.fixture
-def far(gateway: Gateway) -> Iterator[Producer]:
-    """A producer behind the gateway, without patience, whose partition count is known."""
-    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="1ms")
-    assert -1 == producer.last.batch
-    yield producer
-
-
-SIZES = pytest.mark.parametrize("events", [0, 1, 300], ids=["empty", "one upload", "several"])
-
-
-def large(events: int) -> list[str]:
-    """Of 300 there are several uploads."""
-    return [json.dumps(os.urandom(30_000).hex()) for _ in range(events)]
-
-
-def unknown(producer: Producer, events: list[str], name: str | None = None) -> OpenBatch:
-    """A batch whose commit was not answered."""
-    with pytest.raises(OutcomeUnknownError) as raised, producer.batch(name) as batch:
-        for event in events:
-            batch.add(event)
-    assert (batch.number, producer.run) == (raised.value.batch, raised.value.run)
-    assert vars(raised.value) == vars(pickle.loads(pickle.dumps(raised.value)))
-    return batch
-
-
-def by_method(**fates: Fate) -> Fate:
-    """A fate for each method, POST for commits and PUT for uploads; the rest passes."""
-
-    def fate(gateway: Gateway, request: Passing) -> Given:
-        return fates.get(request.method, passed)(gateway, request)
-
-    return fate
-
-
-def once(first: Fate, then: Callable[[], object]) -> Fate:
-    """The first request has this fate, and then this happens."""
-    left = [first]
-
-    def fate(gateway: Gateway, request: Passing) -> Given:
-        if not left:
-            return passed(gateway, request)
-        given = left.pop()(gateway, request)
-        then()
-        return given
-
-    return fate
-
-
-@SIZES
-@pytest.mark.parametrize("name", [None, "day"])
-def test_not_published_is_said_only_when_it_never_will_be(
-    publisher: Publisher, gateway: Gateway, far: Producer, events: int, name: str | None
-) -> None:
-    """A commit that comes after I was told no changes nothing, nor do late copies of uploads."""
-    copies: list[Passing] = []
-
-    def remembered(gateway: Gateway, request: Passing) -> Given:
-        copies.append(request)
-        return passed(gateway, request)
-
-    data = large(events)
-    gateway.fate = by_method(POST=held, PUT=remembered)
-    batch = unknown(far, data, name)
-    gateway.fate = passed
-    assert None is batch.settle()
-    gateway.held[:] = [*copies, *gateway.held]
-    assert b"upload-missing" in gateway.deliver()[-1]
-    assert ([], 1) == (events_of(publisher.store), len(gateway.held) - len(copies))
-    receipt = published(far, *data, name=name)
-    assert (0, "committed", events) == (receipt.batch, receipt.status, receipt.events)
-    gateway.deliver()
-    assert sorted(each.encode() for each in data) == sorted(events_of(publisher.store))
-
-
-@SIZES
-@pytest.mark.parametrize("name", [None, "day"])
-def test_published_is_found_out(
-    publisher: Publisher, gateway: Gateway, far: Producer, events: int, name: str | None
-) -> None:
-    """A commit that landed, but whose answer was lost, is found by asking (EX-02, EX-07)."""
-    gateway.fate = by_method(POST=answer_lost)
-    batch = unknown(far, large(events), name)
-    gateway.fate = passed
-    receipt = batch.settle()
-    assert (events, far.run) == (receipt.events, receipt.run)
-    assert receipt == batch.receipt == batch.settle()
-    assert events == len(events_of(publisher.store))
-    assert ((-1, 0) if name else (0, events)) == (far.last.batch, far.last.events)
-
-
-def test_nothing_else_is_published_before_it_is_known(
-    publisher: Publisher, gateway: Gateway, far: Producer
-) -> None:
-    """I cannot go on in doubt by mistake; batches with names are apart."""
-    gateway.fate = by_method(POST=answer_lost)
-    with far.batch() as earlier:
-        gateway.fate = passed
-    gateway.fate = by_method(POST=answer_lost)
-    batch = unknown(far, ["1"])
-    gateway.fate = passed
-    assert earlier.settle() == earlier.receipt
-    with pytest.raises(OutcomeUnknownError, match=r"call its settle\(\) first"):
-        published(far, 2)
-    published(far, 3, name="apart")
-    assert batch.settle() and 2 == published(far, 2).batch
-    assert [b"1", b"3", b"2"] == events_of(publisher.store)
-
-
-@pytest.mark.parametrize("fate", [answer_lost, held])
-def test_interrupted_commit_can_be_found_out(
-    publisher: Publisher, gateway: Gateway, far: Producer, fate: Fate
-) -> None:
-    """Ctrl-C at the wrong moment leaves the question open, not the answer wrong (EH-15)."""
-
-    def interrupted(gateway: Gateway, request: Passing) -> Given:
-        given = fate(gateway, request)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        return given
-
-    gateway.fate = by_method(POST=interrupted)
-    with pytest.raises(KeyboardInterrupt), far.batch() as batch:
-        batch.add(1)
-    gateway.fate = passed
-    with pytest.raises(OutcomeUnknownError):
-        published(far, 2)
-    there = batch.settle() is not None
-    gateway.deliver()
-    assert (fate is answer_lost, there) == (there, bool(events_of(publisher.store)))
-
-
-def test_as_long_as_the_publisher_does_not_tell_it_is_not_known(
-    publisher: Publisher, gateway: Gateway, far: Producer
-) -> None:
-    """Asking can be repeated."""
-    gateway.fate = by_method(POST=held)
-    batch = unknown(far, ["1"])
-    gateway.fate = held
-    with pytest.raises(OutcomeUnknownError, match="still not known"):
-        batch.settle()
-    gateway.fate = passed
-    assert (None, []) == (batch.settle(), events_of(publisher.store))
-
-
-def test_before_the_commit_nothing_is_published_for_certain(
-    publisher: Publisher, gateway: Gateway, far: Producer
-) -> None:
-    """If the publisher goes away earlier, the error says so, and I publish again later."""
-    gateway.fate = by_method(PUT=held)
-    with pytest.raises(UnavailableError, match="nothing of the batch was published"):
-        published(far, 1)
-    gateway.fate = by_method(PUT=once(held, lambda: None))
-    with pytest.raises(UnavailableError), far.batch() as batch:
-        for event in large(300):
-            try:
-                batch.add(event)
-            except UnavailableError:
-                pass  # by mistake: it does not make the batch whole
-    gateway.fate = passed
-    gateway.deliver()
-    assert (0, [b"2"]) == (published(far, 2).batch, events_of(publisher.store))
-
-
-def test_refusal_of_a_second_try_does_not_hide_that_the_first_landed(
-    publisher: Publisher, gateway: Gateway
-) -> None:
-    """Published, then the producer was deleted, then I ask again: it was published."""
-    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="20s")
-    delete = partial(publisher.store.delete_producer, "orders", "till-7")
-    gateway.fate = by_method(POST=once(answer_lost, delete))
-    assert (0, [b"1"]) == (published(producer, 1).batch, events_of(publisher.store))
-    assert "producer-deleted" == refusal(producer, 2)
-
-
-def test_refusal_of_a_second_try_is_final(publisher: Publisher, gateway: Gateway) -> None:
-    """The first one is on its way when somebody else takes the number, and stays without effect."""
-    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="20s")
-    other = Producer(publisher.url, "till-7")
-    gateway.fate = by_method(POST=once(held, lambda: published(other, 2)))
-    assert "number-taken" == refusal(producer, 1)
-    gateway.deliver()
-    assert [b"2"] == events_of(publisher.store)
-
-
-def test_receipt_that_is_gone_tells_nothing(
-    publisher: Publisher, gateway: Gateway, far: Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the publisher cannot know any more, I am not told a guess (KA-03)."""
-    monkeypatch.setattr("zeh_spark.publisher.sql_producers.RECEIPTS", 2)
-    gateway.fate = by_method(POST=answer_lost)
-    batch = unknown(far, ["1"])
-    gateway.fate = passed
-    other = Producer(publisher.url, "till-7")
-    for number in range(3):
-        published(other, number)
-    with pytest.raises(OutcomeUnknownError, match="neither confirmed nor denied"):
-        batch.settle()

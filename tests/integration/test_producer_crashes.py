@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -55,16 +54,7 @@ FATES: list[Fate] = [
 ]
 names = itertools.count()
 
-
-@pytest.fixture(scope="module")
-def weather(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
-    with closing(Gateway(int(quiet_publisher.base.rpartition(":")[2]))) as gateway:
-        yield quiet_publisher, gateway
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.005)
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def settled(batch: OpenBatch, gateway: Gateway) -> bool:

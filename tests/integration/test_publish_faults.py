@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -72,18 +72,7 @@ CUT_BODIES = [
 ]
 names = itertools.count()
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow each other at once."""
-    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.005)
-
-
-@pytest.fixture(scope="module")
-def weather(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
-    gateway = Gateway(int(quiet_publisher.base.rpartition(":")[2]))
-    yield quiet_publisher, gateway
-    gateway.close()
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def client_of(address: str, patience: str = "20s") -> PublishClient:
