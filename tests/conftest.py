@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.fix_proxy",
     "tests.fix_publisher",
     "tests.fix_publish",
+    "tests.fix_gateway",
     "tests.fix_producer",
     "tests.fix_backup",
     "tests.fix_audit",

@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from tests import postgresql
-from tests.fix_publish import HERE
+from tests.fix_publisher import HERE
 from zeh_spark.publisher import open_store
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ import requests
 
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.testing import publish, running_publisher
+
+HERE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -83,3 +87,21 @@ def _publisher(directory: Path) -> Iterator[Publisher]:
         store.create("orders", 2)
         with running_publisher(store) as base:
             yield Publisher(store, base, store_url)
+
+
+@contextmanager
+def served(
+    store: Path | str, *words: str, port: int = 0
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`zeh-spark serve` on a store, a SQLite file or a URL: its base URL, and the process. Killed
+    at the end.
+    """
+    url = store if isinstance(store, str) else f"sqlite:///{store}"
+    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", url]
+    command += ["--port", str(port), *words]
+    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield process.stdout.readline().split(" at ")[1].split(";")[0], process
+        finally:
+            process.kill()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from tests.fix_publish import Gateway, Given, Passing, passed
+from tests.fix_gateway import Gateway, Given, Passing, passed
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
 

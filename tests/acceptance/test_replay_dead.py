@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.fix_publish import served
+from tests.fix_publisher import served
 from tests.fix_sink import Watched, lost
 from zeh_spark.publish_client import Batch, TaskDone
 from zeh_spark.publisher import open_store

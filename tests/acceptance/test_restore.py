@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import zeh_spark
-from tests.fix_publish import served
+from tests.fix_publisher import served
 from tests.fix_sink import PATIENCE, Sink, ours, remedy
 
 

@@ -11,13 +11,9 @@ import threading
 
 import pytest
 
+from tests.fix_gateway import Gateway
 from tests.fix_producer import published, refusal
-from tests.fix_publish import (
-    Caller,
-    Gateway,
-    Who,
-    events_of,
-)
+from tests.fix_publish import Caller, Who, events_of
 from tests.fix_publisher import Publisher
 from zeh_spark import wire
 from zeh_spark.errors import (

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fix_publish import (
-    HERE,
+from tests.fix_gateway import (
     Fate,
     Gateway,
     Given,
@@ -26,16 +25,15 @@ from tests.fix_publish import (
     answer_cut,
     answer_lost,
     copied,
-    events_of,
     held,
     lost,
     passed,
     request_cut,
-    served,
     twice,
     twice_at_once,
 )
-from tests.fix_publisher import Publisher
+from tests.fix_publish import events_of
+from tests.fix_publisher import HERE, Publisher, served
 from tests.integration.test_publish_crashes import check_numbers, free_port
 from zeh_spark.errors import OutcomeUnknownError, UnavailableError
 from zeh_spark.publish import OpenBatch, Producer

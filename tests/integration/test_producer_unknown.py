@@ -14,17 +14,9 @@ from functools import partial
 
 import pytest
 
+from tests.fix_gateway import Fate, Gateway, Given, Passing, answer_lost, held, passed
 from tests.fix_producer import published, refusal
-from tests.fix_publish import (
-    Fate,
-    Gateway,
-    Given,
-    Passing,
-    answer_lost,
-    events_of,
-    held,
-    passed,
-)
+from tests.fix_publish import events_of
 from tests.fix_publisher import Publisher
 from zeh_spark.errors import (
     OutcomeUnknownError,

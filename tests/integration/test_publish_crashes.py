@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests import postgresql
-from tests.fix_publish import HERE, Caller, Who, events_of, publish_batch, rows, served
+from tests.fix_publish import Caller, Who, events_of, publish_batch, rows
+from tests.fix_publisher import HERE, served
 from tests.programs import crash_publisher as crash
 from zeh_spark.chunks import lines_of
 from zeh_spark.options import ClientOptions, parse

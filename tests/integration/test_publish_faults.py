@@ -14,26 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fix_proxy import Proxy
-from tests.fix_publish import (
-    Caller,
+from tests.fix_gateway import (
     Fate,
     Gateway,
-    Reply,
-    Who,
     answer_cut,
     answer_lost,
     copied,
-    events_of,
     held,
     lost,
     passed,
-    publish_batch,
     request_cut,
-    rows,
     twice,
     twice_at_once,
 )
+from tests.fix_proxy import Proxy
+from tests.fix_publish import Caller, Reply, Who, events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.chunks import StagedChunk, upload_body
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError

@@ -23,7 +23,8 @@ import msgspec
 import pytest
 import requests
 
-from tests.fix_publish import Caller, Reply, Who, commit_of, events_of, rows, served
+from tests.fix_publish import Caller, Reply, Who, commit_of, events_of, rows
+from tests.fix_publisher import served
 from zeh_spark.chunks import StagedChunk, upload_body
 from zeh_spark.publisher import open_store
 

@@ -16,7 +16,8 @@ import pytest
 import requests
 
 from tests import postgresql
-from tests.fix_publish import Caller, Reply, Who, rows, served
+from tests.fix_publish import Caller, Reply, Who, rows
+from tests.fix_publisher import served
 from zeh_spark.chunks import lines_of
 from zeh_spark.publisher import open_store
 from zeh_spark.publisher.batches import chained
