@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.fix_reference",
     "tests.fix_spark",
     "tests.fix_sink",
+    "tests.fix_dead_letters",
     "tests.fix_cluster",
     "tests.fix_stream",
     "tests.fix_batch",

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
-import requests
 
+from tests.fix_dead_letters import QUERY, TEXT, Two, events, frame, served
 from tests.fix_raw_server import RawServer, ok, refused
-from tests.fix_sink import Watched, lost, remedy
-from zeh_spark.dead_letters import letters
+from tests.fix_sink import lost, remedy
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -29,108 +25,10 @@ from zeh_spark.errors import (
     ZeroEventHubError,
 )
 from zeh_spark.publish_client import Batch, TaskDone
-from zeh_spark.publisher import MemoryStore
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import Layout
-from zeh_spark.sink.writer import Staged, StreamWriter, stage
-from zeh_spark.tailing import follow
-from zeh_spark.testing import running_publisher
+from zeh_spark.sink.writer import StreamWriter, stage
 
-TEXT = Layout(("data",), text=True)
-QUERY = str(uuid.uuid4())
 GOOD, BAD = '{"i":1}', '{"i":'
-
-
-@contextmanager
-def served(feed: str, partitions: int = 2) -> Iterator[Watched]:
-    """A feed on a store and a publisher of its own, behind a gateway."""
-    store = MemoryStore()
-    store.create(feed, partitions)
-    with running_publisher(store) as base, closing(Watched(base)) as gateway:
-        yield gateway
-
-
-@dataclass
-class Two:
-    """A feed `orders`, and a feed `dead` elsewhere; a stream that publishes to both."""
-
-    main: Watched
-    dead: Watched
-    query: str = QUERY
-    given: dict[str, str] = field(default_factory=dict)
-    layout: Layout = TEXT
-
-    @property
-    def url(self) -> str:
-        return f"{self.main.address}/orders"
-
-    @property
-    def dead_url(self) -> str:
-        return f"{self.dead.address}/dead"
-
-    def but(self, **changes: Any) -> Two:
-        return replace(self, **changes)
-
-    def options(self, **more: str) -> Any:
-        usual = {"url": self.url, "deadLetterUrl": self.dead_url, "producerId": "p"}
-        usual["retryTimeout"] = "0"
-        return sink_options({**usual, **self.given, **more}, streaming=True)
-
-    def staged(self, number: int, *tasks: list[str], **more: str) -> list[Staged]:
-        options = self.options(**more)
-        batch = Batch("p", self.query, uuid.uuid4().hex, number, options.remedies)
-        return [
-            stage(options, self.layout, batch, TaskDone(task, 0), iter([frame(rows)]))
-            for task, rows in enumerate(tasks)
-        ]
-
-    def commit(self, number: int, staged: list[Staged], **more: str) -> None:
-        StreamWriter(self.options(**more), self.layout).commit(staged, number)
-
-    def publish(self, number: int, *tasks: list[str], **more: str) -> None:
-        """As Spark publishes a batch."""
-        self.commit(number, self.staged(number, *tasks, **more), **more)
-
-    def refused(self, number: int, *tasks: list[str], **more: str) -> str:
-        with pytest.raises(PublishError) as raised:
-            self.publish(number, *tasks, **more)
-        assert remedy(str(raised.value)) == raised.value.facts["option"]
-        return str(raised.value)
-
-    def events(self) -> list[str]:
-        return [json.dumps(each, separators=(",", ":")) for each in events(self.main, "orders")]
-
-    def letters(self) -> list[dict[str, Any]]:
-        pages = follow(direct(self.dead, "dead"), "_first", whole=True, endless=False)
-        return [
-            json.loads(each.whole)["data"]
-            for each in letters(line for page in pages for line in page)
-        ]
-
-    def batches(self, url: str) -> list[tuple[int, int]]:
-        """Numbers and events of the batches that are published there, oldest first."""
-        answer = requests.get(f"{url}/producers/p/batches?limit=1000", timeout=10).json()
-        return [(each["batch"], each["events"]) for each in answer["receipts"]][::-1]
-
-
-def frame(rows: list[str]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"data": pa.array(rows, pa.string())})
-
-
-def direct(gateway: Watched, feed: str) -> str:
-    """Past the gateway, which takes answers apart."""
-    return f"http://127.0.0.1:{gateway.server_port}/{feed}"
-
-
-def events(gateway: Watched, feed: str) -> list[Any]:
-    pages = follow(direct(gateway, feed), "_first", whole=False, endless=False)
-    return [json.loads(line) for page in pages for line in page]
-
-
-@pytest.fixture
-def two() -> Iterator[Two]:
-    with served("orders") as main, served("dead", 3) as dead:
-        yield Two(main, dead)
 
 
 # Two feeds, two commits

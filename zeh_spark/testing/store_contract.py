@@ -15,7 +15,15 @@ from __future__ import annotations
 
 import pytest
 
-PARTS = ("batches", "histories", "incarnations", "reading", "retention", "uploads")
+PARTS = (
+    "batches",
+    "histories",
+    "incarnations",
+    "reading",
+    "retention",
+    "retention_laws",
+    "uploads",
+)
 
 pytest.register_assert_rewrite(*(f"zeh_spark.testing.contract_{part}" for part in PARTS))
 
@@ -24,5 +32,6 @@ from zeh_spark.testing.contract_histories import *  # noqa: E402, F403
 from zeh_spark.testing.contract_incarnations import *  # noqa: E402, F403
 from zeh_spark.testing.contract_reading import *  # noqa: E402, F403
 from zeh_spark.testing.contract_retention import *  # noqa: E402, F403
+from zeh_spark.testing.contract_retention_laws import *  # noqa: E402, F403
 from zeh_spark.testing.contract_uploads import *  # noqa: E402, F403
 from zeh_spark.testing.fixtures import *  # noqa: E402, F403

@@ -1,0 +1,180 @@
+"""While old events go away, whoever reads gets all that he is not told is gone."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.publisher.feed import ChunkFeed
+from zeh_spark.publisher.retention import prune
+from zeh_spark.publisher.store import Retention
+from zeh_spark.testing.site import Opened, Site
+from zeh_spark.testing.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    everything,
+    large,
+    publish,
+)
+from zeh_spark.testing.writers import upload as upload_of
+
+
+@dataclass
+class Reader:
+    """`behind`: the cursors that it has, by partition of its n; `got`: what it has read of each
+    stored partition, or was told is gone.
+    """
+
+    n: int
+    behind: dict[int, str]
+    got: dict[int, list[int]] = field(default_factory=dict)
+
+
+class Readings(RuleBasedStateMachine):
+    """Readers of any n and page size, while events come and go: each gets all events of a partition
+    in order, but for those of which it was told that they are gone.
+    """
+
+    new_site: ClassVar[type[Site]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.site = self.new_site(Path(self.directory.name))
+        self.store = self.site.open()
+        self.store.create(FEED, 3)
+        self.log: list[tuple[int, int]] = []
+        self.readers = [Reader(n, dict.fromkeys(range(n), "_first")) for n in (1, 2, 3, 4)]
+
+    @rule(partitions=st.lists(st.integers(0, 2), max_size=4))
+    def publish(self, partitions: list[int]) -> None:
+        for each in partitions:
+            publish(self.store, chunk(each, b"%d" % len(self.log)))
+            self.log.append((each, len(self.log)))
+
+    @rule(kept=st.integers(0, 5))
+    def prune(self, kept: int) -> None:
+        sizes = [each.size for each in everything(self.store)]
+        prune(self.store, FEED, Retention(bytes=max(1, sum(sizes[len(sizes) - kept :]))))
+
+    @rule(who=st.integers(0, 3), hint=st.sampled_from([0, 1, 2, 100]), together=st.booleans())
+    def read(self, who: int, hint: int, together: bool) -> None:
+        reader = self.readers[who]
+        asks = [reader.behind] if together else [{v: c} for v, c in reader.behind.items()]
+        for asked in asks:
+            try:
+                self._read(reader, asked, hint)
+            except Problem as problem:
+                self._gone(reader, problem)
+
+    def _read(self, reader: Reader, asked: Mapping[int, str], hint: int) -> None:
+        for each in asked:
+            if reader.behind[each] == "_first":
+                self._excuse(reader, each)
+        for block in ChunkFeed(self.store, FEED).page(asked, reader.n, hint):
+            lines = block.lines.splitlines()
+            seen = [int(line.split(b'"data":')[1][:-1]) for line in lines]
+            reader.got.setdefault(block.partition, []).extend(seen)
+            reader.behind[block.partition % reader.n] = block.cursor
+
+    def _gone(self, reader: Reader, problem: Problem) -> None:
+        """True: something unread is gone. It goes on with what is left, as it was told."""
+        assert "cursor-gone" == problem.name
+        partition = problem.members["partition"]
+        assert self._excuse(reader, partition), f"nothing unread is gone: {problem}"
+        reader.behind[partition] = problem.members["oldest"]
+
+    def _excuse(self, reader: Reader, partition: int) -> bool:
+        """What is gone and it has not read; whether there is any."""
+        left = {int(each) for each in data(self.store)}
+        lost = [
+            (each, number)
+            for each, number in self.log
+            if each % reader.n == partition and number not in left | {*reader.got.get(each, [])}
+        ]
+        for each, number in lost:
+            reader.got.setdefault(each, []).append(number)
+        return bool(lost)
+
+    def teardown(self) -> None:
+        self.site.close()
+        self.directory.cleanup()
+
+    @invariant()
+    def each_reader_has_a_beginning_of_each_partition(self) -> None:
+        for reader in self.readers:
+            for partition, got in reader.got.items():
+                all_of_it = [number for each, number in self.log if each == partition]
+                assert got == all_of_it[: len(got)]
+
+
+def test_readers_get_all_that_they_are_not_told_is_gone(new_site: type[Site]) -> None:
+    """Whatever my pages are and whatever is removed, I never miss an event in silence."""
+    machine = type("Readings", (Readings,), {"new_site": new_site})
+    examples = max(10, settings().max_examples // new_site.slowness)
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=30)
+    )
+
+
+def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: Store) -> None:
+    """Two publishers prune while two write and one reads."""
+    failures: list[BaseException] = []
+    ended = threading.Event()
+    rule = Retention(bytes=20_000, readers=("reader",))
+
+    def guarded(work: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as exc:  # noqa: BLE001 - handed to the test
+                failures.append(exc)
+                ended.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def write(name: str) -> None:
+        mine = opened()
+        for batch in range(40):
+            commit(mine, call(batch, producer=name), upload_of(large(batch % 2, b"1")))
+
+    def remove() -> None:
+        mine = opened()
+        while not ended.is_set():
+            prune(mine, FEED, rule)
+
+    def follow() -> Iterator[int]:
+        mine = ChunkFeed(opened(), FEED)
+        behind = {0: "_first", 1: "_first"}
+        while True:
+            for block in mine.page(behind, 2, 500):
+                behind[block.partition] = block.cursor
+                yield len(block.lines.splitlines())
+            mine.save_cursors("reader", 2, behind)
+
+    writers = [guarded(partial(write, name)) for name in ("p", "q")]
+    pruners = [guarded(remove) for _ in range(2)]
+    total, reading = 0, follow()
+    while total < 80 * 201 and not failures:
+        total += next(reading)
+    ended.set()
+    for each in [*writers, *pruners]:
+        each.join()
+    assert [] == failures
+    assert 80 * 201 == total
+    assert len(everything(store)) < 80
