@@ -140,8 +140,8 @@ def commit_of(chunks: Sequence[StagedChunk]) -> dict[str, object]:
 
 def publish_batch(client: PublishClient, batch: Batch, chunks: Sequence[StagedChunk]) -> Receipt:
     """With our own client, as a driver of one task does."""
-    known, count = client.look_up(batch)
-    if known is None:
+    receipt, count, _ = client.look_up(batch)
+    if receipt is None:
         client.upload(batch, count, 0, 0, 0, upload_body(chunks))
     content = sum((each.content for each in chunks), Content())
     return client.commit(batch, count, [TaskDone(0, 0, 1, content)])

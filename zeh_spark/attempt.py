@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from zeh_spark.chunks import CHUNK_EVENTS, Chunker, Group, StagedChunk, upload_body
+from zeh_spark.chunks import CHUNK_EVENTS, EMPTY_UPLOAD, Chunker, Group, StagedChunk, upload_body
 from zeh_spark.errors import (
     OutcomeUnknownError,
     PublishError,
@@ -35,8 +35,6 @@ OVERTAKEN = {
     "producer-deleted",
 }  # fmt: skip
 """Refusals which say that the publisher knows more of a producer than its program does."""
-
-_SEAL = upload_body([])
 
 
 class Attempt:
@@ -120,7 +118,7 @@ class Attempt:
         which = self.batch
         try:
             self._seal()
-            receipt, _ = self._client.look_up(which)
+            receipt = self._client.look_up(which).receipt
         except ZeroEventHubError as exc:
             raise OutcomeUnknownError(
                 f"whether batch {which.number} of producer {which.producer!r} was published is "
@@ -143,7 +141,9 @@ class Attempt:
     def _seal(self) -> None:
         """A commit of this attempt that has not landed yet will be refused."""
         try:
-            self._client.upload(self.batch, self._count, 0, self._number, self._uploads, _SEAL)
+            self._client.upload(
+                self.batch, self._count, 0, self._number, self._uploads, EMPTY_UPLOAD
+            )
         except PublishError as exc:
             if exc.problem not in OVERTAKEN:
                 raise

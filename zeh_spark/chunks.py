@@ -223,6 +223,9 @@ def upload_body(chunks: Sequence[StagedChunk]) -> bytes:
     return b"".join((msgspec.json.encode(index), b"\n", *(c.frame for c in chunks)))
 
 
+EMPTY_UPLOAD = upload_body([])
+
+
 def parse_upload(body: bytes) -> list[tuple[IndexEntry, bytes]]:
     """The chunks of an upload as its writer describes them, and their frames, not looked into.
 

@@ -5,10 +5,10 @@ A letter is the data of an event of another feed:
     {"reason": "data: not JSON: …", "producer": "orders-job", "batch": 17,
      "row": {"data": "{\\"id\\": NaN}", "key": "c-4", "headers": {"type": "placed"}}}
 
-Of the row there is what was given, with its data under one of three names: `data`, text (the event,
-were it in order) or an object or array (rendered, as it is); `base64`, text that is not UTF-8;
-`unfit`, rendered with texts in the place of what has no form in JSON. Only `data` is published
-again: whoever mends one of the others has to say so.
+Of the row there is what was given, as text, its data under one of three names: `data`, what the
+event would be; `base64`, what is not UTF-8; `unfit`, JSON with texts in the place of what has no
+form in it. Only `data` is published again, text or JSON: whoever mends one of the others has to say
+so.
 
 A letter that is too long for a line is cut into events {"id", "part", "parts", "text"}, one behind
 the other in one partition: their texts joined are the letter.
@@ -22,8 +22,9 @@ Runs in tasks, and in commands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 import msgspec
 import xxhash
@@ -105,20 +106,26 @@ class Row(msgspec.Struct, forbid_unknown_fields=True):
         return data
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     data: Raw = Raw(b"null")
+    partition: int = 0
 
 
-class _Part(msgspec.Struct):
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     part: int
     parts: int
     text: str
 
 
-class _Whole(msgspec.Struct):
+class _Whole(msgspec.Struct, forbid_unknown_fields=True):
+    """Edits anywhere else than in the row would be left out unnoticed."""
+
     row: Row
+    reason: str = ""
+    producer: str = ""
+    batch: int = 0
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
@@ -127,21 +134,23 @@ _decode_data = msgspec.json.Decoder(dict[str, Raw]).decode
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which letter of a feed that is: of whose batch, and the stamps of its first event, which no
-    other letter of the feed ever gets [a hash of the row: two equal rows are two letters, and a
-    mended one is the same letter still].
+    """Which letter that is: of whose batch, and the stamps of its first event, which no other
+    letter ever gets [a hash of the row: two equal rows are two letters, and a mended one is the
+    same letter still. Without the time: another feed, or one that was restored, gives the same
+    ones again].
     """
 
     producer: str
     batch: int
     partition: int
     sequence: int
+    time: int
 
     @property
     def name(self) -> str:
         """As that of a batch."""
         whose = xxhash.xxh3_64_hexdigest(self.producer.encode())
-        return f"dead:{self.batch}:{self.partition}:{self.sequence}:{whose}"
+        return f"dead:{self.batch}:{self.partition}:{self.sequence}:{self.time}:{whose}"
 
     @property
     def base(self) -> str:
@@ -159,27 +168,36 @@ class Letter:
 
     @property
     def row(self) -> Row:
-        """Raises ValueError for what is no letter any more."""
+        """Raises ValueError for what is not in order yet, or no letter any more."""
         try:
             return msgspec.json.decode(_decode_line(self.whole).data, type=_Whole).row
         except msgspec.MsgspecError as exc:
-            raise ValueError(f"it is no dead letter: {exc}") from None
+            # "Expected `str`, got `null` - at `$.row.headers[...]`"
+            raise ValueError(f"it cannot be published like this: {str(exc)!r}") from None
 
 
 class Unreadable(ValueError):
     """A line that is no dead letter, or one of which parts are missing; `line` counts from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
-        super().__init__(line, reason)
+        shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in reason)
+        super().__init__(line, shown)
         self.line = line
-        self.reason = reason
+        self.reason = shown
 
 
-def letters(lines: Iterable[bytes]) -> Iterator[Letter]:
+def _refuse(line: Unreadable) -> None:
+    raise line
+
+
+def letters(
+    lines: Iterable[bytes], unreadable: Callable[[Unreadable], None] = _refuse
+) -> Iterator[Letter]:
     """The letters of lines as `zeh-spark tail --headers` prints them, each as soon as it is whole:
     parts are put together, whatever comes between. Blank lines are nothing.
 
-    Raises Unreadable, for missing parts at the end.
+    `unreadable` is told of lines that are none, and at the end of missing parts; if it does not
+    raise, the others go on. By itself it raises Unreadable.
     """
     parts: dict[tuple[Place, str], _Parts] = {}
     for number, line in enumerate(lines, 1):
@@ -187,23 +205,29 @@ def letters(lines: Iterable[bytes]) -> Iterator[Letter]:
             continue
         try:
             place, part = _read(line)
+            if part is None:
+                yield Letter(number, place, line.strip())
+                continue
+            begin = replace(place, sequence=place.sequence - part.part + 1)
+            some = parts.setdefault((begin, part.id), _Parts(number, begin, part))
+            if some.add(number, line, part):
+                yield some.joined()
+        except Unreadable as exc:
+            unreadable(exc)
         except (ValueError, RecursionError) as exc:  # msgspec's errors are ValueErrors
-            raise Unreadable(number, str(exc)) from None
-        if part is None:
-            yield Letter(number, place, line.strip())
-            continue
-        begin = replace(place, sequence=place.sequence - part.part + 1)
-        some = parts.setdefault((begin, part.id), _Parts(number, begin, part))
-        some.add(number, line, part)
-        if not some.missing():
-            yield parts.pop((begin, part.id)).joined()
+            unreadable(Unreadable(number, str(exc)))
     for some in parts.values():
-        raise some.unreadable(f"part {some.missing()[0]} is missing")
+        if missing := some.missing():
+            unreadable(missing)
 
 
 def _read(line: bytes) -> tuple[Place, _Part | None]:
-    wire.validated_json(line)
-    parsed = _decode_line(line)
+    try:
+        parsed = _decode_line(line)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise ValueError(f"not JSON: {wire.why_not(line, exc)}") from None
     place = _place(parsed.headers)
     fields = _decode_data(parsed.data)
     if "part" not in fields:
@@ -217,14 +241,21 @@ def _read(line: bytes) -> tuple[Place, _Part | None]:
 
 
 def _place(headers: Mapping[str, str]) -> Place:
-    names = ("zeh-batch", "zeh-partition", "zeh-sequence")
+    names = ("zeh-batch", "zeh-partition", "zeh-sequence", "zeh-time")
     try:
-        return Place(headers["zeh-producer"], *(int(headers[name]) for name in names))
+        place = Place(headers["zeh-producer"], *(int(headers[name]) for name in names))
     except (KeyError, ValueError):
+        place = None
+    if place is None or not (wire.NAME.fullmatch(place.base) and wire.NAME.fullmatch(place.name)):
         raise ValueError(
-            "it has not the headers zeh-producer, zeh-batch, zeh-partition and zeh-sequence, which "
-            "say which letter it is: print it with zeh-spark dead-letters, or tail --headers"
-        ) from None
+            f"it has not the headers zeh-producer, {', '.join(names)}, which say which letter it "
+            f"is: print it with zeh-spark dead-letters, or tail --headers"
+        )
+    if more := sorted(name for name in headers if not name.startswith(wire.RESERVED_HEADER)):
+        raise ValueError(
+            f"its header {more[0]!r} is not published: the event's are in data.row.headers"
+        )
+    return place
 
 
 class _Parts:
@@ -235,31 +266,43 @@ class _Parts:
         self._place = place
         self._id = first.id
         self._count = first.parts
+        self._seen: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self._head = b""
 
-    def add(self, number: int, line: bytes, part: _Part) -> None:
-        """One that comes again changes nothing."""
-        if self._texts.setdefault(part.part, part.text) != part.text or part.parts != self._count:
-            raise self.unreadable(f"line {number} has another part {part.part}")
+    def add(self, number: int, line: bytes, part: _Part) -> bool:
+        """Whether that was the last one. One that comes again changes nothing. Raises Unreadable
+        for another one in its place.
+        """
+        digest = xxhash.xxh3_64_intdigest(part.text.encode())
+        again = part.part in self._seen
+        if self._seen.setdefault(part.part, digest) != digest or part.parts != self._count:
+            raise self._unreadable(f"line {number} has another part {part.part}")
+        if again:
+            return False
+        self._texts[part.part] = part.text
         if part.part == 1:
             self._head = line
+        return len(self._seen) == self._count
 
-    def missing(self) -> list[int]:
-        if len(self._texts) == self._count:
-            return []
-        return [each for each in range(1, self._count + 1) if each not in self._texts]
+    def missing(self) -> Unreadable | None:
+        if len(self._seen) == self._count:
+            return None
+        first = next(each for each in count(1) if each not in self._seen)
+        return self._unreadable(
+            f"part {first} is missing; if the feed's retention has removed it, leave the rest out"
+        )
 
     def joined(self) -> Letter:
-        """As if the letter had been in one line. Raises Unreadable."""
-        whole = "".join(self._texts[each] for each in range(1, self._count + 1)).encode()
+        """As if the letter had been in one line; once. Raises Unreadable."""
+        whole = "".join(self._texts.pop(each) for each in range(1, self._count + 1)).encode()
         if letter_id(whole) != self._id:
-            raise self.unreadable(
+            raise self._unreadable(
                 "the texts are not what they were: mend it whole, as zeh-spark dead-letters "
                 "prints it"
             )
         head = msgspec.json.decode(self._head, type=dict[str, Raw])
         return Letter(self._line, self._place, _encode({**head, "data": Raw(whole)}))
 
-    def unreadable(self, reason: str) -> Unreadable:
+    def _unreadable(self, reason: str) -> Unreadable:
         return Unreadable(self._line, f"letter {self._id} in {self._count} parts: {reason}")

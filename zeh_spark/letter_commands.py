@@ -27,7 +27,8 @@ def list_letters(url: str) -> None:
     """Print the letters of a dead-letter feed, one on a line, as events with their headers.
 
     They are those of rows that a sink with the option deadLetterUrl could not publish. One that
-    is in parts, because it is long, is printed whole.
+    is in parts, because it is long, is printed whole. Other events of the feed are left out, named
+    on standard error, and the command ends with 1.
 
     \b
     Example:
@@ -35,13 +36,21 @@ def list_letters(url: str) -> None:
     """
     out = sys.stdout.buffer
     pages = follow(url, wire.FIRST, whole=True, endless=False)
+    others = 0
+
+    def left_out(other: Unreadable) -> None:
+        nonlocal others
+        others += 1
+        click.echo(f"Left out, event {other.line} of {url}: {other.reason}", err=True)
+
     try:
-        with _named(url):
-            for letter in dead_letters.letters(chain.from_iterable(pages)):
-                out.write(letter.whole + b"\n")
+        for letter in dead_letters.letters(chain.from_iterable(pages), left_out):
+            out.write(letter.whole + b"\n")
         out.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has enough
+    if others:
+        sys.exit(1)
 
 
 @click.command("replay-dead")
@@ -50,14 +59,14 @@ def replay_dead(url: str) -> None:
     """Publish mended dead letters, from standard input, to the feed at URL, each once.
 
     A line is a letter as dead-letters prints it (or tail --headers), whose row.data is the event
-    now: JSON, or text that is JSON. It goes where its row's key, partition and headers say. If one
+    now: text that is JSON, or JSON. It goes where its row's key, partition and headers say. If one
     of them still cannot be published, none is, and the error names the line. The command can be
     repeated, and be given letters again: each is published once, as it came first.
 
     \b
     Example:
       zeh-spark dead-letters http://127.0.0.1:8080/orders-dead > dead.ndjson
-      jq -c '.data.row.data |= gsub("NaN"; "null")' dead.ndjson |
+      jq -c '(.data.row.data | strings) |= gsub("NaN"; "null")' dead.ndjson |
         zeh-spark replay-dead http://127.0.0.1:8080/orders
     """
     count = replaying.partition_count(url, **_PATIENCE)
@@ -65,14 +74,10 @@ def replay_dead(url: str) -> None:
         letters = replaying.mended(dead_letters.letters(sys.stdin.buffer), count)
     outcomes: Counter[Outcome] = Counter()
     try:
-        for letter, outcome in replaying.replay(url, letters, **_PATIENCE):
-            outcomes[outcome] += 1
-            if outcome is Outcome.REFUSED:
-                click.echo(
-                    f"Refused, line {letter.line}: this letter was published before, mended in "
-                    f"another way, as batch {letter.place.base}#{letter.place.name}.",
-                    err=True,
-                )
+        for each in replaying.replay(url, letters, **_PATIENCE):
+            outcomes[each.outcome] += 1
+            if each.outcome is Outcome.REFUSED:
+                click.echo(f"Refused, line {each.letter.line}: {each.reason}.", err=True)
     finally:
         _tell(outcomes, len(letters))
     if outcomes[Outcome.REFUSED]:

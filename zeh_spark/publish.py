@@ -96,7 +96,7 @@ class Producer:
             )
         last = int(known["lastBatch"])
         asked = Batch(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
-        receipt, self._count = self._client.look_up(asked)
+        receipt, self._count, _ = self._client.look_up(asked)
         return State(last, sum(known["nextSequences"].values()), receipt if last >= 0 else None)
 
     # What open batches ask and tell
@@ -151,7 +151,7 @@ class Producer:
             producer, kind, number = f"{self.name}#{name}", BATCH_INCARNATION, 0
         which = Batch(producer, kind, self.run, number, allow, repeatable=False)
         if self._count is None:
-            _, self._count = self._client.look_up(which)
+            self._count = self._client.look_up(which).partition_count
         return which, self._count
 
     def _refused(self, batch: OpenBatch, exc: PublishError) -> None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -57,6 +57,16 @@ class Batch:
         return urlencode(
             {"incarnation": self.incarnation, "n": partition_count, **more, **self.remedies}
         )
+
+
+class Known(NamedTuple):
+    """What the publisher knows of a batch: its receipt, if it is committed; and of its feed: the
+    partition count, and while the batch is not committed an id, the same under each address.
+    """
+
+    receipt: Receipt | None
+    partition_count: int
+    feed_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +121,8 @@ class PublishClient:
         """Nobody waits for answers any more: no more tries."""
         self._transport.stop()
 
-    def look_up(self, batch: Batch) -> tuple[Receipt | None, int]:
-        """The batch's receipt, if it is committed; and the feed's partition count."""
+    def look_up(self, batch: Batch) -> Known:
+        """Raises PublishError for a batch whose receipt is gone."""
         try:
             query = urlencode({"incarnation": batch.incarnation})
             facts = self._answer("GET", batch.path, query)
@@ -127,7 +137,8 @@ class PublishClient:
                 f"{self._transport.url}: the answer about batch {batch.number} does not tell the "
                 f"partition count: is that a publisher of zeh_spark?"
             )
-        return receipt, count
+        feed_id = facts.get("feedId")
+        return Known(receipt, count, feed_id if isinstance(feed_id, str) else None)
 
     def upload(
         self, batch: Batch, partition_count: int, task: int, attempt: int, number: int, body: bytes

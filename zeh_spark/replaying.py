@@ -17,16 +17,19 @@ from enum import Enum
 
 from zeh_spark.chunks import Chunker
 from zeh_spark.dead_letters import Letter, Place, Row, Unreadable
-from zeh_spark.errors import PublishError
+from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.events import partition_for
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import Producer
 from zeh_spark.publish_client import Batch, PublishClient
 from zeh_spark.wire import BATCH_INCARNATION
 
+_OF_ONE = {"batch-conflict", "producer-deleted"}
+"""Refusals that are about one letter, or one producer's: the others are published."""
+
 
 class Outcome(Enum):
-    """What became of a letter. REFUSED: it was published before, with another event."""
+    """What became of a letter."""
 
     PUBLISHED = "published"
     REPEATED = "published before"
@@ -42,6 +45,19 @@ class Mended:
     row: Row
     data: bytes
 
+    @property
+    def event(self) -> tuple[object, ...]:
+        return self.data, self.row.key, self.row.partition, self.row.headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """`reason`: why it was refused."""
+
+    letter: Mended
+    outcome: Outcome
+    reason: str = ""
+
 
 def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
     """All of them, judged as the sink does. A letter that comes again is there once.
@@ -55,7 +71,7 @@ def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
         except ValueError as exc:
             raise Unreadable(letter.line, str(exc)) from None
         first = found.setdefault(letter.place, each)
-        if (first.row, first.data) != (each.row, each.data):
+        if first.event != each.event:
             raise Unreadable(
                 letter.line, f"it is the letter of line {first.line}, mended in another way"
             )
@@ -75,11 +91,11 @@ def partition_count(url: str, **options: str) -> int:
     """Of a feed of our publisher."""
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     nobody = Batch("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
-    return client.look_up(nobody)[1]
+    return client.look_up(nobody).partition_count
 
 
-def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[tuple[Mended, Outcome]]:
-    """Publish letters, one after the other.
+def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Replayed]:
+    """Publish letters, one after the other; round those that are refused.
 
     Raises what publishing raises; those before are published, and the same call goes on there.
     """
@@ -93,8 +109,27 @@ def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[tupl
             with by.batch(each.place.name) as batch:
                 batch.add(each.data, key=row.key, partition=row.partition, headers=row.headers)
         except PublishError as exc:
-            if exc.problem != "batch-conflict":
+            if exc.problem not in _OF_ONE:
                 raise
-            yield each, Outcome.REFUSED
+            yield Replayed(each, Outcome.REFUSED, _reason(each, exc))
             continue
-        yield each, Outcome.PUBLISHED if batch.receipt.run == by.run else Outcome.REPEATED
+        except OutcomeUnknownError as exc:
+            raise UnavailableError(
+                f"whether the letter of line {each.line} was published is not known, the publisher "
+                f"does not answer; the same command tells, and goes on there: {exc.__cause__}"
+            ) from exc
+        published = batch.receipt.run == by.run
+        yield Replayed(each, Outcome.PUBLISHED if published else Outcome.REPEATED)
+
+
+def _reason(letter: Mended, refusal: PublishError) -> str:
+    if refusal.problem == "batch-conflict":
+        place = letter.place
+        return (
+            f"this letter was published before, mended in another way, as batch "
+            f"{place.base}#{place.name}"
+        )
+    return (
+        f"producer {letter.place.base!r} was deleted on that feed; publish the event under another "
+        f"one: zeh-spark publish"
+    )

@@ -341,14 +341,15 @@ def excerpt(line: bytes, length: int = 200) -> str:
 def validated_json(text: bytes) -> bytes:
     """JSON text as it can stand in a line: only newlines between tokens change, into spaces.
 
-    Raises ValueError with the reason.
+    Raises ValueError with the reason, which is the text's alone [how deep a parser comes depends on
+    who calls it: a dead letter would be another one when its batch is repeated].
     """
+    check_depth(text)
     try:
         _decode_json(text)
         text.decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise ValueError(f"not JSON: {why_not(text, exc)}") from None
-    check_depth(text)
     return text.strip().replace(b"\r", b" ").replace(b"\n", b" ")
 
 

@@ -154,10 +154,42 @@ def test_a_second_repair_of_a_letter_is_refused_by_name(shop: Shop) -> None:
     assert (1, "Published 1 letter.\n") == (done.returncode, done.stdout)
     assert re.fullmatch(
         r"Refused, line 1: this letter was published before, mended in another way, as batch "
-        r"job#dead:0:\d:\d:[0-9a-f]{16}\.\n",
+        r"job#dead:0:\d:\d:\d{13}:[0-9a-f]{16}\.\n",
         done.stderr,
     )
     assert {'{"i": 1}': 1, '{"i": 2, "again": true}': 1} == shop.data()
+
+
+def test_letters_of_a_producer_that_was_deleted_do_not_hold_up_the_others(shop: Shop) -> None:
+    """They are named, with their lines; and told how they can be published."""
+    for producer in ("a", "gone", "z"):
+        shop.sink(producer, 0, data=pa.array([f'{{"by":"{producer}"']))
+    lines = sorted(shop.letters(), key=lambda each: each["data"]["producer"])
+    shop.run(
+        "delete-producer", "orders", "gone", "--store", f"sqlite:///{shop.folder}/feeds.db", "--yes"
+    )
+
+    done = shop.replay(with_data(lines, closed))
+
+    assert (1, "Published 2 letters.\n") == (done.returncode, done.stdout)
+    assert done.stderr.startswith("Refused, line 2: producer 'gone' was deleted on that feed; ")
+    assert Counter(['{"by": "a"}', '{"by": "z"}']) == shop.data()
+
+
+def test_letters_at_the_same_place_of_another_feed_are_other_letters(shop: Shop) -> None:
+    """A new feed of dead letters counts from 0 again; and what it has is no repair of the old."""
+    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
+    old = with_data(shop.letters(), closed)
+    assert "Published 2 letters.\n" == shop.replay(old).stdout
+
+    shop.sink("job", 1, data=pa.array(['{"i":3', '{"i":4']))
+    new = with_data([each for each in shop.letters() if each["data"]["batch"]], closed)
+    for later, first in zip(new, old, strict=True):
+        stamps = {name: first["headers"][name] for name in ("zeh-batch", "zeh-sequence")}
+        later["headers"] |= stamps | {"zeh-partition": first["headers"]["zeh-partition"]}
+
+    assert "Published 2 letters.\n" == shop.replay(new).stdout
+    assert Counter(f'{{"i": {n}}}' for n in range(1, 5)) == shop.data()
 
 
 def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
@@ -213,7 +245,7 @@ def test_a_long_row_is_printed_whole_and_published_when_it_is_short(shop: Shop) 
     assert Counter([text, text, '{"i":2']) == Counter(
         each["data"]["row"]["data"] for each in letters
     )
-    assert re.search("line [12]: (the event takes 3,[0-9,]+ bytes as a line|not JSON)", long.stderr)
+    assert re.search(r"line \d+: (the event takes 3,[0-9,]+ bytes as a line|not JSON)", long.stderr)
     assert "Published 3 letters.\n" == done.stdout
     assert 3 == len(shop.events())
 
@@ -248,10 +280,14 @@ def test_letters_of_named_batches_are_published_under_their_producer(shop: Shop)
 
 
 def test_another_event_on_a_dead_letter_feed_is_named(shop: Shop) -> None:
-    """It is not silently left out."""
+    """It is not silently left out, and does not hide the letters behind it."""
     shop.run("publish", shop.dead, "--producer", "till", stdin='{"id":1}\n')
+    before = shop.run("dead-letters", shop.dead)
+    shop.sink("job", 0, data=pa.array(["["]))
 
     done = shop.run("dead-letters", shop.dead)
 
-    assert (1, "") == (done.returncode, done.stdout)
-    assert "line 1: its data has no 'row': it is no dead letter" in done.stderr
+    assert (1, "") == (before.returncode, before.stdout)
+    assert "event 1 of" in before.stderr
+    assert "its data has no 'row': it is no dead letter" in before.stderr
+    assert (1, 1) == (done.returncode, len(done.stdout.splitlines()))

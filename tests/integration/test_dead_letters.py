@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fix_dead_letters import QUERY, TEXT, Two, events, frame, served
+from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, served
 from tests.fix_raw_server import RawServer, ok, refused
 from tests.fix_sink import lost, remedy
 from zeh_spark.errors import (
@@ -176,7 +176,7 @@ def test_a_dead_letter_feed_that_was_restored_is_noticed(two: Two) -> None:
         said = after.refused(3, [GOOD, BAD])
         after.publish(3, [GOOD, BAD], **remedy(said))
 
-        assert "the dead-letter feed: " in said
+        assert "the dead-letter feed (was 'deadLetterUrl' not set for a while?): " in said
         assert {"deadLetterAcceptGap": f"{QUERY}@1:3"} == remedy(said)
         assert [(0, 1), (1, 1), (3, 1)] == after.batches(after.dead_url)
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_that_is_lost_between_the_commits_goes_on(two: Two) -> None
     assert (2, 2) == (len(two.events()), len(two.letters()))
 
 
-def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
+def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two, caplog: Any) -> None:
     """The dead-letter feed has others; those that came first can be kept there."""
     two.main.once("POST .*/commit", before=lost)
     with pytest.raises(UnavailableError):
@@ -247,6 +247,24 @@ def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two) ->
     assert "the dead-letter feed: " in said and "with other rows: 1 event" in said
     assert {"deadLetterKeepFirst"} == remedy(said).keys()
     assert ([GOOD], 1) == (two.events(), len(two.letters()))
+    assert (
+        "2 rows cannot be published and are dropped, for deadLetterKeepFirst keeps the 1 letters "
+        "that the batch had before"
+    ) in caplog.text
+
+
+def test_letters_wait_until_the_feed_has_admitted_their_batch(two: Two) -> None:
+    """Also where no row of it can be published, so that nothing else asks the feed."""
+    two.publish(0, [GOOD])
+    new = two.but(query=str(uuid.uuid4()))
+    with served("dead") as other:
+        said = new.but(dead=other).refused(0, [BAD], [BAD])
+        assert "incarnation-changed" in said
+        assert [] == new.but(dead=other).letters()
+
+    two.publish(1, [BAD], [BAD])
+    assert (1, 2) == (len(two.events()), len(two.letters()))
+    assert [(0, 1), (1, 0)] == two.batches(two.url)
 
 
 def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
@@ -286,6 +304,14 @@ def test_a_dead_letter_feed_that_is_not_there_is_named(two: Two) -> None:
         two.publish(0, [GOOD], deadLetterUrl=f"{two.dead.address}/nope")
 
     assert "the dead-letter feed" in str(raised.value)
+
+
+def test_the_feed_itself_under_another_address_is_refused(two: Two) -> None:
+    """Readers would get the letters as events."""
+    with pytest.raises(OptionError, match="leads to the feed of 'url'"):
+        two.publish(0, [BAD], deadLetterUrl=direct(two.main, "orders"))
+
+    assert [] == two.events()
 
 
 def test_a_token_is_not_sent_to_another_origin(two: Two, raw_server: RawServer) -> None:
@@ -340,4 +366,3 @@ def test_the_driver_says_how_many_rows_were_refused(two: Two, caplog: Any) -> No
     assert [
         f"batch 0 of producer p: 3 rows cannot be published and are dead letters in {two.dead_url}"
     ] == warnings
-    assert "3 rows as dead letters" in caplog.records[1].getMessage()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from tests import strategies
 from zeh_spark import chunks, wire
 from zeh_spark.dead_letters import LETTER_BYTES, Place, Unreadable, cut, letter, letter_id, letters
 
-PLACE = Place("orders-job", 17, 3, 5)
+PLACE = Place("orders-job", 17, 3, 5, 1795000000000)
 
 
 def line(data, place=PLACE, sequence=None, partition=0):
@@ -24,7 +25,7 @@ def line(data, place=PLACE, sequence=None, partition=0):
         "zeh-batch": str(place.batch),
         "zeh-partition": str(place.partition),
         "zeh-sequence": str(place.sequence if sequence is None else sequence),
-        "zeh-time": "1795000000000",
+        "zeh-time": str(place.time),
     }
     return wire.event_line(partition, stamps, data) + b"\n"
 
@@ -89,7 +90,7 @@ def test_parts_are_named_by_the_content_alone():
 def test_equal_long_rows_are_two_letters():
     """Parts find each other by their sequence numbers, too; lines may come in any order."""
     whole = long_letter()
-    other = Place("orders-job", 17, 3, PLACE.sequence + len(cut(whole)))
+    other = replace(PLACE, sequence=PLACE.sequence + len(cut(whole)))
     mixed = [*lines(whole), *lines(whole, other)]
     random.Random(1).shuffle(mixed)
 
@@ -111,14 +112,52 @@ def test_a_whole_letter_is_the_first_event_with_all_of_it():
 
 def test_lines_that_come_again_change_nothing():
     """Files overlap."""
-    (found,) = letters([*lines(long_letter())[:-1], *lines(long_letter())])
+    all_of_it = lines(long_letter())
+    for some in (
+        [*all_of_it[:-1], *all_of_it],
+        [*all_of_it, *all_of_it[:-1]],
+        [each for line in all_of_it for each in (line, line)],
+    ):
+        (found,) = letters(some)
+        assert PLACE == found.place
 
-    assert PLACE == found.place
+
+def test_whoever_wants_to_goes_round_what_is_no_letter():
+    """The others are printed, and who is told of it can say so."""
+    left_out = []
+    given = [b'{"id":1}', line(SMALL), *lines(long_letter())[1:], line(SMALL, sequence=99)]
+
+    found = list(letters(given, left_out.append))
+
+    assert [5, 99] == [each.place.sequence for each in found]
+    assert [1, 3] == [each.line for each in left_out]
+
+
+def test_edits_beside_the_row_are_named():
+    """They would be left out unnoticed."""
+    (found,) = letters([line(SMALL.replace(b'"batch"', b'"key":"k","batch"'))])
+
+    with pytest.raises(ValueError, match="`key`"):
+        _ = found.row
+
+
+def test_what_a_line_says_cannot_move_the_cursor_of_a_terminal():
+    with pytest.raises(Unreadable) as raised:
+        list(letters([b'{"a\\u001b[2J":1}']))
+
+    assert raised.value.reason.isprintable()
 
 
 SMALL = letter("why", "p", 1, {"data": "1"})
 UNREADABLE = {
     "no JSON": ([b"{\n"], 1, "not JSON"),
+    "a header of its own": (
+        [line(SMALL).replace(b'{"zeh-b', b'{"type":"x","zeh-b')],
+        1,
+        "data.row.headers",
+    ),
+    "a batch that is too long": ([line(SMALL).replace(b'"17"', b'"%s"' % (b"9" * 200))], 1, "tail"),
+    "a producer that cannot be": ([line(SMALL).replace(b"orders-job", b"a b")], 1, "tail"),
     "no stamps": ([wire.event_line(0, {"h": "1"}, SMALL)], 1, "tail --headers"),
     "an odd stamp": ([line(SMALL).replace(b'"17"', b'"x"')], 1, "tail --headers"),
     "another event": ([b"\n", line(b'{"id":1}')], 2, "no 'row'"),
@@ -183,7 +222,7 @@ def test_data_is_json_or_text_that_is(row, event):
         (b'{"data":"1","dada":2}', "unknown field `dada`"),
         (b'{"data":"1","headers":{"h":null}}', "headers"),
         (b'{"data":"1","key":{"base64":"/w=="}}', "key"),
-        (b"7", "no dead letter"),
+        (b"7", "Expected `object`"),
     ],
 )
 def test_a_row_that_is_not_mended_is_refused(row, why):
@@ -199,7 +238,7 @@ def test_a_row_that_is_not_mended_is_refused(row, why):
 
 def test_places_have_names_that_batches_may_have():
     """As long as they can be."""
-    place = Place("p" * 100 + "#" + "k" * 100, 2**63 - 1, 99_999, 2**63 - 1)
+    place = Place("p" * 100 + "#" + "k" * 100, 2**63 - 1, 99_999, 2**63 - 1, 2**63 - 1)
 
     assert wire.NAME.fullmatch(place.name)
     assert "p" * 100 == place.base
@@ -207,11 +246,12 @@ def test_places_have_names_that_batches_may_have():
 
 def test_no_two_letters_have_one_name():
     places = [
-        Place(producer, batch, partition, sequence)
+        Place(producer, batch, partition, sequence, time)
         for producer in ("a", "b", "a#1", "a#2")
         for batch in (0, 1, 11)
         for partition in (0, 1)
         for sequence in (0, 1, 11)
+        for time in (1, 11)
     ]
 
     assert len(places) == len({(each.base, each.name) for each in places})
@@ -229,7 +269,7 @@ def test_letters_are_read_as_they_were_written(texts, chance):
     written, sequence, given_lines = {}, 0, []
     for text, times in texts:
         whole = letter("why", "p", 1, {"data": text.encode(errors="replace").decode() * times})
-        place = Place("p", 1, 0, sequence)
+        place = Place("p", 1, 0, sequence, 7)
         given_lines += lines(whole, place)
         written[place] = whole
         sequence += len(cut(whole))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from decimal import Decimal
 
 import msgspec
 import pyarrow as pa
@@ -49,6 +50,15 @@ def rows_of(columns, **how):
     return [each["row"] for each in sifted(columns, **how)[0]]
 
 
+def rendered_rows_of(columns):
+    """Of rendered data, which is JSON as text."""
+    parsed = ("data", "unfit")
+    return [
+        {name: json.loads(each[name]) if name in parsed else each[name] for name in each}
+        for each in rows_of(columns, text=False)
+    ]
+
+
 # What is in a letter
 
 
@@ -79,7 +89,7 @@ def test_a_letter_names_reason_producer_and_batch():
             {"data": pa.array(["1"]), "partition": pa.array([4], pa.int8())},
             {"data": "1", "partition": 4},
         ),
-        ({"data": pa.array(["{"]), "key": pa.array([2**62])}, {"data": "{", "key": 2**62}),
+        ({"data": pa.array(["{"]), "key": pa.array([2**62])}, {"data": "{", "key": str(2**62)}),
         ({"data": pa.array(["1"]), "key": strings(b'"\xe9"')}, {"data": "1", "key": ODD}),
     ],
 )
@@ -153,7 +163,7 @@ def test_what_has_no_form_in_json_is_written_in_another_one(column, value):
     """Under a name which says that it is not what it should be."""
     columns = {"a": pa.array([7]), "x": column, "key": pa.array(["k"])}
 
-    (row,) = rows_of(columns, text=False)
+    (row,) = rendered_rows_of(columns)
 
     assert {"unfit": {"a": 7, "x": value, "key": "k"}, "key": "k"} == row
 
@@ -166,7 +176,21 @@ def test_rendered_data_that_is_fit_is_called_so():
     assert [
         {"data": {"x": 1.5}, "headers": {"h": None}},
         {"unfit": {"x": "NaN"}, "headers": {"h": None}},
-    ] == rows_of({"data": data, "headers": headers}, text=False)
+    ] == rendered_rows_of({"data": data, "headers": headers})
+
+
+def test_no_digit_is_lost_on_the_way():
+    """JSON tools read numbers as doubles, also those that they do not touch; text they leave."""
+    columns = {
+        "data": pa.array([{"id": 2**53 + 1, "price": Decimal("1234567890123456.78")}]),
+        "key": pa.array([2**53 + 1]),
+        "headers": pa.array([[("h", None)]], HEADERS),
+    }
+
+    (row,) = rows_of(columns, text=False)
+
+    assert str(2**53 + 1) == row["key"]
+    assert '{"id":9007199254740993,"price":1234567890123456.78}' == row["data"]
 
 
 def test_structured_data_may_be_null():
@@ -227,6 +251,21 @@ def test_letters_do_not_depend_on_how_rows_are_cut(texts, cut):
         return letters_of(TEXT, BATCH, some, Renderer(TEXT, 4).sift(some)[1], 4).rests
 
     assert written(rows) == [rest for piece in pieces for rest in written(piece)]
+
+
+@pytest.mark.parametrize("depth", [501, 980, 986, 992, 999])
+@pytest.mark.parametrize("closed", [True, False])
+def test_reason_of_a_deep_row_does_not_depend_on_its_neighbours(depth, closed):
+    """How deep a parser comes depends on how deep its caller stands."""
+    deep = "[" * depth + "]" * depth * closed
+    alone = rows_and_reasons([deep])
+    for beside in (1, 100, 4000):
+        assert alone == rows_and_reasons(["{", deep, *["1"] * beside])[1:]
+
+
+def rows_and_reasons(texts):
+    found, _ = sifted({"data": pa.array(texts)})
+    return [(each["reason"], each["row"]) for each in found]
 
 
 def test_partitions_come_along():
@@ -317,6 +356,7 @@ def test_a_mended_letter_is_the_row(rows):
     found = letters_of(layout, BATCH, frame(columns), reasons, 4)
 
     stamped = b'{"partition":0,"headers":{"zeh-producer":"p","zeh-batch":"17","zeh-partition":"0",'
+    stamped += b'"zeh-time":"7",'
     lines = [
         stamped + b'"zeh-sequence":"%d"},' % number + rest.partition(b'"headers":{},')[2]
         for number, rest in enumerate(found.rests)
@@ -337,4 +377,5 @@ def test_a_schema_of_spark_becomes_letters_too():
     found = letters_of(decided, BATCH, rows, reasons, 4)
 
     assert [wire.partition_of("5", 4)] == found.partitions.tolist()
-    assert b'"row":{"unfit":{"x":"NaN","key":5},"key":5}' in found.rests[0]
+    unfit = rb'"row":{"unfit":"{\"x\":\"NaN\",\"key\":5}","key":"5"}'
+    assert unfit in found.rests[0]

@@ -242,7 +242,7 @@ BAD = {
     "a way out": ([DATA], ('{"a":1},"data":2',), "not JSON"),
     "NaN": ([DATA], ('{"a":NaN}',), r"NaN is not JSON.*'{\"a\":NaN}'"),
     "half a character": ([DATA], ('"\\ud800"',), "half of a surrogate pair"),
-    "too deep": ([DATA], ("[" * 9999 + "]" * 9999,), "nested too deeply"),
+    "too deep": ([DATA], ("[" * 9999 + "]" * 9999,), "nested 9999 deep"),
     "deeper than all follow": ([DATA], ("[" * 501 + "]" * 501,), "nested 501 deep"),
     "too long": ([DATA], (LONG_TEXT,), f"bytes as a line .* at most {chunks.LINE_BYTES:,}"),
     "header NULL": ([DATA, HEADERS], ("1", {"h": None}), "headers: the value .* NULL: 'h'"),

@@ -213,7 +213,7 @@ def test_a_token_of_its_own_takes_the_place_of_others(own, token, url):
 )
 def test_a_feed_is_not_its_own_dead_letter_feed(url):
     """However its address is written."""
-    with pytest.raises(OptionError, match="'deadLetterUrl' is 'url' itself") as raised:
+    with pytest.raises(OptionError, match="leads to the feed of 'url'") as raised:
         options(deadLetterUrl=url)
 
     assert "deadLetterUrl" == raised.value.option

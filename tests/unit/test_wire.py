@@ -289,7 +289,7 @@ def test_json_text_keeps_its_bytes_but_for_newlines_between_tokens():
         (b"1 2", "trailing characters"),
         (b'"\xff"', "not UTF-8"),
         (b"[NaN]", "NaN is not JSON"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "nested 100000 deep"),
         (b'[{"a":' * 250 + b"[1]" + b"}]" * 250, "nested 501 deep; at most 500"),
     ],
 )

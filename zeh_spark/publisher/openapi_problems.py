@@ -126,6 +126,7 @@ PROBLEMS = {
             "incarnation": {"type": ["string", "null"], "description": "the one asked for"},
             "batch": COUNT,
             "partitionCount": COUNT,
+            "feedId": {"type": "string", "description": "random, the feed's for ever"},
         },
     ),
     "producer-deleted": _refused(410, "Case 1. Publish under another producer."),

@@ -55,7 +55,8 @@ again from a new one; and where the receipt's run is not its own, somebody else 
 the same time, with the same events.
 
 **A batch**, step by step. 1. GET the batch, with the incarnation. 200: it is committed; go on with
-3 if the content shall be compared, naming no attempts. 404 `unknown-batch`: `partitionCount` is n.
+3 if the content shall be compared, naming no attempts. 404 `unknown-batch`: `partitionCount` is n,
+`feedId` the same under each address of a feed.
 410 `batch-expired`: stop.
 2. PUT its uploads, several at a time if you like. An answer `already-committed` says that no more
 is needed. 3. POST the commit, with the content of the whole batch, also if it is empty. Only its

@@ -196,8 +196,10 @@ class PublishApi:
             partial(self._store.receipt, feed, producer, number, incarnation)
         )
         if found is None:
-            partitions = (await self._called(partial(self._store.feed, feed))).partitions
-            raise refusals.unknown_batch(producer, incarnation, number, partitions)
+            state = await self._called(partial(self._store.feed, feed))
+            raise refusals.unknown_batch(
+                producer, incarnation, number, state.partitions, state.origin
+            )
         return _json(found)
 
     def _called(self, call: Callable[[], T]) -> Awaitable[T]:

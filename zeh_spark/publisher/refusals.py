@@ -222,7 +222,7 @@ def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
 
 
 def unknown_batch(
-    producer: str, incarnation: str | None, batch: int, partition_count: int
+    producer: str, incarnation: str | None, batch: int, partition_count: int, origin: bytes
 ) -> Problem:
     """Not committed, and nobody is committing it."""
     which = f"incarnation {incarnation!r}" if incarnation else "in its current incarnation"
@@ -234,6 +234,7 @@ def unknown_batch(
         incarnation=incarnation,
         batch=batch,
         partitionCount=partition_count,
+        feedId=origin[:16].hex(),
     )
 
 

@@ -30,7 +30,9 @@ class DeadLetterClient(PublishClient):
         except PublishError as exc:
             raise _about_letters(exc) from None
         except AccessError as exc:
-            said = _renamed(f"the dead-letter feed {exc}; 'token' goes to the origin of 'url' only")
+            said = _renamed(
+                f"the dead-letter feed {exc}; 'token' is sent to the origin of 'url' only"
+            )
             raise AccessError(said, status=exc.status, body=exc.body) from None
 
 
@@ -40,7 +42,11 @@ def _about_letters(exc: PublishError) -> PublishError:
     facts = dict(exc.facts)
     unseen = facts.get("current") == {"incarnation": None, "lastBatch": -1}
     why = ", which has nothing of this producer yet (is 'deadLetterUrl' new?)" if unseen else ""
-    said = f"the dead-letter feed{why}: {exc}"
+    if exc.problem == "batch-gap" and not unseen:
+        why = " (was 'deadLetterUrl' not set for a while?)"
+    if exc.problem == "batch-gap" and not unseen:
+        why = " (was 'deadLetterUrl' not set for a while?)"
+    said = f"the dead-letter feed{why}: {exc}".replace("'url'", "'deadLetterUrl'")
     for name in REMEDIES:
         said = said.replace(f"set once {name}=", f"set once {option_for_letters(name)}=")
     if isinstance(option := facts.get("option"), dict):

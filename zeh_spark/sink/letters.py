@@ -1,7 +1,9 @@
 """What rows were that cannot be published, as letters for the dead-letter feed. Pure; on executors.
 
 `dead_letters` has the form of a letter. Here a row is put into it so that nothing is lost: text as
-it was, what is rendered as `objects` renders it, and what has no form in JSON in another one.
+it was, what is rendered as `objects` renders it, and what has no form in JSON in another one. All
+of it is text [numbers: many a tool that mends letters reads them as doubles, also those that it
+does not touch].
 
 Rule for editors: what a row becomes depends on it alone, not on those beside it, and not on the
 order in which Spark keeps maps: a repeated batch has to give the same bytes. So only the rows that
@@ -44,8 +46,8 @@ def letters_of(
         letter = dead_letters.letter(reason, batch.producer, batch.number, row)
         parts = dead_letters.cut(letter)
         key = row.get("key")
-        if isinstance(key, str | int):
-            partition = wire.partition_of(str(key), partition_count)
+        if isinstance(key, str):
+            partition = wire.partition_of(key, partition_count)
         elif len(parts) > 1:
             partition = wire.partition_of(dead_letters.letter_id(letter), partition_count)
         else:
@@ -78,9 +80,10 @@ def _data(layout: Layout, columns: Mapping[str, pa.Array]) -> list[dict[str, obj
     if array is None:
         array = pa.StructArray.from_arrays(list(columns.values()), list(columns))
     values, odd = lenient(array)
+    texts = [None if each is None else msgspec.json.encode(each).decode() for each in values]
     return [
-        {"unfit" if unfit else "data": value}
-        for value, unfit in zip(values, odd.tolist(), strict=True)
+        {"unfit" if unfit else "data": text}
+        for text, unfit in zip(texts, odd.tolist(), strict=True)
     ]
 
 
@@ -92,12 +95,10 @@ def _put(rows: list[dict[str, object]], name: str, values: list[object]) -> None
 
 
 def _plain(column: pa.Array) -> list[object]:
-    """Texts and integers; {"base64": …} for text that is not UTF-8."""
-    if pa.types.is_integer(column.type):
-        values: list[object] = column.to_pylist()
-        return values
+    """Texts; {"base64": …} for text that is not UTF-8."""
+    texts = column.cast(pa.large_string()) if pa.types.is_integer(column.type) else column
     return [
-        text if text is None else _text(text) for text in column.cast(pa.large_binary()).to_pylist()
+        text if text is None else _text(text) for text in texts.cast(pa.large_binary()).to_pylist()
     ]
 
 

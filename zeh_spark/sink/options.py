@@ -182,11 +182,16 @@ class SinkOptions(ClientOptions):
                 if value:
                     raise OptionError(f"option {name!r} needs 'deadLetterUrl'", option=name)
         elif _place(self.dead_letter_url) == _place(self.url):
-            raise OptionError(
-                f"option 'deadLetterUrl' is 'url' itself, {self.url}: dead letters need a feed of "
-                f"their own, which readers of this one do not read; zeh-spark create makes it",
-                option="deadLetterUrl",
-            )
+            raise same_feed(self)
+
+
+def same_feed(options: SinkOptions) -> OptionError:
+    return OptionError(
+        f"option 'deadLetterUrl', {options.dead_letter_url}, leads to the feed of 'url', "
+        f"{options.url}: dead letters need a feed of their own, which readers of this one do not "
+        f"read; zeh-spark create makes it",
+        option="deadLetterUrl",
+    )
 
 
 def refused_for_a_write(given: Mapping[str, str]) -> OptionError | None:

@@ -34,7 +34,7 @@ class Outbox:
         self._client = client
         self._batch = batch
         self._task = task
-        receipt, self.partition_count = client.look_up(batch)
+        receipt, self.partition_count, self.feed_id = client.look_up(batch)
         _check_partition_count(options, self.partition_count)
         begin = partition_of(f"{batch.producer}/{batch.number}/{task.task}", self.partition_count)
         self._spread = Spread(self.partition_count, begin)

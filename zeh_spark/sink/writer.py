@@ -28,11 +28,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark._compat import DataSourceStreamArrowWriter
+from zeh_spark.chunks import EMPTY_UPLOAD, Content
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.publish_client import Batch, PublishClient, TaskDone
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of
-from zeh_spark.sink.options import SinkOptions
+from zeh_spark.sink.options import SinkOptions, same_feed
 from zeh_spark.sink.outbox import Outbox
 from zeh_spark.sink.rows import Layout, Rendered, Renderer
 from zeh_spark.wire import BATCH_INCARNATION
@@ -130,35 +131,44 @@ class Publishing:
                 f"Spark commits batch {number}, its tasks wrote batch {batch.number}; tell the "
                 f"maintainers which Spark this is. Nothing was published"
             )
-        rows = self._commit_letters(batch, [each.letters for each in staged if each.letters])
-        client = PublishClient(self._options)
+        client, count = PublishClient(self._options), staged[0].partition_count
         done = [each.done for each in staged]
-        receipt = client.commit(batch, staged[0].partition_count, done)
+        letters = [each.letters for each in staged if each.letters]
+        if any(each.rows for each in letters) and not any(each.uploads for each in done):
+            # Of this batch the feed has not heard yet: what stands against it is to be known before
+            # its letters are there. The commit does not name this upload.
+            client.upload(batch, count, len(done), 0, 0, EMPTY_UPLOAD)
+        self._commit_letters(batch, letters)
+        receipt = client.commit(batch, count, done)
         log.info(
-            "batch %s of producer %s: %s events %s, %s rows as dead letters", batch.number,
-            batch.producer, receipt.events, receipt.status, rows,
+            "batch %s of producer %s: %s events %s",
+            batch.number, batch.producer, receipt.events, receipt.status,
         )  # fmt: skip
 
-    def _commit_letters(self, batch: Batch, staged: Sequence[StagedLetters]) -> int:
-        """Of how many rows there are letters. An empty batch is committed too: numbers without
-        gaps are how a restored feed is noticed.
+    def _commit_letters(self, batch: Batch, staged: Sequence[StagedLetters]) -> None:
+        """An empty batch is committed too: numbers without gaps are how a restored feed is noticed.
 
         Before the main batch: a crash between the two leaves letters whose batch comes again, and
         adds no more [after it: Spark may take the batch for done, and the letters are lost].
         """
         options = self._options.dead_letters
         if options is None:
-            return 0
+            return
         client = DeadLetterClient(options)
-        done = [each.done for each in staged]
-        client.commit(replace(batch, remedies=options.remedies), staged[0].partition_count, done)
-        rows = sum(each.rows for each in staged)
-        if rows:
+        done, rows = [each.done for each in staged], sum(each.rows for each in staged)
+        named = replace(batch, remedies=options.remedies)
+        receipt = client.commit(named, staged[0].partition_count, done)
+        if receipt.digest != sum((each.content for each in done), Content()).digest:
+            log.warning(
+                "batch %s of producer %s: %s rows cannot be published and are dropped, for "
+                "deadLetterKeepFirst keeps the %s letters that the batch had before in %s",
+                batch.number, batch.producer, rows, receipt.events, options.url,
+            )  # fmt: skip
+        elif rows:
             log.warning(
                 "batch %s of producer %s: %s rows cannot be published and are dead letters in %s",
                 batch.number, batch.producer, rows, options.url,
             )  # fmt: skip
-        return rows
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged = next((each for each in messages if isinstance(each, Staged)), None)
@@ -219,6 +229,8 @@ def stage(
         named = replace(batch, remedies=letter_options.remedies)
         client = DeadLetterClient(letter_options)
         letters = open_outboxes.enter_context(Outbox(client, letter_options, named, task))
+        if letters.feed_id is not None and letters.feed_id == outbox.feed_id:
+            raise same_feed(options)
         refused = _sift_all(rows, renderer, outbox, letters, partial(letters_of, layout, batch))
         done = outbox.finish()
         staged = StagedLetters(letters.partition_count, letters.finish(), refused)
