@@ -88,4 +88,4 @@ def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
 
 def commit_under_way(store: SqlStore, by: Call, sent: Upload) -> AbstractContextManager[None]:
     """One that has written all but its receipt."""
-    return stopped_at("write_receipt", lambda: store.commit(FEED, by, declared(sent)))
+    return stopped_at("write_receipts", lambda: store.commit(FEED, by, declared(sent)))

@@ -135,10 +135,11 @@ def test_uploads_verified_before_they_are_moved_would_be_torn(
 
     def verified_first(connection: Any, *given: Any) -> Any:
         with connection.begin_nested() as nested:
-            found, _ = move(connection, *given)
+            seen = move(connection, *given)
             nested.rollback()
         clean_up(connection)
-        return found, move(connection, *given)[1]
+        moved = move(connection, *given)
+        return [(found, taken) for (found, _), (_, taken) in zip(seen, moved, strict=True)]
 
     monkeypatch.setattr(sql_batches, "_move", compared_with_what_moved)
     sql_world.run_batch(Layout(tasks=2))
@@ -163,12 +164,13 @@ def test_commit_in_two_transactions_would_double(
     def killed(*_: Any) -> None:
         raise Killed
 
-    def first_half(connection: Any, *given: Any) -> None:
+    def first_half(connection: Any, *given: Any) -> list[object]:
         with pytest.raises(Killed):
             real(connection, *given)
+        return [None]
 
-    real, write = sql_batches.commit, sql_batches.write_receipt
-    monkeypatch.setattr(sql_batches, "write_receipt", killed)
+    real, write = sql_batches.commit, sql_batches.write_receipts
+    monkeypatch.setattr(sql_batches, "write_receipts", killed)
     if whole:
         with pytest.raises(Killed):
             sql_world.store.commit(FEED, execution.call, execution.declared)
@@ -176,7 +178,7 @@ def test_commit_in_two_transactions_would_double(
         monkeypatch.setattr(sql_batches, "commit", first_half)
         sql_world.store.commit(FEED, execution.call, execution.declared)
     monkeypatch.setattr(sql_batches, "commit", real)
-    monkeypatch.setattr(sql_batches, "write_receipt", write)
+    monkeypatch.setattr(sql_batches, "write_receipts", write)
     sql_world.crash_publisher()
     sql_world.restart()
     sql_world.run_batch(Layout())
@@ -256,7 +258,7 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
     one, other = site.open(), site.open()
     one.stage(FEED, call(0), sent := upload(chunk(0, b"1")))
     begun, free = threading.Event(), threading.Event()
-    real, find = sql_batches.write_receipt, sql_batches.find_feed
+    real, find = sql_batches.write_receipts, sql_batches.find_feed
 
     def held(*given: Any) -> None:
         if threading.current_thread() is first:
@@ -268,7 +270,7 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
         return find(connection, name, lock)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sql_batches, "write_receipt", held)
+        patch.setattr(sql_batches, "write_receipts", held)
         patch.setattr(sql_batches, "find_feed", found)
         first = threading.Thread(target=one.commit, args=(FEED, call(0), declared(sent)))
         empty = call(0, producer="q")

@@ -159,14 +159,14 @@ def test_connection_lost_within_a_commit_leaves_nothing(
 ) -> None:
     """Torn batches do not exist; the same commit goes through afterwards."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1"), chunk(1, b"2")))
-    real = sql_batches.write_receipt
+    real = sql_batches.write_receipts
 
     def lose(*given: Any) -> None:
         site._server.disconnect(site._databases[-1])
         real(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_batches, "write_receipt", lose)
+        patch.setattr(sql_batches, "write_receipts", lose)
         with pytest.raises(StoreBusyError, match="does not answer"):
             store.commit(FEED, call(0), declared(one))
     assert [] == data(store)

@@ -1,4 +1,4 @@
-"""Works of a lane are done once each, in order, and nobody waits for ever."""
+"""What is asked of a lane is done once each, in order, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from zeh_spark.publisher.lanes import GROUP, Asked, Lane, Lanes
+from zeh_spark.publisher.lanes import GROUP, Asked, Lane, Lanes, Look
 from zeh_spark.testing.writers import until
 
 
-def asked(number: int) -> Asked:
-    return Asked(lambda _: number, keeps=True)
+def asked(number: int) -> Look:
+    return Look(lambda _: number)
+
+
+def answer(asked: Asked) -> int:
+    assert isinstance(asked, Look)
+    return int(asked.work(None))  # type: ignore[arg-type]
 
 
 def tell(group: Sequence[Asked]) -> None:
     for each in group:
-        each.done.set_result(each.work(None))  # type: ignore[arg-type]
+        each.done.set_result(answer(each))
 
 
 def test_what_waits_is_done_together_and_in_order() -> None:
@@ -26,7 +31,7 @@ def test_what_waits_is_done_together_and_in_order() -> None:
     begun, free = threading.Event(), threading.Event()
 
     def do(group: Sequence[Asked]) -> None:
-        groups.append([each.work(None) for each in group])  # type: ignore[arg-type]
+        groups.append(list(map(answer, group)))
         begun.set()
         assert free.wait(20)
         tell(group)

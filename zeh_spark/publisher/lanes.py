@@ -1,10 +1,10 @@
 """Commits of one feed, in PostgreSQL: one after the other, those that wait in one transaction.
 
 They would wait for each other anyway, at the feed's row, and each for its own fsync. So whoever is
-first does what has come in meanwhile.
+first does what has come in meanwhile, in as many statements as for one.
 
 Rule for editors: a lane is one process's; what keeps processes apart is the lock on the feed's row,
-which every work takes.
+which all take.
 """
 
 from __future__ import annotations
@@ -18,23 +18,38 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
+from zeh_spark.publisher.sql import Commits
+
 T = TypeVar("T")
 
 GROUP = 32
-"""Works in one transaction, at most."""
+"""Commits and looks in one transaction, at most."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Asked:
-    """Work that somebody waits for. `keeps`: whether it changes anything."""
+    """What somebody waits for: a commit, which may be done with others, or a look at the feed."""
+
+    done: Future[Any] = field(default_factory=Future, init=False)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Commit(Asked):
+    """`work` is the same for all commits of a feed."""
+
+    about: Any
+    work: Commits[Any, Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Look(Asked):
+    """It changes nothing."""
 
     work: Callable[[Connection], Any]
-    keeps: bool
-    done: Future[Any] = field(default_factory=Future)
 
 
 class Lane:
-    """Guarantee: works are done in the order in which they came, each once."""
+    """Guarantee: what is asked is done in the order in which it came, each once."""
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
         """`do`: does them and tells their outcome; what it raises is the outcome of the rest."""
@@ -43,7 +58,7 @@ class Lane:
         self._turn = threading.Lock()
 
     def through(self, asked: Asked) -> Any:
-        """What the work returns; raises what it raises."""
+        """Its answer; raises what stands against it."""
         self._waiting.append(asked)
         while not asked.done.done():
             with self._turn:

@@ -66,6 +66,12 @@ _LAST_CHUNK = (
 )
 
 
+A = TypeVar("A", contravariant=True)
+Commits = Callable[[Connection, Sequence[A]], Sequence[T | Problem]]
+"""Several commits in a transaction, with an answer to each. A Problem has changed nothing; one
+that is raised stands against all of them.
+"""
+
 Step = Callable[[Connection], bool]
 """Work in a transaction; true if there may be more to do."""
 
@@ -79,8 +85,10 @@ class Writes(Protocol):
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         """On disk when it returns, unless it need not be `durable`."""
 
-    def commit(self, feed: str, work: Callable[[Connection], T]) -> T:
-        """Durable; in the order in which a feed's commits and looks come to this process."""
+    def commit(self, feed: str, about: A, work: Commits[A, T]) -> T:
+        """Durable; in the order in which a feed's commits and looks come to this process, perhaps
+        with others in one transaction. `work` is the same for all.
+        """
 
     def look(self, feed: str, work: Callable[[Connection], T]) -> T:
         """In the same order, so that no commit is under way. Changes nothing."""
@@ -201,11 +209,13 @@ class SqlStore:
         return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
-        def work(connection: Connection) -> tuple[Receipt, bool]:
-            return sql_batches.commit(connection, feed, call, declared)
+        def work(
+            connection: Connection, asked: Sequence[sql_batches.Commit]
+        ) -> list[sql_batches.Done]:
+            return sql_batches.commit(connection, feed, asked)
 
         with self._errors():
-            done = self._database.writes.commit(feed, work)
+            done = self._database.writes.commit(feed, (call, declared), work)
         self._database.writes.tidy(sql_batches.tidy)
         return done
 
@@ -241,7 +251,7 @@ class SqlStore:
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
         with self._reading() as connection:
             key, _ = sql_producers.find_producer(connection, find_feed(connection, feed)[0], name)
-            return sql_producers.next_sequences(connection, key)
+            return {} if key is None else sql_producers.next_sequences(connection, [key])[key]
 
     def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
         def work(connection: Connection, feed_id: int) -> Receipt | None:
@@ -381,3 +391,11 @@ def _save_cursors(
 
 def _frames(ids: Sequence[int]) -> Select[tuple[int, bytes]]:
     return select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(ids))
+
+
+def only(answers: Sequence[T | Problem]) -> T:
+    """The answer to one. Raises Problem."""
+    (answer,) = answers
+    if isinstance(answer, Problem):
+        raise answer
+    return answer

@@ -6,6 +6,7 @@ of 10 chunks to another process's clean-up]; locks are taken as `sql_producers` 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Connection,
     Select,
     and_,
+    bindparam,
     delete,
     exists,
     func,
@@ -29,7 +31,6 @@ from sqlalchemy import (
 from zeh_spark.chunks import Content
 from zeh_spark.publisher import producers, refusals
 from zeh_spark.publisher.batches import (
-    Attempt,
     Call,
     Declared,
     Found,
@@ -38,7 +39,7 @@ from zeh_spark.publisher.batches import (
     base,
 )
 from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.producers import Step, unwrapped
+from zeh_spark.publisher.producers import Decision, Step, unwrapped
 from zeh_spark.publisher.publication import (
     Moved,
     Publication,
@@ -59,14 +60,17 @@ from zeh_spark.publisher.schema import (
 )
 from zeh_spark.publisher.schema import producers as producer_table
 from zeh_spark.publisher.sql_producers import (
+    Committed,
     Lock,
+    execute_all,
     find_feed,
     inserted,
     next_sequences,
+    what_is_certain,
     what_is_known,
-    write_receipt,
+    write_receipts,
 )
-from zeh_spark.publisher.store import IDLE, STAGED_FOR, Staged, check_partitions, now_ms
+from zeh_spark.publisher.store import IDLE, STAGED_FOR, FeedState, Staged, check_partitions, now_ms
 
 NEXT = -1
 """How a staging's batch is stored if it takes the next number at its commit."""
@@ -75,6 +79,24 @@ T = TypeVar("T")
 
 _AT_A_TIME = 500
 """Values in one statement; databases allow some thousands."""
+
+Commit = tuple[Call, Declared]
+Done = tuple[Receipt, bool] | Problem
+"""The receipt, and whether it is new; or why there is none."""
+
+_FEED_MOVED_ON = update(feeds).where(feeds.c.id == bindparam("of"))
+_STAGED = "producer", "incarnation", "batch", "run"
+_STAGING = select(stagings.c.id).where(
+    *(stagings.c[each] == bindparam(each) for each in ("feed", *_STAGED))
+)
+_UPLOADED = select(uploads.c.digest).where(
+    *(uploads.c[each] == bindparam(each) for each in ("staging", "task", "attempt", "number"))
+)
+_TOUCHED = (
+    update(stagings)
+    .where(stagings.c.id == bindparam("of"))
+    .values(touched=bindparam("now"), bytes=stagings.c.bytes + bindparam("more"))
+)
 
 _decode_chunks = msgspec.msgpack.Decoder(list[Moved]).decode
 
@@ -100,13 +122,8 @@ def stage(
         return decision
     check_partitions(call, upload, state.partitions)
     staging = _staging(connection, feed_id, call) or _new_staging(connection, feed_id, call)
-    here = and_(
-        uploads.c.staging == staging,
-        uploads.c.task == upload.task,
-        uploads.c.attempt == upload.attempt,
-        uploads.c.number == upload.number,
-    )
-    digest = connection.scalar(select(uploads.c.digest).where(here))
+    here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
+    digest = connection.scalar(_UPLOADED, {"staging": staging, **here})
     more = 0
     if digest is None:
         _within_quota(connection, feed_id, call, upload, quota)
@@ -119,23 +136,71 @@ def stage(
     return Staged.NEW if digest is None else Staged.SAME
 
 
-def commit(
-    connection: Connection, feed: str, call: Call, declared: Declared
-) -> tuple[Receipt, bool]:
-    feed_id, before = find_feed(connection, feed, Lock.CHANGE)
-    key, known = what_is_known(connection, feed_id, before.partitions, call, Lock.CHANGE)
-    decision = unwrapped(producers.decide(known, call, declared))
-    if isinstance(decision, Receipt):
-        return decision, False
-    found, moved = _move(connection, feed_id, call, declared.attempts)
-    decision = unwrapped(producers.decide(known, call, declared, found))
-    assert decision is Step.PUBLISH
-    numbers = next_sequences(connection, key)
-    packed = _packed(connection, list(packs(in_batch_order(moved))))
-    publication = published(known, call, declared, before, packed, numbers, now_ms())
-    _append(connection, feed_id, publication)
-    write_receipt(connection, feed_id, key, known, publication, numbers)
-    return publication.receipt, True
+def commit(connection: Connection, feed: str, asked: Sequence[Commit]) -> list[Done]:
+    """Several commits as if one came after the other, in one transaction. One that is refused
+    changes nothing, and its Problem is its answer.
+
+    Raises Problem for one that is refused when all have moved their uploads: then none holds.
+    """
+    feed_id, state = find_feed(connection, feed, Lock.CHANGE)
+    done: dict[int, Done] = {}
+    for numbers in _rounds(asked):
+        answers, state = _commit(connection, feed_id, state, [asked[each] for each in numbers])
+        done.update(zip(numbers, answers, strict=True))
+    return [done[each] for each in range(len(asked))]
+
+
+def _rounds(asked: Sequence[Commit]) -> list[list[int]]:
+    """Their numbers, so that no producer is twice in a round: what it does next depends on what it
+    did before.
+    """
+    rounds: list[list[int]] = []
+    before: Counter[str] = Counter()
+    for number, (call, _) in enumerate(asked):
+        if before[call.producer] == len(rounds):
+            rounds.append([])
+        rounds[before[call.producer]].append(number)
+        before[call.producer] += 1
+    return rounds
+
+
+def _commit(
+    connection: Connection, feed: int, state: FeedState, asked: Sequence[Commit]
+) -> tuple[list[Done], FeedState]:
+    """A round, and the feed behind it."""
+    calls = [call for call, _ in asked]
+    certain = what_is_certain(connection, feed, state.partitions, calls)
+    decisions = [
+        producers.decide(known, call, declared)
+        for (call, declared), (_, known) in zip(asked, certain, strict=True)
+    ]
+    wanted = [at for at, decision in enumerate(decisions) if decision is Step.MOVE]
+    numbers = next_sequences(connection, [k for k in (certain[at][0] for at in wanted) if k])
+    batches: list[Committed] = []
+    for at, (found, moved) in zip(
+        wanted, _move(connection, feed, [asked[at] for at in wanted]), strict=True
+    ):
+        (call, declared), (key, known) = asked[at], certain[at]
+        decision = unwrapped(producers.decide(known, call, declared, found))
+        assert decision is Step.PUBLISH
+        packed = _packed(connection, list(packs(in_batch_order(moved))))
+        mine = numbers[key] if key else {}
+        publication = published(known, call, declared, state, packed, mine, now_ms())
+        batches.append(Committed(key, known, mine, publication))
+        state = publication.feed
+    if batches:
+        _append(connection, feed, [each.publication for each in batches])
+        write_receipts(connection, feed, batches)
+    new = dict(zip(wanted, batches, strict=True))
+    return [
+        (new[at].receipt, True) if at in new else _answer(decision)
+        for at, decision in enumerate(decisions)
+    ], state
+
+
+def _answer(decision: Decision) -> Done:
+    assert not isinstance(decision, Step)
+    return decision if isinstance(decision, Problem) else (decision, False)
 
 
 def release(
@@ -254,15 +319,9 @@ def _within_quota(
         raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
 
 
-def _staging(connection: Connection, feed: int, call: Call, *, lock: bool = False) -> int | None:
-    query = select(stagings.c.id).where(
-        stagings.c.feed == feed,
-        stagings.c.producer == call.producer,
-        stagings.c.incarnation == call.incarnation,
-        stagings.c.batch == (NEXT if call.batch is None else call.batch),
-        stagings.c.run == call.run,
-    )
-    return connection.scalar(query.with_for_update() if lock else query)
+def _staging(connection: Connection, feed: int, call: Call) -> int | None:
+    given = dict(zip(_STAGED, _place_of(call), strict=True))
+    return connection.scalar(_STAGING, {"feed": feed, **given})
 
 
 def _new_staging(connection: Connection, feed: int, call: Call) -> int:
@@ -280,8 +339,7 @@ def _new_staging(connection: Connection, feed: int, call: Call) -> int:
 
 def _touch(connection: Connection, staging: int, more: int) -> None:
     """Keep it alive; and count what has come."""
-    changed = update(stagings).where(stagings.c.id == staging)
-    connection.execute(changed.values(touched=now_ms(), bytes=stagings.c.bytes + more))
+    connection.execute(_TOUCHED, {"of": staging, "now": now_ms(), "more": more})
 
 
 def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None:
@@ -311,28 +369,48 @@ def _insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[i
 
 
 def _move(
-    connection: Connection, feed: int, call: Call, attempts: Sequence[Attempt]
-) -> tuple[dict[tuple[int, int], Found], list[tuple[tuple[int, int, int], Moved]]]:
-    """Take the uploads of these attempts out of the staging, and say what they were."""
-    staging = _staging(connection, feed, call, lock=True)
-    found: dict[tuple[int, int], Found] = {}
-    moved: list[tuple[tuple[int, int, int], Moved]] = []
-    if staging is None:
-        return found, moved
-    named = tuple_(uploads.c.task, uploads.c.attempt)
-    for some in _parts([(each.task, each.attempt) for each in attempts]):
-        here = and_(uploads.c.staging == staging, named.in_(some))
-        taken = delete(uploads).where(here).returning(uploads)
-        for row in connection.execute(taken).mappings():
+    connection: Connection, feed: int, asked: Sequence[Commit]
+) -> list[tuple[dict[tuple[int, int], Found], list[tuple[tuple[int, int, int], Moved]]]]:
+    """Take the uploads of each commit's attempts out of its staging, and say what they were."""
+    taken: list[Any] = [({}, []) for _ in asked]
+    staged = _stagings(connection, feed, [call for call, _ in asked])
+    of = {staging: taken[at] for at, staging in staged.items()}
+    attempts = [
+        (staging, each.task, each.attempt)
+        for at, staging in staged.items()
+        for each in asked[at][1].attempts
+    ]
+    named = tuple_(uploads.c.staging, uploads.c.task, uploads.c.attempt)
+    for some in _parts(attempts):
+        here = uploads.c.staging.in_({staging for staging, *_ in some}), named.in_(some)
+        for row in connection.execute(delete(uploads).where(*here).returning(uploads)).mappings():
+            found, moved = of[row["staging"]]
             attempt = (row["task"], row["attempt"])
             content = Content(row["events"], int.from_bytes(row["sum"], "big"))
             before = found.get(attempt, Found())
             found[attempt] = Found(before.uploads + 1, before.content + content)
             for place, each in enumerate(_decode_chunks(row["chunks"])):
                 moved.append(((row["task"], row["number"], place), each))
-    left = exists().where(uploads.c.staging == staging)
-    connection.execute(delete(stagings).where(stagings.c.id == staging, ~left))
-    return found, moved
+    if of:
+        left = exists().where(uploads.c.staging == stagings.c.id)
+        connection.execute(delete(stagings).where(stagings.c.id.in_(of), ~left))
+    return taken
+
+
+def _stagings(connection: Connection, feed: int, calls: Sequence[Call]) -> dict[int, int]:
+    """Those of calls that have one, by the call's number; locked."""
+    if not calls:
+        return {}
+    names = [stagings.c[each] for each in _STAGED]
+    wanted = {_place_of(call): at for at, call in enumerate(calls)}
+    query = select(stagings.c.id, *names).where(stagings.c.feed == feed, tuple_(*names).in_(wanted))
+    rows = connection.execute(query.order_by(stagings.c.id).with_for_update())
+    return {wanted[tuple(row[1:])]: row[0] for row in rows}
+
+
+def _place_of(call: Call) -> tuple[str, str, int, str]:
+    batch = NEXT if call.batch is None else call.batch
+    return call.producer, call.incarnation, batch, call.run
 
 
 def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[Moved]:
@@ -348,15 +426,14 @@ def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[M
     return [pack[0] if len(pack) == 1 else as_one(pack, *next(new)) for pack in packed]
 
 
-def _append(connection: Connection, feed: int, publication: Publication) -> None:
-    if publication.chunks:
-        rows = [{"feed": feed, **asdict(each)} for each in publication.chunks]
-        connection.execute(insert(chunks), rows)
-    state = publication.feed
+def _append(connection: Connection, feed: int, publications: Sequence[Publication]) -> None:
+    """One behind the other."""
+    new = [each for publication in publications for each in publication.chunks]
+    execute_all(connection, insert(chunks), [{"feed": feed, **asdict(each)} for each in new])
+    state = publications[-1].feed
     connection.execute(
-        update(feeds)
-        .where(feeds.c.id == feed)
-        .values(head=state.head, history=state.history, time=state.time)
+        _FEED_MOVED_ON,
+        {"of": feed, "head": state.head, "history": state.history, "time": state.time},
     )
 
 

@@ -9,13 +9,13 @@ publishers write to the same database.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Select, and_, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
 
 from zeh_spark.publisher.batches import RECEIPTS, Call, Known, Producer, Receipt, after, base
 from zeh_spark.publisher.publication import Publication
@@ -29,7 +29,6 @@ _PRODUCER = [
         "name", "incarnation", "level", "run", "last", "receipts", "chain", "time", "deleted",
     )
 ]  # fmt: skip
-_decode_receipt = msgspec.json.Decoder(Receipt).decode
 
 
 class Lock(Enum):
@@ -39,12 +38,43 @@ class Lock(Enum):
     CERTAIN = auto()
 
 
+def _locked(query: Select[Any], lock: Lock | None) -> Select[Any]:
+    if lock is None:
+        return query
+    return query.with_for_update(read=lock is Lock.CERTAIN, key_share=lock is Lock.CHANGE)
+
+
+_FEEDS = {
+    lock: _locked(select(feeds.c.id, *_FEED).where(feeds.c.name == bindparam("wanted")), lock)
+    for lock in (None, *Lock)
+}
+_PRODUCERS = {
+    lock: _locked(
+        select(producers.c.id, *_PRODUCER)
+        .where(producers.c.feed == bindparam("of"))
+        .where(producers.c.name.in_(bindparam("names", expanding=True)))
+        .order_by(producers.c.name),
+        lock,
+    )
+    for lock in (None, *Lock)
+}
+_CHANGED = update(producers).where(producers.c.id == bindparam("key"))
+_MOVED_ON = (
+    update(sequences)
+    .where(sequences.c.producer == bindparam("of"), sequences.c.partition == bindparam("here"))
+    .values(next=bindparam("following"))
+)
+_EXPIRED = delete(receipts).where(
+    receipts.c.producer == bindparam("of"), receipts.c.number <= bindparam("upto")
+)
+_decode_receipt = msgspec.json.Decoder(Receipt).decode
+
+
 def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tuple[int, FeedState]:
     """Its row's id, and the feed. Raises UnknownFeedError."""
     if "\0" in name:  # which PostgreSQL cannot even look for
         raise unknown_feed(name)
-    query = _locked(select(feeds.c.id, *_FEED).where(feeds.c.name == name), lock)
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_FEEDS[lock], {"wanted": name}).one_or_none()
     if row is None:
         raise unknown_feed(name)
     return row[0], FeedState(*row[1:])
@@ -53,17 +83,16 @@ def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tu
 def find_producer(
     connection: Connection, feed: int, name: str, lock: Lock | None = None
 ) -> tuple[int | None, Producer]:
-    query = select(producers.c.id, *_PRODUCER).where(
-        producers.c.feed == feed, producers.c.name == name
-    )
-    row = connection.execute(_locked(query, lock)).one_or_none()
-    return (None, Producer(name)) if row is None else (row[0], Producer(*row[1:]))
+    found = find_producers(connection, feed, [name], lock)
+    return found.get(name, (None, Producer(name)))
 
 
-def _locked(query: Select[Any], lock: Lock | None) -> Select[Any]:
-    if lock is None:
-        return query
-    return query.with_for_update(read=lock is Lock.CERTAIN, key_share=lock is Lock.CHANGE)
+def find_producers(
+    connection: Connection, feed: int, names: Sequence[str], lock: Lock | None = None
+) -> dict[str, tuple[int, Producer]]:
+    """Those that ever published, by name, each with its row's id."""
+    rows = connection.execute(_PRODUCERS[lock], {"of": feed, "names": names})
+    return {row.name: (row[0], Producer(*row[1:])) for row in rows}
 
 
 def some_producers(connection: Connection, feed: int, after: str, limit: int) -> list[Producer]:
@@ -73,10 +102,36 @@ def some_producers(connection: Connection, feed: int, after: str, limit: int) ->
 
 
 def what_is_known(
-    connection: Connection, feed: int, partitions: int, call: Call, lock: Lock | None = None
+    connection: Connection, feed: int, partitions: int, call: Call
 ) -> tuple[int | None, Known]:
     """The id of the producer's row, if it has one, and all that the decision goes by."""
-    key, producer = find_producer(connection, feed, call.producer, lock)
+    found = find_producer(connection, feed, call.producer)
+    return _known(connection, feed, partitions, call, *found)
+
+
+def what_is_certain(
+    connection: Connection, feed: int, partitions: int, calls: Sequence[Call]
+) -> list[tuple[int | None, Known]]:
+    """The same of several calls, each of another producer; their rows are locked."""
+    found = find_producers(connection, feed, [each.producer for each in calls], Lock.CHANGE)
+    return [
+        _known(connection, feed, partitions, each, *found.get(each.producer, new_producer(each)))
+        for each in calls
+    ]
+
+
+def new_producer(call: Call) -> tuple[None, Producer]:
+    return None, Producer(call.producer)
+
+
+def _known(
+    connection: Connection,
+    feed: int,
+    partitions: int,
+    call: Call,
+    key: int | None,
+    producer: Producer,
+) -> tuple[int | None, Known]:
     if base(call.producer) != call.producer:
         _, above = find_producer(connection, feed, base(call.producer))
         producer = replace(producer, deleted=producer.deleted or above.deleted)
@@ -118,68 +173,95 @@ def newest_receipts(connection: Connection, producer: int, below: int, limit: in
     return [_decode_receipt(document) for document in connection.scalars(query)]
 
 
-def write_receipt(
-    connection: Connection,
-    feed: int,
-    key: int | None,
-    known: Known,
-    publication: Publication,
-    numbers: Mapping[int, int],
-) -> None:
-    """`numbers`: the producer's next ones so far."""
-    receipt = publication.receipt
-    key = _write_producer(connection, feed, key, after(receipt))
-    if known.producer.receipts and known.producer.incarnation != receipt.incarnation:
-        _change_incarnation(connection, key, known.producer, receipt.incarnation)
-    _write_sequences(connection, key, publication.sequences, numbers)
-    row = {
-        "producer": key,
-        "number": receipt.number,
-        "incarnation": receipt.incarnation,
-        "batch": receipt.batch,
-        "run": receipt.run,
-        "document": msgspec.json.encode(receipt),
-    }
-    connection.execute(insert(receipts), row)
-    if (oldest := receipt.number - RECEIPTS) > 0:
-        expired = and_(receipts.c.producer == key, receipts.c.number <= oldest)
-        connection.execute(delete(receipts).where(expired))
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a commit writes down of one batch: `key` of the producer's row, if there is one, what
+    was known of it, and its next sequence numbers so far.
+    """
+
+    key: int | None
+    known: Known
+    numbers: Mapping[int, int]
+    publication: Publication
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.publication.receipt
+
+
+def write_receipts(connection: Connection, feed: int, batches: Sequence[Committed]) -> None:
+    """Each of another producer."""
+    keys = _write_producers(connection, feed, batches)
+    for key, each in zip(keys, batches, strict=True):
+        before = each.known.producer
+        if before.receipts and before.incarnation != each.receipt.incarnation:
+            _change_incarnation(connection, key, before, each.receipt.incarnation)
+    _write_sequences(connection, keys, batches)
+    written = list(zip(keys, (each.receipt for each in batches), strict=True))
+    rows = [
+        {
+            "producer": key,
+            "number": receipt.number,
+            "incarnation": receipt.incarnation,
+            "batch": receipt.batch,
+            "run": receipt.run,
+            "document": msgspec.json.encode(receipt),
+        }
+        for key, receipt in written
+    ]
+    execute_all(connection, insert(receipts), rows)
+    expired = [
+        {"of": key, "upto": receipt.number - RECEIPTS}
+        for key, receipt in written
+        if receipt.number > RECEIPTS
+    ]
+    execute_all(connection, _EXPIRED, expired)
+
+
+def _write_producers(connection: Connection, feed: int, batches: Sequence[Committed]) -> list[int]:
+    """The ids of their rows."""
+    known = [(each.key, asdict(after(each.receipt))) for each in batches]
+    changed = [{"key": key, **values} for key, values in known if key is not None]
+    execute_all(connection, _CHANGED, changed)
+    return [
+        inserted(connection, insert(producers), {"feed": feed, **values}) if key is None else key
+        for key, values in known
+    ]
 
 
 def _write_sequences(
-    connection: Connection, key: int, following: Mapping[int, int], numbers: Mapping[int, int]
+    connection: Connection, keys: Sequence[int], batches: Sequence[Committed]
 ) -> None:
-    there = (sequences.c.producer == key) & (sequences.c.partition == bindparam("here"))
-    changed = update(sequences).where(there).values(next=bindparam("following"))
-    rows = [{"here": each, "following": following[each]} for each in following if each in numbers]
-    if rows:
-        connection.execute(changed, rows)
-    new = [
-        {"producer": key, "partition": each, "next": following[each]}
-        for each in following
-        if each not in numbers
-    ]
-    if new:
-        connection.execute(insert(sequences), new)
+    moved: list[dict[str, int]] = []
+    new: list[dict[str, int]] = []
+    for key, each in zip(keys, batches, strict=True):
+        for partition, following in each.publication.sequences.items():
+            if partition in each.numbers:
+                moved.append({"of": key, "here": partition, "following": following})
+            else:
+                new.append({"producer": key, "partition": partition, "next": following})
+    execute_all(connection, _MOVED_ON, moved)
+    execute_all(connection, insert(sequences), new)
 
 
-def next_sequences(connection: Connection, producer: int | None) -> dict[int, int]:
-    query = select(sequences.c.partition, sequences.c.next).where(sequences.c.producer == producer)
-    return {row.partition: row.next for row in connection.execute(query)}
+def next_sequences(connection: Connection, keys: Sequence[int]) -> dict[int, dict[int, int]]:
+    """By producer's row and partition."""
+    found: dict[int, dict[int, int]] = {key: {} for key in keys}
+    columns = sequences.c.producer, sequences.c.partition, sequences.c.next
+    if keys:
+        for row in connection.execute(select(*columns).where(sequences.c.producer.in_(keys))):
+            found[row.producer][row.partition] = row.next
+    return found
 
 
 def delete_producer(connection: Connection, feed: int, name: str) -> None:
     """The row stays, as a tombstone."""
     key, producer = find_producer(connection, feed, name, Lock.CHANGE)
-    _write_producer(connection, feed, key, replace(producer, deleted=True))
-
-
-def _write_producer(connection: Connection, feed: int, key: int | None, producer: Producer) -> int:
-    values = asdict(producer)
+    values = asdict(replace(producer, deleted=True))
     if key is None:
-        return inserted(connection, insert(producers), {"feed": feed, **values})
-    connection.execute(update(producers).where(producers.c.id == key).values(values))
-    return key
+        inserted(connection, insert(producers), {"feed": feed, **values})
+    else:
+        connection.execute(_CHANGED, {"key": key, **values})
 
 
 def _change_incarnation(
@@ -208,3 +290,9 @@ def inserted(connection: Connection, statement: Any, row: Mapping[str, Any]) -> 
     key = connection.execute(statement, row).inserted_primary_key
     assert key is not None
     return int(key[0])
+
+
+def execute_all(connection: Connection, statement: Executable, rows: Sequence[Any]) -> None:
+    """Once for each row."""
+    if rows:
+        connection.execute(statement, rows if len(rows) > 1 else rows[0])

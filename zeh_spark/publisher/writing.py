@@ -29,7 +29,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.sql import Step
+from zeh_spark.publisher.sql import A, Commits, Step, only
 from zeh_spark.publisher.store import OutcomeUnknownError
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -115,10 +115,11 @@ class Writer:
             self._wake()
         return done.result()
 
-    def commit(self, _feed: str, work: Callable[[Connection], T]) -> T:
-        return self.write(work)
+    def commit(self, _feed: str, about: A, work: Commits[A, T]) -> T:
+        return self.write(lambda connection: only(work(connection, [about])))
 
-    look = commit
+    def look(self, _feed: str, work: Callable[[Connection], T]) -> T:
+        return self.write(work)
 
     def tidy(self, step: Step) -> None:
         with self._news:
