@@ -52,7 +52,8 @@ class _Commands(click.Group):
         except OptionError as exc:
             raise click.UsageError(str(exc)) from exc
         except ZeroEventHubError as exc:
-            raise click.ClickException(str(exc)) from exc
+            said = str(exc).replace("; 'retryTimeout' says how long to try", "")  # no option here
+            raise click.ClickException(said) from exc
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,8 +86,9 @@ def serve(url: str, host: str, port: int, staging_quota: int) -> None:
     Other commands work on the store meanwhile; new feeds are served at once.
 
     \b
-    Example:
+    Examples:
       zeh-spark serve --store sqlite:///feeds.db --host 0.0.0.0 --port 8080
+      zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
     """
     with opened(url) as store, serving.only_publisher(url), serving.listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host

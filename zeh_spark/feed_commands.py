@@ -70,6 +70,7 @@ def publish(
     envelope: bool,
 ) -> None:
     """Publish standard input, NDJSON, to a running publisher: all of it or nothing, as one batch.
+    One without events is an error, not a batch.
 
     \b
     Examples:
@@ -80,13 +81,17 @@ def publish(
         raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
     source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **_PATIENCE)
     with by.batch(batch, allow=allowed) as open_batch:
+        given = False
         for event in events_of(source, Loaded()):
+            given = True
             try:
                 open_batch.add(
                     event.data, key=event.key, partition=event.partition, headers=event.headers
                 )
             except RowError as exc:
                 raise bad_line(source, event.line, exc.reason) from None
+        if not given:
+            raise StoreError("standard input has no events: nothing was published")
     receipt = open_batch.receipt
     events = counted(receipt.events, "event")
     if receipt.run != by.run:

@@ -94,6 +94,7 @@ def prune(
         if readers:
             rule = replace(rule, readers=readers)
         removal = (retaining.prune if now else retaining.plan)(store, feed, rule)
+        kept = removal.held_by and store.saved_cursors(feed, removal.held_by)
     click.echo(f"Feed {feed!r} is to keep {_kept(rule)}.")
     if removal.chunks:
         click.echo(
@@ -103,7 +104,8 @@ def prune(
     else:
         click.echo("Nothing was removed." if now else "Nothing would go.")
     if removal.held_by:
-        click.echo(f"The rest waits for reader {removal.held_by!r}.")
+        unknown = "" if kept else ", which has kept no position here yet"
+        click.echo(f"The rest waits for reader {removal.held_by!r}{unknown}.")
 
 
 @click.command()

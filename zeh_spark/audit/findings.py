@@ -60,8 +60,9 @@ class Tally:
         if not (self.batches or self.last):
             return "Nothing to check: nobody has published here."
         where = f"positions {self.first:,} to {self.last:,}" if self.last else "no positions"
+        said = "Every batch once, unaltered" if self.batches else "No difference; whole batches"
         return (
-            f"Every batch once, unaltered: {_counted(self.batches, 'batch', 'batches')} of "
+            f"{said}: {_counted(self.batches, 'batch', 'batches')} of "
             f"{_counted(self.producers, 'producer')}, {_counted(self.events, 'event')}, {where}."
         )
 
