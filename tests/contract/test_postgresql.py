@@ -13,7 +13,7 @@ from tests import postgresql
 from tests.contract.databases import commit_under_way, in_threads, site, stopped_at, store
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import open_store
+from zeh_spark.publisher import Problem, open_store
 from zeh_spark.publisher import postgresql as dialect
 from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.publisher.store import StoreBusyError
@@ -273,3 +273,18 @@ def test_first_uploads_of_a_batch_may_come_at_once(store: SqlStore) -> None:
     assert [] == in_threads(16, lambda number: store.stage(FEED, call(0), sent[number % 8]))
     store.commit(FEED, call(0), declared(*sent))
     assert [b"%d" % task for task in range(8)] == data(store)
+
+
+def test_nothing_is_published_behind_the_deletion_of_a_producer(
+    store: SqlStore, site: PostgresqlSite
+) -> None:
+    """Also where a named batch of it was under way: the deletion waits for that."""
+    store.stage(FEED, call(0, producer="p#day"), one := upload(chunk(0, b"1")))
+    deleting = threading.Thread(target=store.delete_producer, args=(FEED, "p"))
+    with commit_under_way(store, call(0, producer="p#day"), one):
+        deleting.start()
+        until(site.somebody_waits_for_a_lock)
+    deleting.join()
+    assert [b"1"] == data(store)
+    with pytest.raises(Problem, match="deleted"):
+        store.stage(FEED, call(0, producer="p#other"), one)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, event, text
 
 from tests import postgresql
 from tests.contract.databases import in_threads, own_server, site, store
@@ -131,7 +131,7 @@ def test_refusal_of_one_commit_is_that_one_s_alone(store: SqlStore) -> None:
         store.stage(FEED, call(0, producer=f"p{number}"), sent)
     batches = [call(0 if number % 3 else 7, producer=f"p{number}") for number in range(6)]
     raised: list[BaseException] = []
-    with lane._turn:
+    with lane.lead():
         waiting = threading.Thread(
             target=lambda: raised.extend(
                 in_threads(6, lambda number: store.commit(FEED, batches[number], declared(sent)))
@@ -143,6 +143,35 @@ def test_refusal_of_one_commit_is_that_one_s_alone(store: SqlStore) -> None:
     assert ["batch-gap"] * 2 == [each.name for each in raised if isinstance(each, Problem)]
     assert 2 == len(raised)
     assert [b"1"] * 4 == data(store)
+
+
+def test_a_look_that_is_refused_holds_up_nobody(store: SqlStore) -> None:
+    """Who is overtaken asks again and again; what is committed beside that is committed at once."""
+    publish(store, chunk(0, b"0"))
+    store.stage(FEED, call(0, producer="q"), sent := upload(chunk(0, b"1")))
+    lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined]
+    commits: list[object] = []
+
+    def ask() -> None:
+        with pytest.raises(Problem):
+            store._look(FEED, lambda connection, _: sql_batches.admit(connection, FEED, call(7)))
+
+    asks = [ask, lambda: store.commit(FEED, call(0, producer="q"), declared(sent))]
+    threads = [threading.Thread(target=each) for each in asks]
+    note = commits.append
+    event.listen(Engine, "commit", note)
+    try:
+        with lane.lead():
+            for at, each in enumerate(threads, 1):
+                each.start()
+                until(lambda at=at: len(lane._waiting) == at)
+            commits.clear()
+        for each in threads:
+            each.join()
+    finally:
+        event.remove(Engine, "commit", note)
+    assert 2 == len(data(store))
+    assert 1 == len(commits)
 
 
 def test_lost_connections_are_replaced(store: SqlStore, site: PostgresqlSite) -> None:

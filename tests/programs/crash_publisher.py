@@ -88,7 +88,7 @@ def commit_together(store: Store) -> None:
         waiting, held = writes._durable, held_writer(writes)
     else:
         lane = writes._lanes.of(FEED)
-        waiting, held = lane._waiting, lane._turn
+        waiting, held = lane._waiting, lane.lead()
     with held:
         threads = [
             threading.Thread(target=store.commit, args=(FEED, call(0, name), declared(ALONE)))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import threading
 from collections.abc import Sequence
 
 import pytest
 
-from zeh_spark.publisher.lanes import GROUP, Asked, Lane, Lanes, Look
+from zeh_spark.publisher.lanes import GROUP, Asked, Commit, Lane, Lanes, Look
+from zeh_spark.publisher.store import OutcomeUnknownError
 from zeh_spark.testing.writers import until
 
 
@@ -50,7 +53,7 @@ def test_what_waits_is_done_together_and_in_order() -> None:
 
 
 def test_failure_of_a_group_reaches_all_of_it() -> None:
-    """Whatever goes wrong, who waits is told, and the lane goes on."""
+    """Who leads is interrupted; who waits hears that nothing is known, and the lane goes on."""
     begun, free = threading.Event(), threading.Event()
 
     def do(group: Sequence[Asked]) -> None:
@@ -77,14 +80,16 @@ def test_failure_of_a_group_reaches_all_of_it() -> None:
     free.set()
     for each in threads:
         each.join()
-    assert [SystemExit, SystemExit] == [each for each in ends if each != 0]
+    assert [SystemExit] == [each for each in ends if each is SystemExit]
+    assert {0, SystemExit, OutcomeUnknownError} >= set(ends) >= {SystemExit, OutcomeUnknownError}
     assert 7 == lane.through(asked(7))
 
 
 def test_feeds_have_lanes_of_their_own() -> None:
     """One that is slow holds up no other."""
     lanes = Lanes(tell)
-    assert lanes.of("a") is lanes.of("a") is not lanes.of("b")
+    one, other = lanes.of("a"), lanes.of("b")
+    assert one is lanes.of("a") is not other
 
 
 def test_what_a_work_raises_is_raised() -> None:
@@ -94,3 +99,63 @@ def test_what_a_work_raises_is_raised() -> None:
 
     with pytest.raises(ValueError, match="mine"):
         Lane(fail).through(asked(1))
+
+
+def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
+    """That is somebody else's."""
+    begun, free = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    numbers = itertools.count()
+
+    def do(group: Sequence[Asked]) -> None:
+        number = next(numbers)
+        begun[number].set()
+        assert free[number].wait(20)
+        tell(group)
+
+    lane, threads = Lane(do), []
+    with lane.lead():
+        for number in range(2):
+            threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
+            threads[-1].start()
+            until(lambda number=number: len(lane._waiting) == number + 1)
+    assert begun[0].wait(20)
+    last = threading.Thread(target=lane.through, args=(asked(2),))
+    last.start()
+    until(lambda: len(lane._waiting) == 1)
+    free[0].set()
+    assert begun[1].wait(20)
+    for each in threads:
+        each.join(20)
+        assert not each.is_alive()
+    free[1].set()
+    last.join()
+
+
+def test_a_group_ends_where_it_would_take_long() -> None:
+    """Other publishers wait for it; a commit that is too large by itself goes alone."""
+    sizes: list[int] = []
+
+    def do(group: Sequence[Asked]) -> None:
+        sizes.append(len(group))
+        for each in group:
+            each.done.set_result(0)
+
+    lane, threads = Lane(do), []
+    with lane.lead():
+        for at, share in enumerate((0.4, 0.6, 0.1, 7.0, 0.2)):
+            commit = Commit(None, lambda *_: [], share)
+            threads.append(threading.Thread(target=lane.through, args=(commit,)))
+            threads[-1].start()
+            until(lambda at=at: len(lane._waiting) == at + 1)
+    for each in threads:
+        each.join()
+    assert [2, 1, 1, 1] == sizes
+
+
+def test_lanes_do_not_outlive_their_use() -> None:
+    """Anybody can ask for feeds that do not exist."""
+    lanes = Lanes(tell)
+    for number in range(100):
+        lanes.of(f"nope{number}").through(asked(1))
+    gc.collect()
+    assert not lanes._lanes

@@ -58,4 +58,6 @@ class Chores:
             while not self._ended.is_set() and self._write(step, durable=False):
                 pass
         except (SQLAlchemyError, StoreError) as exc:
-            log.warning("cleaning up waits: %s", exc)
+            log.warning("cleaning up waits: %s", str(exc).partition("\n")[0])
+        except Exception:  # logged with its traceback; one fault must not end cleaning up
+            log.exception("cleaning up waits")

@@ -1,24 +1,28 @@
 """Commits of one feed, in PostgreSQL: one after the other, those that wait in one transaction.
 
 They would wait for each other anyway, at the feed's row, and each for its own fsync. So whoever is
-first does what has come in meanwhile, in as many statements as for one.
+first leads: he does what has come in meanwhile, most of it in as many statements as for one.
 
 Rule for editors: a lane is one process's; what keeps processes apart is the lock on the feed's row,
-which all take.
+which all take. Who has his answer goes, whoever leads next [waiting for the lead to be free as
+well, 16 writers stood 30 ms of 50 behind commits that were not theirs].
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
 from zeh_spark.publisher.sql import Commits
+from zeh_spark.publisher.store import OutcomeUnknownError
 
 T = TypeVar("T")
 
@@ -35,10 +39,11 @@ class Asked:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Commit(Asked):
-    """`work` is the same for all commits of a feed."""
+    """`work` is the same for all commits of a feed; `share`: of what a group may take, 1 is all."""
 
     about: Any
     work: Commits[Any, Any]
+    share: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,38 +57,66 @@ class Lane:
     """Guarantee: what is asked is done in the order in which it came, each once."""
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
-        """`do`: does them and tells their outcome; what it raises is the outcome of the rest."""
+        """`do`: does them, and tells each its outcome; it raises nothing but what interrupts it."""
         self._do = do
         self._waiting: deque[Asked] = deque()
-        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._led = False
 
     def through(self, asked: Asked) -> Any:
         """Its answer; raises what stands against it."""
-        self._waiting.append(asked)
+        with self._changed:
+            self._waiting.append(asked)
         while not asked.done.done():
-            with self._turn:
-                if not asked.done.done():
+            with self.lead(lambda: not asked.done.done()) as mine:
+                if mine:
                     self._next()
         return asked.done.result()
 
-    def _next(self) -> None:
-        count = min(len(self._waiting), GROUP)
-        group = [self._waiting.popleft() for _ in range(count)]
+    @contextmanager
+    def lead(self, still_wanted: Callable[[], bool] = lambda: True) -> Iterator[bool]:
+        """Nobody else does anything meanwhile; false if it was not wanted any more before that."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._led or not still_wanted())
+            mine = still_wanted()
+            self._led = self._led or mine
         try:
+            yield mine
+        finally:
+            if mine:
+                with self._changed:
+                    self._led = False
+                    self._changed.notify_all()
+
+    def _next(self) -> None:
+        group: list[Asked] = []
+        try:
+            share = 0.0
+            while self._waiting and len(group) < GROUP:
+                share += _share(self._waiting[0])
+                if group and share > 1:
+                    break
+                group.append(self._waiting.popleft())
             self._do(group)
-        except BaseException as exc:  # noqa: BLE001 - raised where it is waited for
+        except BaseException:
             for each in group:
                 if not each.done.done():
-                    each.done.set_exception(exc)
+                    unknown = "what was to be committed was interrupted; ask again whether it was"
+                    each.done.set_exception(OutcomeUnknownError(unknown))
+            raise
+
+
+def _share(asked: Asked) -> float:
+    return asked.share if isinstance(asked, Commit) else 0.0
 
 
 class Lanes:
-    """One for each feed, made when it is wanted."""
+    """One for each feed, while somebody uses it."""
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
         self._do = do
         self._lock = threading.Lock()
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
 
     def of(self, feed: str) -> Lane:
         with self._lock:

@@ -255,7 +255,7 @@ class MemoryStore:
         partitions = self.feed(feed).partitions
         account = self._accounts.get((feed, call.producer))
         above = self._accounts.get((feed, base(call.producer)))
-        deleted = above is not None and above.state.deleted
+        deleted = any(each is not None and each.state.deleted for each in (account, above))
         if account is None:
             return Known(Producer(call.producer, deleted=deleted), partitions)
         state, mine = replace(account.state, deleted=deleted), call.incarnation

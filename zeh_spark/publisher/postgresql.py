@@ -19,7 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -223,10 +223,7 @@ class Writing:
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         for tried in count(1):
             try:
-                with (
-                    nullcontext() if durable else self._turn(),
-                    self._engine.connect() as connection,
-                ):
+                with self._engine.connect() as connection:
                     connection.execute(_BEGIN, {"durable": durable})
                     result = work(connection)
                     _commit(connection)
@@ -237,23 +234,21 @@ class Writing:
             time.sleep(random.uniform(0, 0.005 * 2**tried))
         raise AssertionError("unreachable")
 
-    def commit(self, feed: str, about: A, work: Commits[A, T]) -> T:
-        result: T = self._lanes.of(feed).through(Commit(about, work))
+    def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
+        if not self._uploads.acquire(timeout=TURN_SECONDS):
+            raise StoreBusyError("other uploads to the store take long; ask again")
+        try:
+            return self.write(work, durable=durable)
+        finally:
+            self._uploads.release()
+
+    def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
+        result: T = self._lanes.of(feed).through(Commit(about, work, share))
         return result
 
     def look(self, feed: str, work: Callable[[Connection], T]) -> T:
         result: T = self._lanes.of(feed).through(Look(work))
         return result
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Of an upload, or of cleaning up."""
-        if not self._uploads.acquire(timeout=TURN_SECONDS):
-            raise StoreBusyError("other uploads to the store take long; ask again")
-        try:
-            yield
-        finally:
-            self._uploads.release()
 
     def tidy(self, step: Step) -> None:
         self._chores.add(step)
@@ -267,10 +262,20 @@ class Writing:
             return
         for each in group:
             try:
-                keeps = isinstance(each, Commit)
-                each.done.set_result(self.write(partial(_alone, each), durable=keeps))
+                if isinstance(each, Commit):
+                    answer = self.write(partial(_alone, each))
+                else:
+                    assert isinstance(each, Look)
+                    answer = self._look(each)
+                each.done.set_result(answer)
             except Exception as exc:  # noqa: BLE001 - raised where it is waited for
                 each.done.set_exception(exc)
+
+    def _look(self, look: Look) -> Any:
+        try:
+            return self.write(look.work, durable=False)
+        except OutcomeUnknownError as exc:  # it has none
+            raise StoreBusyError("the store failed; ask again") from exc
 
     def _together(self, group: Sequence[Asked]) -> bool:
         """In one transaction; false if that has to be done otherwise. Nobody hears of a success
@@ -286,9 +291,15 @@ class Writing:
                 # would wait for each other to give theirs up].
                 if commits:
                     answers += commits[0].work(connection, [each.about for each in commits])
-                answers += [each.work(connection) for each in looks]
-                _commit(connection)
-        except (OutcomeUnknownError, SQLAlchemyError) as exc:
+                answers += [_seen(each, connection) for each in looks]
+                if commits:
+                    _commit(connection)
+        except OutcomeUnknownError as exc:
+            for each in group:
+                busy = StoreBusyError("the store failed; ask again")
+                each.done.set_exception(exc if isinstance(each, Commit) else busy)
+            return True
+        except SQLAlchemyError as exc:
             if isinstance(exc, DBAPIError) and _in_the_way(exc):
                 return False
             for each in group:
@@ -304,11 +315,16 @@ class Writing:
         return True
 
 
-def _alone(asked: Asked, connection: Connection) -> Any:
-    if isinstance(asked, Commit):
-        return only(asked.work(connection, [asked.about]))
-    assert isinstance(asked, Look)
-    return asked.work(connection)
+def _alone(commit: Commit, connection: Connection) -> Any:
+    return only(commit.work(connection, [commit.about]))
+
+
+def _seen(look: Look, connection: Connection) -> Any:
+    """What a look brings. A Problem is an answer, too: it has changed nothing."""
+    try:
+        return look.work(connection)
+    except Problem as problem:
+        return problem
 
 
 def _in_the_way(exc: DBAPIError) -> bool:

@@ -44,8 +44,10 @@ BODY_SECONDS, BODY_RATE, IDLE_SECONDS = 30.0, 64 << 10, 10.0
 without a pause of more than IDLE_SECONDS.
 """
 
-CHECKERS, CALLERS, READERS = 2, 32, 4
-"""Threads that look into uploads, that wait for their turn to write, and that only look up."""
+CHECKERS, STAGERS, CALLERS, READERS = 2, 8, 32, 4
+"""Threads that look into uploads, that keep them, that wait for their turn to commit, and that only
+look up.
+"""
 
 PRODUCERS_SHOWN = 1000
 
@@ -95,6 +97,7 @@ class PublishApi:
         self._budget_of_commits = Budget(calls.MAX_COMMIT_BODY)
         self._coming, self._commits_coming = Budget(BODIES), Budget(BODIES)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
+        self._stagers = anyio.CapacityLimiter(STAGERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
         self._readers = anyio.CapacityLimiter(READERS)
 
@@ -125,7 +128,8 @@ class PublishApi:
             check = partial(verified_upload, body, task, attempt, number, call.partition_count)
             upload = await anyio.to_thread.run_sync(check, limiter=self._checkers)
             del body, check
-            staged = await self._called(partial(self._store.stage, feed, call, upload, self._quota))
+            keep = partial(self._store.stage, feed, call, upload, self._quota)
+            staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
         if isinstance(staged, Receipt):
             return _json(calls.committed(staged, new=False))
         return _json({"status": "staged"}, 201 if staged is Staged.NEW else 200)

@@ -66,6 +66,9 @@ _LAST_CHUNK = (
 )
 
 
+GROUP_EVENTS, GROUP_TASKS = 10_000, 1_000
+"""What commits may have that are done together, about: a feed's other writers wait that long."""
+
 A = TypeVar("A", contravariant=True)
 Commits = Callable[[Connection, Sequence[A]], Sequence[T | Problem]]
 """Several commits in a transaction, with an answer to each. A Problem has changed nothing; one
@@ -85,9 +88,12 @@ class Writes(Protocol):
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
         """On disk when it returns, unless it need not be `durable`."""
 
-    def commit(self, feed: str, about: A, work: Commits[A, T]) -> T:
+    def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
+        """As `write`, for an upload: it leaves commits room."""
+
+    def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
         """Durable; in the order in which a feed's commits and looks come to this process, perhaps
-        with others in one transaction. `work` is the same for all.
+        with others in one transaction, whose `share` is at most 1. `work` is the same for all.
         """
 
     def look(self, feed: str, work: Callable[[Connection], T]) -> T:
@@ -202,9 +208,19 @@ class SqlStore:
         def work(connection: Connection) -> Staged | Receipt:
             return sql_batches.stage(connection, feed, call, upload, quota)
 
-        # An upload that is lost is missed by its commit. One without events is there to be counted:
-        # a commit that is to be refused because of it would go through without it.
-        done = self._write(work, durable=not upload.chunks)
+        def stage() -> Staged | Receipt:
+            # An upload that is lost is missed by its commit. One without events is there to be
+            # counted: a commit that is to be refused because of it would go through without it.
+            with self._errors():
+                return self._database.writes.stage(work, durable=not upload.chunks)
+
+        try:
+            done = stage()
+        except Problem:  # perhaps of a commit between two reads
+            receipt = self._look(feed, lambda c, _: sql_batches.admit(c, feed, call))
+            if receipt is not None:
+                return receipt
+            done = stage()
         self._database.writes.tidy(sql_batches.tidy)
         return done
 
@@ -215,7 +231,7 @@ class SqlStore:
             return sql_batches.commit(connection, feed, asked)
 
         with self._errors():
-            done = self._database.writes.commit(feed, (call, declared), work)
+            done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
         self._database.writes.tidy(sql_batches.tidy)
         return done
 
@@ -271,10 +287,11 @@ class SqlStore:
             )
 
     def delete_producer(self, feed: str, name: str) -> None:
-        def work(connection: Connection, feed_id: int) -> None:
+        def work(connection: Connection) -> None:
+            feed_id, _ = find_feed(connection, feed, Lock.CHANGE)  # its named batches have ended
             sql_producers.delete_producer(connection, feed_id, name)
 
-        self._write_to(feed, work)
+        self._write(work)
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         found: list[Chunk] = []
@@ -387,6 +404,11 @@ def _save_cursors(
         found = connection.execute(update(cursor_sets).where(*here).values(cursor=cursor))
         if not found.rowcount:
             connection.execute(insert(cursor_sets), {**key, "cursor": cursor})
+
+
+def _share(declared: Declared) -> float:
+    events, tasks = declared.content.events, len(declared.attempts)
+    return max(events / GROUP_EVENTS, tasks / GROUP_TASKS)
 
 
 def _frames(ids: Sequence[int]) -> Select[tuple[int, bytes]]:

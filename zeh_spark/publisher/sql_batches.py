@@ -113,11 +113,7 @@ def stage(
 ) -> Staged | Receipt:
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
-    decision = producers.decide(known, call)
-    if isinstance(decision, Problem):  # perhaps of a commit between two reads: look again
-        find_feed(connection, feed, Lock.CERTAIN)
-        _, known = what_is_known(connection, feed_id, state.partitions, call)
-        decision = unwrapped(producers.decide(known, call))
+    decision = unwrapped(producers.decide(known, call))
     if isinstance(decision, Receipt):
         return decision
     check_partitions(call, upload, state.partitions)

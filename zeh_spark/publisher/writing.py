@@ -115,7 +115,10 @@ class Writer:
             self._wake()
         return done.result()
 
-    def commit(self, _feed: str, about: A, work: Commits[A, T]) -> T:
+    def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
+        return self.write(work, durable=durable)
+
+    def commit(self, _feed: str, about: A, work: Commits[A, T], _share: float) -> T:
         return self.write(lambda connection: only(work(connection, [about])))
 
     def look(self, _feed: str, work: Callable[[Connection], T]) -> T:

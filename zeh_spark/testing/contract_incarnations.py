@@ -233,6 +233,17 @@ def test_deleted_producer_publishes_no_named_batch_either(store: Store) -> None:
     assert [b"1"] == data(store)
 
 
+def test_named_batch_can_be_deleted_by_itself(store: Store) -> None:
+    """Whether it was published or not; its producer goes on."""
+    put(store, call(0, producer="p#k", incarnation="batch"), b"1")
+    for name in ("p#k", "p#new"):
+        store.delete_producer(FEED, name)
+        late = call(0, producer=name, incarnation="batch")
+        assert "producer-deleted" == refused(partial(put, store, late, b"2")).name
+    assert put(store, call(0), b"3")[1]
+    assert [b"1", b"3"] == data(store)
+
+
 def test_kept_first_answers_with_the_first(store: Store) -> None:
     """I can keep what is published where a query is not repeatable, once (F9)."""
     receipt, _ = put(store, call(0), b"1")
