@@ -60,7 +60,9 @@ class Tally:
         if not (self.batches or self.last):
             return "Nothing to check: nobody has published here."
         where = f"positions {self.first:,} to {self.last:,}" if self.last else "no positions"
-        said = "Every batch once, unaltered" if self.batches else "No difference; whole batches"
+        said = (
+            "Every batch once, unaltered" if self.batches else "No difference; batches left whole"
+        )
         return (
             f"{said}: {_counted(self.batches, 'batch', 'batches')} of "
             f"{_counted(self.producers, 'producer')}, {_counted(self.events, 'event')}, {where}."
