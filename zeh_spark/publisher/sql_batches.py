@@ -34,6 +34,7 @@ from zeh_spark.publisher.batches import (
     Call,
     Declared,
     Found,
+    Known,
     Receipt,
     Upload,
     base,
@@ -171,27 +172,37 @@ def _commit(
         for (call, declared), (_, known) in zip(asked, certain, strict=True)
     ]
     wanted = [at for at, decision in enumerate(decisions) if decision is Step.MOVE]
-    numbers = next_sequences(connection, [k for k in (certain[at][0] for at in wanted) if k])
-    batches: list[Committed] = []
-    for at, (found, moved) in zip(
-        wanted, _move(connection, feed, [asked[at] for at in wanted]), strict=True
-    ):
-        (call, declared), (key, known) = asked[at], certain[at]
-        decision = unwrapped(producers.decide(known, call, declared, found))
-        assert decision is Step.PUBLISH
-        packed = _packed(connection, list(packs(in_batch_order(moved))))
-        mine = numbers[key] if key else {}
-        publication = published(known, call, declared, state, packed, mine, now_ms())
-        batches.append(Committed(key, known, mine, publication))
-        state = publication.feed
+    batches = _moved(
+        connection, feed, state, [asked[at] for at in wanted], [certain[at] for at in wanted]
+    )
     if batches:
         _append(connection, feed, [each.publication for each in batches])
         write_receipts(connection, feed, batches)
-    new = dict(zip(wanted, batches, strict=True))
-    return [
-        (new[at].receipt, True) if at in new else _answer(decision)
-        for at, decision in enumerate(decisions)
-    ], state
+        state = batches[-1].publication.feed
+    new = {at: (each.receipt, True) for at, each in zip(wanted, batches, strict=True)}
+    return [new.get(at) or _answer(decision) for at, decision in enumerate(decisions)], state
+
+
+def _moved(
+    connection: Connection,
+    feed: int,
+    state: FeedState,
+    asked: Sequence[Commit],
+    certain: Sequence[tuple[int | None, Known]],
+) -> list[Committed]:
+    """What is to be written down of each, now that its uploads are taken. Raises Problem."""
+    numbers = next_sequences(connection, [key for key, _ in certain if key is not None])
+    moves = _move(connection, feed, asked)
+    batches: list[Committed] = []
+    for (call, declared), (key, known), (found, moved) in zip(asked, certain, moves, strict=True):
+        decision = unwrapped(producers.decide(known, call, declared, found))
+        assert decision is Step.PUBLISH
+        packed = _packed(connection, list(packs(in_batch_order(moved))))
+        mine = {} if key is None else numbers[key]
+        publication = published(known, call, declared, state, packed, mine, now_ms())
+        batches.append(Committed(key, known, mine, publication))
+        state = publication.feed
+    return batches
 
 
 def _answer(decision: Decision) -> Done:

@@ -114,14 +114,11 @@ def what_is_certain(
 ) -> list[tuple[int | None, Known]]:
     """The same of several calls, each of another producer; their rows are locked."""
     found = find_producers(connection, feed, [each.producer for each in calls], Lock.CHANGE)
-    return [
-        _known(connection, feed, partitions, each, *found.get(each.producer, new_producer(each)))
-        for each in calls
-    ]
-
-
-def new_producer(call: Call) -> tuple[None, Producer]:
-    return None, Producer(call.producer)
+    certain = []
+    for each in calls:
+        key, producer = found.get(each.producer, (None, Producer(each.producer)))
+        certain.append(_known(connection, feed, partitions, each, key, producer))
+    return certain
 
 
 def _known(
