@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
 from zeh_spark.publisher.sql import Commits
 from zeh_spark.publisher.store import OutcomeUnknownError
-
-T = TypeVar("T")
 
 GROUP = 32
 """Commits and looks in one transaction, at most."""
