@@ -73,7 +73,10 @@ def test_mistakes_of_a_store_are_found(tmp_path: Path, mistake: str) -> None:
     """A store that passes is right; one that does something wrong does not pass."""
     (tmp_path / "test_mine.py").write_text(FILE.format(mistake=MISTAKES[mistake]))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "test_mine.py"],
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-x", "--timeout=60"),
+            *("-p", "no:cacheprovider", "test_mine.py"),
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(HERE)},
         capture_output=True,

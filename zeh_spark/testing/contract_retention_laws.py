@@ -162,19 +162,26 @@ def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: 
         mine = ChunkFeed(opened(), FEED)
         behind = {0: "_first", 1: "_first"}
         while True:
+            events = 0
             for block in mine.page(behind, 2, 500):
                 behind[block.partition] = block.cursor
-                yield len(block.lines.splitlines())
+                events += len(block.lines.splitlines())
             mine.save_cursors("reader", 2, behind)
+            yield events
 
     writers = [guarded(partial(write, name)) for name in ("p", "q")]
     pruners = [guarded(remove) for _ in range(2)]
     total, reading = 0, follow()
-    while total < 80 * 201 and not failures:
-        total += next(reading)
-    ended.set()
-    for each in [*writers, *pruners]:
-        each.join()
+    try:
+        while total < 80 * 201 and not failures:
+            written = not any(each.is_alive() for each in writers)
+            total += (more := next(reading))
+            if written and not more:
+                break  # nothing will come any more
+    finally:  # also where the store refuses the reader
+        ended.set()
+        for each in [*writers, *pruners]:
+            each.join()
     assert [] == failures
     assert 80 * 201 == total
     assert len(everything(store)) < 80
