@@ -115,8 +115,8 @@ def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Repl
             continue
         except OutcomeUnknownError as exc:
             raise UnavailableError(
-                f"whether the letter of line {each.line} was published is not known, the publisher "
-                f"does not answer; the same command tells, and goes on there: {exc.__cause__}"
+                f"whether the letter of line {each.line} was published is not known: its commit "
+                f"was not answered; give the same letters again, none is published twice"
             ) from exc
         published = batch.receipt.run == by.run
         yield Replayed(each, Outcome.PUBLISHED if published else Outcome.REPEATED)

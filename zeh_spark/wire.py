@@ -340,9 +340,8 @@ def excerpt(line: bytes, length: int = 200) -> str:
 
 def validated_json(text: bytes) -> bytes:
     """JSON text as it can stand in a line: only newlines between tokens change, into spaces.
-
-    Raises ValueError with the reason, which is the text's alone [how deep a parser comes depends on
-    who calls it: a dead letter would be another one when its batch is repeated].
+    Raises ValueError; why, depends on the text alone [not on how deep a parser comes: a dead letter
+    would be another one when its batch is repeated].
     """
     check_depth(text)
     try:

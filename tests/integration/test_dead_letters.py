@@ -15,6 +15,8 @@ import pytest
 from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, served
 from tests.fix_raw_server import RawServer, ok, refused
 from tests.fix_sink import lost, remedy
+from zeh_spark import replaying
+from zeh_spark.dead_letters import letters
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -27,6 +29,7 @@ from zeh_spark.errors import (
 from zeh_spark.publish_client import Batch, TaskDone
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.writer import StreamWriter, stage
+from zeh_spark.tailing import follow
 
 GOOD, BAD = '{"i":1}', '{"i":'
 
@@ -277,6 +280,24 @@ def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
     assert said.startswith(f"{two.url} answered 409 batch-conflict")
     assert {"keepFirst"} == remedy(said).keys()
     assert ([GOOD], 1) == (two.events(), len(two.letters()))
+
+
+def test_a_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None:
+    """The next call finds out; none is published twice."""
+    two.publish(0, ["1", BAD])
+    pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
+    (letter,) = (json.loads(line) for page in pages for line in page)
+    letter["data"]["row"]["data"] = "2"
+    given = replaying.mended(letters([json.dumps(letter).encode()]), 2)
+    two.main.once("POST .*/commit", before=lost)
+
+    with pytest.raises(UnavailableError, match="line 1 was published is not known") as told:
+        list(replaying.replay(two.url, given, retryTimeout="0"))
+
+    assert str(told.value).endswith("give the same letters again, none is published twice")
+    done = [each.outcome.value for each in replaying.replay(two.url, given)]
+    assert done in (["published"], ["published before"])
+    assert 2 == len(two.events())
 
 
 # Who is behind the address

@@ -44,8 +44,6 @@ def _about_letters(exc: PublishError) -> PublishError:
     why = ", which has nothing of this producer yet (is 'deadLetterUrl' new?)" if unseen else ""
     if exc.problem == "batch-gap" and not unseen:
         why = " (was 'deadLetterUrl' not set for a while?)"
-    if exc.problem == "batch-gap" and not unseen:
-        why = " (was 'deadLetterUrl' not set for a while?)"
     said = f"the dead-letter feed{why}: {exc}".replace("'url'", "'deadLetterUrl'")
     for name in REMEDIES:
         said = said.replace(f"set once {name}=", f"set once {option_for_letters(name)}=")
