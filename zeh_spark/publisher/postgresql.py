@@ -38,6 +38,7 @@ from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.schema import VERSION, feeds, metadata
 from zeh_spark.publisher.sql import A, Commits, Database, SqlStore, Step, only
 from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
+from zeh_spark.publisher.watching import POLL_SECONDS, Watch
 
 T = TypeVar("T")
 
@@ -57,7 +58,6 @@ CONNECT_SECONDS, LOCK_SECONDS, IDLE_SECONDS, TURN_SECONDS = 10, 10, 30, 10
 and for a free connection.
 """
 
-POLL_SECONDS = 1.0
 _RETRIES = 6
 _AGAIN = {
     "40001",  # serialization failure
@@ -120,7 +120,7 @@ def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
         write.dispose()
         raise
     writing = Writing(write)
-    watch = _Watch(_engine(address, isolation_level="AUTOCOMMIT", poolclass=NullPool))
+    watch = Watch(_engine(address, poolclass=NullPool), SCHEMA, _heads)
 
     @contextmanager
     def reading() -> Iterator[Connection]:
@@ -359,45 +359,5 @@ def _reason(exc: DBAPIError) -> str:
     return " ".join(str(exc.orig).split())
 
 
-class _Watch:
-    """Notices commits of all processes, in a thread that begins with the first question."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._heads: int | None = None
-        self._failure: DBAPIError | None = None
-
-    def version(self) -> int:
-        with self._lock:
-            if self._heads is None:
-                with self._engine.connect() as connection:
-                    self._heads = int(connection.scalar(_HEADS) or 0)
-                threading.Thread(target=self._run, name="zeh-listener", daemon=True).start()
-        if failure := self._failure:
-            raise failure
-        return self._heads
-
-    def close(self) -> None:
-        self._ended.set()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            try:
-                with self._engine.connect() as connection:
-                    self._listen(connection)
-            except DBAPIError as exc:
-                self._failure = exc
-            except Exception as exc:  # noqa: BLE001 - raised to whoever asks for the version
-                self._failure = OperationalError("LISTEN", None, exc)
-            self._ended.wait(POLL_SECONDS)
-
-    def _listen(self, connection: Connection) -> None:
-        listening: Any = connection.connection.driver_connection
-        listening.execute(f"LISTEN {SCHEMA}")
-        while not self._ended.is_set():
-            self._heads = int(connection.scalar(_HEADS) or 0)
-            self._failure = None
-            for _ in listening.notifies(timeout=POLL_SECONDS, stop_after=1):
-                pass
+def _heads(connection: Connection) -> tuple[int, float]:
+    return int(connection.scalar(_HEADS) or 0), POLL_SECONDS

@@ -73,7 +73,7 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
         read.dispose()
         write.dispose()
 
-    return SqlStore(Database(reading, writer, watch.version, _explained, close))
+    return SqlStore(Database(reading, writer, watch.version, explained, close))
 
 
 def backup(file: str, copy: Path) -> None:
@@ -160,7 +160,7 @@ def _prepare(read: Engine, write: Engine) -> None:
         connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
 
-def _explained(exc: DBAPIError) -> StoreError:
+def explained(exc: DBAPIError) -> StoreError:
     reason = str(exc.orig)
     if not isinstance(exc, OperationalError):
         return StoreError(f"the store cannot be used: {reason}")

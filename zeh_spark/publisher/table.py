@@ -1,0 +1,188 @@
+"""What a service's own table is to a feed: its columns, its rows, and the cursors into it. Pure.
+
+A row has a place, (tx, id). In PostgreSQL `tx` grows with the transactions that write, so that a
+place that has been passed never gets a row any more, whoever commits late [by `id` alone, 6,156 of
+11,551 rows were skipped]. SQLite has one writer at a time: the id is enough, and tx is 0.
+
+A cursor is `history.tx.id.tag` of the last row that was read, or `history.begin`. `history` is
+random and kept in the database; `tag` tells whether the row is still the one that was read, by the
+beginning of its first data column [not by its line: that changes when a header is added].
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import xxhash
+
+from zeh_spark import wire
+from zeh_spark.errors import OptionError
+from zeh_spark.publisher.problems import bad_cursor, other_history
+
+MAX_PARTITIONS = 256
+BEGIN = "begin"
+
+_TABLE = re.compile(r"[^.\0]{1,63}(\.[^.\0]{1,63})?")
+_CURSOR = re.compile(
+    r"([0-9a-f]{8})\.(?:begin|([0-9]{1,19})\.(-?[0-9]{1,19}|[0-9a-f-]{36})\.([0-9a-f]{8}))"
+)
+
+Place = tuple[int, int | str]
+"""tx and id; a UUID as its text, which sorts as PostgreSQL sorts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table or view as a feed.
+
+    `data`: the column that holds an event's data; or columns, and its data is an object of them.
+    `headers`: columns that become headers of their names. The stored partition is in the column
+    `partition`, or computed of the column `partition_by`, or 0.
+    `on_bad_row`: `stop` at a row that cannot be an event, or `skip` it with a warning.
+    `strict_cursors`: refuse a cursor whose row is gone while older ones are left. None: unless rows
+    may be updated, which the trigger of `zeh-spark ddl --updates` tells.
+    """
+
+    name: str
+    data: str | Sequence[str]
+    headers: Sequence[str] = ()
+    partition_by: str | None = None
+    partition: str | None = None
+    partitions: int = 1
+    id: str = "id"
+    tx: str = "tx"
+    on_bad_row: str = "stop"
+    strict_cursors: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Raises OptionError."""
+        if not _TABLE.fullmatch(self.name):
+            raise _wrong("table", self.name, "a table's name, like outbox or shop.outbox")
+        if not self.columns or not all(isinstance(each, str) and each for each in self.columns):
+            raise _wrong("data", self.data, "a column, or a list of columns")
+        if len(set(self.columns)) < len(self.columns):
+            raise _wrong("data", self.data, "each column once")
+        if isinstance(self.headers, str) or len(set(self.headers)) < len(self.headers):
+            raise _wrong("headers", self.headers, "a list of columns, each once")
+        for each in self.headers:
+            if each.lower().startswith(wire.RESERVED_HEADER):
+                raise _wrong(
+                    "headers", each, f"not {wire.RESERVED_HEADER}…: that is the publisher's"
+                )
+        if type(self.partitions) is not int or not 1 <= self.partitions <= MAX_PARTITIONS:
+            raise _wrong("partitions", self.partitions, f"a number of 1 to {MAX_PARTITIONS}")
+        if self.partitions > 1 and not (self.partition_by or self.partition):
+            raise _wrong("partitions", self.partitions, "1, unless partition_by names a column")
+        if self.partition_by and self.partition:
+            raise _wrong("partition", self.partition, "left out where partition_by is given")
+        if self.on_bad_row not in {"stop", "skip"}:
+            raise _wrong("on_bad_row", self.on_bad_row, "stop or skip")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the data."""
+        return (self.data,) if isinstance(self.data, str) else tuple(self.data)
+
+    @property
+    def is_object(self) -> bool:
+        """Whether an event's data is an object of columns."""
+        return not isinstance(self.data, str)
+
+    @property
+    def used(self) -> dict[str, None]:
+        """All columns that are read but `tx`, in order."""
+        by = (self.partition_by, self.partition)
+        return dict.fromkeys((self.id, *filter(None, by), *self.columns, *self.headers))
+
+    @property
+    def schema(self) -> str | None:
+        before, dot, _ = self.name.rpartition(".")
+        return before if dot else None
+
+    @property
+    def bare_name(self) -> str:
+        """Without its schema."""
+        return self.name.rpartition(".")[2]
+
+
+def _wrong(option: str, value: object, allowed: str) -> OptionError:
+    return OptionError(f"{option} is {value!r}; it must be {allowed}", option=option)
+
+
+class Row(NamedTuple):
+    """A row as a database gives it.
+
+    `asked`: the reader's partition; `size`: bytes of `data`, None where it is NULL; `data` is cut
+    where it is too long to be served; `first`: the beginning of the first data column where the
+    data is an object.
+    """
+
+    asked: int
+    tx: int
+    id: int | str
+    size: int | None
+    data: str | None
+    first: str | None
+    headers: tuple[str | None, ...]
+
+    @property
+    def place(self) -> Place:
+        return self.tx, self.id
+
+    @property
+    def tag(self) -> str:
+        """8 hex digits."""
+        first = self.data if self.first is None else self.first
+        text = f"{self.tx}.{self.id}.{(first or '')[:TAG_CHARACTERS]}"
+        return f"{xxhash.xxh3_64_intdigest(text.encode(errors='surrogatepass')) & 0xFFFFFFFF:08x}"
+
+
+TAG_CHARACTERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """`place` is None before the first row."""
+
+    history: str
+    place: Place | None = None
+    tag: str = ""
+
+    def __str__(self) -> str:
+        if self.place is None:
+            return f"{self.history}.{BEGIN}"
+        return f"{self.history}.{self.place[0]}.{self.place[1]}.{self.tag}"
+
+
+def parse_cursor(partition: int, text: str, history: str) -> Cursor | None:
+    """None for a special cursor. Raises Problem for what this feed cannot have given."""
+    if text in (wire.FIRST, wire.LAST):
+        return None
+    match = _CURSOR.fullmatch(text)
+    if not match:
+        allowed = f"_first, _last, and cursors that this feed gave, like {history}.{BEGIN}"
+        raise bad_cursor(partition, text, allowed)
+    if match[1] != history:
+        raise other_history(partition, text, f"the feed's history is {history!r}")
+    if match[2] is None:
+        return Cursor(history)
+    number = re.fullmatch(r"-?[0-9]+", match[3])
+    return Cursor(history, (int(match[2]), int(match[3]) if number else match[3]), match[4])
+
+
+def later(one: Place | None, other: Place | None) -> Place | None:
+    """The place further on; None is the beginning."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other)  # ids of one table have one type
+
+
+def floors(removed: Mapping[int, Place], covered: range) -> Place | None:
+    """Up to where rows of stored partitions are gone. `removed`: of each; -1 stands for all."""
+    found: Place | None = None
+    for each in (-1, *covered):
+        found = later(found, removed.get(each))
+    return found

@@ -1,0 +1,376 @@
+"""A service's own table as a feed: written by the service, in the transaction that changes its
+state; read by whoever asks, straight from the table.
+
+Rules of a page, in this order:
+
+1. a cursor is one that this feed gave in its present history (`table`), and its row is still the
+   one that was read; a row that is gone was removed, if a trigger noted that (410 where rows behind
+   it are gone too), or if no older one is left; else a restore undid it (409);
+2. partition v of a reader's n has the stored partitions p with p mod n == v;
+3. the next settled rows of all asked partitions come in order of place, at most `hint`;
+4. a cursor follows at least every 1,000 rows; an asked partition without rows gets the one it came
+   with, `_first` and `_last` as what they stand for.
+
+Guarantee: every row once, in an order that never changes, and rows of one key in the order of their
+commits. The same request brings the same answer until more is settled. Runs in the publisher's
+worker threads; a connection is taken for a statement, and none is held while a client is slow.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnection
+
+from zeh_spark import wire
+from zeh_spark.errors import OptionError, StoreError
+from zeh_spark.publisher.feed import DEFAULT_HINT, Block, covered
+from zeh_spark.publisher.problems import Problem, cursor_gone, other_history
+from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.publisher.table import Cursor, Place, Row, Table, floors, later, parse_cursor
+from zeh_spark.publisher.table_ddl import CHANNEL
+from zeh_spark.publisher.table_postgresql import PostgresqlTable
+from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
+from zeh_spark.publisher.table_sql import Holder, Standing, TableSql
+from zeh_spark.publisher.table_sqlite import SqliteTable
+from zeh_spark.publisher.watching import POLL_SECONDS, Watch
+
+log = logging.getLogger("zeh_spark.publisher")
+
+READ_ROWS = 1_000
+READ_BYTES = 1 << 20
+"""What one statement brings, at most and about."""
+
+HELD_SECONDS = 60.0
+"""After which a transaction that keeps rows from being read is named in the log."""
+
+LOOK_SECONDS, PENDING_SECONDS, UNNOTIFIED_SECONDS = 1.0, 0.01, 0.1
+"""Between looks for who keeps rows back; for rows to be settled; for rows that nothing notifies."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """How a table that is a feed stands. `held`: what keeps committed rows from being read, and
+    `held_seconds`: for how long already; `skipped`: bad rows that this process passed over.
+    """
+
+    history: str
+    held: Holder | None
+    held_seconds: float
+    skipped: int
+
+
+class SqlTableFeed:
+    """A table or view in PostgreSQL (through psycopg) or SQLite as a feed; its settings are those
+    of `table.Table`.
+
+    The database is first asked when the feed is: `check` does that before. The engine should be
+    one of its own, because readers may take all its connections.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        table: str,
+        data: str | Sequence[str],
+        headers: Sequence[str] = (),
+        partition_by: str | None = None,
+        partition: str | None = None,
+        partitions: int = 1,
+        id: str = "id",
+        tx: str = "tx",
+        on_bad_row: str = "stop",
+        strict_cursors: bool | None = None,
+    ) -> None:
+        """Raises OptionError."""
+        self.table = Table(
+            table, data, tuple(headers), partition_by, partition, partitions, id, tx, on_bad_row,
+            strict_cursors,
+        )  # fmt: skip
+        self.partitions = partitions
+        self._sql = statements(engine, self.table)
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._headers = header_renderer(self.table.headers)
+        self._checked = False
+        self._lock = threading.Lock()
+        self._watch: Watch[object] | None = None
+        self._guard = Guard(self._sql, table)
+        self._skipped = 0
+
+    def check(self) -> None:
+        """Raises StoreError for a table that cannot be a feed, with the statements that mend it;
+        StoreBusyError where the database does not answer.
+        """
+        self._do(self._sql.check)
+        self._checked = True
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        history, cursors = self._do(partial(self._begun, asked, n))
+        left = DEFAULT_HINT if hint is None else hint
+        quiet, limit, bad = set(asked), READ_ROWS, False
+        while left > 0 and not bad:
+            wanted = min(left, limit)
+            places = {
+                each: dict.fromkeys(covered(each, n, self.partitions), cursor.place)
+                for each, cursor in cursors.items()
+            }
+            rows = self._do(partial(self._sql.rows, after=places, history=history, limit=wanted))
+            found = [self._found(each, rows, history) for each in asked]
+            if len(quiet) == len(asked) and (problem := _stuck(found)):
+                raise problem
+            for block, cursor, problem in found:
+                bad = bad or problem is not None
+                if cursor:
+                    cursors[block.partition] = cursor
+                    quiet.discard(block.partition)
+                    yield block
+            if len(rows) < wanted:
+                break
+            left -= len(rows)
+            limit = _next_limit(rows)
+        for each in quiet:
+            yield Block(each, b"", str(cursors[each]))
+
+    def version(self) -> object:
+        self._prepared()
+        if self._engine.dialect.name == "sqlite":
+            return self._do(self._sql.newest)[0]
+        with self._lock:
+            if self._watch is None:
+                self._watch = Watch(self._engine, CHANNEL, self._look)
+        try:
+            return self._watch.version()
+        except DBAPIError as exc:
+            raise self._sql.explained(exc) from exc
+
+    def state(self) -> TableState:
+        """Raises StoreError."""
+        standing = self._do(self._standing)
+        held = self._guard
+        return TableState(standing.history, held.holder, held.seconds, self._skipped)
+
+    def new_history(self) -> str:
+        """For a table that was restored from a copy: rows that are there come before all others,
+        and cursors that were given until now are refused. Needs the rights of the table's owner.
+        Returns the new history.
+        """
+        self._prepared()
+        with self._errors(), self._engine.connect() as connection:
+            connection = connection.execution_options(isolation_level="READ COMMITTED")
+            with connection.begin():
+                return self._sql.new_history(connection)
+
+    def close(self) -> None:
+        """Ends the thread that listens. The engine stays as it is."""
+        if self._watch:
+            self._watch.close()
+
+    def _prepared(self) -> None:
+        if not self._checked:
+            self.check()
+
+    def _do(self, work: Callable[[Connection], T]) -> T:
+        """Short work on a connection. Raises StoreError, Problem."""
+        with self._errors(), self._engine.connect() as connection:
+            self._sql.prepare(connection)
+            return work(connection)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except NoConnection as exc:
+            raise StoreBusyError("all connections to the database are in use; ask again") from exc
+        except DBAPIError as exc:
+            raise self._sql.explained(exc) from exc
+        except SQLAlchemyError as exc:
+            raise StoreError(f"the database cannot be used: {exc}") from exc
+
+    def _begun(
+        self, asked: Mapping[int, str], n: int, connection: Connection
+    ) -> tuple[str, dict[int, Cursor]]:
+        """The history, and the cursors to go on from. Raises Problem."""
+        standing = self._standing(connection)
+        given = {each: parse_cursor(each, text, standing.history) for each, text in asked.items()}
+        places = {each: cursor.place for each, cursor in given.items() if cursor and cursor.place}
+        there = self._sql.at(connection, places)
+        cursors = {}
+        for each, cursor in given.items():
+            stored = covered(each, n, self.partitions)
+            floor = floors(standing.removed, stored)
+            if cursor is None:
+                last = asked[each] == wire.LAST and self._sql.last(connection, each, stored)
+                cursors[each] = _behind(last, standing) if last else _oldest(floor, standing)
+                continue
+            cursors[each] = cursor
+            if later(cursor.place, floor) != cursor.place:
+                oldest = str(_oldest(floor, standing))
+                raise cursor_gone(each, asked[each], oldest)
+            if cursor.place and cursor.place != floor:
+                self._check_row(connection, each, asked[each], cursor, there.get(each), standing)
+        return standing.history, cursors
+
+    def _check_row(
+        self,
+        connection: Connection,
+        partition: int,
+        text: str,
+        cursor: Cursor,
+        row: Row | None,
+        standing: Standing,
+    ) -> None:
+        """Raises Problem where the row that a cursor follows is not the one that was read."""
+        place = cursor.place
+        assert place
+        if row:
+            if row.tag != cursor.tag:
+                raise other_history(partition, text, f"row {row.id} is another one now")
+            return
+        if standing.standby and place >= standing.settled:
+            raise StoreBusyError(f"this replica has not come to cursor {text!r} yet; ask again")
+        if standing.end and place >= standing.end:
+            raise other_history(partition, text, "the database has never come that far")
+        if self._is_strict() and self._sql.any_upto(connection, place):
+            raise other_history(
+                partition,
+                text,
+                f"its row {place[1]} is gone, while older ones are left. If the service deletes "
+                f"rows in any order, set strict_cursors to false, or let zeh-spark ddl --retention "
+                f"note what is deleted",
+            )
+
+    def _is_strict(self) -> bool:
+        strict = self.table.strict_cursors
+        return not self._sql.moves_updates if strict is None else strict
+
+    def _standing(self, connection: Connection) -> Standing:
+        if not self._checked:
+            self._sql.check(connection)
+            self._checked = True
+        standing = self._sql.standing(connection)
+        self._guard.look(connection, standing)
+        return standing
+
+    def _look(self, connection: Connection) -> tuple[object, float]:
+        version, pending = self._sql.newest(connection)
+        patience = POLL_SECONDS if self._sql.notifies else UNNOTIFIED_SECONDS
+        return version, PENDING_SECONDS if pending else patience
+
+    def _found(
+        self, asked: int, rows: Sequence[Row], history: str
+    ) -> tuple[Block, Cursor | None, Problem | None]:
+        """A reader's partition's part of some rows: a block, the cursor behind it, if there are
+        any, and the row that stops it.
+        """
+        mine, problem = [row for row in rows if row.asked == asked], None
+        last = mine[-1] if mine else None
+        skip = self._skip if self.table.on_bad_row == "skip" else None
+        try:
+            lines = lines_of(asked, mine, self._headers, skip)
+        except BadRowError as exc:
+            lines, last, problem = exc.before, exc.last, self._bad(asked, exc)
+        cursor = Cursor(history, last.place, last.tag) if last else None
+        return Block(asked, lines, str(cursor or "")), cursor, problem
+
+    def _bad(self, asked: int, bad: BadRowError) -> Problem:
+        row, table = bad.row, self.table
+        return Problem(
+            "bad-row",
+            500,
+            f"partition {asked}: the row of table {table.name} with {table.id} {row.id} cannot be "
+            f"an event: {bad}; repair the row, or pass over such rows with on_bad_row = 'skip'",
+            partition=asked,
+            id=row.id,
+        )
+
+    def _skip(self, bad: BadRowError) -> None:
+        self._skipped += 1
+        log.warning(
+            "table %s: the row with %s %s is left out: %s",
+            self.table.name, self.table.id, bad.row.id, bad,
+        )  # fmt: skip
+
+
+class Guard:
+    """Looks every second at what is the same for all readers: rows of another cluster, and whether
+    a transaction keeps rows from being read.
+    """
+
+    def __init__(self, sql: TableSql, name: str) -> None:
+        self._sql = sql
+        self._name = name
+        self._looked = self._warned = -math.inf
+        self._since = time.monotonic()
+        self._settled: tuple[int, ...] = ()
+        self._pending = False
+        self.holder: Holder | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since if self._pending else 0.0
+
+    def look(self, connection: Connection, standing: Standing) -> None:
+        """Raises Problem."""
+        now = time.monotonic()
+        if now < self._looked + LOOK_SECONDS:
+            return
+        _, self._pending = self._sql.newest(connection)
+        if not self._pending or standing.settled != self._settled:
+            self._since, self._settled = now, standing.settled
+        self._looked = now
+        self.holder = self._sql.holder(connection) if self._pending else None
+        if self.seconds >= HELD_SECONDS and now >= self._warned + HELD_SECONDS:
+            self._warned = now
+            log.warning(
+                "table %s: rows that are committed wait for %s, for %.0f s now: readers get them "
+                "when it ends",
+                self._name, self.holder, self.seconds,
+            )  # fmt: skip
+
+
+def statements(engine: Engine, table: Table) -> TableSql:
+    """Raises OptionError for a database that we do not know."""
+    if engine.dialect.name == "sqlite":
+        if table.schema:
+            raise OptionError(f"table is {table.name!r}; SQLite has no schemas", option="table")
+        return SqliteTable(table)
+    if (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg"):
+        return PostgresqlTable(table)
+    raise OptionError(
+        f"a table is read through an engine of postgresql+psycopg://… or sqlite:///…, not of "
+        f"{engine.dialect.name}+{engine.dialect.driver}; the service's own engine may be another",
+        option="url",
+    )
+
+
+def _behind(row: Row, standing: Standing) -> Cursor:
+    return Cursor(standing.history, row.place, row.tag)
+
+
+def _oldest(floor: Place | None, standing: Standing) -> Cursor:
+    """Before all that is left."""
+    return Cursor(standing.history, floor, "0" * 8 if floor else "")
+
+
+def _stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Problem | None:
+    """What a partition stops at whose next row is a bad one."""
+    return next((problem for _, cursor, problem in found if problem and not cursor), None)
+
+
+def _next_limit(rows: Sequence[Row]) -> int:
+    size = sum(row.size or 0 for row in rows) // len(rows) + 1
+    return max(10, min(READ_ROWS, READ_BYTES // size))

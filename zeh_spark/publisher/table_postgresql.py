@@ -1,0 +1,253 @@
+"""A service's table in PostgreSQL (14 and later) as a feed: what is PostgreSQL's own.
+
+`tx` is, by its default, the number of the transaction that writes, or of the last one that had
+ended when the statement began, if that is higher. So
+- rows of a transaction that is still open have a tx from `pg_snapshot_xmin` on: rows below it are
+  settled, and a place that has been passed gets no row any more;
+- who waits for another one's lock, and then writes, has the later place, also if his transaction
+  began earlier [with the transaction's own number, two changes of one order came out in the wrong
+  order where transactions change several].
+
+Values become JSON in the database, which knows their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import postgresql, table_ddl
+from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.table import TAG_CHARACTERS, Place, Table
+from zeh_spark.publisher.table_ddl import Column, Facts
+from zeh_spark.publisher.table_sql import (
+    HISTORY,
+    REMOVED,
+    Holder,
+    Standing,
+    TableSql,
+    literal,
+    qualified,
+    quoted,
+)
+
+HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+END = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+CLUSTER = "(SELECT system_identifier::text FROM pg_control_system())"
+
+_TEXT = frozenset("S")
+"""Categories of types whose values are text (pg_type.typcategory)."""
+
+
+class PostgresqlTable(TableSql):
+    """Statements for one table. `check` comes first."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self.name = qualified(table, table.bare_name)
+        self.tx = quoted(table.tx)
+        key = quoted(table.id)
+        self.order = f"{self.tx}, {key}"
+        self.backwards = f"{self.tx} DESC, {key} DESC"
+        self.settled = f"{self.tx} < {HORIZON}"
+        self.partition = table_ddl.partition_sql(table)
+        self._columns: Mapping[str, Column] = {}
+        self._facts: Facts | None = None
+
+    def check(self, connection: Connection) -> None:
+        facts = inspected(connection, self.table)
+        if faults := table_ddl.postgresql_faults(self.table, facts):
+            raise StoreError(table_ddl.refusal(self.table, faults))
+        self._columns = facts.columns
+        self._facts = facts
+        self.moves_updates, self.notifies = facts.moves_updates, facts.notifies
+
+    @property
+    def facts(self) -> Facts:
+        assert self._facts, "it was not checked"
+        return self._facts
+
+    def standing(self, connection: Connection) -> Standing:
+        name = literal(self.table.bare_name)
+        same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
+        found = connection.exec_driver_sql(
+            f"SELECT history, {same}, {HORIZON}, {END}, pg_is_in_recovery()"
+            f" FROM {self._beside(HISTORY)} WHERE table_name = {name}"
+        ).first()
+        if found is None:
+            raise table_ddl.gone_history(self.table, table_ddl.history(self.table))
+        history, same_cluster, horizon, end, standby = found
+        if not same_cluster:
+            raise self._restored("it came from another PostgreSQL cluster")
+        removed: dict[int, Place] = {}
+        if self.facts.notes_removed:
+            kept = f"SELECT partition, tx, id FROM {self._beside(REMOVED)}"
+            for partition, tx, key in connection.exec_driver_sql(
+                f"{kept} WHERE table_name = {name}"
+            ):
+                removed[partition] = (tx, key if self.facts.uuid else int(key))
+        return Standing(history, removed, (end,), (horizon,), standby)
+
+    def newest(self, connection: Connection) -> tuple[object, bool]:
+        found = connection.exec_driver_sql(
+            f"SELECT greatest({', '.join(self._newest(self.settled))}),"
+            f" greatest({', '.join(self._newest('true'))}), {END}, pg_is_in_recovery()"
+        ).one()
+        settled, newest, end, standby = found
+        if newest is not None and newest >= end and not standby:
+            raise self._restored(
+                f"it has rows of transaction {newest}, and this cluster has not come further than "
+                f"{end - 1}"
+            )
+        return (settled or (0, "")), newest != settled
+
+    def _newest(self, where: str) -> list[str]:
+        """Of each stored partition."""
+        return [
+            f"(SELECT {self.tx} FROM {self.name} WHERE {self._of(each)} AND {where}"
+            f" ORDER BY {self.backwards} LIMIT 1)"
+            for each in range(self.table.partitions)
+        ]
+
+    def _restored(self, why: str) -> Problem:
+        return Problem(
+            "restored-table",
+            503,
+            f"table {self.table.name} was restored: {why}. Its rows cannot be put in order with "
+            f"new ones; zeh-spark new-history does that, and readers then begin anew",
+        )
+
+    def holder(self, connection: Connection) -> Holder | None:
+        if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
+            return Holder()
+        found = connection.exec_driver_sql(
+            f"WITH oldest AS (SELECT mod({HORIZON}, 4294967296)::text AS xid)"
+            " SELECT a.pid, coalesce(a.datname, p.database),"
+            " extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8,"
+            " p.gid FROM oldest"
+            " LEFT JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted"
+            " AND l.mode = 'ExclusiveLock' AND l.transactionid::text = oldest.xid"
+            " LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
+            " LEFT JOIN pg_prepared_xacts p ON p.transaction::text = oldest.xid LIMIT 1"
+        ).one()
+        return Holder(*found)
+
+    def new_history(self, connection: Connection) -> str:
+        """Rows that are there get tx 0, and so stand before all others, in order of their ids."""
+        moved = f"UPDATE {self.name} SET {self.tx} = 0 WHERE {self.tx} <> 0"
+        facts = inspected(connection, self.table)
+        trigger = quoted(table_ddl.UPDATES) if facts.moves_updates else None
+        if trigger:
+            connection.exec_driver_sql(f"ALTER TABLE {self.name} DISABLE TRIGGER {trigger}")
+        connection.exec_driver_sql(moved)
+        if trigger:
+            connection.exec_driver_sql(f"ALTER TABLE {self.name} ENABLE TRIGGER {trigger}")
+        if facts.notes_removed:
+            name = literal(self.table.bare_name)
+            connection.exec_driver_sql(
+                f"DELETE FROM {self._beside(REMOVED)} WHERE table_name = {name}"
+            )
+        return str(
+            connection.exec_driver_sql(
+                f"UPDATE {self._beside(HISTORY)} SET history = left(gen_random_uuid()::text, 8),"
+                f" cluster = {CLUSTER} WHERE table_name = {literal(self.table.bare_name)}"
+                f" RETURNING history"
+            ).scalar_one()
+        )
+
+    def explained(self, exc: DBAPIError) -> StoreError:
+        return postgresql.explained(exc)
+
+    def _beside(self, name: str) -> str:
+        return qualified(self.table, name)
+
+    def _behind(self, place: Place) -> str:
+        return f"({self.order}) > {self._literal(place)}"
+
+    def _upto(self, place: Place) -> str:
+        return f"({self.order}) <= {self._literal(place)}"
+
+    def _at(self, place: Place) -> str:
+        return f"({self.order}) = {self._literal(place)}"
+
+    def _literal(self, place: Place) -> str:
+        key = f"{literal(str(place[1]))}::uuid" if self.facts.uuid else place[1]
+        return f"({place[0]}, {key})"
+
+    def _json(self, column: str, value: str) -> str:
+        kind = self._columns[column].type
+        if kind in {"json", "jsonb"}:
+            return f"{value}::text"
+        if kind == "bytea":
+            return f"""'"' || translate(encode({value}, 'base64'), E'\\n', '') || '"'"""
+        if kind == "timestamptz":  # 'infinity' and years BC have no digit at their end
+            utc = f"to_json({value} AT TIME ZONE 'UTC')::text"
+            return f"""regexp_replace({utc}, '([0-9])"$', '\\1Z"')"""
+        return f"to_json({value})::text"
+
+    def _data(self, column: str, value: str) -> str:
+        if self._columns[column].category in _TEXT:
+            return f"{value}::text"
+        return self._json(column, value)
+
+    def _text(self, column: str, value: str) -> str:
+        if self._columns[column].category in _TEXT:
+            return f"{value}::text"
+        return f"({self._json(column, value)})::json #>> '{{}}'"
+
+    def _id(self, value: str) -> str:
+        return f"{value}::text" if self.facts.uuid else value
+
+    def _left(self, text: str) -> str:
+        return f"left({text}, {TAG_CHARACTERS})"
+
+    def _bytes(self, text: str) -> str:
+        return f"octet_length({text})"
+
+
+def inspected(connection: Connection, table: Table) -> Facts:
+    """What there is of a table. One that is absent has no columns."""
+    name = literal(qualified(table, table.bare_name))
+    columns = connection.exec_driver_sql(
+        "SELECT a.attname, b.typname, b.typcategory::text, a.attnotnull,"
+        " pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a"
+        " JOIN pg_type t ON t.oid = a.atttypid"
+        " JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END"
+        " LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
+        f" WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped"
+    ).all()
+    indexes = connection.exec_driver_sql(
+        "SELECT i.indisunique, ARRAY(SELECT pg_get_indexdef(i.indexrelid, k, true)"
+        " FROM generate_series(1, i.indnkeyatts) k) FROM pg_index i"
+        f" WHERE i.indrelid = to_regclass({name}) AND i.indisvalid AND i.indpred IS NULL"
+    ).all()
+    triggers = connection.exec_driver_sql(
+        "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'"
+        f" AND tgrelid = to_regclass({name})"
+    ).scalars()
+    beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED)]
+    kind, subscribed, history, removed, sees = connection.exec_driver_sql(
+        f"SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({name})),"
+        f" EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({name})),"
+        f" to_regclass({beside[0]}) IS NOT NULL, to_regclass({beside[1]}) IS NOT NULL,"
+        " has_function_privilege('pg_control_system()', 'execute')"
+    ).one()
+    if history:
+        history = connection.exec_driver_sql(
+            f"SELECT count(*) FROM {qualified(table, HISTORY)}"
+            f" WHERE table_name = {literal(table.bare_name)}"
+        ).scalar()
+    return Facts(
+        {name: Column(*about) for name, *about in columns},
+        tuple((unique, tuple(keys)) for unique, keys in indexes),
+        frozenset(triggers),
+        kind or "",
+        bool(subscribed),
+        bool(history),
+        bool(removed),
+        bool(sees),
+        table,
+    )

@@ -1,0 +1,120 @@
+"""Rows of a table as lines of a feed. Pure.
+
+Rule for editors: rows are checked by the block, in C; only a block in which something is wrong is
+looked at row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from zeh_spark import wire
+from zeh_spark.publisher.table import Row
+
+Headers = tuple[str | None, ...]
+
+_NULL = Raw(b"null")
+_check = msgspec.json.Decoder(Raw).decode_lines
+
+
+class BadRowError(ValueError):
+    """A row that cannot be an event. `before` are the lines of the rows in front of it, and `last`
+    the last of those.
+    """
+
+    def __init__(self, why: str, row: Row, before: bytes = b"", last: Row | None = None) -> None:
+        super().__init__(why)
+        self.row = row
+        self.before = before
+        self.last = last
+
+
+def header_renderer(names: Sequence[str]) -> Callable[[Headers], str]:
+    """Values of headers as the inside of a line; NULL leaves a header out. Values repeat, so each
+    is rendered once.
+    """
+    seen: dict[Headers, str] = {}
+
+    def render(values: Headers) -> str:
+        if (known := seen.get(values)) is None:
+            if len(seen) > 10_000:
+                seen.clear()
+            given = dict(zip(names, values, strict=True))
+            wanted = {name: value for name, value in given.items() if value is not None}
+            known = seen[values] = msgspec.json.encode(wanted, order="sorted").decode()
+        return known
+
+    return render
+
+
+def lines_of(
+    partition: int,
+    rows: Sequence[Row],
+    headers: Callable[[Headers], str],
+    skip: Callable[[BadRowError], object] | None,
+) -> bytes:
+    """Lines of a reader's partition. Bad rows are given to `skip`; raises BadRowError for the first
+    of them where there is none.
+    """
+    if _fine(rows):
+        lines = [_line(partition, row.data or "", headers(row.headers)) for row in rows]
+        if max(map(len, lines), default=0) <= wire.MAX_LINE + 1:
+            return b"".join(lines)
+    lines = []
+    for number, row in enumerate(rows):
+        try:
+            lines.append(_checked(partition, row, headers))
+        except ValueError as exc:
+            bad = BadRowError(str(exc), row, b"".join(lines), rows[number - 1] if number else None)
+            if skip is None:
+                raise bad from None
+            skip(bad)
+    return b"".join(lines)
+
+
+def _line(partition: int, data: str, headers: str) -> bytes:
+    return f'{{"partition":{partition},"headers":{headers},"data":{data}}}\n'.encode()
+
+
+def _fine(rows: Sequence[Row]) -> bool:
+    """Whether the data of all rows is JSON as it can stand in a line. [The lines may be JSON where
+    their data is not: `1,"cursor":"x"`.]
+    """
+    given = [row.data for row in rows if row.data is not None]
+    if len(given) < len(rows):
+        return False
+    block = "\n".join(given).encode()
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+    if (
+        len(ends) != len(rows) - 1
+        or b"\r" in block
+        or wire.may_be_deep(block, np.append(ends, len(block)))
+    ):
+        return False
+    try:
+        found = _check(block)  # blank ones are left out
+        return len(found) == len(rows) and _NULL not in found
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
+def _checked(partition: int, row: Row, headers: Callable[[Headers], str]) -> bytes:
+    """A line of its own. Raises ValueError."""
+    if row.size is None or row.data is None:
+        raise ValueError("data: NULL is no event")
+    if row.size > wire.MAX_LINE:
+        raise ValueError(f"data: {row.size} bytes, where a line takes {wire.MAX_LINE}")
+    try:
+        data = wire.validated_json(row.data.encode())
+    except ValueError as exc:
+        raise ValueError(f"data: {exc}") from None
+    if data == b"null":
+        raise ValueError("data: null is no event")
+    line = _line(partition, data.decode(), headers(row.headers))
+    if len(line) > wire.MAX_LINE + 1:
+        raise ValueError(f"its line has {len(line) - 1} bytes, of {wire.MAX_LINE} at most")
+    return line

@@ -1,0 +1,253 @@
+"""Reading a service's table by key: the statements, as far as they are those of every database.
+
+Rule for editors: rows are found by (tx, id) alone, never by OFFSET, and in the statement that knows
+how far the table can be read; nothing is held between two statements. Values are written into the
+statements, as numbers and checked text [with parameters, PostgreSQL may plan without their values,
+and then sorts the table]. What is one database's own is in `table_postgresql` and `table_sqlite`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from zeh_spark import wire
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.table import Place, Row, Table
+
+HISTORY = "zeroeventhub_history"
+REMOVED = "zeroeventhub_removed"
+"""The tables beside the service's own: one row for each table that is a feed, and up to where its
+rows were removed, where a trigger notes that.
+"""
+
+_ALL = 1_000_000
+"""A limit that limits nothing: a subquery that has one is computed by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a table stands. `removed`: up to where rows of each stored partition are gone, -1 for
+    all of them; `end`: beyond all places that may have been given; `settled`: no row comes any more
+    before it; `standby`: this is a replica, which may lag.
+    """
+
+    history: str
+    removed: Mapping[int, Place] = field(default_factory=dict)
+    end: tuple[int, ...] = ()
+    settled: tuple[int, ...] = ()
+    standby: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What keeps rows from being read: the oldest transaction that writes, in whatever database of
+    the cluster. What we may not see is None. `prepared`: the name of a prepared one, which no
+    process will end by itself.
+    """
+
+    pid: int | None = None
+    database: str | None = None
+    seconds: float | None = None
+    prepared: str | None = None
+
+    def __str__(self) -> str:
+        who = "a transaction that cannot be seen from here"
+        if self.prepared:
+            who = f"the prepared transaction {self.prepared!r}"
+        elif self.pid:
+            who = f"the transaction of process {self.pid}"
+        where = f" in database {self.database!r}" if self.database else ""
+        return who + where + (f", {self.seconds:.0f} s old" if self.seconds is not None else "")
+
+
+class TableSql(ABC):
+    """The statements about one table."""
+
+    name: str
+    """Of the table, as SQL."""
+    order: str
+    backwards: str
+    tx: str
+    settled: str
+    """A condition: no row comes any more before this one."""
+    partition: str
+    """The stored partition of a row, as SQL."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._alias = {name: f"c{number}" for number, name in enumerate(table.used)}
+
+    moves_updates = False
+    """Whether a row that is updated becomes the last one."""
+    notifies = False
+    """Whether a trigger tells of new rows."""
+
+    @abstractmethod
+    def check(self, connection: Connection) -> None:
+        """Learn the columns' types. Raises StoreError, with what to do, for a table that cannot be
+        a feed.
+        """
+
+    def prepare(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
+        """Before a connection is used."""
+
+    @abstractmethod
+    def standing(self, connection: Connection) -> Standing:
+        """Raises StoreError or Problem for a table that cannot be read as it stands."""
+
+    @abstractmethod
+    def newest(self, connection: Connection) -> tuple[object, bool]:
+        """What is different once there may be more to read, and whether rows wait to be settled."""
+
+    @abstractmethod
+    def holder(self, connection: Connection) -> Holder | None:
+        """Who keeps rows that are committed from being read."""
+
+    @abstractmethod
+    def new_history(self, connection: Connection) -> str:
+        """Begin one, in a transaction of the caller's: older cursors are refused from then on."""
+
+    @abstractmethod
+    def explained(self, exc: DBAPIError) -> StoreError: ...
+
+    @abstractmethod
+    def _beside(self, name: str) -> str:
+        """A table of ours, as SQL."""
+
+    @abstractmethod
+    def _behind(self, place: Place) -> str: ...
+
+    @abstractmethod
+    def _upto(self, place: Place) -> str: ...
+
+    @abstractmethod
+    def _at(self, place: Place) -> str: ...
+
+    @abstractmethod
+    def _json(self, column: str, value: str) -> str:
+        """A value of a column as JSON text; NULL stays NULL."""
+
+    @abstractmethod
+    def _data(self, column: str, value: str) -> str:
+        """The same, but text is JSON already."""
+
+    @abstractmethod
+    def _text(self, column: str, value: str) -> str:
+        """The same, as a header's text."""
+
+    @abstractmethod
+    def _id(self, value: str) -> str: ...
+
+    @abstractmethod
+    def _left(self, text: str) -> str:
+        """Its first `table.TAG_CHARACTERS`."""
+
+    @abstractmethod
+    def _bytes(self, text: str) -> str:
+        """How many."""
+
+    def rows(
+        self,
+        connection: Connection,
+        after: Mapping[int, Mapping[int, Place | None]],
+        history: str,
+        limit: int,
+    ) -> list[Row]:
+        """The next rows, in order of place: for each asked partition those of its stored ones that
+        are behind a place; none if the history is another one by now.
+        """
+        parts = []
+        for asked, stored in after.items():
+            for partition, place in stored.items():
+                where = [self._of(partition), self.settled, self._is_still(history)]
+                where += [self._behind(place)] if place else []
+                parts.append(self._picked(asked, where, f"{self.order} LIMIT {limit}"))
+        return self._read(connection, parts, f"t, i LIMIT {limit}") if parts else []
+
+    def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> Row | None:
+        """The last row of some stored partitions."""
+        parts = [
+            self._picked(asked, [self._of(each), self.settled], f"{self.backwards} LIMIT 1")
+            for each in stored
+        ]
+        found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
+        return found[0] if found else None
+
+    def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, Row]:
+        """The rows at places, by asked partition, as far as there are any."""
+        parts = [self._picked(asked, [self._at(place)], "1") for asked, place in places.items()]
+        found = self._read(connection, parts, f"v LIMIT {_ALL}") if parts else []
+        return {row.asked: row for row in found}
+
+    def any_upto(self, connection: Connection, place: Place) -> bool:
+        """Whether there is a row at or before a place."""
+        statement = f"SELECT 1 FROM {self.name} WHERE {self._upto(place)} LIMIT 1"
+        return connection.exec_driver_sql(statement).first() is not None
+
+    def _of(self, partition: int) -> str:
+        return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
+
+    def _is_still(self, history: str) -> str:
+        name = literal(self.table.bare_name)
+        found = f"SELECT history FROM {self._beside(HISTORY)} WHERE table_name = {name}"
+        return f"({found}) = {literal(history)}"
+
+    def _picked(self, asked: int, where: Sequence[str], order: str) -> str:
+        """Places and raw columns."""
+        columns = "".join(f", {quoted(name)} AS {alias}" for name, alias in self._alias.items())
+        return (
+            f"SELECT * FROM (SELECT {asked} AS v, {self.tx} AS t, {quoted(self.table.id)} AS i"
+            f"{columns} FROM {self.name} WHERE {' AND '.join(where)} ORDER BY {order}) AS part"
+        )
+
+    def _read(self, connection: Connection, parts: Sequence[str], order: str) -> list[Row]:
+        """Values are computed once, and of the rows that are wanted only."""
+        found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
+        data, first = self._values()
+        headers = [self._text(each, self._alias[each]) for each in self.table.headers]
+        names = [f"h{number}" for number in range(len(headers))]
+        shown = [f"{data} AS d", f"{first} AS f", *map("{} AS {}".format, headers, names)]
+        size = self._bytes("d")
+        statement = (
+            f"SELECT v, t, i, {size}, CASE WHEN {size} <= {wire.MAX_LINE} THEN d"
+            f" ELSE {self._left('d')} END, f{''.join(f', {name}' for name in names)}"
+            f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
+            f" FROM ({found}) AS picked LIMIT {_ALL}) AS page ORDER BY t, i"
+        )
+        return [
+            Row(asked, tx, key, size, data, first, tuple(headers))
+            for asked, tx, key, size, data, first, *headers in connection.exec_driver_sql(statement)
+        ]
+
+    def _values(self) -> tuple[str, str]:
+        """An event's data, and the beginning of its first column."""
+        names = self.table.columns
+        if not self.table.is_object:
+            return self._data(names[0], self._alias[names[0]]), "NULL"
+        values = [f"coalesce({self._json(each, self._alias[each])}, 'null')" for each in names]
+        members = [
+            f"{literal(('{' if not at else ',') + json.dumps(name, ensure_ascii=False) + ':')}"
+            f" || {value}"
+            for at, (name, value) in enumerate(zip(names, values, strict=True))
+        ]
+        return f"{' || '.join(members)} || '}}'", self._left(values[0])
+
+
+def quoted(name: str) -> str:
+    """An identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def qualified(table: Table, name: str) -> str:
+    """A name in the table's schema."""
+    return f"{quoted(table.schema)}.{quoted(name)}" if table.schema else quoted(name)

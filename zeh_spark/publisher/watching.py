@@ -1,0 +1,73 @@
+"""Noticing what others commit to a PostgreSQL database, for readers that wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+POLL_SECONDS = 1.0
+"""Between looks, where nothing is notified [behind a pooler that hands out connections by
+transaction, notifications get lost].
+"""
+
+V = TypeVar("V")
+
+Look = Callable[[Connection], tuple[V, float]]
+"""What is different once something was committed, and after how many seconds to look again, at the
+latest.
+"""
+
+
+class Watch(Generic[V]):
+    """One connection that listens, in a thread that begins with the first question. It is taken out
+    of the engine's pool.
+    """
+
+    def __init__(self, engine: Engine, channel: str, look: Look[V]) -> None:
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._channel = channel
+        self._look = look
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._version: V | None = None
+        self._failure: DBAPIError | None = None
+
+    def version(self) -> V:
+        """Raises DBAPIError as long as the database does not answer."""
+        with self._lock:
+            if self._version is None:
+                with self._engine.connect() as connection:
+                    self._version, _ = self._look(connection)
+                threading.Thread(target=self._run, name="zeh-listener", daemon=True).start()
+        if failure := self._failure:
+            raise failure
+        return self._version
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with self._engine.connect() as connection:
+                    connection.detach()
+                    self._listen(connection)
+            except DBAPIError as exc:
+                self._failure = exc
+            except Exception as exc:  # noqa: BLE001 - raised to whoever asks for the version
+                self._failure = OperationalError("LISTEN", None, exc)
+            self._ended.wait(POLL_SECONDS)
+
+    def _listen(self, connection: Connection) -> None:
+        listening: Any = connection.connection.dbapi_connection
+        listening.execute(f"LISTEN {self._channel}")
+        while not self._ended.is_set():
+            self._version, patience = self._look(connection)
+            self._failure = None
+            for _ in listening.notifies(timeout=patience, stop_after=1):
+                pass
