@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -112,12 +112,14 @@ def _wrong(option: str, value: object, allowed: str) -> OptionError:
     return OptionError(f"{option} is {value!r}; it must be {allowed}", option=option)
 
 
-class Row(NamedTuple):
-    """A row as a database gives it.
+Cells = tuple[Any, ...]
+"""A row as a database gives it: what `Row` has, its headers one by one."""
 
-    `asked`: the reader's partition; `size`: bytes of `data`, None where it is NULL; `data` is cut
-    where it is too long to be served; `first`: the beginning of the first data column where the
-    data is an object.
+
+class Row(NamedTuple):
+    """A row. `asked`: the reader's partition; `size`: bytes of `data`, None where it is NULL;
+    `data` is cut where it is too long to be served; `first`: the beginning of the first data column
+    where the data is an object.
     """
 
     asked: int
@@ -127,6 +129,11 @@ class Row(NamedTuple):
     data: str | None
     first: str | None
     headers: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, cells: Cells) -> Row:
+        asked, tx, key, size, data, first, *headers = cells
+        return cls(asked, tx, key, size, data, first, tuple(headers))
 
     @property
     def place(self) -> Place:

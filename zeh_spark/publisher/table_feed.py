@@ -38,7 +38,7 @@ from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.publisher.feed import DEFAULT_HINT, Block, covered
 from zeh_spark.publisher.problems import Problem, cursor_gone, other_history
 from zeh_spark.publisher.store import StoreBusyError
-from zeh_spark.publisher.table import Cursor, Place, Row, Table, floors, later, parse_cursor
+from zeh_spark.publisher.table import Cells, Cursor, Place, Row, Table, floors, later, parse_cursor
 from zeh_spark.publisher.table_ddl import CHANNEL
 from zeh_spark.publisher.table_postgresql import PostgresqlTable
 from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
@@ -48,7 +48,7 @@ from zeh_spark.publisher.watching import POLL_SECONDS, Watch
 
 log = logging.getLogger("zeh_spark.publisher")
 
-READ_ROWS = 1_000
+READ_ROWS = 2_000
 READ_BYTES = 1 << 20
 """What one statement brings, at most and about."""
 
@@ -271,13 +271,13 @@ class SqlTableFeed:
         return version, PENDING_SECONDS if pending else patience
 
     def _found(
-        self, asked: int, rows: Sequence[Row], history: str
+        self, asked: int, rows: Sequence[Cells], history: str
     ) -> tuple[Block, Cursor | None, Problem | None]:
         """A reader's partition's part of some rows: a block, the cursor behind it, if there are
         any, and the row that stops it.
         """
-        mine, problem = [row for row in rows if row.asked == asked], None
-        last = mine[-1] if mine else None
+        mine, problem = [row for row in rows if row[0] == asked], None
+        last = Row.of(mine[-1]) if mine else None
         skip = self._skip if self.table.on_bad_row == "skip" else None
         try:
             lines = lines_of(asked, mine, self._headers, skip)
@@ -371,6 +371,6 @@ def _stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Prob
     return next((problem for _, cursor, problem in found if problem and not cursor), None)
 
 
-def _next_limit(rows: Sequence[Row]) -> int:
-    size = sum(row.size or 0 for row in rows) // len(rows) + 1
+def _next_limit(rows: Sequence[Cells]) -> int:
+    size = sum(row[3] or 0 for row in rows) // len(rows) + 1
     return max(10, min(READ_ROWS, READ_BYTES // size))

@@ -13,9 +13,12 @@ import numpy as np
 from msgspec import Raw
 
 from zeh_spark import wire
-from zeh_spark.publisher.table import Row
+from zeh_spark.publisher.table import Cells, Row
 
 Headers = tuple[str | None, ...]
+
+_ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
+"""For data and headers, whatever the partition."""
 
 _NULL = Raw(b"null")
 _check = msgspec.json.Decoder(Raw).decode_lines
@@ -53,53 +56,60 @@ def header_renderer(names: Sequence[str]) -> Callable[[Headers], str]:
 
 def lines_of(
     partition: int,
-    rows: Sequence[Row],
+    rows: Sequence[Cells],
     headers: Callable[[Headers], str],
     skip: Callable[[BadRowError], object] | None,
 ) -> bytes:
     """Lines of a reader's partition. Bad rows are given to `skip`; raises BadRowError for the first
     of them where there is none.
     """
-    if _fine(rows):
-        lines = [_line(partition, row.data or "", headers(row.headers)) for row in rows]
-        if max(map(len, lines), default=0) <= wire.MAX_LINE + 1:
-            return b"".join(lines)
-    lines = []
-    for number, row in enumerate(rows):
-        try:
-            lines.append(_checked(partition, row, headers))
-        except ValueError as exc:
-            bad = BadRowError(str(exc), row, b"".join(lines), rows[number - 1] if number else None)
-            if skip is None:
-                raise bad from None
-            skip(bad)
-    return b"".join(lines)
+    _, _, _, sizes, data, _, *values = zip(*rows, strict=True) if rows else [()] * 6
+    if _fine(data):
+        rendered = [headers(each) for each in zip(*values, strict=True)] or ["{}"] * len(rows)
+        if max(sizes, default=0) + len(max(rendered, key=len, default="").encode()) < _ROOM:
+            begin = f'{{"partition":{partition},"headers":'
+            pairs = zip(rendered, data, strict=True)
+            return "".join([f'{begin}{each},"data":{text}}}\n' for each, text in pairs]).encode()
+    return b"".join(_checked_lines(partition, rows, headers, skip))
 
 
-def _line(partition: int, data: str, headers: str) -> bytes:
-    return f'{{"partition":{partition},"headers":{headers},"data":{data}}}\n'.encode()
-
-
-def _fine(rows: Sequence[Row]) -> bool:
+def _fine(data: Sequence[str | None]) -> bool:
     """Whether the data of all rows is JSON as it can stand in a line. [The lines may be JSON where
     their data is not: `1,"cursor":"x"`.]
     """
-    given = [row.data for row in rows if row.data is not None]
-    if len(given) < len(rows):
+    given = [each for each in data if each is not None]
+    if len(given) < len(data):
         return False
     block = "\n".join(given).encode()
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-    if (
-        len(ends) != len(rows) - 1
-        or b"\r" in block
-        or wire.may_be_deep(block, np.append(ends, len(block)))
-    ):
+    if len(ends) != max(0, len(data) - 1) or b"\r" in block:
+        return False
+    if wire.may_be_deep(block, np.append(ends, len(block))):
         return False
     try:
         found = _check(block)  # blank ones are left out
-        return len(found) == len(rows) and _NULL not in found
+        return len(found) == len(data) and _NULL not in found
     except (msgspec.DecodeError, RecursionError):
         return False
+
+
+def _checked_lines(
+    partition: int,
+    rows: Sequence[Cells],
+    headers: Callable[[Headers], str],
+    skip: Callable[[BadRowError], object] | None,
+) -> list[bytes]:
+    lines: list[bytes] = []
+    for number, row in enumerate(map(Row.of, rows)):
+        try:
+            lines.append(_checked(partition, row, headers))
+        except ValueError as exc:
+            last = Row.of(rows[number - 1]) if number else None
+            bad = BadRowError(str(exc), row, b"".join(lines), last)
+            if skip is None:
+                raise bad from None
+            skip(bad)
+    return lines
 
 
 def _checked(partition: int, row: Row, headers: Callable[[Headers], str]) -> bytes:
@@ -114,7 +124,8 @@ def _checked(partition: int, row: Row, headers: Callable[[Headers], str]) -> byt
         raise ValueError(f"data: {exc}") from None
     if data == b"null":
         raise ValueError("data: null is no event")
-    line = _line(partition, data.decode(), headers(row.headers))
+    rendered = headers(row.headers)
+    line = f'{{"partition":{partition},"headers":{rendered},"data":{data.decode()}}}\n'.encode()
     if len(line) > wire.MAX_LINE + 1:
         raise ValueError(f"its line has {len(line) - 1} bytes, of {wire.MAX_LINE} at most")
     return line
