@@ -11,15 +11,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
+from click.core import ParameterSource
 
 import zeh_spark as package
-from zeh_spark import feed_commands, keeping_commands, letter_commands
+from zeh_spark import feed_commands, keeping_commands, letter_commands, table_commands
 from zeh_spark.command_line import (
     ALLOW,
     BATCH,
@@ -35,12 +38,14 @@ from zeh_spark.command_line import (
     table,
 )
 from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
+from zeh_spark.publisher import SqlTableFeed, Store, serving, shown_url
 from zeh_spark.publisher import load as loading
-from zeh_spark.publisher import serving, shown_url
 from zeh_spark.publisher.batches import Remedies, base
+from zeh_spark.publisher.config import Config, load_config, opened_tables
 from zeh_spark.publisher.csv_rows import CsvFormat
 from zeh_spark.publisher.load import Source
-from zeh_spark.publisher.store import UnknownFeedError
+from zeh_spark.publisher.store import StoreBusyError, UnknownFeedError
+from zeh_spark.table_commands import CONFIG
 
 
 class _Commands(click.Group):
@@ -72,34 +77,70 @@ def zeh_spark() -> None:
 
 @zeh_spark.command()
 @STORE
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any."
-)
+@CONFIG
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="0: any.  [default: 8080]")
 @click.option(
     "--staging-quota", default="64g", show_default=True, type=Size(), metavar="SIZE",
     help="What each producer may have uploaded and not committed.",
 )  # fmt: skip
-def serve(url: str, host: str, port: int, staging_quota: int) -> None:
-    """Serve the feeds of a store over HTTP, each at /FEED.
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    url: str,
+    file: Path | None,
+    host: str | None,
+    port: int | None,
+    staging_quota: int,
+) -> None:
+    """Serve the feeds of a store over HTTP, each at /FEED, or tables that are feeds.
 
-    Other commands work on the store meanwhile; new feeds are served at once.
+    Other commands work on the store meanwhile; new feeds are served at once. With --config the
+    tables of that file are served, and a store only if the file or --store names one.
 
     \b
     Examples:
       zeh-spark serve --store sqlite:///feeds.db --host 0.0.0.0 --port 8080
       zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
+      zeh-spark serve --config conf/publisher.toml
     """
-    with opened(url) as store, serving.only_publisher(url), serving.listen(host, port) as listener:
+    config = load_config(file) if file else Config(store=url)
+    if file and ctx.get_parameter_source("url") is not ParameterSource.DEFAULT:
+        config = msgspec.structs.replace(config, store=url)
+    host, port = host or config.host, config.port if port is None else port
+    with ExitStack() as stack:
+        tables = stack.enter_context(opened_tables(config))
+        store = stack.enter_context(opened(config.store)) if config.store else None
+        stack.enter_context(serving.only_publisher(config.store or ""))
+        listener = stack.enter_context(serving.listen(host, port))
         shown = f"[{host}]" if ":" in host else host
         base = f"http://{shown}:{listener.getsockname()[1]}"
-        click.echo(f"Serving {shown_url(url)} at {base}; Ctrl-C stops.")
-        for feed in store.feeds():
-            click.echo(f"  {base}/{feed.name}  {counted(feed.partitions, 'partition')}")
-        sys.stdout.flush()
+        _announce(base, config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
-        serving.serve(store, listener, staging_quota)
+        serving.serve(store or tables, listener, tables, staging_quota)
+
+
+def _announce(
+    base: str, config: Config, store: Store | None, tables: Mapping[str, SqlTableFeed]
+) -> None:
+    """What is served, and where. Raises StoreError for a table that cannot be."""
+    stored = store.feeds() if store else []
+    if both := sorted({each.name for each in stored} & set(tables)):
+        raise StoreError(f"{both[0]!r} is a feed of the store and a table's; rename one of them")
+    for feed in tables.values():
+        try:
+            feed.check()
+        except StoreBusyError as exc:
+            logging.getLogger("zeh_spark.publisher").warning("%s", exc)
+    what = [shown_url(config.store)] if config.store else []
+    what += [counted(len(tables), "table")] if tables or not what else []
+    click.echo(f"Serving {' and '.join(what)} at {base}; Ctrl-C stops.")
+    partitions = {each.name: each.partitions for each in stored}
+    partitions.update({name: feed.partitions for name, feed in tables.items()})
+    for name, count in partitions.items():
+        click.echo(f"  {base}/{name}  {counted(count, 'partition')}")
+    sys.stdout.flush()
 
 
 @zeh_spark.command()
@@ -250,5 +291,6 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-for each in (*feed_commands.COMMANDS, *letter_commands.COMMANDS, *keeping_commands.COMMANDS):
-    zeh_spark.add_command(each)
+for module in (feed_commands, letter_commands, keeping_commands, table_commands):
+    for each in module.COMMANDS:
+        zeh_spark.add_command(each)

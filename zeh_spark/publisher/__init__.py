@@ -12,10 +12,14 @@ from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.retention import Pruner
 from zeh_spark.publisher.sqlite import open_sqlite
 from zeh_spark.publisher.store import Store
+from zeh_spark.publisher.table_feed import SqlTableFeed, TableState
 
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 
-__all__ = ["Block", "Feed", "MemoryStore", "Problem", "Pruner", "Store", "create_app", "open_store"]
+__all__ = [
+    "Block", "Feed", "MemoryStore", "Problem", "Pruner", "SqlTableFeed", "Store", "TableState",
+    "create_app", "open_store",
+]  # fmt: skip
 
 
 def open_store(url: str, *, must_exist: bool = False) -> Store:

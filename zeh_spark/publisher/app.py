@@ -15,7 +15,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -60,23 +60,29 @@ T = TypeVar("T")
 
 
 def create_app(
-    feeds: Store | Mapping[str, Feed],
+    feeds: Store | Feed | Mapping[str, Feed],
+    tables: Mapping[str, Feed] | None = None,
     *,
     send_timeout: float = SEND_SECONDS,
     staging_quota: int = STAGING_QUOTA,
 ) -> Starlette:
     """An app that serves each feed at /<its name>: those of a store, which can be published to, or
-    feeds of any kind by name.
+    feeds of any kind by name; or one feed at /.
 
-    A client that takes nothing for `send_timeout` seconds is dropped; a producer may have
-    `staging_quota` bytes uploaded and not committed.
+    `tables`: feeds beside those of a store. A client that takes nothing for `send_timeout` seconds
+    is dropped; a producer may have `staging_quota` bytes uploaded and not committed.
     `app.state.stop()` ends all long polls; call it when the server is about to stop.
     """
-    publisher = Publisher(feeds, send_timeout)
-    read, publish = "/{feed:path}", []
-    described = partial(_described, publishing=not isinstance(feeds, Mapping))
-    if not isinstance(feeds, Mapping):
-        read, publish = "/{feed}", PublishApi(feeds, staging_quota).routes()
+    store, named, read = None, dict(tables or {}), "/{feed:path}"
+    if isinstance(feeds, Mapping):
+        named.update(feeds)
+    elif hasattr(feeds, "page"):
+        named, read = {"": cast(Feed, feeds)}, "/"
+    else:
+        store, read = feeds, "/{feed}"
+    publisher = Publisher(store, named, send_timeout)
+    publish = PublishApi(store, staging_quota).routes() if store else []
+    described = partial(_described, publishing=store is not None)
     app = Starlette(
         routes=[
             Route("/openapi.json", described, methods=["GET"]),
@@ -99,12 +105,13 @@ def create_app(
 class Publisher:
     """The shell around feeds: threads, waiting, streaming."""
 
-    def __init__(self, feeds: Store | Mapping[str, Feed], send_timeout: float) -> None:
-        self._feeds = feeds
+    def __init__(self, store: Store | None, named: Mapping[str, Feed], send_timeout: float) -> None:
+        self._store = store
+        self._named = named
         self._send_timeout = send_timeout
         self._limiter = anyio.CapacityLimiter(WORKERS)
         self._writers = anyio.CapacityLimiter(WRITERS)
-        self._pulses: dict[str, Pulse] = {}
+        self._pulses: dict[str | None, Pulse] = {}
         self._stopped = False
 
     def stop(self) -> None:
@@ -113,7 +120,7 @@ class Publisher:
             pulse.stop()
 
     async def read(self, request: Request) -> Response:
-        name = request.path_params["feed"]
+        name = request.path_params.get("feed", "")
         feed = await self._in_thread(partial(self._feed, name))
         ask = parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
         keep = request.method == "GET"
@@ -160,15 +167,15 @@ class Publisher:
             raise
 
     def _feed(self, name: str) -> Feed:
-        if isinstance(self._feeds, Mapping):
-            if name not in self._feeds:
-                raise UnknownFeedError(f"there is no feed {name!r} here")
-            return self._feeds[name]
-        return ChunkFeed(self._feeds, name)
+        if name in self._named:
+            return self._named[name]
+        if self._store is None:
+            raise UnknownFeedError(f"there is no feed {name!r} here")
+        return ChunkFeed(self._store, name)
 
     def _pulse(self, name: str, feed: Feed) -> Pulse:
         """One for a whole store, whose version all its feeds share."""
-        key = name if isinstance(self._feeds, Mapping) else ""
+        key = name if name in self._named else None
         if key not in self._pulses:
             self._pulses[key] = Pulse(partial(self._in_thread, feed.version))
         return self._pulses[key]
@@ -267,7 +274,8 @@ async def _described(request: Request, *, publishing: bool) -> Response:
 
 async def _problem(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
-    headers = {429: {"Retry-After": "1"}, 408: {"Connection": "close"}}
+    again = {"Retry-After": "1"}
+    headers = {429: again, 503: again, 408: {"Connection": "close"}}
     return _answer(exc, headers.get(exc.status))
 
 

@@ -56,6 +56,14 @@ PROBLEMS = {
     "method-not-allowed": Known(405, f"The address has no such method. {FIX}"),
     "store-busy": Known(503, f"The store is locked by somebody else. {AGAIN}"),
     "store-failed": Known(500, f"The store failed; the publisher's log says why. {AGAIN}"),
+    "restored-table": Known(
+        503, f"The feed's table was restored, and its owner has to put it in order. {AGAIN}"
+    ),
+    "bad-row": Known(
+        500,
+        f"The next row of the feed's table cannot be an event; its owner has to mend it. {AGAIN}",
+        {"partition": COUNT, "id": {"type": ["integer", "string"]}},
+    ),
     "not-known-yet": Known(
         503,
         f"The store failed while it committed: whether the call took effect is not known yet. "

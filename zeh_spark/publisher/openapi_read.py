@@ -48,7 +48,7 @@ PROBLEMS = (
     "malformed-cursor", "duplicate-parameter", "bad-page-size-hint", "bad-wait", "bad-cursorset",
     "bad-store-cursor", "cursorset-missing", "cursorset-unsupported", "bad-resume",
     "resume-with-cursors", "unknown-cursorset", "unknown-feed", "cursor-of-another-history",
-    "cursor-gone", "store-failed", "store-busy", "not-known-yet",
+    "cursor-gone", "bad-row", "restored-table", "store-failed", "store-busy", "not-known-yet",
 )  # fmt: skip
 
 

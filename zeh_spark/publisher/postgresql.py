@@ -18,7 +18,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -134,6 +134,15 @@ def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
         write.dispose()
 
     return SqlStore(Database(reading, writing, watch.version, explained, close))
+
+
+def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:
+    """Connections with settings of PostgreSQL, for a service's own tables. Raises StoreError."""
+    address = _address(url)
+    if settings and "options" not in address.query:
+        given = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        address = address.update_query_dict({"options": given})
+    return _engine(address, pool_size=pool_size)
 
 
 def shown(url: str) -> str:

@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import publishing
 from zeh_spark.publisher.app import create_app
+from zeh_spark.publisher.feed import Feed
 from zeh_spark.publisher.retention import Pruner
 from zeh_spark.publisher.store import Store
 
@@ -52,7 +53,10 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    store: Store, listener: socket.socket, staging_quota: int = publishing.STAGING_QUOTA
+    feeds: Store | Mapping[str, Feed],
+    listener: socket.socket,
+    tables: Mapping[str, Feed] | None = None,
+    staging_quota: int = publishing.STAGING_QUOTA,
 ) -> None:
     """Until SIGINT or SIGTERM, which then ends the process with exit code 0."""
     keep_freed_memory()
@@ -60,8 +64,8 @@ def serve(
         signal.signal(
             number, _exit
         )  # uvicorn's own take over, and raise the signal again at the end
-    app = create_app(store, staging_quota=staging_quota)
-    with Pruner(store):
+    app = create_app(feeds, tables, staging_quota=staging_quota)
+    with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
 
 

@@ -276,6 +276,13 @@ def refusal(table: Table, faults: Sequence[Fault]) -> str:
     return f"table {table.name} cannot be served as a feed: {reasons}{remedy}"
 
 
+def mended(table: Table, faults: Sequence[Fault]) -> list[str]:
+    """The statements against faults. Raises StoreError for those that have none."""
+    if helpless := [each for each in faults if not each.statements]:
+        raise StoreError(refusal(table, helpless))
+    return [statement for each in faults for statement in each.statements]
+
+
 def gone_history(table: Table, statements: tuple[str, ...]) -> StoreError:
     return StoreError(refusal(table, [Fault(f"{HISTORY} has no row for it any more", statements)]))
 

@@ -42,7 +42,7 @@ from zeh_spark.publisher.table import Cells, Cursor, Place, Row, Table, floors, 
 from zeh_spark.publisher.table_ddl import CHANNEL
 from zeh_spark.publisher.table_postgresql import PostgresqlTable
 from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
-from zeh_spark.publisher.table_sql import Holder, Standing, TableSql
+from zeh_spark.publisher.table_sql import Holder, More, Standing, TableSql
 from zeh_spark.publisher.table_sqlite import SqliteTable
 from zeh_spark.publisher.watching import POLL_SECONDS, Watch
 
@@ -173,6 +173,16 @@ class SqlTableFeed:
             connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin():
                 return self._sql.new_history(connection)
+
+    def ddl(
+        self, *, updates: bool = False, retention: bool = False, grant_to: str | None = None
+    ) -> list[str]:
+        """Statements that give the table what it needs and has not: to be a feed, and to wake
+        readers at once; that its rows may be updated; that readers are told what was deleted; that
+        a role may serve it. Raises StoreError for a table that no statement can mend.
+        """
+        more = More(updates, retention, grant_to)
+        return self._do(lambda connection: self._sql.ddl(connection, more))
 
     def close(self) -> None:
         """Ends the thread that listens. The engine stays as it is."""

@@ -27,6 +27,7 @@ from zeh_spark.publisher.table_sql import (
     HISTORY,
     REMOVED,
     Holder,
+    More,
     Standing,
     TableSql,
     literal,
@@ -157,6 +158,20 @@ class PostgresqlTable(TableSql):
                 f" RETURNING history"
             ).scalar_one()
         )
+
+    def ddl(self, connection: Connection, more: More) -> list[str]:
+        facts, table = inspected(connection, self.table), self.table
+        statements = table_ddl.mended(table, table_ddl.postgresql_faults(table, facts))
+        if not facts.notifies and facts.kind in {"r", "p"}:
+            statements += table_ddl.notify(table)
+        if more.updates and not facts.moves_updates:
+            statements += table_ddl.updates(table)
+        if more.retention and not facts.notes_removed:
+            statements += table_ddl.retention(table, facts)
+        if more.grant_to:
+            noted = more.retention or facts.notes_removed
+            statements += table_ddl.grants(table, more.grant_to, removed=noted)
+        return statements
 
     def explained(self, exc: DBAPIError) -> StoreError:
         return postgresql.explained(exc)

@@ -67,6 +67,15 @@ class Holder:
         return who + where + (f", {self.seconds:.0f} s old" if self.seconds is not None else "")
 
 
+@dataclass(frozen=True, slots=True)
+class More:
+    """What statements shall bring beside what a feed needs; see `SqlTableFeed.ddl`."""
+
+    updates: bool = False
+    retention: bool = False
+    grant_to: str | None = None
+
+
 class TableSql(ABC):
     """The statements about one table."""
 
@@ -113,6 +122,10 @@ class TableSql(ABC):
     @abstractmethod
     def new_history(self, connection: Connection) -> str:
         """Begin one, in a transaction of the caller's: older cursors are refused from then on."""
+
+    @abstractmethod
+    def ddl(self, connection: Connection, more: More) -> list[str]:
+        """What is missing, as statements. Raises StoreError where that is not enough."""
 
     @abstractmethod
     def explained(self, exc: DBAPIError) -> StoreError: ...

@@ -28,6 +28,7 @@ from zeh_spark.publisher.table_sql import (
     HISTORY,
     REMOVED,
     Holder,
+    More,
     Standing,
     TableSql,
     literal,
@@ -83,10 +84,12 @@ class SqliteTable(TableSql):
         if self._notes_removed:
             kept = f"SELECT partition, id FROM {REMOVED} WHERE table_name = {name}"
             removed = {each: (0, key) for each, key in connection.exec_driver_sql(kept)}
-        given = connection.exec_driver_sql(
-            f"SELECT seq FROM sqlite_sequence WHERE name = {name}"
-        ).scalar()
-        return Standing(history, removed, () if self._is_view else (0, (given or 0) + 1))
+        if self._is_view:
+            return Standing(history, removed)
+        given = f"SELECT seq FROM sqlite_sequence WHERE name = {name}"
+        return Standing(
+            history, removed, (0, (connection.exec_driver_sql(given).scalar() or 0) + 1)
+        )
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         newest = f"SELECT max({quoted(self.table.id)}) FROM {self.name}"
@@ -103,6 +106,12 @@ class SqliteTable(TableSql):
             f"UPDATE {HISTORY} SET history = lower(hex(randomblob(4))) WHERE table_name = {name}"
         )
         return self.standing(connection).history
+
+    def ddl(self, connection: Connection, more: More) -> list[str]:
+        statements = table_ddl.mended(self.table, faults(connection, self.table))
+        if more.retention and f"{DELETES}_{self.table.bare_name}" not in _triggers(connection):
+            statements += retention(self.table)
+        return statements
 
     def explained(self, exc: DBAPIError) -> StoreError:
         return sqlite.explained(exc)

@@ -1,0 +1,122 @@
+"""The publisher's file of settings, `conf/publisher.toml`: where it listens, a store, and tables
+that are feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Engine
+
+from zeh_spark.errors import OptionError, StoreError
+from zeh_spark.options import parse_duration
+from zeh_spark.publisher.table_feed import SqlTableFeed
+
+
+class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A table that is a feed: its database, and what `table.Table` has."""
+
+    url: str
+    table: str
+    data: str | list[str]
+    headers: list[str] = []
+    partition_by: str | None = None
+    partition: str | None = None
+    partitions: int = 1
+    id: str = "id"
+    tx: str = "tx"
+    on_bad_row: str = "stop"
+    strict_cursors: bool | None = None
+    pool_size: int = 8
+    statement_timeout: str = "30s"
+
+
+class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    host: str = "127.0.0.1"
+    port: int = 8080
+    store: str | None = None
+    feeds: dict[str, FeedConfig] = {}
+
+    def feed(self, name: str) -> FeedConfig:
+        """Raises OptionError."""
+        if name not in self.feeds:
+            known = ", ".join(self.feeds) or "none"
+            raise OptionError(f"there is no [feeds.{name}] in the file; there are {known}")
+        return self.feeds[name]
+
+
+def load_config(file: Path) -> Config:
+    """Raises StoreError, with the place, for a file that cannot be understood."""
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=Config)
+    except OSError as exc:
+        raise StoreError(f"{file} cannot be read: {exc.strerror}") from exc
+    except msgspec.ValidationError as exc:
+        raise StoreError(f"{file}: {exc}") from exc
+    except (msgspec.DecodeError, ValueError) as exc:  # tomllib has an error of its own
+        raise StoreError(f"{file} is not TOML: {exc}") from exc
+
+
+@contextmanager
+def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
+    """Its tables, as feeds by name. Raises OptionError, StoreError."""
+    feeds: dict[str, SqlTableFeed] = {}
+    engines = []
+    try:
+        for name, each in config.feeds.items():
+            engines.append(engine_of(each))
+            feeds[name] = table_feed(each, engines[-1], name)
+        yield feeds
+    finally:
+        for feed in feeds.values():
+            feed.close()
+        for engine in engines:
+            engine.dispose()
+
+
+def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:
+    given = msgspec.structs.asdict(config)
+    for each in ("url", "pool_size", "statement_timeout"):
+        del given[each]
+    try:
+        return SqlTableFeed(engine, **given)
+    except OptionError as exc:
+        raise OptionError(f"[feeds.{name}] {exc}", option=exc.option) from exc
+
+
+def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
+    """Connections that only read, unless it `writes`. Raises StoreError, OptionError."""
+    if config.url.startswith("sqlite:///"):
+        return _sqlite(Path(config.url.removeprefix("sqlite:///")), config.pool_size, writes)
+    from zeh_spark.publisher import postgresql
+
+    try:
+        timeout = round(parse_duration(config.statement_timeout) * 1000)
+    except ValueError as exc:
+        raise OptionError(f"statement_timeout {exc}", option="statement_timeout") from None
+    settings = {"default_transaction_read_only": "on", "statement_timeout": timeout}
+    if not timeout or writes:
+        settings = {}
+    return postgresql.engine(config.url, config.pool_size, settings)
+
+
+def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:
+    if not file.is_file():
+        raise StoreError(f"there is no database {file}")
+    engine = create_engine(
+        f"sqlite:///file:{quote(str(file))}?mode=rw&uri=true", pool_size=pool_size, max_overflow=0
+    )
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _record: object) -> None:
+        connection.execute("PRAGMA busy_timeout = 30000")
+        if not writes:
+            connection.execute("PRAGMA query_only = ON")
+
+    return engine
