@@ -51,10 +51,20 @@ def _chunks(events: int) -> Iterator:
 @contextlib.contextmanager
 def serving(store: str, environment: dict[str, str] | None = None) -> Iterator[tuple[str, int]]:
     """`zeh-spark serve`; gives the feed's URL and the process id."""
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", store, "--port", "0"]
+    with served(["--store", store], "flights", environment) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def served(
+    given: list[str], feed: str, environment: dict[str, str] | None = None
+) -> Iterator[tuple[str, int]]:
+    """The same for any feed, with these options."""
+    command = [sys.executable, "-m", "zeh_spark.cli", "serve", *given, "--port", "0"]
+    pattern = rf"http://\S+/{feed}\b"
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
-            found = next(filter(None, (re.search(r"http://\S+/flights", s) for s in server.stdout)))
+            found = next(filter(None, (re.search(pattern, s) for s in server.stdout)))
             yield found[0], server.pid
         finally:
             server.terminate()

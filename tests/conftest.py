@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.fix_proxy",
     "tests.fix_publisher",
     "tests.fix_publish",
+    "tests.fix_shop",
     "tests.fix_gateway",
     "tests.fix_producer",
     "tests.fix_backup",
@@ -28,6 +29,7 @@ pytest_plugins = [
     "tests.fix_cluster",
     "tests.fix_stream",
     "tests.fix_batch",
+    "tests.fix_table",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` looks 20 times as long.

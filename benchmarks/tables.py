@@ -1,0 +1,242 @@
+"""A service's own table as a feed: how fast it is read, how far in, and how soon; on PostgreSQL
+with `fsync`. The table is the one that `zeh-spark ddl` proposes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+import psycopg
+
+from benchmarks.feeds import PARTITIONS, served
+from tests import postgresql
+from zeh_spark import wire
+from zeh_spark.publisher import SqlTableFeed
+from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
+from zeh_spark.publisher.lines import body, renderer
+from zeh_spark.publisher.table_ddl import INSERTS
+
+PAGE = 10_000
+COPY = "COPY (SELECT tx, id, order_id, type, body FROM outbox ORDER BY tx, id) TO STDOUT"
+
+ORDER = """jsonb_build_object(
+    'order', g % 100000, 'customer', 'c-' || g % 5003, 'placed', timestamptz '2026-11-01' + g * interval '1 s',
+    'amount', g % 9973 / 100.0, 'lines', jsonb_build_array(
+        jsonb_build_object('article', 'a-' || g % 811, 'pieces', g % 7),
+        jsonb_build_object('article', 'a-' || g % 613, 'pieces', g % 5)))"""
+"""About 200 bytes, as row g has it."""
+SMALL = "jsonb_build_object('g', g)"
+
+Fetch = Callable[[int, int, str], bytes]
+"""A page: of a reader's n and partition, behind a cursor."""
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """A table in a database of its own. `kept`: PostgreSQL's address."""
+
+    config: FeedConfig
+    address: str
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(self.address, autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[call-overload]
+
+    @contextmanager
+    def feed(self) -> Iterator[SqlTableFeed]:
+        engine = engine_of(self.config)
+        try:
+            with closing(table_feed(self.config, engine, "orders")) as feed:
+                yield feed
+        finally:
+            engine.dispose()
+
+    def mend(self) -> None:
+        """Give the table what it lacks; where there is none, itself first."""
+        with self.feed() as feed:
+            for statement in feed.ddl():
+                self.execute(statement)
+
+    def fill(self, first: int, last: int, value: str, each: int) -> None:
+        """Rows first to last, as transactions of so many rows would have left them."""
+        self.execute(
+            f"INSERT INTO outbox (tx, order_id, type, body)"
+            f" SELECT g / {each}, 'order-' || g % 100000,"
+            f" (ARRAY['placed', 'paid', 'sent'])[1 + g % 3], {value}"
+            f" FROM generate_series({first}, {last}) AS g"
+        )
+
+    @contextmanager
+    def serving(self, folder: Path) -> Iterator[str]:
+        """`zeh-spark serve`; gives the feed's URL."""
+        file = folder / "publisher.toml"
+        given = msgspec.structs.asdict(self.config).items()
+        settings = [f"{name} = {json.dumps(value)}" for name, value in given if value is not None]
+        file.write_text("\n".join(["[feeds.orders]", *settings]))
+        with served(["--config", str(file)], "orders") as (url, _):
+            yield url
+
+
+def outbox(server: postgresql.Server, transactions: int) -> Outbox:
+    """An empty one, on a server that has already had so many transactions."""
+    url = server.url(server.create_database())
+    config = FeedConfig(
+        url, "outbox", "body", headers=["type"], partition_by="order_id", partitions=PARTITIONS
+    )
+    table = Outbox(config, url.replace("+psycopg", ""))
+    table.mend()
+    table.execute(
+        f"DO $$ BEGIN FOR each IN 1..{transactions} LOOP"
+        f" PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
+    )
+    return table
+
+
+def filled(server: postgresql.Server, rows: int) -> Outbox:
+    table = outbox(server, rows // 10)
+    table.fill(1, rows, ORDER, 10)
+    table.mend()
+    table.execute("VACUUM ANALYZE outbox")
+    return table
+
+
+def copied(table: Outbox, rows: int) -> float:
+    """Rows per second of a bare COPY of the table, in order."""
+    with psycopg.connect(table.address) as connection, connection.cursor() as cursor:
+        began = time.perf_counter()
+        with cursor.copy(COPY) as copy:
+            found = sum(1 for _ in copy)
+        return rate(found, rows, began)
+
+
+def in_process(table: Outbox, rows: int, n: int) -> float:
+    """Rows per second of pages as they are served, without a publisher; partition by partition."""
+    with table.feed() as feed:
+        feed.check()
+        began = time.perf_counter()
+        found = sum(drained(pages_of(feed), n, each) for each in range(n))
+        return rate(found, rows, began)
+
+
+def over_http(url: str, rows: int, at_once: int) -> float:
+    """The same from a publisher, to clients that only receive."""
+
+    def read(partition: int) -> int:
+        with closing(connection(url)) as open_connection:
+            return drained(pages_at(open_connection, url), PARTITIONS, partition)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        began = time.perf_counter()
+        return rate(sum(pool.map(read, range(PARTITIONS))), rows, began)
+
+
+def rate(found: int, rows: int, began: float) -> float:
+    assert found == rows, f"{found} rows, of {rows}"
+    return rows / (time.perf_counter() - began)
+
+
+def drained(fetch: Fetch, n: int, partition: int) -> int:
+    """How many rows there are."""
+    rows, cursor, page = 0, wire.FIRST, b""
+    while rows == 0 or rows % PAGE == 0 and found:
+        page = fetch(n, partition, cursor)
+        found, cursor = page.count(b'"headers":{'), last_cursor(page)
+        rows += found
+    return rows
+
+
+def last_cursor(page: bytes) -> str:
+    return page[page.rindex(b'"cursor":"') + 10 : page.rindex(b'"}')].decode()
+
+
+def pages_of(feed: SqlTableFeed, hint: int = PAGE) -> Fetch:
+    render = renderer((wire.ALL_HEADERS,))
+
+    def fetch(n: int, partition: int, cursor: str) -> bytes:
+        return b"".join(body(feed.page({partition: cursor}, n, hint), n, render))
+
+    return fetch
+
+
+def connection(url: str) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
+
+
+def pages_at(open_connection: http.client.HTTPConnection, url: str, **more: object) -> Fetch:
+    path = urlsplit(url).path
+
+    def fetch(n: int, partition: int, cursor: str) -> bytes:
+        asked = {"n": n, f"cursor{partition}": cursor, "headers": wire.ALL_HEADERS, **more}
+        open_connection.request("GET", f"{path}?{urlencode({'pagesizehint': PAGE, **asked})}")
+        response = open_connection.getresponse()
+        page = response.read()
+        assert response.status == 200, page
+        return page
+
+    return fetch
+
+
+def far_in(server: postgresql.Server, rows: int, times: int = 200) -> tuple[list[float], ...]:
+    """Seconds of pages of 1,000 rows: at the beginning, behind 1,000 rows, and behind `rows`."""
+    table = outbox(server, rows // 100)
+    table.fill(1, rows, SMALL, 100)
+    table.mend()
+    with table.feed() as feed:
+        fetch = pages_of(feed, 1000)
+        second, last = last_cursor(fetch(1, 0, wire.FIRST)), last_cursor(fetch(1, 0, wire.LAST))
+        table.fill(rows + 1, rows + 1000, SMALL, 100)
+        table.execute("VACUUM ANALYZE outbox")
+        cursors = (wire.FIRST, second, last)
+        seconds: tuple[list[float], ...] = ([], [], [])
+        for _ in range(times):
+            for cursor, found in zip(cursors, seconds, strict=True):
+                began = time.perf_counter()
+                page = fetch(1, 0, cursor)
+                found.append(time.perf_counter() - began)
+                assert page.count(b'"headers":{') == 1000, cursor
+    return seconds
+
+
+def delays(table: Outbox, folder: Path, *, notify: bool, times: int = 50) -> list[float]:
+    """Seconds from the commit of a row to the answer of a reader that waits for it, in order."""
+    if not notify:
+        table.execute(f"DROP TRIGGER {INSERTS} ON outbox")
+    found = []
+    with table.serving(folder) as url, closing(connection(url)) as reader:
+        fetch = pages_at(reader, url, wait=10)
+        cursor = last_cursor(pages_at(reader, url)(1, 0, wire.LAST))
+        with (
+            psycopg.connect(table.address, autocommit=True) as service,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            for number in range(times + 1):
+                answer = pool.submit(answered, fetch, cursor)
+                time.sleep(0.2 + random.random() / 5)  # it waits, whatever the phase of who looks
+                service.execute(
+                    "INSERT INTO outbox (order_id, type, body) VALUES (%s, 'placed', '{}')",
+                    [f"order-{number}"],
+                )
+                committed = time.perf_counter()
+                arrived, cursor = answer.result()
+                if number:  # the first warms up
+                    found.append(arrived - committed)
+    return sorted(found)
+
+
+def answered(fetch: Fetch, cursor: str) -> tuple[float, str]:
+    """When there was an answer with a row, and the cursor behind it."""
+    page = fetch(1, 0, cursor)
+    arrived = time.perf_counter()
+    assert page.count(b'"headers":{') == 1, page
+    return arrived, last_cursor(page)
