@@ -78,9 +78,13 @@ class Server:
         self.data = self.directory / "data"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
+        self.fill()
+        self.start()
+
+    def fill(self) -> None:
+        """Make the cluster."""
         self.run("initdb", "--auth=trust", f"--username={USER}", "--encoding=UTF8",
                  "--locale=C.UTF-8", "--no-sync", "-D", str(self.data))  # fmt: skip
-        self.start()
 
     def run(self, name: str, *arguments: str) -> str:
         """One of PostgreSQL's programs, as the server's user."""
@@ -168,6 +172,18 @@ class Server:
             f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
             f"WHERE datname = '{name}'"
         )
+
+
+class Replica(Server):
+    """A hot standby, which follows another server."""
+
+    def __init__(self, primary: Server) -> None:
+        self._primary = primary
+        super().__init__(*primary.settings)
+
+    def fill(self) -> None:
+        self.run("pg_basebackup", "-D", str(self.data), "-R", "--checkpoint=fast", "--no-sync",
+                 "-h", "127.0.0.1", "-p", str(self._primary.port), "-U", USER)  # fmt: skip
 
 
 @functools.cache

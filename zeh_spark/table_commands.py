@@ -30,6 +30,10 @@ CONFIG = click.option(
 @click.option("--partition-by", metavar="COLUMN", help="Its value chooses the partition.")
 @click.option("--partitions", default=1, show_default=True, type=int)
 @click.option("--id", "key", default="id", show_default=True, metavar="COLUMN")
+@click.option(
+    "--notify/--no-notify", default=True, show_default=True,
+    help="Wake readers at once. Not with two-phase commit: who notifies cannot PREPARE.",
+)  # fmt: skip
 @click.option("--updates", is_flag=True, help="Rows are updated, which makes them new events.")
 @click.option("--retention", is_flag=True, help="Note what is deleted, to tell late readers.")
 @click.option("--grant-to", metavar="ROLE", help="Who serves the table: what it has to read.")
@@ -41,6 +45,7 @@ def ddl(
     partition_by: str | None,
     partitions: int,
     key: str,
+    notify: bool,
     updates: bool,
     retention: bool,
     grant_to: str | None,
@@ -65,7 +70,9 @@ def ddl(
     else:
         raise click.UsageError("Give --config FILE, or --url URL.")
     with _feed(config, name) as feed:
-        statements = feed.ddl(updates=updates, retention=retention, grant_to=grant_to)
+        statements = feed.ddl(
+            notify=notify, updates=updates, retention=retention, grant_to=grant_to
+        )
     click.echo("\n".join(statements) or f"-- {config.table} has all that it needs")
 
 

@@ -5,17 +5,20 @@ place that has been passed never gets a row any more, whoever commits late [by `
 11,551 rows were skipped]. SQLite has one writer at a time: the id is enough, and tx is 0.
 
 A cursor is `history.tx.id.tag` of the last row that was read, or `history.begin`. `history` is
-random and kept in the database; `tag` tells whether the row is still the one that was read, by the
-beginning of its first data column [not by its line: that changes when a header is added].
+random and kept in the database; `tag` tells whether the row is still the one that was read, by its
+data [not by its line: that changes when a header is added]. Where the data is an object of columns,
+it goes by as many of them as there were, so that more can be added behind.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
 import xxhash
 
 from zeh_spark import wire
@@ -27,8 +30,11 @@ BEGIN = "begin"
 
 _TABLE = re.compile(r"[^.\0]{1,63}(\.[^.\0]{1,63})?")
 _CURSOR = re.compile(
-    r"([0-9a-f]{8})\.(?:begin|([0-9]{1,19})\.(-?[0-9]{1,19}|[0-9a-f-]{36})\.([0-9a-f]{8}))"
+    r"([0-9a-f]{8})\.(?:begin|"
+    r"([0-9]{1,19})\.(-?[0-9]{1,19}|[0-9a-f-]{36})\.([0-9a-f]{8}(?:-[0-9]{1,4})?))"
 )
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 Place = tuple[int, int | str]
 """tx and id; a UUID as its text, which sorts as PostgreSQL sorts it."""
@@ -92,6 +98,11 @@ class Table:
         return not isinstance(self.data, str)
 
     @property
+    def tagged(self) -> int:
+        """Columns that tags go by."""
+        return len(self.columns) if self.is_object else 0
+
+    @property
     def used(self) -> dict[str, None]:
         """All columns that are read but `tx`, in order."""
         by = (self.partition_by, self.partition)
@@ -118,8 +129,7 @@ Cells = tuple[Any, ...]
 
 class Row(NamedTuple):
     """A row. `asked`: the reader's partition; `size`: bytes of `data`, None where it is NULL;
-    `data` is cut where it is too long to be served; `first`: the beginning of the first data column
-    where the data is an object.
+    `data` is None, too, where it is too long to be served.
     """
 
     asked: int
@@ -127,27 +137,26 @@ class Row(NamedTuple):
     id: int | str
     size: int | None
     data: str | None
-    first: str | None
     headers: tuple[str | None, ...]
 
     @classmethod
     def of(cls, cells: Cells) -> Row:
-        asked, tx, key, size, data, first, *headers = cells
-        return cls(asked, tx, key, size, data, first, tuple(headers))
+        asked, tx, key, size, data, *headers = cells
+        return cls(asked, tx, key, size, data, tuple(headers))
 
     @property
     def place(self) -> Place:
         return self.tx, self.id
 
-    @property
-    def tag(self) -> str:
-        """8 hex digits."""
-        first = self.data if self.first is None else self.first
-        text = f"{self.tx}.{self.id}.{(first or '')[:TAG_CHARACTERS]}"
-        return f"{xxhash.xxh3_64_intdigest(text.encode(errors='surrogatepass')) & 0xFFFFFFFF:08x}"
-
-
-TAG_CHARACTERS = 256
+    def tag(self, columns: int) -> str:
+        """Of the first columns of an object, or of all data where there are 0."""
+        content = (self.data or f"{self.size} bytes").encode()
+        if columns and self.data:
+            with suppress(msgspec.DecodeError):
+                content = b",".join([*_members(content).values()][:columns])
+        text = f"{self.tx}.{self.id}.".encode() + content
+        tag = f"{xxhash.xxh3_64_intdigest(text) & 0xFFFFFFFF:08x}"
+        return f"{tag}-{columns}" if columns else tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +166,10 @@ class Cursor:
     history: str
     place: Place | None = None
     tag: str = ""
+
+    def is_behind(self, row: Row) -> bool:
+        """Whether a row at its place is the one that was read."""
+        return row.tag(int(self.tag.partition("-")[2] or 0)) == self.tag
 
     def __str__(self) -> str:
         if self.place is None:

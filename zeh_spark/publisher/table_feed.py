@@ -175,13 +175,20 @@ class SqlTableFeed:
                 return self._sql.new_history(connection)
 
     def ddl(
-        self, *, updates: bool = False, retention: bool = False, grant_to: str | None = None
+        self,
+        *,
+        notify: bool = True,
+        updates: bool = False,
+        retention: bool = False,
+        grant_to: str | None = None,
     ) -> list[str]:
-        """Statements that give the table what it needs and has not: to be a feed, and to wake
-        readers at once; that its rows may be updated; that readers are told what was deleted; that
-        a role may serve it. Raises StoreError for a table that no statement can mend.
+        """Statements that give the table what it needs and has not: to be a feed; to wake readers
+        at once; that its rows may be updated; that readers are told what was deleted; that a role
+        may serve it. Raises StoreError for a table that no statement can mend.
+
+        Transactions that notify cannot be prepared (two-phase commit): leave `notify` out there.
         """
-        more = More(updates, retention, grant_to)
+        more = More(notify, updates, retention, grant_to)
         return self._do(lambda connection: self._sql.ddl(connection, more))
 
     def close(self) -> None:
@@ -194,8 +201,19 @@ class SqlTableFeed:
             self.check()
 
     def _do(self, work: Callable[[Connection], T]) -> T:
-        """Short work on a connection. Raises StoreError, Problem."""
-        with self._errors(), self._engine.connect() as connection:
+        """Short work on a connection, done once more where that was lost while it was idle. Raises
+        StoreError, Problem.
+        """
+        with self._errors():
+            try:
+                return self._once(work)
+            except DBAPIError as exc:
+                if not exc.connection_invalidated:
+                    raise
+                return self._once(work)
+
+    def _once(self, work: Callable[[Connection], T]) -> T:
+        with self._engine.connect() as connection:
             self._sql.prepare(connection)
             return work(connection)
 
@@ -224,7 +242,8 @@ class SqlTableFeed:
             floor = floors(standing.removed, stored)
             if cursor is None:
                 last = asked[each] == wire.LAST and self._sql.last(connection, each, stored)
-                cursors[each] = _behind(last, standing) if last else _oldest(floor, standing)
+                history = standing.history
+                cursors[each] = self._after(last, history) if last else _oldest(floor, standing)
                 continue
             cursors[each] = cursor
             if later(cursor.place, floor) != cursor.place:
@@ -247,7 +266,7 @@ class SqlTableFeed:
         place = cursor.place
         assert place
         if row:
-            if row.tag != cursor.tag:
+            if not cursor.is_behind(row):
                 raise other_history(partition, text, f"row {row.id} is another one now")
             return
         if standing.standby and place >= standing.settled:
@@ -293,8 +312,11 @@ class SqlTableFeed:
             lines = lines_of(asked, mine, self._headers, skip)
         except BadRowError as exc:
             lines, last, problem = exc.before, exc.last, self._bad(asked, exc)
-        cursor = Cursor(history, last.place, last.tag) if last else None
+        cursor = self._after(last, history) if last else None
         return Block(asked, lines, str(cursor or "")), cursor, problem
+
+    def _after(self, row: Row, history: str) -> Cursor:
+        return Cursor(history, row.place, row.tag(self.table.tagged))
 
     def _bad(self, asked: int, bad: BadRowError) -> Problem:
         row, table = bad.row, self.table
@@ -365,10 +387,6 @@ def statements(engine: Engine, table: Table) -> TableSql:
         f"{engine.dialect.name}+{engine.dialect.driver}; the service's own engine may be another",
         option="url",
     )
-
-
-def _behind(row: Row, standing: Standing) -> Cursor:
-    return Cursor(standing.history, row.place, row.tag)
 
 
 def _oldest(floor: Place | None, standing: Standing) -> Cursor:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import postgresql, table_ddl
 from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.table import TAG_CHARACTERS, Place, Table
+from zeh_spark.publisher.table import Place, Table
 from zeh_spark.publisher.table_ddl import Column, Facts
 from zeh_spark.publisher.table_sql import (
     HISTORY,
@@ -162,7 +162,7 @@ class PostgresqlTable(TableSql):
     def ddl(self, connection: Connection, more: More) -> list[str]:
         facts, table = inspected(connection, self.table), self.table
         statements = table_ddl.mended(table, table_ddl.postgresql_faults(table, facts))
-        if not facts.notifies and facts.kind in {"r", "p"}:
+        if more.notify and not facts.notifies and facts.kind in {"r", "p"}:
             statements += table_ddl.notify(table)
         if more.updates and not facts.moves_updates:
             statements += table_ddl.updates(table)
@@ -215,9 +215,6 @@ class PostgresqlTable(TableSql):
 
     def _id(self, value: str) -> str:
         return f"{value}::text" if self.facts.uuid else value
-
-    def _left(self, text: str) -> str:
-        return f"left({text}, {TAG_CHARACTERS})"
 
     def _bytes(self, text: str) -> str:
         return f"octet_length({text})"

@@ -71,6 +71,7 @@ class Holder:
 class More:
     """What statements shall bring beside what a feed needs; see `SqlTableFeed.ddl`."""
 
+    notify: bool = True
     updates: bool = False
     retention: bool = False
     grant_to: str | None = None
@@ -159,10 +160,6 @@ class TableSql(ABC):
     def _id(self, value: str) -> str: ...
 
     @abstractmethod
-    def _left(self, text: str) -> str:
-        """Its first `table.TAG_CHARACTERS`."""
-
-    @abstractmethod
     def _bytes(self, text: str) -> str:
         """How many."""
 
@@ -223,14 +220,14 @@ class TableSql(ABC):
     def _read(self, connection: Connection, parts: Sequence[str], order: str) -> list[Cells]:
         """Values are computed once, and of the rows that are wanted only."""
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
-        data, first = self._values()
+        data = self._value()
         headers = [self._text(each, self._alias[each]) for each in self.table.headers]
         names = [f"h{number}" for number in range(len(headers))]
-        shown = [f"{data} AS d", f"{first} AS f", *map("{} AS {}".format, headers, names)]
+        shown = [f"{data} AS d", *map("{} AS {}".format, headers, names)]
         size = self._bytes("d")
         statement = (
             f"SELECT v, t, i, {size}, CASE WHEN {size} <= {wire.MAX_LINE} THEN d"
-            f" ELSE {self._left('d')} END, f{''.join(f', {name}' for name in names)}"
+            f" END{''.join(f', {name}' for name in names)}"
             f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
             f" FROM ({found}) AS picked LIMIT {_ALL}) AS page ORDER BY t, i"
         )
@@ -238,18 +235,17 @@ class TableSql(ABC):
         found_rows: list[Cells] = cursor.fetchall()
         return found_rows
 
-    def _values(self) -> tuple[str, str]:
-        """An event's data, and the beginning of its first column."""
+    def _value(self) -> str:
+        """An event's data."""
         names = self.table.columns
         if not self.table.is_object:
-            return self._data(names[0], self._alias[names[0]]), "NULL"
-        values = [f"coalesce({self._json(each, self._alias[each])}, 'null')" for each in names]
+            return self._data(names[0], self._alias[names[0]])
         members = [
             f"{literal(('{' if not at else ',') + json.dumps(name, ensure_ascii=False) + ':')}"
-            f" || {value}"
-            for at, (name, value) in enumerate(zip(names, values, strict=True))
+            f" || coalesce({self._json(name, self._alias[name])}, 'null')"
+            for at, name in enumerate(names)
         ]
-        return f"{' || '.join(members)} || '}}'", self._left(values[0])
+        return f"{' || '.join(members)} || '}}'"
 
 
 def quoted(name: str) -> str:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from zeh_spark import wire
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import sqlite, table_ddl
-from zeh_spark.publisher.table import TAG_CHARACTERS, Place, Table
+from zeh_spark.publisher.table import Place, Table
 from zeh_spark.publisher.table_ddl import DELETES, Fault
 from zeh_spark.publisher.table_sql import (
     HISTORY,
@@ -145,9 +145,6 @@ class SqliteTable(TableSql):
 
     def _id(self, value: str) -> str:
         return value
-
-    def _left(self, text: str) -> str:
-        return f"substr({text}, 1, {TAG_CHARACTERS})"
 
     def _bytes(self, text: str) -> str:
         return f"length(CAST({text} AS BLOB))"

@@ -1,0 +1,194 @@
+"""What keeps committed rows of a table from being read; databases that lag, die, come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine
+
+from tests import postgresql
+from tests.fix_shop import Shop, opened_shop
+from tests.integration.test_table_restores import events
+from tests.integration.test_table_writers import Follower, busy, write
+from zeh_spark.publisher import table_feed
+from zeh_spark.publisher.store import StoreBusyError
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgresql.Server]:
+    """One that has prepared transactions, and that a test may kill or copy."""
+    postgresql.needed()
+    server = postgresql.Server("max_prepared_transactions=4")
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def own_shop(server: postgresql.Server) -> Iterator[Shop]:
+    with opened_shop(server) as shop:
+        yield shop
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked for every second is looked for each time, and told at once."""
+    monkeypatch.setattr(table_feed, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(table_feed, "HELD_SECONDS", 0)
+
+
+def test_writer_in_another_database_is_named(
+    own_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events are late because of somebody else's transaction: I learn whose, and they come."""
+    other = own_shop.server.create_database()
+    own_shop.server.execute("CREATE TABLE a (b int)", other)
+    url = own_shop.server.url(other).replace("+psycopg", "")
+    feed = own_shop.feed()
+    with psycopg.connect(url) as connection:
+        connection.execute("INSERT INTO a VALUES (1)")
+        own_shop.sell(1)
+        waiting = events(feed)[0]
+        held = feed.state().held
+        process = connection.info.backend_pid
+    assert held
+    assert ([], process, other) == (waiting, held.pid, held.database)
+    told = f"wait for the transaction of process {process} in database '{other}'"
+    assert told in caplog.text
+    assert ([1], None) == (events(feed)[0], feed.state().held)
+
+
+def test_transaction_that_only_reads_holds_nothing(own_shop: Shop) -> None:
+    """Long reports do not delay events."""
+    with own_shop.connect() as report:
+        report.execute("SELECT * FROM orders")
+        own_shop.sell(1)
+        assert [1] == events(own_shop.feed())[0]
+
+
+def test_prepared_transaction_is_named(own_shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """One that was forgotten keeps events back for ever, and no process shows it."""
+    feed = own_shop.feed()
+    own_shop.execute("DROP TRIGGER zeroeventhub_notify ON outbox")  # who notifies cannot prepare
+    with own_shop.connect(autocommit=True) as connection:
+        connection.execute("BEGIN")
+        own_shop.change(connection, 1)
+        connection.execute("PREPARE TRANSACTION 'forgotten'")
+        own_shop.sell(2)
+        waiting, held = events(feed)[0], feed.state().held
+        connection.execute("COMMIT PREPARED 'forgotten'")
+    assert held
+    assert ([], None, "forgotten") == (waiting, held.pid, held.prepared)
+    assert "wait for the prepared transaction 'forgotten' in database" in caplog.text
+    assert [1, 2] == sorted(events(feed)[0])
+
+
+def test_role_that_may_only_read_sees_who_holds(own_shop: Shop) -> None:
+    """The grants that are printed are enough to serve, and to name a process."""
+    own_shop.execute("CREATE ROLE feeds LOGIN")
+    for statement in own_shop.feed().ddl(grant_to="feeds"):
+        own_shop.execute(statement)
+    engine = create_engine(own_shop.server.url(own_shop.database).replace("//zeh@", "//feeds@"))
+    served = Shop(own_shop.server, own_shop.database, engine).feed()
+    with own_shop.connect() as connection:
+        own_shop.change(connection, 1)
+        own_shop.sell(2)
+        waiting, held = events(served)[0], served.state().held
+        process = connection.info.backend_pid
+    assert held
+    assert ([], process) == (waiting, held.pid)
+    assert [1, 2] == sorted(events(served)[0])
+    engine.dispose()
+    own_shop.execute("DROP OWNED BY feeds")
+    own_shop.execute("DROP ROLE feeds")
+
+
+def test_replica_that_lags_is_read_without_a_gap(own_shop: Shop) -> None:
+    """I serve from a standby: what it has not got yet comes later, also of transactions that
+    overtook each other, and a cursor that it has not come to is asked for again, not refused.
+    """
+    replica = postgresql.Replica(own_shop.server)
+    copy = Shop(replica, own_shop.database, create_engine(replica.url(own_shop.database)))
+    try:
+        own_shop.sell(1)
+        until_replayed(own_shop, replica)
+        feed, first = copy.feed(), events(copy.feed())[0]
+        with own_shop.connect() as early:
+            own_shop.change(early, 2)
+            own_shop.sell(3)
+            until_replayed(own_shop, replica)
+            between = events(feed)[0]
+            replica.execute("SELECT pg_wal_replay_pause()")
+        own_shop.sell(4)
+        _, ahead = events(own_shop.feed())
+        with pytest.raises(StoreBusyError, match="has not come to cursor"):
+            events(feed, ahead)
+        lagging = events(feed)[0]
+        replica.execute("SELECT pg_wal_replay_resume()")
+        until_replayed(own_shop, replica)
+        after = events(feed)[0]
+        assert ([1], [1], [1], 3, []) == (
+            first,
+            between,
+            lagging,
+            len(after),
+            events(feed, ahead)[0],
+        )
+    finally:
+        copy.engine.dispose()
+        replica.remove()
+
+
+def test_replica_is_followed_while_32_write(own_shop: Shop) -> None:
+    """Nothing is skipped or doubled on a standby either."""
+    replica = postgresql.Replica(own_shop.server)
+    copy = Shop(replica, own_shop.database, create_engine(replica.url(own_shop.database)))
+    written, follower = threading.Event(), Follower(copy.feed, 4, 100)
+    try:
+        with ThreadPoolExecutor(33) as pool:
+            reading = pool.submit(follower.run, written)
+            writing = [pool.submit(write, own_shop, number, busy) for number in range(32)]
+            try:
+                for each in writing:
+                    each.result()
+                until_replayed(own_shop, replica)
+            finally:
+                written.set()
+            reading.result()
+    finally:
+        copy.engine.dispose()
+        replica.remove()
+    assert ([key for key, _, _ in own_shop.rows("id")], []) == (follower.ids, follower.backwards)
+
+
+def until_replayed(shop: Shop, replica: postgresql.Server) -> None:
+    """All that was written until now; `pg_wal_replay_wait` is of later versions."""
+    ((now,),) = shop.execute("SELECT pg_current_wal_insert_lsn()")
+    shop.server.execute("SELECT pg_switch_wal()")
+    arrived = threading.Event()
+    for _ in range(1000):
+        ((there,),) = replica.execute(f"SELECT pg_last_wal_replay_lsn() >= '{now}'::pg_lsn")
+        if there:
+            return
+        arrived.wait(0.02)
+    raise AssertionError("the replica does not follow")
+
+
+def test_database_that_is_killed_is_read_on(server: postgresql.Server, own_shop: Shop) -> None:
+    """Whoever asks meanwhile is told to ask again, and then misses and doubles nothing."""
+    own_shop.sell(1, 2)
+    feed = own_shop.feed()
+    _, cursor = events(feed)
+    with closing(own_shop.connect()) as open_one:
+        own_shop.change(open_one, 3)
+        server.kill()
+        with pytest.raises(StoreBusyError):
+            events(feed, cursor)
+        server.start()
+    own_shop.sell(4)
+    committed = [key for key, _, _ in own_shop.rows("id")]
+    assert committed[2:] == events(feed, cursor)[0]
