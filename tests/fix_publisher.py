@@ -97,8 +97,20 @@ def served(
     at the end.
     """
     url = store if isinstance(store, str) else f"sqlite:///{store}"
-    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", url]
-    command += ["--port", str(port), *words]
+    with _serve("--store", url, "--port", str(port), *words) as running:
+        yield running
+
+
+@contextmanager
+def served_tables(file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`zeh-spark serve` with a file of settings."""
+    with _serve("--config", str(file), "--port", "0") as running:
+        yield running
+
+
+@contextmanager
+def _serve(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "zeh_spark.cli", "serve", *words]
     with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:

@@ -240,8 +240,15 @@ def load(
 
 @zeh_spark.command()
 @STORE
-def feeds(url: str) -> None:
-    """Show the feeds of a store: events, bytes, last commit."""
+@CONFIG
+def feeds(url: str, file: Path | None) -> None:
+    """Show the feeds of a store: events, bytes, last commit.
+
+    With --config those that are tables: their histories, and what keeps rows from being read.
+    """
+    if file:
+        click.echo(_tables(load_config(file)))
+        return
     with opened(url) as store:
         rows = [
             (
@@ -254,6 +261,16 @@ def feeds(url: str) -> None:
             for each in store.feeds()
         ]
     click.echo(table(("FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST COMMIT"), rows))
+
+
+def _tables(config: Config) -> str:
+    with opened_tables(config) as tables:
+        rows = []
+        for name, feed in tables.items():
+            state = feed.state()
+            partitions = f"{feed.partitions}"
+            rows.append((name, feed.table.name, partitions, state.history, str(state.held or "-")))
+    return table(("FEED", "TABLE", "PARTITIONS", "HISTORY", "HELD BACK BY"), rows)
 
 
 @zeh_spark.command()

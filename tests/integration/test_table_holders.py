@@ -131,7 +131,7 @@ def test_replica_that_lags_is_read_without_a_gap(own_shop: Shop) -> None:
         replica.execute("SELECT pg_wal_replay_resume()")
         until_replayed(own_shop, replica)
         after = events(feed)[0]
-        assert ([1], [1], [1], 3, []) == (
+        assert ([1], [1], [1], 4, []) == (
             first,
             between,
             lagging,

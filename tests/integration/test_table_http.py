@@ -1,0 +1,195 @@
+"""A service's table as readers meet it: over HTTP, from our publisher or within the service."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from sqlalchemy import create_engine
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from tests import postgresql
+from tests.fix_publisher import served_tables
+from tests.fix_reference import ReferencePage
+from tests.fix_shop import Shop
+from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.testing import publish, running_publisher
+
+
+@pytest.fixture
+def url(shop: Shop) -> Iterator[str]:
+    """The shop's feed, with 4 partitions."""
+    with running_publisher({"orders": shop.feed()}) as base:
+        yield f"{base}/orders"
+
+
+def lines(url: str, **query: Any) -> list[dict[str, Any]]:
+    response = requests.get(url, params=query, timeout=30)
+    assert 200 == response.status_code, response.text
+    return [json.loads(line) for line in response.content.splitlines()]
+
+
+def ids(answer: list[dict[str, Any]]) -> list[int]:
+    return [line["data"]["id"] for line in answer if "data" in line]
+
+
+def test_waiting_reader_is_woken_within_50_ms(shop: Shop, url: str) -> None:
+    """What my service commits reaches readers at once."""
+    delays: list[float] = []
+    with shop.connect(autocommit=True) as connection:
+        for _ in range(21):
+            (at,) = lines(url, n=1, cursor0="_last")
+            committed: list[float] = []
+
+            def sell(done: list[float] = committed) -> None:
+                shop.change(connection, 1)
+                done.append(time.monotonic())
+
+            timer = threading.Timer(0.05, sell)
+            timer.start()
+            assert ids(lines(url, n=1, cursor0=at["cursor"], wait=10))
+            delays.append(time.monotonic() - committed[0])
+            timer.join()
+    assert statistics.median(delays) < 0.05
+
+
+def test_waiting_reader_is_woken_without_a_trigger(shop: Shop) -> None:
+    """Where nothing notifies, a poll finds it."""
+    shop.execute("DROP TRIGGER zeroeventhub_notify ON outbox")
+    with running_publisher({"orders": shop.feed()}) as base:
+        (at,) = lines(f"{base}/orders", n=1, cursor0="_last")
+        timer = threading.Timer(0.05, shop.sell, [1])
+        timer.start()
+        begun = time.monotonic()
+        found = ids(lines(f"{base}/orders", n=1, cursor0=at["cursor"], wait=20))
+        timer.join()
+    assert ([1], True) == (found, time.monotonic() - begun < 5)
+
+
+def test_row_that_was_held_back_wakes_a_reader(shop: Shop, url: str) -> None:
+    """It comes when the transaction before it ends, which notifies of nothing."""
+    with shop.connect() as other:
+        other.execute("CREATE TABLE unrelated (a int)")
+        shop.sell(1)
+        (at,) = lines(url, n=1, cursor0="_last")
+        timer = threading.Timer(0.2, other.commit)
+        timer.start()
+        begun = time.monotonic()
+        found = ids(lines(url, n=1, cursor0=at["cursor"], wait=20))
+        timer.join()
+    assert ([1], True) == (found, time.monotonic() - begun < 5)
+
+
+def test_reference_client_reads_a_table(
+    shop: Shop, url: str, read_with_reference: Callable[..., ReferencePage]
+) -> None:
+    """Any client of the protocol reads my table."""
+    shop.sell(*range(1, 21))
+    cursors, found = dict.fromkeys(range(4), "_first"), []
+    for _ in range(10):
+        page = read_with_reference(url, 4, cursors, page_size_hint=3, headers=["_all"])
+        assert page.error is None
+        found += [data["id"] for _, _, data in page.events]
+        cursors.update(dict(page.checkpoints))
+    assert [key for key, _, _ in shop.rows("id")] == sorted(found)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
+def test_readers_choose_their_partitions_and_page_size(shop: Shop, url: str, n: int) -> None:
+    """With any n and hint I get each row once, in the same order."""
+    shop.sell(*range(1, 21), *range(1, 21))
+    for hint in (1, 7, 1000):
+        got: dict[int, list[int]] = {}
+        for partition in range(n):
+            cursor, found = "_first", [0]
+            got[partition] = []
+            while found:
+                query = {"n": n, f"cursor{partition}": cursor, "pagesizehint": hint}
+                answer = lines(url, **query)
+                found, cursor = ids(answer), answer[-1]["cursor"]
+                assert len(found) <= hint
+                got[partition] += found
+        assert [key for key, _, _ in shop.rows("id")] == sorted(
+            found for each in got.values() for found in each
+        )
+        assert list(got.values()) == [sorted(each) for each in got.values()]
+
+
+def test_feed_is_mounted_in_a_service(shop: Shop) -> None:
+    """My service serves its table itself, beside its own routes."""
+    shop.sell(1)
+    app = Starlette(routes=[Mount("/feed", app=create_app(shop.feed(headers=["key"])))])
+    with running_publisher({}, app) as base:
+        direct = lines(f"{base}/feed/", n=1, cursor0="_first", headers="_all")
+        redirected = lines(f"{base}/feed", n=1, cursor0="_first", headers="_all")
+        refused = requests.get(f"{base}/feed/", params={"cursor0": "_first"}, timeout=30).json()
+    assert ({"key": "1"}, [1], 4) == (direct[0]["headers"], ids(direct), refused["partitionCount"])
+    assert direct == redirected
+
+
+def test_tables_are_served_beside_a_store(shop: Shop) -> None:
+    """One publisher for both."""
+    store = MemoryStore()
+    store.create("published", 1)
+    publish(store, "published", [{"id": 7}])
+    shop.sell(1)
+    app = create_app(store, {"orders": shop.feed()})
+    with running_publisher(store, app) as base:
+        found = [
+            ids(lines(f"{base}/{name}", n=1, cursor0="_first")) for name in ("orders", "published")
+        ]
+    assert [[1], [7]] == found
+
+
+def test_database_that_is_down_is_asked_again(shop: Shop) -> None:
+    """Readers are told to come back, and when."""
+    shop.sell(1)
+    server = postgresql.Server()
+    own = Shop(server, "postgres", create_engine(server.url("postgres")))
+    with running_publisher({"orders": own.feed()}) as base:
+        server.stop()
+        down = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        server.remove()
+    own.engine.dispose()
+    assert (503, "1", "urn:zeroeventhub:problem:store-busy") == (
+        down.status_code,
+        down.headers["Retry-After"],
+        down.json()["type"],
+    )
+
+
+def test_bad_row_stops_its_partition_by_name(shop: Shop) -> None:
+    """What lies before it is delivered; then I am told which row it is."""
+    shop.sell(1, 1)
+    shop.execute("ALTER TABLE outbox ADD COLUMN body text DEFAULT '{}'")
+    shop.execute("UPDATE outbox SET body = '{' WHERE id = 2")
+    with running_publisher({"orders": shop.feed(data="body")}) as base:
+        before = lines(f"{base}/orders", n=1, cursor0="_first")
+        cursor = before[-1]["cursor"]
+        stopped = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
+    assert (2, 500, "bad-row", 2) == (
+        len(before),
+        stopped.status_code,
+        stopped.json()["type"].rpartition(":")[2],
+        stopped.json()["id"],
+    )
+
+
+def test_command_serves_tables(shop: Shop, tmp_path: Path) -> None:
+    """A file of settings is all it takes."""
+    shop.sell(1)
+    file = tmp_path / "publisher.toml"
+    file.write_text(
+        f'[feeds.orders]\nurl = "{shop.server.url(shop.database)}"\ntable = "outbox"\n'
+        f'data = ["id", "key"]\npartition_by = "key"\npartitions = 4\n'
+    )
+    with served_tables(file) as (base, _):
+        assert [1] == ids(lines(f"{base}/orders", n=1, cursor0="_first"))
