@@ -9,6 +9,7 @@ from contextlib import closing
 
 import psycopg
 import pytest
+import requests
 from sqlalchemy import create_engine
 
 from tests import postgresql
@@ -17,6 +18,7 @@ from tests.integration.test_table_restores import events
 from tests.integration.test_table_writers import Follower, busy, write
 from zeh_spark.publisher import table_feed
 from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.testing import running_publisher
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +143,22 @@ def test_replica_that_lags_is_read_without_a_gap(own_shop: Shop) -> None:
     finally:
         copy.engine.dispose()
         replica.remove()
+
+
+def test_reader_that_waits_at_a_replica_is_woken(own_shop: Shop) -> None:
+    """Nothing is notified there; a poll finds what has arrived."""
+    replica = postgresql.Replica(own_shop.server)
+    copy = Shop(replica, own_shop.database, create_engine(replica.url(own_shop.database)))
+    try:
+        with running_publisher({"orders": copy.feed()}) as base:
+            timer = threading.Timer(0.3, own_shop.sell, [1])
+            timer.start()
+            answer = requests.get(f"{base}/orders?n=1&cursor0=_first&wait=20", timeout=30)
+            timer.join()
+    finally:
+        copy.engine.dispose()
+        replica.remove()
+    assert (200, 1) == (answer.status_code, answer.text.count('"data"'))
 
 
 def test_replica_is_followed_while_32_write(own_shop: Shop) -> None:

@@ -295,9 +295,11 @@ class SqlTableFeed:
         return standing
 
     def _look(self, connection: Connection) -> tuple[object, float]:
+        begun = time.monotonic()
         version, pending = self._sql.newest(connection)
-        patience = POLL_SECONDS if self._sql.notifies else UNNOTIFIED_SECONDS
-        return version, PENDING_SECONDS if pending else patience
+        if pending:
+            return version, max(PENDING_SECONDS, 5 * (time.monotonic() - begun))
+        return version, POLL_SECONDS if self._sql.notifies else UNNOTIFIED_SECONDS
 
     def _found(
         self, asked: int, rows: Sequence[Cells], history: str

@@ -15,6 +15,9 @@ POLL_SECONDS = 1.0
 transaction, notifications get lost].
 """
 
+STANDBY_SECONDS = 0.1
+"""The same on a standby."""
+
 V = TypeVar("V")
 
 Look = Callable[[Connection], tuple[V, float]]
@@ -64,10 +67,20 @@ class Watch(Generic[V]):
             self._ended.wait(POLL_SECONDS)
 
     def _listen(self, connection: Connection) -> None:
-        listening: Any = connection.connection.dbapi_connection
-        listening.execute(f"LISTEN {self._channel}")
+        driver: Any = connection.connection.dbapi_connection
+        listens = False
         while not self._ended.is_set():
+            if not listens and not self._is_standby(connection):
+                driver.execute(f"LISTEN {self._channel}")
+                listens = True
             self._version, patience = self._look(connection)
             self._failure = None
-            for _ in listening.notifies(timeout=patience, stop_after=1):
-                pass
+            if listens:
+                for _ in driver.notifies(timeout=patience, stop_after=1):
+                    pass
+            else:
+                self._ended.wait(min(patience, STANDBY_SECONDS))
+
+    def _is_standby(self, connection: Connection) -> bool:
+        """Where nothing is notified, until it is promoted."""
+        return bool(connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar())
