@@ -58,6 +58,9 @@ class Shop:
                 with connection.transaction():
                     self.change(connection, key)
 
+    def count(self) -> int:
+        return int(self.execute("SELECT count(*) FROM outbox")[0][0])
+
     def rows(self, order: str) -> list[tuple[int, int, int]]:
         return self.execute(f"SELECT id, key, version FROM outbox ORDER BY {order}")
 

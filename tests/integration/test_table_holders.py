@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -16,7 +18,7 @@ from tests import postgresql
 from tests.fix_shop import Shop, opened_shop
 from tests.integration.test_table_restores import events
 from tests.integration.test_table_writers import Follower, busy, write
-from zeh_spark.publisher import table_feed
+from zeh_spark.publisher import Block, SqlTableFeed, table_guard
 from zeh_spark.publisher.store import StoreBusyError
 from zeh_spark.testing import running_publisher
 
@@ -39,8 +41,8 @@ def own_shop(server: postgresql.Server) -> Iterator[Shop]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked for every second is looked for each time, and told at once."""
-    monkeypatch.setattr(table_feed, "LOOK_SECONDS", 0)
-    monkeypatch.setattr(table_feed, "HELD_SECONDS", 0)
+    monkeypatch.setattr(table_guard, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(table_guard, "HELD_SECONDS", 0)
 
 
 def test_writer_in_another_database_is_named(
@@ -197,16 +199,62 @@ def until_replayed(shop: Shop, replica: postgresql.Server) -> None:
 
 
 def test_database_that_is_killed_is_read_on(server: postgresql.Server, own_shop: Shop) -> None:
-    """Whoever asks meanwhile is told to ask again, and then misses and doubles nothing."""
-    own_shop.sell(1, 2)
-    feed = own_shop.feed()
-    _, cursor = events(feed)
-    with closing(own_shop.connect()) as open_one:
-        own_shop.change(open_one, 3)
-        server.kill()
-        with pytest.raises(StoreBusyError):
-            events(feed, cursor)
-        server.start()
-    own_shop.sell(4)
-    committed = [key for key, _, _ in own_shop.rows("id")]
-    assert committed[2:] == events(feed, cursor)[0]
+    """Killed under writers and readers, three times: readers are told to ask again, and in the end
+    have what was committed, once and in order.
+    """
+    feed = Persistent(own_shop.feed())
+    followers = [Follower(lambda: feed, n, hint) for n, hint in ((4, 50), (1, 5))]
+    ended, written = threading.Event(), threading.Event()
+
+    def sell(number: int) -> None:
+        choice = random.Random(number)
+        while not ended.is_set():
+            with suppress(psycopg.OperationalError):
+                own_shop.sell(*(choice.randint(1, 20) for _ in range(5)))
+
+    with ThreadPoolExecutor(10) as pool:
+        running = [pool.submit(each.run, written) for each in followers]
+        writing = [pool.submit(sell, number) for number in range(8)]
+        try:
+            for _ in range(3):
+                more_is_sold(own_shop)
+                server.kill()
+                until(lambda told=feed.told: feed.told > told)
+                server.start()
+            more_is_sold(own_shop)
+        finally:
+            ended.set()
+            for each in writing:
+                each.result()
+            written.set()
+        for each in running:
+            each.result()
+    ids = [key for key, _, _ in own_shop.rows("id")]
+    assert [(ids, [])] * 2 == [(each.ids, each.backwards) for each in followers]
+
+
+class Persistent:
+    """A feed that is asked again as long as it says so, as readers over HTTP do."""
+
+    def __init__(self, feed: SqlTableFeed) -> None:
+        self._feed = feed
+        self.told = 0
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int) -> list[Block]:
+        while True:
+            try:
+                return list(self._feed.page(asked, n, hint))
+            except StoreBusyError:
+                self.told += 1
+
+
+def more_is_sold(shop: Shop) -> None:
+    before = shop.count()
+    until(lambda: shop.count() > before + 50)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end, pause = time.monotonic() + seconds, threading.Event()
+    while not condition():
+        assert time.monotonic() < end
+        pause.wait(0.02)

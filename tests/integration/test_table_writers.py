@@ -23,7 +23,7 @@ WRITERS, TRANSACTIONS = 32, 25
 class Follower:
     """A reader that follows a feed in pages, and starts anew at times with the cursors it kept."""
 
-    open: Callable[[], SqlTableFeed]
+    open: Callable[[], Any]
     n: int
     hint: int
     got: dict[int, list[dict[str, int]]] = field(default_factory=lambda: defaultdict(list))

@@ -33,7 +33,8 @@ BEGIN = "begin"
 _TABLE = re.compile(r"[^.\0]{1,63}(\.[^.\0]{1,63})?")
 _CURSOR = re.compile(
     r"([0-9a-f]{8})\.(?:begin|"
-    r"([0-9]{1,19})\.(-?[0-9]{1,19}|[0-9a-f-]{36})\.([0-9a-f]{8}(?:-[0-9]{1,4})?))"
+    r"([0-9]{1,19})\.(?:(-?[0-9]{1,19})|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))\."
+    r"([0-9a-f]{8}(?:-[0-9]{1,4})?))"
 )
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -179,20 +180,21 @@ class Cursor:
         return f"{self.history}.{self.place[0]}.{self.place[1]}.{self.tag}"
 
 
-def parse_cursor(partition: int, text: str, history: str) -> Cursor | None:
-    """None for a special cursor. Raises Problem for what this feed cannot have given."""
+def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor | None:
+    """None for a special cursor. Raises Problem for what this feed cannot have given. `uuid`:
+    whether its ids are UUIDs.
+    """
     if text in (wire.FIRST, wire.LAST):
         return None
     match = _CURSOR.fullmatch(text)
-    if not match:
-        allowed = f"_first, _last, and cursors that this feed gave, like {history}.{BEGIN}"
-        raise bad_cursor(partition, text, allowed)
-    if match[1] != history:
+    if match and match[1] != history:
         raise other_history(partition, text, f"the feed's history is {history!r}")
-    if match[2] is None:
+    if match and match[2] is None:
         return Cursor(history)
-    number = re.fullmatch(r"-?[0-9]+", match[3])
-    return Cursor(history, (int(match[2]), int(match[3]) if number else match[3]), match[4])
+    if match and uuid == bool(match[4]) and max(int(match[2]), abs(int(match[3] or 0))) < 1 << 63:
+        return Cursor(history, (int(match[2]), match[4] or int(match[3])), match[5])
+    allowed = f"_first, _last, and cursors that this feed gave, like {history}.{BEGIN}"
+    raise bad_cursor(partition, text, allowed)
 
 
 def later(one: Place | None, other: Place | None) -> Place | None:

@@ -19,7 +19,6 @@ worker threads; a connection is taken for a statement, and none is held while a 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,17 +32,17 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from zeh_spark import wire
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.publisher.feed import DEFAULT_HINT, Block, covered
-from zeh_spark.publisher.problems import Problem, cursor_gone, other_history
+from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.store import StoreBusyError
-from zeh_spark.publisher.table import Cells, Cursor, Place, Row, Table, floors, later, parse_cursor
+from zeh_spark.publisher.table import Cells, Cursor, Row, Table
 from zeh_spark.publisher.table_ddl import CHANNEL
-from zeh_spark.publisher.table_postgresql import PostgresqlTable
+from zeh_spark.publisher.table_guard import Guard
 from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
 from zeh_spark.publisher.table_sql import Holder, More, Standing, TableSql
 from zeh_spark.publisher.table_sqlite import SqliteTable
+from zeh_spark.publisher.table_starts import Starts, after
 from zeh_spark.publisher.watching import POLL_SECONDS, Watch
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -52,11 +51,8 @@ READ_ROWS = 2_000
 READ_BYTES = 1 << 20
 """What one statement brings, at most and about."""
 
-HELD_SECONDS = 60.0
-"""After which a transaction that keeps rows from being read is named in the log."""
-
-LOOK_SECONDS, PENDING_SECONDS, UNNOTIFIED_SECONDS = 1.0, 0.01, 0.1
-"""Between looks for who keeps rows back; for rows to be settled; for rows that nothing notifies."""
+PENDING_SECONDS, UNNOTIFIED_SECONDS = 0.01, 0.1
+"""Between looks for rows to be settled, and for rows that nothing notifies."""
 
 T = TypeVar("T")
 
@@ -77,7 +73,7 @@ class SqlTableFeed:
     """A table or view in PostgreSQL (through psycopg) or SQLite as a feed; its settings are those
     of `table.Table`.
 
-    The database is first asked when the feed is: `check` does that before. The engine should be
+    The database is first asked when the feed is: `check` does that before. The `engine` should be
     one of its own, because readers may take all its connections.
     """
 
@@ -102,6 +98,7 @@ class SqlTableFeed:
             strict_cursors,
         )  # fmt: skip
         self.partitions = partitions
+        self.engine = engine
         self._sql = statements(engine, self.table)
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._headers = header_renderer(self.table.headers)
@@ -169,10 +166,8 @@ class SqlTableFeed:
         Returns the new history.
         """
         self._prepared()
-        with self._errors(), self._engine.connect() as connection:
-            connection = connection.execution_options(isolation_level="READ COMMITTED")
-            with connection.begin():
-                return self._sql.new_history(connection)
+        with self._errors(), self.engine.begin() as connection:
+            return self._sql.new_history(connection)
 
     def ddl(
         self,
@@ -233,58 +228,7 @@ class SqlTableFeed:
     ) -> tuple[str, dict[int, Cursor]]:
         """The history, and the cursors to go on from. Raises Problem."""
         standing = self._standing(connection)
-        given = {each: parse_cursor(each, text, standing.history) for each, text in asked.items()}
-        places = {each: cursor.place for each, cursor in given.items() if cursor and cursor.place}
-        there = self._sql.at(connection, places)
-        cursors = {}
-        for each, cursor in given.items():
-            stored = covered(each, n, self.partitions)
-            floor = floors(standing.removed, stored)
-            if cursor is None:
-                last = asked[each] == wire.LAST and self._sql.last(connection, each, stored)
-                history = standing.history
-                cursors[each] = self._after(last, history) if last else _oldest(floor, standing)
-                continue
-            cursors[each] = cursor
-            if later(cursor.place, floor) != cursor.place:
-                oldest = str(_oldest(floor, standing))
-                raise cursor_gone(each, asked[each], oldest)
-            if cursor.place and cursor.place != floor:
-                self._check_row(connection, each, asked[each], cursor, there.get(each), standing)
-        return standing.history, cursors
-
-    def _check_row(
-        self,
-        connection: Connection,
-        partition: int,
-        text: str,
-        cursor: Cursor,
-        row: Row | None,
-        standing: Standing,
-    ) -> None:
-        """Raises Problem where the row that a cursor follows is not the one that was read."""
-        place = cursor.place
-        assert place
-        if row:
-            if not cursor.is_behind(row):
-                raise other_history(partition, text, f"row {row.id} is another one now")
-            return
-        if standing.standby and place >= standing.settled:
-            raise StoreBusyError(f"this replica has not come to cursor {text!r} yet; ask again")
-        if standing.end and place >= standing.end:
-            raise other_history(partition, text, "the database has never come that far")
-        if self._is_strict() and self._sql.any_upto(connection, place):
-            raise other_history(
-                partition,
-                text,
-                f"its row {place[1]} is gone, while older ones are left. If the service deletes "
-                f"rows in any order, set strict_cursors to false, or let zeh-spark ddl --retention "
-                f"note what is deleted",
-            )
-
-    def _is_strict(self) -> bool:
-        strict = self.table.strict_cursors
-        return not self._sql.moves_updates if strict is None else strict
+        return standing.history, Starts(self._sql, connection, standing, n).of(asked)
 
     def _standing(self, connection: Connection) -> Standing:
         if not self._checked:
@@ -314,11 +258,8 @@ class SqlTableFeed:
             lines = lines_of(asked, mine, self._headers, skip)
         except BadRowError as exc:
             lines, last, problem = exc.before, exc.last, self._bad(asked, exc)
-        cursor = self._after(last, history) if last else None
+        cursor = after(last, history, self.table) if last else None
         return Block(asked, lines, str(cursor or "")), cursor, problem
-
-    def _after(self, row: Row, history: str) -> Cursor:
-        return Cursor(history, row.place, row.tag(self.table.tagged))
 
     def _bad(self, asked: int, bad: BadRowError) -> Problem:
         row, table = bad.row, self.table
@@ -339,43 +280,6 @@ class SqlTableFeed:
         )  # fmt: skip
 
 
-class Guard:
-    """Looks every second at what is the same for all readers: rows of another cluster, and whether
-    a transaction keeps rows from being read.
-    """
-
-    def __init__(self, sql: TableSql, name: str) -> None:
-        self._sql = sql
-        self._name = name
-        self._looked = self._warned = -math.inf
-        self._since = time.monotonic()
-        self._settled: tuple[int, ...] = ()
-        self._pending = False
-        self.holder: Holder | None = None
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._since if self._pending else 0.0
-
-    def look(self, connection: Connection, standing: Standing) -> None:
-        """Raises Problem."""
-        now = time.monotonic()
-        if now < self._looked + LOOK_SECONDS:
-            return
-        _, self._pending = self._sql.newest(connection)
-        if not self._pending or standing.settled != self._settled:
-            self._since, self._settled = now, standing.settled
-        self._looked = now
-        self.holder = self._sql.holder(connection) if self._pending else None
-        if self.seconds >= HELD_SECONDS and now >= self._warned + HELD_SECONDS:
-            self._warned = now
-            log.warning(
-                "table %s: rows that are committed wait for %s, for %.0f s now: readers get them "
-                "when it ends",
-                self._name, self.holder, self.seconds,
-            )  # fmt: skip
-
-
 def statements(engine: Engine, table: Table) -> TableSql:
     """Raises OptionError for a database that we do not know."""
     if engine.dialect.name == "sqlite":
@@ -383,17 +287,14 @@ def statements(engine: Engine, table: Table) -> TableSql:
             raise OptionError(f"table is {table.name!r}; SQLite has no schemas", option="table")
         return SqliteTable(table)
     if (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg"):
+        from zeh_spark.publisher.table_postgresql import PostgresqlTable  # needs psycopg
+
         return PostgresqlTable(table)
     raise OptionError(
         f"a table is read through an engine of postgresql+psycopg://… or sqlite:///…, not of "
         f"{engine.dialect.name}+{engine.dialect.driver}; the service's own engine may be another",
         option="url",
     )
-
-
-def _oldest(floor: Place | None, standing: Standing) -> Cursor:
-    """Before all that is left."""
-    return Cursor(standing.history, floor, "0" * 8 if floor else "")
 
 
 def _stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Problem | None:

@@ -64,6 +64,7 @@ class PostgresqlTable(TableSql):
             raise StoreError(table_ddl.refusal(self.table, faults))
         self._columns = facts.columns
         self._facts = facts
+        self.uuid = facts.uuid
         self.moves_updates, self.notifies = facts.moves_updates, facts.notifies
 
     @property
@@ -89,7 +90,7 @@ class PostgresqlTable(TableSql):
             for partition, tx, key in connection.exec_driver_sql(
                 f"{kept} WHERE table_name = {name}"
             ):
-                removed[partition] = (tx, key if self.facts.uuid else int(key))
+                removed[partition] = (tx, key if self.uuid else int(key))
         return Standing(history, removed, (end,), (horizon,), standby)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
@@ -189,7 +190,7 @@ class PostgresqlTable(TableSql):
         return f"({self.order}) = {self._literal(place)}"
 
     def _literal(self, place: Place) -> str:
-        key = f"{literal(str(place[1]))}::uuid" if self.facts.uuid else place[1]
+        key = f"{literal(str(place[1]))}::uuid" if self.uuid else place[1]
         return f"({place[0]}, {key})"
 
     def _json(self, column: str, value: str) -> str:
@@ -214,7 +215,7 @@ class PostgresqlTable(TableSql):
         return f"({self._json(column, value)})::json #>> '{{}}'"
 
     def _id(self, value: str) -> str:
-        return f"{value}::text" if self.facts.uuid else value
+        return f"{value}::text" if self.uuid else value
 
     def _bytes(self, text: str) -> str:
         return f"octet_length({text})"

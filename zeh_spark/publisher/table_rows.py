@@ -20,6 +20,9 @@ Headers = tuple[str | None, ...]
 _ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
 """For data and headers, whatever the partition."""
 
+_BYTES_OF_CHARACTER = 4
+"""At most, in UTF-8."""
+
 _NULL = Raw(b"null")
 _check = msgspec.json.Decoder(Raw).decode_lines
 
@@ -63,14 +66,28 @@ def lines_of(
     """Lines of a reader's partition. Bad rows are given to `skip`; raises BadRowError for the first
     of them where there is none.
     """
-    _, _, _, sizes, data, *values = zip(*rows, strict=True) if rows else [()] * 5
-    if _fine(data):
-        rendered = [headers(each) for each in zip(*values, strict=True)] or ["{}"] * len(rows)
-        if max(sizes, default=0) + len(max(rendered, key=len, default="").encode()) < _ROOM:
-            begin = f'{{"partition":{partition},"headers":'
-            pairs = zip(rendered, data, strict=True)
-            return "".join([f'{begin}{each},"data":{text}}}\n' for each, text in pairs]).encode()
-    return b"".join(_checked_lines(partition, rows, headers, skip))
+    try:
+        block = _block(partition, rows, headers)
+    except UnicodeEncodeError:  # half a character
+        block = None
+    return b"".join(_checked_lines(partition, rows, headers, skip)) if block is None else block
+
+
+def _block(
+    partition: int, rows: Sequence[Cells], headers: Callable[[Headers], str]
+) -> bytes | None:
+    """All lines at once; None where a row is bad, or may be."""
+    if not rows:
+        return b""
+    _, _, _, sizes, data, *values = zip(*rows, strict=True)
+    if not _fine(data):
+        return None
+    rendered = [headers(each) for each in zip(*values, strict=True)] or ["{}"] * len(rows)
+    if max(sizes) + max(map(len, rendered)) * _BYTES_OF_CHARACTER > _ROOM:
+        return None
+    begin = f'{{"partition":{partition},"headers":'
+    pairs = zip(rendered, data, strict=True)
+    return "".join([f'{begin}{each},"data":{text}}}\n' for each, text in pairs]).encode()
 
 
 def _fine(data: Sequence[str | None]) -> bool:
@@ -87,10 +104,11 @@ def _fine(data: Sequence[str | None]) -> bool:
     if wire.may_be_deep(block, np.append(ends, len(block))):
         return False
     try:
-        found = _check(block)  # blank ones are left out
-        return len(found) == len(data) and _NULL not in found
+        found = _check(block)
     except (msgspec.DecodeError, RecursionError):
         return False
+    # It reads values where it finds them: `1 2` is two, a blank line none, `[1,` goes on behind it.
+    return len(found) == len(data) and b"\n".join(found) == block and _NULL not in found
 
 
 def _checked_lines(

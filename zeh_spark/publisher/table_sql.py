@@ -94,6 +94,8 @@ class TableSql(ABC):
         self.table = table
         self._alias = {name: f"c{number}" for number, name in enumerate(table.used)}
 
+    uuid = False
+    """Whether rows have UUIDs; else they have integers."""
     moves_updates = False
     """Whether a row that is updated becomes the last one."""
     notifies = False
@@ -196,10 +198,16 @@ class TableSql(ABC):
         found = self._read(connection, parts, f"v LIMIT {_ALL}") if parts else []
         return {row.asked: row for row in map(Row.of, found)}
 
-    def any_upto(self, connection: Connection, place: Place) -> bool:
-        """Whether there is a row at or before a place."""
-        statement = f"SELECT 1 FROM {self.name} WHERE {self._upto(place)} LIMIT 1"
-        return connection.exec_driver_sql(statement).first() is not None
+    def any_upto(self, connection: Connection, place: Place, stored: Iterable[int]) -> bool:
+        """Whether stored partitions have a row at or before a place."""
+        parts = [
+            f"SELECT * FROM (SELECT 1 FROM {self.name} WHERE {self._of(each)}"
+            f" AND {self._upto(place)} LIMIT 1) AS part"
+            for each in stored
+        ]
+        return (
+            connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} LIMIT 1").first() is not None
+        )
 
     def _of(self, partition: int) -> str:
         return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"

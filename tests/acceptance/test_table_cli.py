@@ -1,0 +1,155 @@
+"""A service's table as a feed, by the command line alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests import postgresql
+from tests.fix_publisher import served_tables
+from tests.fix_shop import Shop
+from zeh_spark.publisher import open_store
+
+HERE = Path(__file__).parents[2]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "zeh_spark.cli", *words],
+            env={**os.environ, "PYTHONPATH": str(HERE)},
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Settings, with an address that the test fills in."""
+    return tmp_path / "publisher.toml"
+
+
+def settings(file: Path, url: str, more: str = "") -> None:
+    file.write_text(
+        f'{more}\n[feeds.orders]\nurl = "{url}"\ntable = "outbox"\ndata = "body"\n'
+        f'headers = ["type"]\npartition_by = "order_id"\npartitions = 4\n'
+    )
+
+
+def test_readmes_example_in_postgresql(run: Run, file: Path) -> None:
+    """A table, a file, and three commands later there is a feed."""
+    postgresql.needed()
+    server = postgresql.shared()
+    database = server.create_database()
+    readme = (HERE / "README.md").read_text()
+    statement = readme[readme.index("CREATE TABLE outbox") :].partition("\n")[0]
+    server.execute(statement, database)
+    insert = "INSERT INTO outbox (order_id, type, body) VALUES (1, 'placed', '{\"order\": 1}')"
+    server.execute(insert, database)
+    settings(file, server.url(database))
+    refused = run("serve", "--config", str(file), "--port", "0")
+    printed = run("ddl", "orders", "--config", str(file), "--grant-to", postgresql.USER)
+    ddl = file.with_name("ddl.sql")
+    ddl.write_text(printed.stdout)
+    ddl.chmod(0o644)
+    server.own(ddl)
+    subprocess.run(
+        [postgresql.program("psql"), "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p",
+         str(server.port), "-U", postgresql.USER, "-d", database, "-f", str(ddl)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server.execute(insert.replace("1", "2"), database)
+    with served_tables(file) as (base, _):
+        answer = requests.get(f"{base}/orders?n=1&cursor0=_first&headers=_all", timeout=30)
+    shown = run("feeds", "--config", str(file))
+    found = [json.loads(line) for line in answer.text.splitlines() if '"data"' in line]
+    assert (1, "there is no column tx" in refused.stderr) == (refused.returncode, True)
+    assert [{"order": 1}, {"order": 2}] == [event["data"] for event in found]
+    assert {"type": "placed"} == found[0]["headers"]
+    assert ["orders", "outbox", "4"] == shown.stdout.splitlines()[1].split()[:3]
+
+
+def test_table_in_sqlite(run: Run, file: Path, tmp_path: Path) -> None:
+    """The same on a laptop, without a database server."""
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute(
+            "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, order_id, type, body JSON)"
+        )
+        settings(file, f"sqlite:///{tmp_path}/shop.db")
+        database.executescript(run("ddl", "outbox", "--config", str(file)).stdout)
+        database.execute("INSERT INTO outbox VALUES (1, 'a', 'x', '{}')")
+        database.commit()
+        with served_tables(file) as (base, _):
+            answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+            history = run("new-history", "orders", "--config", str(file), "--yes").stdout
+            cursor = json.loads(answer.text.splitlines()[-1])["cursor"]
+            refused = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
+    assert (1, 409) == (answer.text.count('"data":{}'), refused.status_code)
+    assert "has the new history" in history
+
+
+def test_printing_what_is_there_prints_a_comment(run: Run, shop: Shop, file: Path) -> None:
+    """I can pipe it into psql at each deployment."""
+    shop.execute("ALTER TABLE outbox ADD COLUMN order_id int")
+    url = shop.server.url(shop.database)
+    done = run("ddl", "outbox", "--url", url, "--data", "version", "--partition-by", "key",
+               "--partitions", "4")  # fmt: skip
+    assert (0, "-- outbox has all that it needs\n") == (done.returncode, done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("port = 'x'", "Expected `int`, got `str` - at `$.port`"),
+        ("hots = '::1'", "unknown field `hots`"),
+        ("x = [", "is not TOML"),
+        (
+            "[feeds.a]\nurl = 'sqlite:///nowhere.db'\ntable = 'a'\ndata = 'b'",
+            "no database nowhere.db",
+        ),
+        ("[feeds.a]\nurl = 'mysql://x'\ntable = 'a'\ndata = 'b'", "is not understood"),
+        ("[feeds.a]\nurl = 'sqlite:///x'\ntable = 'a'", "missing required field `data`"),
+        (
+            "[feeds.a]\nurl = 'postgresql://u:secret@h/d'\ntable = 'a'\ndata = 'b'\npartitions = 0",
+            "[feeds.a] partitions is 0; it must be a number of 1 to 64",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(run: Run, file: Path, more: str, said: str) -> None:
+    """I find the mistake in my file."""
+    file.write_text(more)
+    done = run("serve", "--config", str(file), "--port", "0")
+    assert (True, said in done.stderr) == (done.returncode > 0, True), done.stderr
+    assert "secret" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_file_that_is_not_there_is_named(run: Run) -> None:
+    """A wrong path."""
+    assert "nowhere.toml cannot be read" in run("serve", "--config", "nowhere.toml").stderr
+
+
+def test_name_of_a_table_and_of_a_stored_feed_is_refused(
+    run: Run, shop: Shop, file: Path, tmp_path: Path
+) -> None:
+    """I would not know which of them is served."""
+    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
+        store.create("orders", 1)
+    url = shop.server.url(shop.database)
+    file.write_text(
+        f'store = "sqlite:///{tmp_path}/feeds.db"\n[feeds.orders]\nurl = "{url}"\n'
+        f'table = "outbox"\ndata = "version"\n'
+    )
+    done = run("serve", "--config", str(file), "--port", "0")
+    assert "'orders' is a feed of the store and a table's" in done.stderr

@@ -1,0 +1,134 @@
+"""A service's table in SQLite as a feed."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine
+
+from tests.integration.test_table_restores import events, refusal
+from tests.integration.test_table_writers import Follower
+from zeh_spark import wire
+from zeh_spark.publisher import SqlTableFeed
+
+SCHEMA = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE orders (key TEXT PRIMARY KEY, version INTEGER NOT NULL);
+CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT, version INTEGER);
+INSERT INTO orders VALUES ('1', 0), ('2', 0), ('3', 0), ('4', 0), ('5', 0);
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def feed(file: Path) -> Iterator[SqlTableFeed]:
+    """With 4 partitions."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(SCHEMA)
+    engine = create_engine(f"sqlite:///{file}")
+    feed = SqlTableFeed(
+        engine, table="outbox", data=["id", "key", "version"], partition_by="key", partitions=4
+    )
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript("\n".join(feed.ddl()))
+    yield feed
+    engine.dispose()
+
+
+def sell(connection: sqlite3.Connection, key: str) -> None:
+    """A new version of an order, and its event."""
+    raised = "UPDATE orders SET version = version + 1 WHERE key = ? RETURNING key, version"
+    (row,) = connection.execute(raised, [key]).fetchall()
+    connection.execute("INSERT INTO outbox (key, version) VALUES (?, ?)", row)
+
+
+def connected(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=60, isolation_level=None)
+
+
+def test_every_row_comes_once_and_each_order_in_order_while_many_write(
+    file: Path, feed: SqlTableFeed
+) -> None:
+    """Writers wait for each other in SQLite, so ids are enough."""
+
+    def write(number: int) -> None:
+        choice = random.Random(number)
+        with closing(connected(file)) as connection:
+            for _ in range(20):
+                connection.execute("BEGIN IMMEDIATE")
+                for key in choice.sample("12345", choice.randint(1, 3)):
+                    sell(connection, key)
+                connection.execute("ROLLBACK" if choice.random() < 0.2 else "COMMIT")
+
+    followers = [Follower(lambda: feed, n, hint) for n, hint in ((4, 100), (1, 3), (2, 10))]
+    written = threading.Event()
+    with ThreadPoolExecutor(8) as pool:
+        reading = [pool.submit(each.run, written) for each in followers]
+        writing = [pool.submit(write, number) for number in range(5)]
+        try:
+            for each in writing:
+                each.result()
+        finally:
+            written.set()
+        for each in reading:
+            each.result()
+    with closing(connected(file)) as connection:
+        ids = [key for (key,) in connection.execute("SELECT id FROM outbox ORDER BY id")]
+    assert ids
+    assert [(ids, [])] * 3 == [(each.ids, each.backwards) for each in followers]
+
+
+def test_partitions_are_those_of_every_writer(file: Path, feed: SqlTableFeed) -> None:
+    """A key is in the partition in which the sink and `load --key` would put it."""
+    with closing(connected(file)) as connection:
+        for key in "12345":
+            sell(connection, key)
+    found = {
+        json.loads(line)["data"]["key"]: block.partition
+        for block in feed.page(dict.fromkeys(range(4), "_first"), 4, None)
+        for line in block.lines.splitlines()
+    }
+    assert {key: wire.partition_of(key, 4) for key in "12345"} == found
+
+
+def test_reader_of_what_a_restore_undid_is_told(file: Path, feed: SqlTableFeed) -> None:
+    """An older copy was put in the place of the file, and other rows got the same ids."""
+    with closing(connected(file)) as connection:
+        sell(connection, "1")
+        _, early = events(feed)
+        copy = file.with_name("copy.db")
+        connection.execute("VACUUM INTO ?", [str(copy)])
+        sell(connection, "2")
+        _, late = events(feed)
+    feed.engine.dispose()
+    for each in file.parent.glob("shop.db-*"):
+        each.unlink()
+    shutil.move(copy, file)
+    behind = refusal(feed, late)
+    with closing(connected(file)) as connection:
+        sell(connection, "3")
+    again = refusal(feed, late)
+    assert ("cursor-of-another-history", "cursor-of-another-history") == (behind[0], again[0])
+    assert [2] == events(feed, early)[0]
+
+
+def test_new_history_refuses_older_cursors(file: Path, feed: SqlTableFeed) -> None:
+    """When I want all readers to begin anew."""
+    with closing(connected(file)) as connection:
+        sell(connection, "1")
+    _, cursor = events(feed)
+    feed.new_history()
+    assert ("cursor-of-another-history", [1]) == (refusal(feed, cursor)[0], events(feed)[0])

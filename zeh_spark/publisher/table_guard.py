@@ -1,0 +1,55 @@
+"""What is the same for all readers of a table, looked for now and then: rows of another cluster,
+and transactions that keep committed rows from being read.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+
+from sqlalchemy import Connection
+
+from zeh_spark.publisher.table_sql import Holder, Standing, TableSql
+
+log = logging.getLogger("zeh_spark.publisher")
+
+HELD_SECONDS = 60.0
+"""After which a transaction that keeps rows from being read is named in the log, and again."""
+
+LOOK_SECONDS = 1.0
+
+
+class Guard:
+    """Of one table. Readers' requests make it look, once in LOOK_SECONDS."""
+
+    def __init__(self, sql: TableSql, name: str) -> None:
+        self._sql = sql
+        self._name = name
+        self._looked = self._warned = -math.inf
+        self._since = time.monotonic()
+        self._settled: tuple[int, ...] = ()
+        self._pending = False
+        self.holder: Holder | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since if self._pending else 0.0
+
+    def look(self, connection: Connection, standing: Standing) -> None:
+        """Raises Problem."""
+        now = time.monotonic()
+        if now < self._looked + LOOK_SECONDS:
+            return
+        _, self._pending = self._sql.newest(connection)
+        if not self._pending or standing.settled != self._settled:
+            self._since, self._settled = now, standing.settled
+        self._looked = now
+        self.holder = self._sql.holder(connection) if self._pending else None
+        if self.seconds >= HELD_SECONDS and now >= self._warned + HELD_SECONDS:
+            self._warned = now
+            log.warning(
+                "table %s: rows that are committed wait for %s, for %.0f s now: readers get them "
+                "when it ends",
+                self._name, self.holder, self.seconds,
+            )  # fmt: skip

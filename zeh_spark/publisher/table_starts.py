@@ -1,0 +1,95 @@
+"""Where a request on a table starts: cursors checked against the rows that they follow, and special
+ones as what they stand for. Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from zeh_spark import wire
+from zeh_spark.publisher.feed import covered
+from zeh_spark.publisher.problems import cursor_gone, other_history
+from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.publisher.table import Cursor, Place, Row, Table, floors, later, parse_cursor
+from zeh_spark.publisher.table_sql import Standing, TableSql
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Of readers with n partitions, as the table stands."""
+
+    sql: TableSql
+    connection: Connection
+    standing: Standing
+    n: int
+
+    def of(self, asked: Mapping[int, str]) -> dict[int, Cursor]:
+        """Cursors by partition. Raises Problem, StoreBusyError."""
+        history, uuid = self.standing.history, self.sql.uuid
+        given = {each: parse_cursor(each, text, history, uuid) for each, text in asked.items()}
+        places = {each: cursor.place for each, cursor in given.items() if cursor and cursor.place}
+        rows = self.sql.at(self.connection, places)
+        for each, cursor in given.items():
+            if cursor:
+                self._check(each, cursor, rows.get(each))
+        return {
+            each: cursor or self._special(each, asked[each] == wire.LAST)
+            for each, cursor in given.items()
+        }
+
+    def _special(self, partition: int, last: bool) -> Cursor:
+        history = self.standing.history
+        if last:
+            row = self.sql.last(self.connection, partition, self._stored(partition))
+            if row:
+                return after(row, history, self.sql.table)
+        return self._oldest(partition)
+
+    def _oldest(self, partition: int) -> Cursor:
+        """Before all that is left."""
+        floor = self._floor(partition)
+        return Cursor(self.standing.history, floor, "0" * 8 if floor else "")
+
+    def _check(self, partition: int, cursor: Cursor, row: Row | None) -> None:
+        """In this order: what is behind it was removed; its row is another one, has not come yet,
+        was never there, or is gone before its time.
+        """
+        place, floor, text = cursor.place, self._floor(partition), str(cursor)
+        if later(place, floor) != place:
+            raise cursor_gone(partition, text, str(self._oldest(partition)))
+        if place is None or place == floor:
+            return
+        if row:
+            if not cursor.is_behind(row):
+                raise other_history(partition, text, f"row {row.id} is another one now")
+            return
+        if self.standing.standby and place >= self.standing.settled:
+            raise StoreBusyError(f"this replica has not come to cursor {text!r} yet; ask again")
+        if self.standing.end and place >= self.standing.end:
+            raise other_history(partition, text, "the database has never come that far")
+        if self._is_strict() and self.sql.any_upto(self.connection, place, self._stored(partition)):
+            raise other_history(
+                partition,
+                text,
+                f"its row {place[1]} is gone, while older ones are left. If the service deletes "
+                f"rows in any order, set strict_cursors to false, or let zeh-spark ddl --retention "
+                f"note what is deleted",
+            )
+
+    def _is_strict(self) -> bool:
+        strict = self.sql.table.strict_cursors
+        return not self.sql.moves_updates if strict is None else strict
+
+    def _stored(self, partition: int) -> range:
+        return covered(partition, self.n, self.sql.table.partitions)
+
+    def _floor(self, partition: int) -> Place | None:
+        return floors(self.standing.removed, self._stored(partition))
+
+
+def after(row: Row, history: str, table: Table) -> Cursor:
+    """The cursor behind a row."""
+    return Cursor(history, row.place, row.tag(table.tagged))
