@@ -20,6 +20,8 @@ from tests import postgresql
 from tests.fix_publisher import served_tables
 from tests.fix_reference import ReferencePage
 from tests.fix_shop import Shop
+from zeh_spark.errors import PublisherError
+from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.testing import publish, running_publisher
 
@@ -147,6 +149,18 @@ def test_tables_are_served_beside_a_store(shop: Shop) -> None:
             ids(lines(f"{base}/{name}", n=1, cursor0="_first")) for name in ("orders", "published")
         ]
     assert [[1], [7]] == found
+
+
+def test_who_publishes_to_a_table_is_told(shop: Shop) -> None:
+    """A sink with the wrong address hears why nobody takes its rows."""
+    store = MemoryStore()
+    for feeds in ({"orders": shop.feed()}, store):
+        app = create_app(feeds, {"orders": shop.feed()})
+        with (
+            running_publisher({}, app) as base,
+            pytest.raises(PublisherError, match="'orders' takes no batches: its events are what"),
+        ):
+            Producer(f"{base}/orders", "till").last()
 
 
 def test_database_that_is_down_is_asked_again(shop: Shop) -> None:

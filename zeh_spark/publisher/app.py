@@ -81,7 +81,10 @@ def create_app(
     else:
         store, read = feeds, "/{feed}"
     publisher = Publisher(store, named, send_timeout)
-    publish = PublishApi(store, staging_quota).routes() if store else []
+    publish = [
+        Route(f"/{name}/producers{{rest:path}}", _not_published_to) for name in named if name
+    ]
+    publish += PublishApi(store, staging_quota).routes() if store else []
     described = partial(_described, publishing=store is not None)
     app = Starlette(
         routes=[
@@ -270,6 +273,14 @@ async def _described(request: Request, *, publishing: bool) -> Response:
 
     document = openapi.document(request.scope.get("root_path", ""), publishing=publishing)
     return Response(msgspec.json.encode(document), media_type="application/json")
+
+
+async def _not_published_to(request: Request) -> Response:
+    name = request.url.path.rpartition("/producers")[0].rpartition("/")[2]
+    raise UnknownFeedError(
+        f"feed {name!r} takes no batches: its events are what its service writes; it can only be "
+        f"read"
+    )
 
 
 async def _problem(_: Request, exc: Exception) -> Response:
