@@ -42,6 +42,7 @@ PUBLISHER = [
 
 TEST = [
     "chispa>=0.10",
+    "fastapi>=0.115",  # the example service is written with it
     "hypothesis>=6.100",
     "jsonschema>=4.20",
     "openapi-spec-validator>=0.7",
