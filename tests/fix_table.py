@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from tests import postgresql
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
 
@@ -148,9 +149,37 @@ def read(
     lines: list[bytes] = []
     found = dict(asked)
     for block in feed.page(asked, n, hint):
-        lines += block.lines.splitlines(keepends=True)
+        lines += [each + b"\n" for each in block.lines.split(b"\n")[:-1]]
         found[block.partition] = block.cursor
     return Page(lines, found)
+
+
+COLUMNS = "k text, p integer, data json"
+ROWS = (
+    "INSERT INTO outbox (id, k, p, data)"
+    " VALUES (3, 'c', 1, '3'), (1, 'a', 0, '1'), (2, 'a', 0, '2')"
+)
+
+
+def broken(database: Database, changes: Sequence[str] = ()) -> None:
+    """A table `outbox` with three rows that has all that it needs, and then what was changed."""
+    kind = "bigint" if database.kind == "postgresql" else "INTEGER"
+    more = "" if database.kind == "postgresql" else " AUTOINCREMENT"
+    database.execute(f"CREATE TABLE outbox (id {kind} PRIMARY KEY{more}, {COLUMNS})")
+    database.execute(ROWS)
+    database.run(database.feed().ddl())
+    for each in changes:
+        database.execute(each)
+
+
+def insert(database: Database, key: int) -> None:
+    database.execute(f"INSERT INTO outbox (id, k, p, data) VALUES ({key}, 'a', 0, '{key}')")
+
+
+def refusal(feed: SqlTableFeed) -> str:
+    with pytest.raises(StoreError) as raised:
+        feed.check()
+    return str(raised.value)
 
 
 @pytest.fixture
@@ -171,3 +200,13 @@ def database(request: pytest.FixtureRequest) -> Database:
     found = request.getfixturevalue(f"{request.param}_database")
     assert isinstance(found, Database)
     return found
+
+
+@pytest.fixture
+def clerk(postgresql_database: PostgresqlDatabase) -> Iterator[str]:
+    """A role that may do nothing."""
+    role = f"clerk_{postgresql_database.name}"
+    postgresql_database.execute(f"CREATE ROLE {role} LOGIN")
+    yield role
+    postgresql_database.execute(f"DROP OWNED BY {role}")
+    postgresql_database.execute(f"DROP ROLE {role}")

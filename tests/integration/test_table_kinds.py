@@ -1,0 +1,139 @@
+"""Tables of a schema, views, partitioned tables, and roles that serve them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fix_table import (
+    COLUMNS,
+    ROWS,
+    Database,
+    PostgresqlDatabase,
+    broken,
+    insert,
+    read,
+    refusal,
+)
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import Problem
+
+KEYED = {"partition_by": "k", "partitions": 4}
+
+
+# Roles
+
+
+@pytest.mark.parametrize("retention", [False, True])
+@pytest.mark.parametrize("table", ["outbox", "shop.outbox", 'Shop s.Out"box'])
+def test_role_serves_the_table_with_what_it_was_granted(
+    postgresql_database: PostgresqlDatabase, clerk: str, table: str, retention: bool
+) -> None:
+    """--grant-to prints all that it needs, and no more than to read."""
+    database = postgresql_database
+    quoted = ".".join('"' + each.replace('"', '""') + '"' for each in table.split("."))
+    if "." in table:
+        database.execute(f"CREATE SCHEMA {quoted.partition('.')[0]}")
+    database.execute(f"CREATE TABLE {quoted} ({database.id}, {COLUMNS})")
+    statements = database.feed(table=table).ddl(retention=retention, grant_to=clerk)
+    database.run([*statements, *statements])
+    database.execute(f"INSERT INTO {quoted} (data) VALUES ('1'), ('2')")
+    feed = database.feed(table=table, role=clerk)
+    feed.check()
+    first = read(feed, hint=1)
+    assert ([1], [2]) == (first.data, read(feed, first.cursors).data)
+    assert (False, 0) == (feed.version() is None, feed.state().skipped)
+
+
+def test_role_without_grants_is_told_so(
+    postgresql_database: PostgresqlDatabase, clerk: str
+) -> None:
+    """And not that something is missing."""
+    broken(postgresql_database)
+    with pytest.raises(StoreError, match="permission denied for table"):
+        read(postgresql_database.feed(role=clerk))
+
+
+# Tables of other kinds
+
+
+def test_table_of_a_schema_is_served(postgresql_database: Database) -> None:
+    """What it needs stands in its schema, and another one of its name is another one."""
+    for schema in ("shop", "depot"):
+        postgresql_database.execute(f"CREATE SCHEMA {schema}")
+        postgresql_database.execute(
+            f"CREATE TABLE {schema}.outbox ({postgresql_database.id}, data json)"
+        )
+        feed = postgresql_database.feed(table=f"{schema}.outbox")
+        postgresql_database.run(feed.ddl(updates=True, retention=True))
+        postgresql_database.execute(f"INSERT INTO {schema}.outbox (data) VALUES ('\"{schema}\"')")
+    feeds = [postgresql_database.feed(table=f"{each}.outbox") for each in ("shop", "depot")]
+    assert [["shop"], ["depot"]] == [read(feed).data for feed in feeds]
+    assert [] == feeds[0].ddl(updates=True, retention=True)
+    assert feeds[0].state().history != feeds[1].state().history
+
+
+def test_view_is_served(database: Database) -> None:
+    """It shows some columns and rows of a table, which has the index."""
+    broken(database)
+    tx = "tx, " if database.kind == "postgresql" else ""
+    database.execute(f"CREATE VIEW orders AS SELECT id, {tx}data FROM outbox WHERE id > 1")
+    assert "orders has no history of its own" in refusal(database.feed(table="orders"))
+    statements = database.feed(table="orders").ddl()
+    database.run([*statements, *statements])
+    feed = database.feed(table="orders")
+    insert(database, 4)
+    first = read(feed, hint=1)
+    assert ([2], [3, 4], []) == (first.data, read(feed, first.cursors).data, feed.ddl())
+
+
+def test_view_without_transactions_is_refused(postgresql_database: Database) -> None:
+    """Only I can say which table's they are."""
+    broken(postgresql_database, ["CREATE VIEW orders AS SELECT id, data FROM outbox"])
+    feed = postgresql_database.feed(table="orders")
+    assert "the view has no column tx: let it show its table's" in refusal(feed)
+    with pytest.raises(StoreError, match="the view has no column tx"):
+        feed.ddl()
+
+
+@pytest.mark.parametrize("option", ["retention", "updates"])
+def test_views_need_what_their_tables_have(database: Database, option: str) -> None:
+    """Triggers belong to the table: nothing is printed that would not work."""
+    broken(database)
+    tx = "tx, " if database.kind == "postgresql" else ""
+    database.execute(f"CREATE VIEW orders AS SELECT id, {tx}data FROM outbox")
+    feed = database.feed(table="orders")
+    try:
+        statements = feed.ddl(**{option: True})
+    except StoreError as exc:
+        assert "orders is a view" in str(exc)
+        return
+    database.run(statements)
+
+
+@pytest.mark.parametrize("settings", [{}, KEYED], ids=["one", "four"])
+def test_partitioned_table_is_served(
+    postgresql_database: Database, settings: dict[str, Any]
+) -> None:
+    """Its rows stand in several tables, of which one is added later."""
+    database = postgresql_database
+    database.execute(
+        f"CREATE TABLE outbox (id bigint PRIMARY KEY, {COLUMNS}) PARTITION BY RANGE (id)"
+    )
+    database.execute("CREATE TABLE low PARTITION OF outbox FOR VALUES FROM (0) TO (3)")
+    database.execute("CREATE TABLE high PARTITION OF outbox FOR VALUES FROM (3) TO (6)")
+    database.execute(ROWS)
+    statements = database.feed(**settings).ddl(updates=True, retention=True)
+    database.run([*statements, *statements])
+    feed = database.feed(**settings)
+    assert [] == feed.ddl(updates=True, retention=True)
+    before = read(feed, n=1)
+    database.execute("CREATE TABLE higher PARTITION OF outbox FOR VALUES FROM (6) TO (9)")
+    insert(database, 7)
+    insert(database, 4)
+    database.execute("UPDATE outbox SET data = '22' WHERE id = 2")
+    assert ([1, 2, 3], [7, 4, 22]) == (before.data, read(feed, before.cursors, n=1).data)
+    database.execute("DELETE FROM outbox WHERE id IN (1, 7)")
+    with pytest.raises(Problem, match="events behind it were removed"):
+        read(feed, before.cursors, n=1)

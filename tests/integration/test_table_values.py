@@ -1,0 +1,520 @@
+"""Values of a database as JSON and as headers: one table of expectations for both databases."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.fix_table import Database, PostgresqlDatabase, SqliteDatabase, read
+from zeh_spark.publisher import Problem, SqlTableFeed
+
+BYTES = bytes(range(256))
+LONG_NUMBER = "123456789012345678901234567890.123"
+TEXT = 'He said "no" \\ to\n\tä\u2028€\U0001f600 \x7f \\u0041'
+SOME_UUID = "6b1ff5a4-9d0e-4e1f-8a39-0a6a0d2c7e11"
+
+
+class Case(NamedTuple):
+    """`type`: of the column; `value`: as SQL; `json` and `header`: what is to be read."""
+
+    type: str
+    value: str
+    json: str
+    header: str | None
+    databases: str = "postgresql sqlite"
+
+
+def text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def same(type: str, value: str, json: str, databases: str = "postgresql sqlite") -> Case:
+    """A header as the JSON is, without its quotes."""
+    return Case(type, value, json, json.strip('"'), databases)
+
+
+POSTGRESQL, SQLITE = "postgresql", "sqlite"
+CASES = [
+    # JSON
+    Case("json", """'{"a": [1, 1.10, null, "ä"]}'""", '{"a":[1,1.10,null,"ä"]}',
+         '{"a": [1, 1.10, null, "ä"]}'),
+    Case("json", """'{"a":\n1}'""", '{"a":1}', '{"a":\n1}'),
+    Case("jsonb", """'{"a": [1, 1.10, null, "ä"]}'""", '{"a":[1,1.10,null,"ä"]}',
+         '{"a": [1, 1.10, null, "ä"]}', POSTGRESQL),
+    Case("json", f"'{LONG_NUMBER}'", LONG_NUMBER, LONG_NUMBER, POSTGRESQL),
+    Case("json", """'{"a": 1e400}'""", '{"a": 1e400}', '{"a": 1e400}'),
+    Case("jsonb", """'"text \\" here"'""", '"text \\" here"', 'text " here', POSTGRESQL),
+    Case("json", """'"text \\" here"'""", '"text \\" here"', 'text " here'),
+    Case("json", "'null'", "null", None),
+    Case("json", "NULL", "null", None),
+    # text
+    Case("text", text(TEXT), json.dumps(TEXT), TEXT),
+    Case("text", "'{\"a\":1}'", '"{\\"a\\":1}"', '{"a":1}'),
+    Case("text", "''", '""', ""),
+    Case("text", "'null'", '"null"', "null"),
+    Case("text", "'\"'", '"\\""', '"'),
+    Case("text", "NULL", "null", None),
+    Case("varchar(20)", "'1.0'", '"1.0"', "1.0"),
+    Case("char(3)", "'abc'", '"abc"', "abc"),
+    Case("text", "'a' || char(0) || 'b'", '"a\\u0000b"', "a\0b", SQLITE),
+    same("name", "'abc'", '"abc"', POSTGRESQL),
+    same("uuid", f"'{SOME_UUID}'", f'"{SOME_UUID}"'),
+    same("inet", "'10.0.0.1'", '"10.0.0.1"', POSTGRESQL),
+    # numbers
+    same("smallint", "-32768", "-32768"),
+    same("integer", "2147483647", "2147483647"),
+    same("bigint", "9223372036854775807", "9223372036854775807"),
+    same("bigint", "-9223372036854775808", "-9223372036854775808"),
+    Case("bigint", "NULL", "null", None),
+    same("numeric", "1.10", "1.10", POSTGRESQL),
+    same("numeric", LONG_NUMBER, LONG_NUMBER, POSTGRESQL),
+    same("numeric(12,2)", "-5", "-5.00", POSTGRESQL),
+    same("numeric", "1e30", "1" + "0" * 30, POSTGRESQL),
+    same("numeric", "'NaN'", '"NaN"', POSTGRESQL),
+    same("numeric", "'-Infinity'", '"-Infinity"', POSTGRESQL),
+    same("numeric", "5", "5"),
+    same("numeric", "1.5", "1.5"),
+    same("real", "1.5", "1.5"),
+    same("real", "'NaN'", '"NaN"', POSTGRESQL),
+    same("real", "'Infinity'", '"Infinity"', POSTGRESQL),
+    same("double precision", "0.1", "0.1"),
+    same("double precision", "1e300", "1e+300"),
+    same("double precision", "-2.5e-7", "-2.5e-07"),
+    same("double precision", "'NaN'", '"NaN"', POSTGRESQL),
+    same("double precision", "'Infinity'", '"Infinity"', POSTGRESQL),
+    same("double precision", "'-Infinity'", '"-Infinity"', POSTGRESQL),
+    same("double precision", "9e999", '"Infinity"', SQLITE),
+    same("double precision", "-9e999", '"-Infinity"', SQLITE),
+    # booleans
+    same("boolean", "true", "true"),
+    same("boolean", "false", "false"),
+    Case("boolean", "NULL", "null", None),
+    # time
+    same("timestamptz", "'2024-05-06 07:08:09+02:00'", '"2024-05-06T05:08:09Z"'),
+    same("timestamptz", "'2024-05-06 07:08:09.123456+05:30'", '"2024-05-06T01:38:09.123456Z"'),
+    same("timestamptz", "'2024-01-01 00:00:00Z'", '"2024-01-01T00:00:00Z"'),
+    same("timestamptz", "'infinity'", '"infinity"'),
+    same("timestamptz", "'0044-03-15 00:00:00+00 BC'", '"0044-03-15T00:00:00 BC"', POSTGRESQL),
+    same("timestamp", "'2024-05-06 07:08:09'", '"2024-05-06T07:08:09"'),
+    same("timestamp", "'2024-05-06 07:08:09.5'", '"2024-05-06T07:08:09.5"'),
+    same("timestamp", "'2024-05-06T07:08:09'", '"2024-05-06T07:08:09"'),
+    same("datetime", "'2024-05-06 07:08:09.123456'", '"2024-05-06T07:08:09.123456"', SQLITE),
+    same("date", "'2024-05-06'", '"2024-05-06"'),
+    same("time", "'07:08:09.5'", '"07:08:09.5"'),
+    same("interval", "'1 day 02:03:04'", '"1 day 02:03:04"', POSTGRESQL),
+    # bytes
+    Case("bytea", "'\\x0001ff'", '"AAH/"', "AAH/", POSTGRESQL),
+    Case("blob", "x'0001ff'", '"AAH/"', "AAH/", SQLITE),
+    Case("bytea", f"'\\x{BYTES.hex()}'", f'"{base64.b64encode(BYTES).decode()}"',
+         base64.b64encode(BYTES).decode(), POSTGRESQL),
+    Case("blob", f"x'{BYTES.hex()}'", f'"{base64.b64encode(BYTES).decode()}"',
+         base64.b64encode(BYTES).decode(), SQLITE),
+    Case("bytea", "''", '""', "", POSTGRESQL),
+    Case("blob", "x''", '""', "", SQLITE),
+    # of PostgreSQL alone
+    Case("integer[]", "'{1,NULL,3}'", "[1,null,3]", "[1,null,3]", POSTGRESQL),
+    Case("text[]", """'{a,"b \\" c"}'""", '["a","b \\" c"]', '["a","b \\" c"]', POSTGRESQL),
+    Case("integer[]", "'{{1,2},{3,4}}'", "[[1,2],[3,4]]", "[[1,2],[3,4]]", POSTGRESQL),
+    Case("jsonb[]", """ARRAY['{"a":1}'::jsonb]""", '[{"a": 1}]', '[{"a": 1}]', POSTGRESQL),
+    Case("integer[]", "'{}'", "[]", "[]", POSTGRESQL),
+    Case("timestamptz[]", "'{2024-05-06 07:08:09+02}'", '["2024-05-06T05:08:09Z"]',
+         '["2024-05-06T05:08:09Z"]', POSTGRESQL),
+    Case("bytea[]", """'{"\\\\x0001ff"}'""", '["AAH/"]', '["AAH/"]', POSTGRESQL),
+    same("mood", "'so so'", '"so so"', POSTGRESQL),
+    Case("payload", """'{"a": 1}'""", '{"a": 1}', '{"a": 1}', POSTGRESQL),
+    Case("payload2", """'{"a": 1}'""", '{"a": 1}', '{"a": 1}', POSTGRESQL),
+    same("moment", "'2024-05-06 07:08:09+02'", '"2024-05-06T05:08:09Z"', POSTGRESQL),
+    same("moment2", "'2024-05-06 07:08:09+02'", '"2024-05-06T05:08:09Z"', POSTGRESQL),
+    Case("pair", "(1, 'x')", '{"a":1,"b":"x"}', '{"a":1,"b":"x"}', POSTGRESQL),
+]  # fmt: skip
+TYPES = (
+    "CREATE TYPE mood AS ENUM ('so so', 'good')",
+    "CREATE TYPE pair AS (a integer, b text)",
+    "CREATE DOMAIN payload AS jsonb CHECK (value <> 'null')",
+    "CREATE DOMAIN payload2 AS payload",
+    "CREATE DOMAIN moment AS timestamptz",
+    "CREATE DOMAIN moment2 AS moment",
+)
+
+
+def of(database: Database) -> list[Case]:
+    return [case for case in CASES if database.kind in case.databases]
+
+
+def with_all_values(database: Database, setting: str) -> SqlTableFeed:
+    """A feed of one row that has all values, each in a column of its own. `setting`: the one that
+    names these columns.
+    """
+    cases = of(database)
+    if isinstance(database, PostgresqlDatabase):
+        for each in TYPES:
+            database.execute(each)
+    names = [f"c{number}x" for number in range(len(cases))]
+    columns = ", ".join(f"{name} {case.type}" for name, case in zip(names, cases, strict=True))
+    feed = database.served(f"data text, {columns}", **{setting: names})
+    values = ", ".join(case.value for case in cases)
+    database.execute(f"INSERT INTO outbox (data, {', '.join(names)}) VALUES ('1', {values})")
+    return feed
+
+
+def exactly(value: str) -> Any:
+    """Numbers as they are written."""
+    return json.loads(value, parse_float=_number, parse_int=_number)
+
+
+def _number(written: str) -> str:
+    sign, digits, exponent = Decimal(written).as_tuple()
+    return f"number {sign} {digits} {exponent}"
+
+
+def shown(case: Case) -> str:
+    return f"{case.type} {case.value[:30]}"
+
+
+def test_values_of_columns_are_members_of_the_data(database: Database) -> None:
+    """Whatever my columns are, I find their values in the event, exactly."""
+    feed = with_all_values(database, "data")
+    (line,) = read(feed).lines
+    found = exactly(line.decode())["data"].values()
+    cases = of(database)
+    expected = {f"{at} {shown(case)}": exactly(case.json) for at, case in enumerate(cases)}
+    assert expected == dict(zip(expected, found, strict=True))
+
+
+def test_values_of_columns_are_headers(database: Database) -> None:
+    """The same as text; what is NULL is no header."""
+    feed = with_all_values(database, "headers")
+    (event,) = read(feed).events
+    cases = of(database)
+    expected = {
+        f"{at} {shown(case)}": case.header
+        for at, case in enumerate(cases)
+        if case.header is not None
+    }
+    known = {f"c{at}x": f"{at} {shown(case)}" for at, case in enumerate(cases)}
+    assert expected == {known[name]: value for name, value in event["headers"].items()}
+
+
+@pytest.mark.parametrize("type", ["json", "jsonb", "text", "varchar"])
+def test_json_in_a_column_is_the_data(database: Database, type: str) -> None:
+    """Also where the column is text."""
+    feed = database.served(f"data {type}")
+    database.execute("""INSERT INTO outbox (data) VALUES ('{"a": [1.10, "ä"]}'), ('"x"'), ('7')""")
+    assert [{"a": [1.1, "ä"]}, "x", 7] == read(feed).data
+
+
+@pytest.mark.parametrize(
+    "data", ["'hello'", "''", "' '", "'null'", "NULL", "'{\"a\":1'", '\'1,"cursor":"x"\'']
+)
+def test_text_that_is_not_json_is_a_bad_row(database: Database, data: str) -> None:
+    """It is passed over, if I say so, and the others come."""
+    feed = database.served("data text", on_bad_row="skip")
+    database.execute(f"INSERT INTO outbox (data) VALUES ('1'), ({data}), ('2')")
+    assert [1, 2] == read(feed).data
+    assert 1 == feed.state().skipped
+
+
+def test_null_alone_is_a_bad_row(database: Database) -> None:
+    """Of a column that is not text, too."""
+    feed = database.served("data integer", on_bad_row="skip")
+    database.execute("INSERT INTO outbox (data) VALUES (1), (NULL), (2)")
+    assert [1, 2] == read(feed).data
+
+
+def test_columns_that_are_not_json_can_be_data_alone(postgresql_database: Database) -> None:
+    """A number, a time, an enum: each as JSON."""
+    postgresql_database.execute("CREATE TYPE mood AS ENUM ('so so', 'good')")
+    postgresql_database.served("data mood")
+    postgresql_database.execute("INSERT INTO outbox (data) VALUES ('good')")
+    assert ["good"] == read(postgresql_database.feed()).data
+
+
+@pytest.mark.parametrize(
+    "zone", ["UTC", "Asia/Kolkata", "America/St_Johns"], ids=["utc", "east", "west"]
+)
+def test_times_do_not_depend_on_where_the_database_is(
+    postgresql_database: PostgresqlDatabase, zone: str
+) -> None:
+    """Wherever my database thinks that it is."""
+    database = postgresql_database
+    database.execute(f"ALTER DATABASE {database.name} SET timezone = '{zone}'")
+    database.execute(f"ALTER DATABASE {database.name} SET datestyle = 'German'")
+    columns = "at timestamptz, local timestamp, day date"
+    feed = database.served(columns, data=["at", "local", "day"], headers=["at"])
+    database.execute(
+        "INSERT INTO outbox (at, local, day)"
+        " VALUES ('2024-05-06 07:08:09.1+02', '2024-05-06 07:08:09', '2024-05-06')"
+    )
+    at = "2024-05-06T05:08:09.1Z"
+    (event,) = read(feed).events
+    assert ({"at": at, "local": "2024-05-06T07:08:09", "day": "2024-05-06"}, {"at": at}) == (
+        event["data"],
+        event["headers"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "type", "value", "expected"),
+    [
+        ("intervalstyle = 'sql_standard'", "interval", "'1 day 02:03:04'", "1 day 02:03:04"),
+        ("extra_float_digits = -5", "float8", "0.12345678901234566", 0.12345678901234566),
+        ("bytea_output = 'escape'", "bytea", "'\\x0001ff'", "AAH/"),
+        ("standard_conforming_strings = off", "text", "'a'", "a"),
+    ],
+)
+def test_values_do_not_depend_on_the_databases_settings(
+    postgresql_database: PostgresqlDatabase, setting: str, type: str, value: str, expected: object
+) -> None:
+    """However my administrator likes them."""
+    database = postgresql_database
+    database.served(f'"a\\b" {type}', data=["a\\b"])
+    database.execute(f"INSERT INTO outbox VALUES (1, {value})")
+    database.execute(f"ALTER DATABASE {database.name} SET {setting}")
+    feed = database.feed(data=["a\\b"])
+    assert [{"a\\b": expected}] == read(feed).data
+
+
+def test_data_is_cut_nowhere(database: Database) -> None:
+    """60,000 bytes of it."""
+    feed = database.served("data text, more text", data=["data", "more"])
+    database.execute(f"INSERT INTO outbox (data, more) VALUES ('{'ä' * 15_000}', '{'x' * 30_000}')")
+    assert [{"data": "ä" * 15_000, "more": "x" * 30_000}] == read(feed).data
+
+
+@pytest.mark.parametrize("data", ["'1' || '{}'", "'\"' || '{}' || '\"'"], ids=["number", "text"])
+def test_data_that_is_too_long_is_a_bad_row(database: Database, data: str) -> None:
+    """A line takes 65,535 bytes; what is cut is no event, also where it would be JSON."""
+    feed = database.served("data text", on_bad_row="skip")
+    long = data.format("1" * 65_536)
+    database.execute(f"INSERT INTO outbox (data) VALUES ('1'), ({long}), ('2')")
+    assert [1, 2] == read(feed).data
+
+
+# What only SQLite has
+
+
+def test_jsonb_of_sqlite_is_json(sqlite_database: SqliteDatabase) -> None:
+    """It is a format of its own, of 3.45 and later."""
+    if sqlite3.sqlite_version_info < (3, 45):
+        pytest.skip("SQLite 3.45")
+    feed = sqlite_database.served("data JSON")
+    sqlite_database.execute("""INSERT INTO outbox (data) VALUES (jsonb('{"a": 1}'))""")
+    assert [{"a": 1}] == read(feed).data
+
+
+@pytest.mark.parametrize(
+    "data",
+    ["CAST('{\"a\":' AS BLOB)", "x'ff00'", "x''", "CAST(x'22ff22' AS TEXT)"],
+    ids=["cut", "bytes", "nothing", "not UTF-8"],
+)
+@pytest.mark.parametrize("column", ["data", "object", "header"])
+def test_bytes_that_are_not_json_are_a_bad_row_at_most(
+    sqlite_database: SqliteDatabase, data: str, column: str
+) -> None:
+    """One damaged value does not stop the feed."""
+    settings = {"data": {}, "object": {"data": ["data"]}, "header": {"headers": ["h", "k"]}}[column]
+    settings.setdefault("headers", ["k"])
+    feed = sqlite_database.served("data JSON, h JSON, k TEXT", on_bad_row="skip", **settings)
+    damaged = f"'3', {data}" if column == "header" else f"{data}, '3'"
+    sqlite_database.execute(
+        f"INSERT INTO outbox (data, h, k) VALUES ('1', '1', 'a'), ({damaged}, 'b'), ('2', '2', 'c')"
+    )
+    assert ["a", "c"] == [k for each in read(feed).events if (k := each["headers"]["k"]) != "b"]
+
+
+def test_json_that_was_written_as_bytes_is_json(sqlite_database: SqliteDatabase) -> None:
+    """As Python's orjson.dumps and JSON columns together write it."""
+    feed = sqlite_database.served("data JSON")
+    sqlite_database.execute("""INSERT INTO outbox (data) VALUES (CAST('{"a": 1}' AS BLOB))""")
+    assert [{"a": 1}] == read(feed).data
+
+
+@pytest.mark.parametrize("json_text", ["hello", "", '1,"extra":2', "{", 'null}\n{"a":1'])
+def test_member_that_is_not_json_makes_a_bad_row(
+    sqlite_database: SqliteDatabase, json_text: str
+) -> None:
+    """SQLite does not look at what is in a column declared JSON: it cannot bring members that
+    there are no columns for.
+    """
+    feed = sqlite_database.served("body JSON, k TEXT", data=["body", "k"], on_bad_row="skip")
+    sqlite_database.execute(
+        f"INSERT INTO outbox (body, k) VALUES ('1', 'a'), ({text(json_text)}, 'b'), ('2', 'c')"
+    )
+    assert [{"body": 1, "k": "a"}, {"body": 2, "k": "c"}] == read(feed).data
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2024-05-06 07:08:09.12+02:00", "2024-05-06T05:08:09.12Z"),
+        ("2024-05-06 07:08:09.1234567+02:00", "2024-05-06T05:08:09.1234567Z"),
+        ("2024-05-06 07:08+0200", "2024-05-06T05:08:00Z"),
+        ("2024-13-45 07:08:09+02:00", "2024-13-45 07:08:09+02:00"),
+        ("0001-01-01 00:00:00+02:00", "0001-01-01 00:00:00+02:00"),
+        ("2024-05-06 07:08:09+99:99", "2024-05-06 07:08:09+99:99"),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_times_are_texts_in_sqlite(
+    sqlite_database: SqliteDatabase, value: str, expected: str
+) -> None:
+    """What is no time of day stays as it is, and what is one is in UTC, exactly."""
+    feed = sqlite_database.served("at TIMESTAMP", data=["at"])
+    sqlite_database.execute(f"INSERT INTO outbox (at) VALUES ('{value}')")
+    assert [{"at": expected}] == read(feed).data
+
+
+@pytest.mark.parametrize(
+    ("type", "value", "expected"),
+    [
+        ("BOOLEAN", "2", 2),
+        ("BOOLEAN", "'yes'", "yes"),
+        ("INTEGER", "'many'", "many"),
+        ("TIMESTAMP", "1714972089", 1714972089),
+        ("TEXT", "x'00'", "AA=="),
+        ("", "1", 1),
+        ("", "'1'", "1"),
+        ("DATE", "20240506", 20240506),
+    ],
+)
+def test_values_may_be_of_another_type_than_their_column(
+    sqlite_database: SqliteDatabase, type: str, value: str, expected: object
+) -> None:
+    """SQLite lets them."""
+    feed = sqlite_database.served(f"x {type}", data=["x"])
+    sqlite_database.execute(f"INSERT INTO outbox (x) VALUES ({value})")
+    assert [{"x": expected}] == read(feed).data
+
+
+# Names
+
+
+NAMES = ["Order", "my col", 'a"b', "per%cent", "%s", "a:b", ":x", "it's", "ä", "select", "a\\b"]
+SHORT = ["v", "t", "i", "d", "f", "h0", "c1", "c2", "found", "picked"]
+"""What we may call something ourselves."""
+
+
+@pytest.mark.parametrize("name", NAMES + SHORT)
+def test_columns_may_have_any_name_as_data_header_and_key(database: Database, name: str) -> None:
+    """I need not rename them."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    settings = {"data": [name, "other"], "headers": [name], "partition_by": name, "partitions": 2}
+    feed = database.served(f"{quoted} text, other text", **settings)
+    database.execute(f"INSERT INTO outbox ({quoted}, other) VALUES ('x', 'y'), ('z', 'y')")
+    found = sorted(read(feed).events, key=lambda event: event["data"][name])
+    assert [({name: "x", "other": "y"}, {name: "x"}), ({name: "z", "other": "y"}, {name: "z"})] == [
+        (event["data"], event["headers"]) for event in found
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES + SHORT)
+def test_rows_come_in_order_of_ids_of_any_name(database: Database, name: str) -> None:
+    """Whatever the id is called, and however the database reads the table."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    database.id = database.id.replace("id ", f"{quoted} ", 1)
+    feed = database.served("data integer, k text", id=name, partition_by="k", partitions=2)
+    values = ", ".join(f"({key}, {9 - key}, 'k{key % 3}')" for key in (3, 1, 2, 5, 4))
+    database.execute(f"INSERT INTO outbox ({quoted}, data, k) VALUES {values}")
+    if isinstance(database, PostgresqlDatabase):
+        for each in ("indexscan", "bitmapscan", "indexonlyscan"):
+            database.execute(f"ALTER DATABASE {database.name} SET enable_{each} = off")
+    first = read(feed, n=1, hint=2)
+    assert ([8, 7], [6, 5, 4]) == (first.data, read(feed, first.cursors, n=1).data)
+
+
+@pytest.mark.parametrize("name", ["v", "i", "t", "c0", "Tx No", "%d"])
+def test_rows_come_in_order_of_transactions_of_any_name(
+    postgresql_database: Database, name: str
+) -> None:
+    """Whatever `tx` is called."""
+    feed = postgresql_database.served("data integer", tx=name)
+    for key in (3, 1, 2):
+        postgresql_database.execute(f"INSERT INTO outbox (id, data) VALUES ({key}, {key})")
+    first = read(feed, hint=1)
+    assert ([3], [1, 2]) == (first.data, read(feed, first.cursors).data)
+
+
+@pytest.mark.parametrize("name", ["Order", "my table", 'a"b', "per%cent", "a:b", "it's", "ä", "v"])
+def test_tables_may_have_any_name(database: Database, name: str) -> None:
+    """I need not rename them either."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    database.execute(f"CREATE TABLE {quoted} ({database.id}, data text)")
+    feed = database.feed(table=name)
+    database.run(feed.ddl(retention=True))
+    database.execute(f"INSERT INTO {quoted} (data) VALUES ('1'), ('2')")
+    database.execute(f"DELETE FROM {quoted} WHERE id = 1")
+    assert [2] == read(feed).data
+
+
+def test_stored_partition_may_have_any_name(database: Database) -> None:
+    """It is a column like others."""
+    feed = database.served('data text, "v" integer', partition="v", partitions=2)
+    database.execute("""INSERT INTO outbox (data, "v") VALUES ('0', 0), ('1', 1)""")
+    assert {0: [0], 1: [1]} == {each: read(feed, {each: "_first"}, 2).data for each in (0, 1)}
+
+
+# Ids
+
+
+@pytest.mark.parametrize("type", ["smallint", "integer", "bigint"])
+def test_ids_are_integers_of_any_size(postgresql_database: Database, type: str) -> None:
+    """Negative ones among them."""
+    postgresql_database.id = f"id {type} PRIMARY KEY"
+    feed = postgresql_database.served("data integer")
+    postgresql_database.execute("INSERT INTO outbox (id, data) VALUES (-5, 1), (0, 2), (7, 3)")
+    first = read(feed, hint=1)
+    assert ([1], [2, 3]) == (first.data, read(feed, first.cursors).data)
+
+
+def test_ids_are_uuids(postgresql_database: Database) -> None:
+    """Rows of a transaction come in their order."""
+    postgresql_database.id = "id uuid PRIMARY KEY"
+    feed = postgresql_database.served("data integer", partition_by="id", partitions=4)
+    keys = [f"{digit}b1ff5a4-9d0e-4e1f-8a39-0a6a0d2c7e11" for digit in "f09a"]
+    values = ", ".join(f"('{key}', {number})" for number, key in enumerate(keys))
+    postgresql_database.execute(f"INSERT INTO outbox (id, data) VALUES {values}")
+    page, found = read(feed, n=1, hint=1), []
+    while page.data:
+        found += page.data
+        page = read(feed, page.cursors, n=1, hint=1)
+    assert [1, 2, 3, 0] == found
+
+
+def test_ids_of_a_cursor_are_of_the_tables_type(database: Database) -> None:
+    """A cursor that somebody made up is his mistake, not one of the database."""
+    feed = database.served("data integer")
+    database.execute("INSERT INTO outbox (data) VALUES (1)")
+    history = read(feed).cursors[0].partition(".")[0]
+    with pytest.raises(Problem) as raised:
+        read(feed, f"{history}.0.{SOME_UUID}.01234567")
+    assert raised.value.status in {400, 409}
+
+
+@pytest.mark.parametrize("key", ["5", "f" * 36, "9999999999999999999"])
+def test_uuids_of_a_cursor_are_uuids(postgresql_database: Database, key: str) -> None:
+    """The same where ids are UUIDs."""
+    postgresql_database.id = "id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
+    feed = postgresql_database.served("data integer")
+    postgresql_database.execute("INSERT INTO outbox (data) VALUES (1)")
+    history = read(feed).cursors[0].partition(".")[0]
+    with pytest.raises(Problem) as raised:
+        read(feed, f"{history}.0.{key}.01234567")
+    assert raised.value.status in {400, 409}
+
+
+@pytest.mark.parametrize("place", ["9999999999999999999.1", "1.9999999999999999999", "0.-1"])
+def test_places_of_a_cursor_may_be_far_away(database: Database, place: str) -> None:
+    """Beyond all that the database has."""
+    feed = database.served("data integer")
+    database.execute("INSERT INTO outbox (data) VALUES (1)")
+    history = read(feed).cursors[0].partition(".")[0]
+    try:
+        found: object = read(feed, f"{history}.{place}.01234567").data
+    except Problem as exc:
+        found = exc.status
+    assert found in (400, 409, [1], [])
