@@ -7,7 +7,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import threading
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,8 +31,8 @@ PAGE = 10_000
 COPY = "COPY (SELECT tx, id, order_id, type, body FROM outbox ORDER BY tx, id) TO STDOUT"
 
 ORDER = """jsonb_build_object(
-    'order', g % 100000, 'customer', 'c-' || g % 5003, 'placed', timestamptz '2026-11-01' + g * interval '1 s',
-    'amount', g % 9973 / 100.0, 'lines', jsonb_build_array(
+    'order', g % 100000, 'customer', 'c-' || g % 5003, 'amount', g % 9973 / 100.0,
+    'placed', timestamptz '2026-11-01' + g * interval '1 s', 'lines', jsonb_build_array(
         jsonb_build_object('article', 'a-' || g % 811, 'pieces', g % 7),
         jsonb_build_object('article', 'a-' || g % 613, 'pieces', g % 5)))"""
 """About 200 bytes, as row g has it."""
@@ -44,7 +44,7 @@ Fetch = Callable[[int, int, str], bytes]
 
 @dataclass(frozen=True)
 class Outbox:
-    """A table in a database of its own. `kept`: PostgreSQL's address."""
+    """A table in a database of its own."""
 
     config: FeedConfig
     address: str
@@ -148,8 +148,8 @@ def rate(found: int, rows: int, began: float) -> float:
 
 def drained(fetch: Fetch, n: int, partition: int) -> int:
     """How many rows there are."""
-    rows, cursor, page = 0, wire.FIRST, b""
-    while rows == 0 or rows % PAGE == 0 and found:
+    rows, found, cursor = 0, PAGE, wire.FIRST
+    while found == PAGE:
         page = fetch(n, partition, cursor)
         found, cursor = page.count(b'"headers":{'), last_cursor(page)
         rows += found
@@ -187,8 +187,10 @@ def pages_at(open_connection: http.client.HTTPConnection, url: str, **more: obje
     return fetch
 
 
-def far_in(server: postgresql.Server, rows: int, times: int = 200) -> tuple[list[float], ...]:
-    """Seconds of pages of 1,000 rows: at the beginning, behind 1,000 rows, and behind `rows`."""
+def far_in(server: postgresql.Server, rows: int, times: int = 200) -> list[float]:
+    """Seconds of pages of 1,000 rows: at the beginning, behind 1,000 rows, and behind `rows`; in
+    turn, medians.
+    """
     table = outbox(server, rows // 100)
     table.fill(1, rows, SMALL, 100)
     table.mend()
@@ -205,11 +207,13 @@ def far_in(server: postgresql.Server, rows: int, times: int = 200) -> tuple[list
                 page = fetch(1, 0, cursor)
                 found.append(time.perf_counter() - began)
                 assert page.count(b'"headers":{') == 1000, cursor
-    return seconds
+    return [statistics.median(found) for found in seconds]
 
 
-def delays(table: Outbox, folder: Path, *, notify: bool, times: int = 50) -> list[float]:
-    """Seconds from the commit of a row to the answer of a reader that waits for it, in order."""
+def delays(table: Outbox, folder: Path, *, notify: bool, times: int = 50) -> tuple[float, float]:
+    """Seconds from the commit of a row to the answer of a reader that waits for it: median, and
+    95th percentile.
+    """
     if not notify:
         table.execute(f"DROP TRIGGER {INSERTS} ON outbox")
     found = []
@@ -231,7 +235,7 @@ def delays(table: Outbox, folder: Path, *, notify: bool, times: int = 50) -> lis
                 arrived, cursor = answer.result()
                 if number:  # the first warms up
                     found.append(arrived - committed)
-    return sorted(found)
+    return statistics.median(found), sorted(found)[times * 95 // 100]
 
 
 def answered(fetch: Fetch, cursor: str) -> tuple[float, str]:

@@ -19,9 +19,14 @@ from tests.fix_table import (
     refusal,
 )
 from zeh_spark.errors import StoreError, ZeroEventHubError
+from zeh_spark.publisher import table_statements
+from zeh_spark.publisher.table import Table
 
 KEYED = {"partition_by": "k", "partitions": 4}
-DROP_INDEX = 'DROP INDEX "outbox_zeroeventhub_1"'
+OUTBOX = Table("outbox", "data")
+DROP_INDEX = (
+    f'DROP INDEX "{table_statements.index_name(OUTBOX, table_statements.index_keys(OUTBOX))}"'
+)
 DROP_KEY = "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey"
 NULLABLE = "ALTER TABLE outbox ALTER %s DROP NOT NULL"
 ANOTHER = "CREATE INDEX x ON outbox (%s, tx, id)"
@@ -95,7 +100,8 @@ POSTGRESQL_FAULTS: dict[str, tuple[list[str], dict[str, Any], str, str]] = {
         r"there is no index on \(partition, tx, id\)", "CREATE INDEX CONCURRENTLY",
     ),
     "index of ours, by another column": (
-        [(ANOTHER % PARTITION % ("p", 4)).replace(" x ", " outbox_zeroeventhub_4 ")], KEYED,
+        [(ANOTHER % PARTITION % ("p", 4)).replace(" x ", " "
+          + table_statements.index_name(Table("outbox", "data", partition_by="k", partitions=4), "x") + " ")], KEYED,
         r"there is no index on \(partition, tx, id\)", "INDEX CONCURRENTLY",
     ),
     "no index of stored partitions": (

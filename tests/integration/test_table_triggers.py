@@ -180,7 +180,7 @@ def test_rows_are_noted_by_partition(database: Database, by: str) -> None:
     left = [each for each in mine[with_three] if each != 3]
     assert mine[other] == read(feed, {other: cursors[other]}).data
     oldest = gone(feed, cursors[with_three], with_three)
-    assert [each for each in left if each > 3] == read(feed, {with_three: oldest}).data
+    assert left == read(feed, {with_three: oldest}).data
 
 
 def test_reader_of_fewer_partitions_is_told_of_each(database: Database) -> None:

@@ -13,7 +13,15 @@ from sqlalchemy import create_engine
 from tests import strategies
 from zeh_spark.errors import OptionError
 from zeh_spark.publisher import Problem, SqlTableFeed
-from zeh_spark.publisher.table import Cursor, Row, Table, floors, later, parse_cursor
+from zeh_spark.publisher.table import (
+    Cursor,
+    Removed,
+    Row,
+    Table,
+    all_removed,
+    later,
+    parse_cursor,
+)
 
 HISTORY = "0a1b2c3d"
 SOME_UUID = "6b1ff5a4-9d0e-4e1f-8a39-0a6a0d2c7e11"
@@ -22,7 +30,10 @@ histories = st.text("0123456789abcdef", min_size=8, max_size=8)
 ids = st.integers(-(2**63), 2**63 - 1) | st.uuids().map(str)
 places = st.tuples(st.integers(0, 2**63 - 1), ids)
 tags = st.from_regex(r"[0-9a-f]{8}(-[0-9]{1,4})?", fullmatch=True)
-cursors = st.builds(Cursor, histories) | st.builds(Cursor, histories, places, tags)
+removals = st.integers(0, 10**18 - 1)
+cursors = st.builds(Cursor, histories, removals=removals) | st.builds(
+    Cursor, histories, places, tags, removals
+)
 
 
 def has_uuid(cursor: Cursor) -> bool:
@@ -177,18 +188,34 @@ def test_nothing_is_before_the_beginning(place: tuple[int, int] | None) -> None:
 @pytest.mark.parametrize(
     ("removed", "expected"),
     [
-        ({}, None),
-        ({0: (7, 1)}, None),
-        ({1: (7, 1), 3: (5, 9), 2: (9, 9)}, (7, 1)),
-        ({1: (7, 1), 3: (7, 2)}, (7, 2)),
-        ({-1: (8, 1), 1: (7, 1)}, (8, 1)),
-        ({-1: (6, 1), 1: (7, 1)}, (7, 1)),
-        ({1: (7, SOME_UUID), 3: (7, str(UUID(int=0)))}, (7, SOME_UUID)),
+        ({}, Removed()),
+        ({1: Removed((5, 2), 3)}, Removed((5, 2), 3)),
+        ({0: Removed((9, 9), 9), 2: Removed((9, 9), 9)}, Removed()),
+        ({1: Removed((5, 2), 3), 3: Removed((4, 7), 2)}, Removed((5, 2), 5)),
+        ({-1: Removed((6, 1), 1), 3: Removed((4, 7), 2)}, Removed((6, 1), 3)),
     ],
 )
-def test_floor_is_the_highest_of_what_is_covered(removed: Any, expected: object) -> None:
+def test_removals_are_those_of_what_is_covered(removed: Any, expected: Removed) -> None:
     """What was removed from partitions that I do not read does not concern me."""
-    assert expected == floors(removed, range(1, 4, 2))
+    assert expected == all_removed(removed, range(1, 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("place", "known", "misses"),
+    [
+        (None, 0, True),
+        (None, 2, False),
+        ((5, 1), 1, True),
+        ((5, 1), 2, False),
+        ((5, 2), 0, False),
+        ((6, 1), 0, False),
+    ],
+)
+def test_reader_misses_what_was_removed_since(place: Any, known: int, misses: bool) -> None:
+    """Who stands before a row that is gone has missed it, unless it was gone before."""
+    cursor = Cursor(HISTORY, place, "01234567", known)
+    assert misses == cursor.misses(Removed((5, 2), 2))
+    assert not cursor.misses(Removed())
 
 
 # Settings

@@ -18,6 +18,14 @@ from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.options import parse_duration
 from zeh_spark.publisher.table_feed import SqlTableFeed
 
+_PINNED = {
+    "extra_float_digits": "1",
+    "intervalstyle": "postgres",
+    "standard_conforming_strings": "on",
+    "timezone": "UTC",
+}
+"""What else would change values with the settings of a role."""
+
 
 class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A table that is a feed: its database, and what `table.Table` has."""
@@ -100,10 +108,9 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
         timeout = round(parse_duration(config.statement_timeout) * 1000)
     except ValueError as exc:
         raise OptionError(f"statement_timeout {exc}", option="statement_timeout") from None
-    settings = {"default_transaction_read_only": "on", "statement_timeout": timeout}
-    if not timeout or writes:
-        settings = {}
-    return postgresql.engine(config.url, config.pool_size, settings)
+    settings = {**_PINNED, "default_transaction_read_only": "on", "statement_timeout": timeout}
+    given = settings if timeout and not writes else {}
+    return postgresql.engine(config.url, config.pool_size, given)
 
 
 def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:

@@ -7,7 +7,8 @@ place that has been passed never gets a row any more, whoever commits late [by `
 A cursor is `history.tx.id.tag` of the last row that was read, or `history.begin`. `history` is
 random and kept in the database; `tag` tells whether the row is still the one that was read, by its
 data [not by its line: that changes when a header is added]. Where the data is an object of columns,
-it goes by as many of them as there were, so that more can be added behind.
+it goes by as many of them as there were, so that more can be added behind. Where deletions are
+noted, their number follows: who stands before a deleted row goes on if none was deleted since.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _TABLE = re.compile(r"[^.\0]{1,63}(\.[^.\0]{1,63})?")
 _CURSOR = re.compile(
     r"([0-9a-f]{8})\.(?:begin|"
     r"([0-9]{1,19})\.(?:(-?[0-9]{1,19})|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))\."
-    r"([0-9a-f]{8}(?:-[0-9]{1,4})?))"
+    r"([0-9a-f]{8}(?:-[0-9]{1,4})?))(?:\.r([0-9]{1,18}))?"
 )
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -155,29 +156,40 @@ class Row(NamedTuple):
         """Of the first columns of an object, or of all data where there are 0."""
         content = (self.data or f"{self.size} bytes").encode()
         if columns and self.data:
-            with suppress(msgspec.DecodeError):
+            with suppress(msgspec.DecodeError, RecursionError):
                 content = b",".join([*_members(content).values()][:columns])
         text = f"{self.tx}.{self.id}.".encode() + content
         tag = f"{xxhash.xxh3_64_intdigest(text) & 0xFFFFFFFF:08x}"
         return f"{tag}-{columns}" if columns else tag
 
 
+class Removed(NamedTuple):
+    """What was deleted of a partition: rows up to a place, so many `times`."""
+
+    place: Place | None = None
+    times: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """`place` is None before the first row."""
+    """`place` is None before the first row; `removals`: how often rows had been deleted."""
 
     history: str
     place: Place | None = None
     tag: str = ""
+    removals: int = 0
 
     def is_behind(self, row: Row) -> bool:
         """Whether a row at its place is the one that was read."""
         return row.tag(int(self.tag.partition("-")[2] or 0)) == self.tag
 
+    def misses(self, removed: Removed) -> bool:
+        """Whether something behind it may have been deleted since it was given."""
+        return later(self.place, removed.place) != self.place and self.removals != removed.times
+
     def __str__(self) -> str:
-        if self.place is None:
-            return f"{self.history}.{BEGIN}"
-        return f"{self.history}.{self.place[0]}.{self.place[1]}.{self.tag}"
+        where = f"{self.place[0]}.{self.place[1]}.{self.tag}" if self.place else BEGIN
+        return f"{self.history}.{where}" + (f".r{self.removals}" if self.removals else "")
 
 
 def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor | None:
@@ -190,9 +202,11 @@ def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor 
     if match and match[1] != history:
         raise other_history(partition, text, f"the feed's history is {history!r}")
     if match and match[2] is None:
-        return Cursor(history)
-    if match and uuid == bool(match[4]) and max(int(match[2]), abs(int(match[3] or 0))) < 1 << 63:
-        return Cursor(history, (int(match[2]), match[4] or int(match[3])), match[5])
+        return Cursor(history, removals=int(match[6] or 0))
+    if match and uuid == bool(match[4]):
+        place = (int(match[2]), match[4] or int(match[3]))
+        if place[0] < 1 << 63 and -(1 << 63) <= int(match[3] or 0) < 1 << 63:
+            return Cursor(history, place, match[5], int(match[6] or 0))
     allowed = f"_first, _last, and cursors that this feed gave, like {history}.{BEGIN}"
     raise bad_cursor(partition, text, allowed)
 
@@ -204,9 +218,10 @@ def later(one: Place | None, other: Place | None) -> Place | None:
     return max(one, other)  # ids of one table have one type
 
 
-def floors(removed: Mapping[int, Place], covered: range) -> Place | None:
-    """Up to where rows of stored partitions are gone. `removed`: of each; -1 stands for all."""
-    found: Place | None = None
-    for each in (-1, *covered):
-        found = later(found, removed.get(each))
-    return found
+def all_removed(removed: Mapping[int, Removed], stored: range) -> Removed:
+    """Of some stored partitions together. `removed`: of each; -1 stands for all."""
+    place, count = None, 0
+    for each in (-1, *stored):
+        if each in removed:
+            place, count = later(place, removed[each].place), count + removed[each].times
+    return Removed(place, count)

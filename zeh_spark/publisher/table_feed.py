@@ -37,12 +37,12 @@ from zeh_spark.publisher.feed import DEFAULT_HINT, Block, covered
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.store import StoreBusyError
 from zeh_spark.publisher.table import Cells, Cursor, Row, Table
-from zeh_spark.publisher.table_ddl import CHANNEL
 from zeh_spark.publisher.table_guard import Guard
 from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
 from zeh_spark.publisher.table_sql import Holder, More, Standing, TableSql
 from zeh_spark.publisher.table_sqlite import SqliteTable
 from zeh_spark.publisher.table_starts import Starts, after
+from zeh_spark.publisher.table_statements import CHANNEL
 from zeh_spark.publisher.watching import POLL_SECONDS, Watch
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -94,13 +94,13 @@ class SqlTableFeed:
     ) -> None:
         """Raises OptionError."""
         self.table = Table(
-            table, data, tuple(headers), partition_by, partition, partitions, id, tx, on_bad_row,
+            table, data, headers, partition_by, partition, partitions, id, tx, on_bad_row,
             strict_cursors,
         )  # fmt: skip
         self.partitions = partitions
         self.engine = engine
         self._sql = statements(engine, self.table)
-        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT", no_parameters=True)
         self._headers = header_renderer(self.table.headers)
         self._checked = False
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class SqlTableFeed:
                 for each, cursor in cursors.items()
             }
             rows = self._do(partial(self._sql.rows, after=places, history=history, limit=wanted))
-            found = [self._found(each, rows, history) for each in asked]
+            found = [self._found(each, rows, cursors[each]) for each in asked]
             if len(quiet) == len(asked) and (problem := _stuck(found)):
                 raise problem
             for block, cursor, problem in found:
@@ -166,7 +166,8 @@ class SqlTableFeed:
         Returns the new history.
         """
         self._prepared()
-        with self._errors(), self.engine.begin() as connection:
+        engine = self.engine.execution_options(no_parameters=True)
+        with self._errors(), engine.begin() as connection:
             return self._sql.new_history(connection)
 
     def ddl(
@@ -246,7 +247,7 @@ class SqlTableFeed:
         return version, POLL_SECONDS if self._sql.notifies else UNNOTIFIED_SECONDS
 
     def _found(
-        self, asked: int, rows: Sequence[Cells], history: str
+        self, asked: int, rows: Sequence[Cells], before: Cursor
     ) -> tuple[Block, Cursor | None, Problem | None]:
         """A reader's partition's part of some rows: a block, the cursor behind it, if there are
         any, and the row that stops it.
@@ -258,7 +259,7 @@ class SqlTableFeed:
             lines = lines_of(asked, mine, self._headers, skip)
         except BadRowError as exc:
             lines, last, problem = exc.before, exc.last, self._bad(asked, exc)
-        cursor = after(last, history, self.table) if last else None
+        cursor = after(last, before.history, self.table, before.removals) if last else None
         return Block(asked, lines, str(cursor or "")), cursor, problem
 
     def _bad(self, asked: int, bad: BadRowError) -> Problem:

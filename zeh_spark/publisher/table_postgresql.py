@@ -13,15 +13,16 @@ Values become JSON in the database, which knows their types.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import postgresql, table_ddl
+from zeh_spark.publisher import postgresql, table_ddl, table_statements
 from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.table import Place, Table
+from zeh_spark.publisher.table import Place, Removed, Table
 from zeh_spark.publisher.table_ddl import Column, Facts
 from zeh_spark.publisher.table_sql import (
     HISTORY,
@@ -50,11 +51,11 @@ class PostgresqlTable(TableSql):
         super().__init__(table)
         self.name = qualified(table, table.bare_name)
         self.tx = quoted(table.tx)
-        key = quoted(table.id)
-        self.order = f"{self.tx}, {key}"
-        self.backwards = f"{self.tx} DESC, {key} DESC"
+        tx, key = f"r.{self.tx}", f"r.{quoted(table.id)}"
+        self.order = f"{tx}, {key}"
+        self.backwards = f"{tx} DESC, {key} DESC"
         self.settled = f"{self.tx} < {HORIZON}"
-        self.partition = table_ddl.partition_sql(table)
+        self.partition = table_statements.partition_sql(table)
         self._columns: Mapping[str, Column] = {}
         self._facts: Facts | None = None
 
@@ -80,17 +81,16 @@ class PostgresqlTable(TableSql):
             f" FROM {self._beside(HISTORY)} WHERE table_name = {name}"
         ).first()
         if found is None:
-            raise table_ddl.gone_history(self.table, table_ddl.history(self.table))
+            raise table_ddl.gone_history(self.table, table_statements.history(self.table))
         history, same_cluster, horizon, end, standby = found
         if not same_cluster:
             raise self._restored("it came from another PostgreSQL cluster")
-        removed: dict[int, Place] = {}
+        removed: dict[int, Removed] = {}
         if self.facts.notes_removed:
-            kept = f"SELECT partition, tx, id FROM {self._beside(REMOVED)}"
-            for partition, tx, key in connection.exec_driver_sql(
-                f"{kept} WHERE table_name = {name}"
-            ):
-                removed[partition] = (tx, key if self.uuid else int(key))
+            kept = f"SELECT partition, tx, id, removals FROM {self._beside(REMOVED)}"
+            noted = connection.exec_driver_sql(f"{kept} WHERE table_name = {name}")
+            for partition, tx, key, times in noted:
+                removed[partition] = Removed((tx, key if self.uuid else int(key)), times)
         return Standing(history, removed, (end,), (horizon,), standby)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
@@ -109,7 +109,7 @@ class PostgresqlTable(TableSql):
     def _newest(self, where: str) -> list[str]:
         """Of each stored partition."""
         return [
-            f"(SELECT {self.tx} FROM {self.name} WHERE {self._of(each)} AND {where}"
+            f"(SELECT r.{self.tx} FROM {self.name} AS r WHERE {self._of(each)} AND {where}"
             f" ORDER BY {self.backwards} LIMIT 1)"
             for each in range(self.table.partitions)
         ]
@@ -141,7 +141,7 @@ class PostgresqlTable(TableSql):
         """Rows that are there get tx 0, and so stand before all others, in order of their ids."""
         moved = f"UPDATE {self.name} SET {self.tx} = 0 WHERE {self.tx} <> 0"
         facts = inspected(connection, self.table)
-        trigger = quoted(table_ddl.UPDATES) if facts.moves_updates else None
+        trigger = quoted(table_statements.UPDATES) if facts.moves_updates else None
         if trigger:
             connection.exec_driver_sql(f"ALTER TABLE {self.name} DISABLE TRIGGER {trigger}")
         connection.exec_driver_sql(moved)
@@ -161,18 +161,7 @@ class PostgresqlTable(TableSql):
         )
 
     def ddl(self, connection: Connection, more: More) -> list[str]:
-        facts, table = inspected(connection, self.table), self.table
-        statements = table_ddl.mended(table, table_ddl.postgresql_faults(table, facts))
-        if more.notify and not facts.notifies and facts.kind in {"r", "p"}:
-            statements += table_ddl.notify(table)
-        if more.updates and not facts.moves_updates:
-            statements += table_ddl.updates(table)
-        if more.retention and not facts.notes_removed:
-            statements += table_ddl.retention(table, facts)
-        if more.grant_to:
-            noted = more.retention or facts.notes_removed
-            statements += table_ddl.grants(table, more.grant_to, removed=noted)
-        return statements
+        return table_ddl.postgresql_ddl(self.table, inspected(connection, self.table), more)
 
     def explained(self, exc: DBAPIError) -> StoreError:
         return postgresql.explained(exc)
@@ -194,15 +183,12 @@ class PostgresqlTable(TableSql):
         return f"({place[0]}, {key})"
 
     def _json(self, column: str, value: str) -> str:
-        kind = self._columns[column].type
+        kind, element = self._columns[column].type, self._columns[column].element
         if kind in {"json", "jsonb"}:
             return f"{value}::text"
-        if kind == "bytea":
-            return f"""'"' || translate(encode({value}, 'base64'), E'\\n', '') || '"'"""
-        if kind == "timestamptz":  # 'infinity' and years BC have no digit at their end
-            utc = f"to_json({value} AT TIME ZONE 'UTC')::text"
-            return f"""regexp_replace({utc}, '([0-9])"$', '\\1Z"')"""
-        return f"to_json({value})::text"
+        if element and element in _OWN_FORM:
+            return _array_of(value, _OWN_FORM[element]("e.x"))
+        return _OWN_FORM[kind](value) if kind in _OWN_FORM else f"to_json({value})::text"
 
     def _data(self, column: str, value: str) -> str:
         if self._columns[column].category in _TEXT:
@@ -221,46 +207,85 @@ class PostgresqlTable(TableSql):
         return f"octet_length({text})"
 
 
+def _base64(value: str) -> str:
+    return f"""'"' || translate(encode({value}, 'base64'), E'\\n', '') || '"'"""
+
+
+def _moment(value: str) -> str:
+    """In UTC. ['infinity' and years BC have no digit at their end.]"""
+    return f"""regexp_replace(to_json({value} AT TIME ZONE 'UTC')::text, '([0-9])"$', '\\1Z"')"""
+
+
+_OWN_FORM: Mapping[str, Callable[[str], str]] = {"bytea": _base64, "timestamptz": _moment}
+"""Types of which `to_json` makes something that other databases do not."""
+
+
+def _array_of(value: str, element: str) -> str:
+    """By element, where there is one dimension."""
+    elements = f"string_agg(coalesce({element}, 'null'), ',' ORDER BY e.n)"
+    whole = f"SELECT {elements} FROM unnest({value}) WITH ORDINALITY AS e (x, n)"
+    return (
+        f"CASE WHEN {value} IS NULL THEN NULL WHEN array_ndims({value}) > 1"
+        f" THEN to_json({value})::text ELSE '[' || coalesce(({whole}), '') || ']' END"
+    )
+
+
+_COLUMNS = """
+SELECT a.attname, b.typname, b.typcategory::text, a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
+    (SELECT e.typname FROM pg_type e WHERE e.oid = b.typelem AND b.typcategory = 'A')
+FROM pg_attribute a
+JOIN LATERAL (
+    WITH RECURSIVE beneath AS (
+        SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
+        UNION ALL SELECT t.oid, t.typtype, t.typbasetype FROM beneath
+        JOIN pg_type t ON t.oid = beneath.typbasetype WHERE beneath.typtype = 'd')
+    SELECT oid FROM beneath WHERE typtype <> 'd') base ON true
+JOIN pg_type b ON b.oid = base.oid
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = to_regclass({}) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+_INDEXES = """
+SELECT i.indisvalid AND i.indpred IS NULL, i.indisunique, c.relname,
+    ARRAY(SELECT pg_get_indexdef(i.indexrelid, k, true) FROM generate_series(1, i.indnkeyatts) k)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = to_regclass({})
+"""
+
+_TRIGGERS = """
+SELECT t.tgname, p.prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
+"""
+
+
 def inspected(connection: Connection, table: Table) -> Facts:
     """What there is of a table. One that is absent has no columns."""
     name = literal(qualified(table, table.bare_name))
-    columns = connection.exec_driver_sql(
-        "SELECT a.attname, b.typname, b.typcategory::text, a.attnotnull,"
-        " pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a"
-        " JOIN pg_type t ON t.oid = a.atttypid"
-        " JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END"
-        " LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum"
-        f" WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped"
-    ).all()
-    indexes = connection.exec_driver_sql(
-        "SELECT i.indisunique, ARRAY(SELECT pg_get_indexdef(i.indexrelid, k, true)"
-        " FROM generate_series(1, i.indnkeyatts) k) FROM pg_index i"
-        f" WHERE i.indrelid = to_regclass({name}) AND i.indisvalid AND i.indpred IS NULL"
-    ).all()
-    triggers = connection.exec_driver_sql(
-        "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'"
-        f" AND tgrelid = to_regclass({name})"
-    ).scalars()
+
+    def found(statement: str) -> Sequence[Any]:
+        return connection.exec_driver_sql(statement.format(name)).all()
+
+    columns = {column: Column(*about) for column, *about in found(_COLUMNS)}
+    indexes = found(_INDEXES)
     beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED)]
-    kind, subscribed, history, removed, sees = connection.exec_driver_sql(
-        f"SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({name})),"
-        f" EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({name})),"
+    ((kind, subscribed, history, removed, sees),) = found(
+        "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({0})),"
+        " EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({0})),"
         f" to_regclass({beside[0]}) IS NOT NULL, to_regclass({beside[1]}) IS NOT NULL,"
         " has_function_privilege('pg_control_system()', 'execute')"
-    ).one()
+    )
     if history:
-        history = connection.exec_driver_sql(
-            f"SELECT count(*) FROM {qualified(table, HISTORY)}"
-            f" WHERE table_name = {literal(table.bare_name)}"
-        ).scalar()
+        mine = f"table_name = {literal(table.bare_name)}"
+        rows = connection.exec_driver_sql(f"SELECT 1 FROM {qualified(table, HISTORY)} WHERE {mine}")
+        history = rows.first() is not None
     return Facts(
-        {name: Column(*about) for name, *about in columns},
-        tuple((unique, tuple(keys)) for unique, keys in indexes),
-        frozenset(triggers),
-        kind or "",
-        bool(subscribed),
-        bool(history),
-        bool(removed),
-        bool(sees),
-        table,
+        columns=columns,
+        kind=kind or "",
+        indexes=[(unique, tuple(keys)) for whole, unique, _, keys in indexes if whole],
+        unfinished=frozenset(index for whole, _, index, _ in indexes if not whole),
+        triggers=dict(tuple(each) for each in found(_TRIGGERS)),
+        subscribed=subscribed,
+        has_history=history,
+        has_removed=removed,
+        sees_cluster=sees,
+        uuid=table.id in columns and columns[table.id].type == "uuid",
     )

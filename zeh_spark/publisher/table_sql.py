@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark import wire
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.table import Cells, Place, Row, Table
+from zeh_spark.publisher.table import Cells, Place, Removed, Row, Table
 
 HISTORY = "zeroeventhub_history"
 REMOVED = "zeroeventhub_removed"
@@ -33,13 +33,13 @@ _ALL = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a table stands. `removed`: up to where rows of each stored partition are gone, -1 for
-    all of them; `end`: beyond all places that may have been given; `settled`: no row comes any more
-    before it; `standby`: this is a replica, which may lag.
+    """How a table stands. `removed`: what is noted of each stored partition, -1 for all of them;
+    `end`: beyond all places that may have been given; `settled`: no row comes any more before it;
+    `standby`: this is a replica, which may lag.
     """
 
     history: str
-    removed: Mapping[int, Place] = field(default_factory=dict)
+    removed: Mapping[int, Removed] = field(default_factory=dict)
     end: tuple[int, ...] = ()
     settled: tuple[int, ...] = ()
     standby: bool = False
@@ -84,6 +84,7 @@ class TableSql(ABC):
     """Of the table, as SQL."""
     order: str
     backwards: str
+    """Of a row r."""
     tx: str
     settled: str
     """A condition: no row comes any more before this one."""
@@ -178,10 +179,11 @@ class TableSql(ABC):
         parts = []
         for asked, stored in after.items():
             for partition, place in stored.items():
-                where = [self._of(partition), self.settled, self._is_still(history)]
+                where = [self._of(partition), self.settled]
                 where += [self._behind(place)] if place else []
                 parts.append(self._picked(asked, where, f"{self.order} LIMIT {limit}"))
-        return self._read(connection, parts, f"t, i LIMIT {limit}") if parts else []
+        still = self._is_still(history)
+        return self._read(connection, parts, f"t, i LIMIT {limit}", still) if parts else []
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> Row | None:
         """The last row of some stored partitions."""
@@ -201,7 +203,7 @@ class TableSql(ABC):
     def any_upto(self, connection: Connection, place: Place, stored: Iterable[int]) -> bool:
         """Whether stored partitions have a row at or before a place."""
         parts = [
-            f"SELECT * FROM (SELECT 1 FROM {self.name} WHERE {self._of(each)}"
+            f"SELECT * FROM (SELECT 1 FROM {self.name} AS r WHERE {self._of(each)}"
             f" AND {self._upto(place)} LIMIT 1) AS part"
             for each in stored
         ]
@@ -219,14 +221,18 @@ class TableSql(ABC):
 
     def _picked(self, asked: int, where: Sequence[str], order: str) -> str:
         """Places and raw columns."""
-        columns = "".join(f", {quoted(name)} AS {alias}" for name, alias in self._alias.items())
+        columns = "".join(f", r.{quoted(name)} AS {alias}" for name, alias in self._alias.items())
         return (
-            f"SELECT * FROM (SELECT {asked} AS v, {self.tx} AS t, {quoted(self.table.id)} AS i"
-            f"{columns} FROM {self.name} WHERE {' AND '.join(where)} ORDER BY {order}) AS part"
+            f"SELECT * FROM (SELECT {asked} AS v, {self.tx} AS t, r.{quoted(self.table.id)} AS i"
+            f"{columns} FROM {self.name} AS r WHERE {' AND '.join(where)} ORDER BY {order}) AS part"
         )
 
-    def _read(self, connection: Connection, parts: Sequence[str], order: str) -> list[Cells]:
-        """Values are computed once, and of the rows that are wanted only."""
+    def _read(
+        self, connection: Connection, parts: Sequence[str], order: str, only: str = "1 = 1"
+    ) -> list[Cells]:
+        """Values are computed once, and of the rows that are wanted only; the inner order spares
+        PostgreSQL a second one.
+        """
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
         data = self._value()
         headers = [self._text(each, self._alias[each]) for each in self.table.headers]
@@ -237,7 +243,8 @@ class TableSql(ABC):
             f"SELECT v, t, i, {size}, CASE WHEN {size} <= {wire.MAX_LINE} THEN d"
             f" END{''.join(f', {name}' for name in names)}"
             f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
-            f" FROM ({found}) AS picked LIMIT {_ALL}) AS page ORDER BY t, i"
+            f" FROM ({found}) AS picked ORDER BY picked.t, picked.i LIMIT {_ALL}) AS page"
+            f" WHERE {only} ORDER BY t, i"
         )
         cursor: Any = connection.exec_driver_sql(statement).cursor  # the driver's own is faster
         found_rows: list[Cells] = cursor.fetchall()

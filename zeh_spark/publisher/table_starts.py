@@ -5,7 +5,7 @@ ones as what they stand for. Runs in the publisher's worker threads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -13,7 +13,7 @@ from zeh_spark import wire
 from zeh_spark.publisher.feed import covered
 from zeh_spark.publisher.problems import cursor_gone, other_history
 from zeh_spark.publisher.store import StoreBusyError
-from zeh_spark.publisher.table import Cursor, Place, Row, Table, floors, later, parse_cursor
+from zeh_spark.publisher.table import Cursor, Removed, Row, Table, all_removed, later, parse_cursor
 from zeh_spark.publisher.table_sql import Standing, TableSql
 
 
@@ -32,40 +32,36 @@ class Starts:
         given = {each: parse_cursor(each, text, history, uuid) for each, text in asked.items()}
         places = {each: cursor.place for each, cursor in given.items() if cursor and cursor.place}
         rows = self.sql.at(self.connection, places)
-        for each, cursor in given.items():
-            if cursor:
-                self._check(each, cursor, rows.get(each))
         return {
-            each: cursor or self._special(each, asked[each] == wire.LAST)
+            each: self._check(each, cursor, rows.get(each))
+            if cursor
+            else self._special(each, asked[each] == wire.LAST)
             for each, cursor in given.items()
         }
 
     def _special(self, partition: int, last: bool) -> Cursor:
-        history = self.standing.history
-        if last:
-            row = self.sql.last(self.connection, partition, self._stored(partition))
-            if row:
-                return after(row, history, self.sql.table)
-        return self._oldest(partition)
+        history, removals = self.standing.history, self._removed(partition).times
+        row = self.sql.last(self.connection, partition, self._stored(partition)) if last else None
+        return (
+            after(row, history, self.sql.table, removals)
+            if row
+            else Cursor(history, removals=removals)
+        )
 
-    def _oldest(self, partition: int) -> Cursor:
-        """Before all that is left."""
-        floor = self._floor(partition)
-        return Cursor(self.standing.history, floor, "0" * 8 if floor else "")
-
-    def _check(self, partition: int, cursor: Cursor, row: Row | None) -> None:
+    def _check(self, partition: int, cursor: Cursor, row: Row | None) -> Cursor:
         """In this order: what is behind it was removed; its row is another one, has not come yet,
         was never there, or is gone before its time.
         """
-        place, floor, text = cursor.place, self._floor(partition), str(cursor)
-        if later(place, floor) != place:
-            raise cursor_gone(partition, text, str(self._oldest(partition)))
-        if place is None or place == floor:
-            return
+        removed, place, text = self._removed(partition), cursor.place, str(cursor)
+        now = replace(cursor, removals=removed.times)
+        if cursor.misses(removed):
+            raise cursor_gone(partition, text, str(now))
+        if place is None or later(place, removed.place) == removed.place:
+            return now
         if row:
             if not cursor.is_behind(row):
                 raise other_history(partition, text, f"row {row.id} is another one now")
-            return
+            return now
         if self.standing.standby and place >= self.standing.settled:
             raise StoreBusyError(f"this replica has not come to cursor {text!r} yet; ask again")
         if self.standing.end and place >= self.standing.end:
@@ -78,6 +74,7 @@ class Starts:
                 f"rows in any order, set strict_cursors to false, or let zeh-spark ddl --retention "
                 f"note what is deleted",
             )
+        return now
 
     def _is_strict(self) -> bool:
         strict = self.sql.table.strict_cursors
@@ -86,10 +83,10 @@ class Starts:
     def _stored(self, partition: int) -> range:
         return covered(partition, self.n, self.sql.table.partitions)
 
-    def _floor(self, partition: int) -> Place | None:
-        return floors(self.standing.removed, self._stored(partition))
+    def _removed(self, partition: int) -> Removed:
+        return all_removed(self.standing.removed, self._stored(partition))
 
 
-def after(row: Row, history: str, table: Table) -> Cursor:
+def after(row: Row, history: str, table: Table, removals: int) -> Cursor:
     """The cursor behind a row."""
-    return Cursor(history, row.place, row.tag(table.tagged))
+    return Cursor(history, row.place, row.tag(table.tagged), removals)

@@ -1,0 +1,174 @@
+"""Whether a table in SQLite can be a feed, and the statements that bring what it lacks."""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy import Connection
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher.table import Table
+from zeh_spark.publisher.table_ddl import Fault, mended
+from zeh_spark.publisher.table_sql import HISTORY, REMOVED, More, literal, quoted
+from zeh_spark.publisher.table_statements import DELETES
+
+_HIDDEN = re.compile(
+    r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|\[[^\]]*\]", re.DOTALL
+)
+"""Comments, text and quoted names."""
+
+
+def column_types(connection: Connection, table: Table) -> dict[str, str]:
+    """As they were declared, in capitals."""
+    return {row[1]: row[2].upper() for row in _columns(connection, table)}
+
+
+def sqlite_faults(connection: Connection, table: Table) -> list[Fault]:
+    """Why a table cannot be a feed; empty if it can."""
+    statement = statement_of(connection, table, "table")
+    is_view = not statement and statement_of(connection, table, "view")
+    if not statement and not is_view:
+        made = (create_table(table), *create_history(table))
+        return [Fault(f"there is no table {table.name}", made)]
+    types = column_types(connection, table)
+    faults = [
+        Fault(f"there is no column {each}; there are {', '.join(types)}")
+        for each in table.used
+        if each not in types
+    ]
+    if statement and table.id in types and not _gives_ids_once(connection, table, statement):
+        reason = (
+            f"{table.id} is not INTEGER PRIMARY KEY AUTOINCREMENT: SQLite would give the ids of "
+            f"deleted rows again, and readers would miss rows"
+        )
+        faults.append(Fault(reason, _rebuilt(connection, table, statement)))
+    if not _has_history(connection, table):
+        faults.append(Fault(f"{table.name} has no history of its own", create_history(table)))
+    return faults
+
+
+def sqlite_ddl(connection: Connection, table: Table, more: More) -> list[str]:
+    """Raises StoreError."""
+    if (more.updates or more.retention) and statement_of(connection, table, "view"):
+        raise StoreError(f"{table.name} is a view; give the option for its table")
+    if more.updates:
+        raise StoreError("rows of a table in SQLite cannot be moved by updates; insert new ones")
+    if more.grant_to:
+        raise StoreError("SQLite has no roles: who may read the file may serve it")
+    found = mended(table, sqlite_faults(connection, table))
+    return found + list(_retention(table)) * (
+        more.retention and not notes_removed(connection, table)
+    )
+
+
+def notes_removed(connection: Connection, table: Table) -> bool:
+    """Whether a trigger notes what is deleted, by the partitions that there are."""
+    found = connection.exec_driver_sql(
+        f"SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = {literal(_trigger(table))}"
+    )
+    return found.first() is not None
+
+
+def create_table(table: Table) -> str:
+    types = {table.id: "INTEGER PRIMARY KEY AUTOINCREMENT"}
+    for name in table.used:
+        kind = "INTEGER NOT NULL" if name == table.partition else "TEXT"
+        types.setdefault(name, "JSON NOT NULL" if name == table.data else kind)
+    columns = (f"    {quoted(name)} {kind}" for name, kind in types.items())
+    return f"CREATE TABLE IF NOT EXISTS {quoted(table.bare_name)} (\n" + ",\n".join(columns) + ");"
+
+
+def create_history(table: Table) -> tuple[str, ...]:
+    return (
+        f"CREATE TABLE IF NOT EXISTS {HISTORY}"
+        f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL);",
+        f"INSERT OR IGNORE INTO {HISTORY}"
+        f" VALUES ({literal(table.bare_name)}, lower(hex(randomblob(4))));",
+    )
+
+
+def statement_of(connection: Connection, table: Table, kind: str) -> str | None:
+    """The one that made the table, or view."""
+    found = connection.exec_driver_sql(
+        f"SELECT sql FROM sqlite_master WHERE name = {literal(table.bare_name)} AND type = '{kind}'"
+    ).scalar()
+    return str(found) if found else None
+
+
+def _retention(table: Table) -> tuple[str, ...]:
+    """Partitions that only we can compute are noted together."""
+    partition = f"OLD.{quoted(table.partition)}" if table.partition else "-1"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {REMOVED} (table_name TEXT, partition INTEGER,\n"
+        f"    id INTEGER NOT NULL, removals INTEGER NOT NULL,\n"
+        f"    PRIMARY KEY (table_name, partition));",
+        f"CREATE TRIGGER IF NOT EXISTS {quoted(_trigger(table))}"
+        f" AFTER DELETE ON {quoted(table.bare_name)} BEGIN\n"
+        f"    INSERT INTO {REMOVED} VALUES ({literal(table.bare_name)}, {partition},"
+        f" OLD.{quoted(table.id)}, 1)\n"
+        f"    ON CONFLICT DO UPDATE SET id = max(id, excluded.id), removals = removals + 1;\nEND;",
+    )
+
+
+def _trigger(table: Table) -> str:
+    return f"{DELETES}_{table.bare_name}_{table.partition or ''}"
+
+
+def _gives_ids_once(connection: Connection, table: Table, statement: str) -> bool:
+    """[SQLite allows the word for an INTEGER PRIMARY KEY alone.]"""
+    keys = [row[1] for row in _columns(connection, table) if row[5]]
+    return keys == [table.id] and bool(re.search(r"\bAUTOINCREMENT\b", _bare(statement), re.I))
+
+
+def _rebuilt(connection: Connection, table: Table, statement: str) -> tuple[str, ...]:
+    """The table anew, with AUTOINCREMENT; empty where we cannot say how."""
+    keys = [(row[1], row[2].upper()) for row in _columns(connection, table) if row[5]]
+    bare, name = _bare(statement), table.bare_name
+    key = re.search(r"\bPRIMARY\s+KEY\b(\s+(ASC|DESC)\b)?(\s+ON\s+CONFLICT\s+\w+)?", bare, re.I)
+    if keys != [(table.id, "INTEGER")] or not key or bare[key.end() :].lstrip().startswith("("):
+        return ()
+    if re.search(r"\bWITHOUT\s+ROWID\b", bare, re.I) or "DESC" in key[0].upper():
+        return ()
+    changed = f"{statement[: key.end()]} AUTOINCREMENT{statement[key.end() :]}"
+    body, new = changed[bare.index("(") :], f"{name}_new"
+    given = (
+        f"(SELECT max(seq) FROM sqlite_sequence WHERE name IN ({literal(name)}, {literal(new)}))"
+    )
+    columns = ", ".join(
+        quoted(row[1])
+        for row in _columns(connection, table)
+        if row[6] == 0  # not generated
+    )
+    beside = connection.exec_driver_sql(
+        f"SELECT sql FROM sqlite_master WHERE tbl_name = {literal(name)} AND sql IS NOT NULL"
+        " AND type IN ('index', 'trigger')"
+    ).scalars()
+    again = "".join(f"{each};\n" for each in beside)
+    return (
+        f"BEGIN IMMEDIATE;\nCREATE TABLE {quoted(new)} {body}\n;\n"
+        f"INSERT INTO {quoted(new)} ({columns}) SELECT {columns} FROM {quoted(name)};\n"
+        f"INSERT INTO sqlite_sequence SELECT {literal(new)}, coalesce({given}, 0);\n"
+        f"DELETE FROM sqlite_sequence WHERE name = {literal(new)} AND rowid <\n"
+        f"    (SELECT max(rowid) FROM sqlite_sequence WHERE name = {literal(new)});\n"
+        f"DROP TABLE {quoted(name)};\nALTER TABLE {quoted(new)} RENAME TO {quoted(name)};\n"
+        f"{again}COMMIT;",
+    )
+
+
+def _bare(statement: str) -> str:
+    """With blanks for what is no SQL; of the same length."""
+    return _HIDDEN.sub(lambda hidden: " " * len(hidden[0]), statement)
+
+
+def _columns(
+    connection: Connection, table: Table
+) -> list[tuple[object, str, str, int, object, int, int]]:
+    """cid, name, type, notnull, default, pk, hidden."""
+    found = connection.exec_driver_sql(f"PRAGMA table_xinfo({quoted(table.bare_name)})")
+    return [tuple(row) for row in found]
+
+
+def _has_history(connection: Connection, table: Table) -> bool:
+    there = f"SELECT 1 FROM sqlite_master WHERE name = {literal(HISTORY)}"
+    mine = f"SELECT 1 FROM {HISTORY} WHERE table_name = {literal(table.bare_name)}"
+    return all(connection.exec_driver_sql(each).first() for each in (there, mine))

@@ -1,0 +1,108 @@
+"""What is in a row of SQLite, as JSON: values have the types of their columns only by convention.
+
+Functions for SQL, which never fail: what cannot be read gives a text that is no JSON, so that its
+row is a bad one, and no other. Text comes as bytes, because it may not be UTF-8. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from contextlib import suppress
+from datetime import datetime, timezone
+
+import msgspec
+
+from zeh_spark import wire
+
+Value = bytes | int | float | None
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d)?)(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_TEXTUAL = re.compile("CHAR|TEXT|CLOB|JSON")
+_NUMERIC = re.compile("INT|NUM|DEC|REAL|FLOA|DOUB")
+_TEMPORAL = re.compile("TIMESTAMP|DATETIME")
+
+
+def json_of(value: Value, is_text: int, kind: str) -> str | None:
+    """A value as JSON. `kind`: the type that its column was declared with, in capitals."""
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return _of_text(value, kind) if is_text else _of_bytes(value, kind)
+    if isinstance(value, float) and not math.isfinite(value):
+        return '"NaN"' if math.isnan(value) else f'"{"-" * (value < 0)}Infinity"'
+    if "BOOL" in kind and value in (0, 1):
+        return "true" if value else "false"
+    return repr(value)
+
+
+def data_of(value: Value, is_text: int, kind: str) -> str | None:
+    """The same, but text in a column for text is JSON already."""
+    if is_text and isinstance(value, bytes) and (not kind or _TEXTUAL.search(kind)):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    return json_of(value, is_text, kind)
+
+
+def text_of(value: Value, is_text: int, kind: str) -> str | None:
+    """The same, as a header's text."""
+    text = data_of(value, is_text, kind) if "JSON" in kind else json_of(value, is_text, kind)
+    if text is None or text == "null":
+        return None
+    with suppress(msgspec.DecodeError):
+        if text.startswith('"'):
+            return str(msgspec.json.decode(text))
+    return text
+
+
+def partition_of(value: Value, is_text: int, key: object, partitions: int) -> int:
+    """The stored partition of a key, as `wire.partition_of` tells it. Rows without one spread by
+    their ids.
+    """
+    if value is None:
+        return wire.partition_of(str(key), partitions)
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return wire.partition_of(text, partitions)
+
+
+def _of_bytes(value: bytes, kind: str) -> str:
+    """[What SQLite calls JSONB is made JSON before it comes here.]"""
+    return _checked(value) if "JSON" in kind else f'"{base64.b64encode(value).decode()}"'
+
+
+def _of_text(value: bytes, kind: str) -> str:
+    if "JSON" in kind:
+        return _checked(value)
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "text that is not UTF-8"
+    if _NUMERIC.search(kind) and _NUMBER.fullmatch(text):
+        return text
+    moment = _moment(text) if _TEMPORAL.search(kind) else text
+    return msgspec.json.encode(moment).decode()
+
+
+def _checked(value: bytes) -> str:
+    try:
+        return wire.validated_json(value).decode()
+    except ValueError as exc:
+        return f"JSON that is none: {exc}"
+
+
+def _moment(text: str) -> str:
+    """ISO 8601, in UTC where the text says how far it is from it."""
+    match = _MOMENT.fullmatch(text)
+    if not match:
+        return text
+    date, time, fraction, offset = match[1], match[2], match[3] or "", match[4]
+    if not offset or offset == "Z":
+        return f"{date}T{time}{fraction}{offset or ''}"
+    try:
+        whole = datetime.fromisoformat(f"{date}T{time}{offset[:3]}:{offset[-2:]}")
+        utc = whole.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return text
+    return f"{utc:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + f"{fraction}Z"

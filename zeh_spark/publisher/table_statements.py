@@ -1,0 +1,193 @@
+"""The statements that give a table in PostgreSQL what a feed needs, as `zeh-spark ddl` prints them.
+Pure.
+
+Rule for editors: each can be pasted into psql, and pasted again; rows that are there get tx 0,
+without being rewritten, and so stand before all others.
+"""
+
+from __future__ import annotations
+
+import xxhash
+
+from zeh_spark.publisher.table import Table
+from zeh_spark.publisher.table_sql import HISTORY, REMOVED, literal, qualified, quoted
+
+CHANNEL = "zeroeventhub_rows"
+UPDATES = "zeroeventhub_tx"
+INSERTS = "zeroeventhub_notify"
+DELETES = "zeroeventhub_removed"
+"""Names of triggers, and what their functions' names begin with."""
+
+TX = (
+    "greatest(pg_current_xact_id()::text::bigint,"
+    " pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1)"
+)
+
+
+def partition_sql(table: Table) -> str:
+    """The stored partition of a row: of 32 bits of an MD5 [PostgreSQL has no xxh3, and its own
+    `hashtext` may change with a version]. Rows without a key spread by their ids.
+    """
+    if table.partition:
+        return quoted(table.partition)
+    if not table.partition_by:
+        return "0"
+    key = f"coalesce({quoted(table.partition_by)}::text, {quoted(table.id)}::text)"
+    bits = f"('x' || substr(md5({key}), 1, 8))::bit(32)::bigint"
+    return f"mod({bits}, {table.partitions})"
+
+
+def create_table(table: Table) -> str:
+    types = {table.id: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
+    types[table.tx] = f"bigint NOT NULL DEFAULT\n        {TX}"
+    for name in table.used:
+        kind = "integer NOT NULL" if name == table.partition else "text"
+        types.setdefault(name, "jsonb NOT NULL" if name == table.data else kind)
+    columns = [f"    {quoted(name)} {kind}" for name, kind in types.items()]
+    return f"CREATE TABLE IF NOT EXISTS {name_of(table)} (\n" + ",\n".join(columns) + ");"
+
+
+def add_tx(table: Table) -> str:
+    return (
+        f"BEGIN;\nALTER TABLE {name_of(table)} ADD COLUMN IF NOT EXISTS {quoted(table.tx)} bigint"
+        f" NOT NULL DEFAULT 0;\n{set_default(table)}\nCOMMIT;"
+    )
+
+
+def set_default(table: Table) -> str:
+    return f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(table.tx)} SET DEFAULT\n    {TX};"
+
+
+def require(table: Table, column: str) -> str:
+    return f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(column)} SET NOT NULL;"
+
+
+def fill_tx(table: Table) -> str:
+    tx = quoted(table.tx)
+    return f"UPDATE {name_of(table)} SET {tx} = 0 WHERE {tx} IS NULL;"
+
+
+def index_name(table: Table, keys: str) -> str:
+    """Its own for each table and its keys, however long their names."""
+    return f"{table.bare_name[:36]}_zeroeventhub_{_digest(f'{table.name} {keys}')}"
+
+
+def index_keys(table: Table) -> str:
+    place = f"{quoted(table.tx)}, {quoted(table.id)}"
+    return place if table.partitions == 1 else f"({partition_sql(table)}), {place}"
+
+
+def create_index(table: Table, keys: str, *, concurrently: bool, unique: bool = False) -> str:
+    what = "UNIQUE INDEX" if unique else "INDEX"
+    how = " CONCURRENTLY" if concurrently else ""
+    name = quoted(index_name(table, keys))
+    return f"CREATE {what}{how} IF NOT EXISTS {name}\n    ON {name_of(table)} ({keys});"
+
+
+def drop_index(table: Table, keys: str) -> str:
+    """One that was begun and not finished."""
+    return f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(table, index_name(table, keys))};"
+
+
+def history(table: Table) -> tuple[str, ...]:
+    return (
+        f"CREATE TABLE IF NOT EXISTS {qualified(table, HISTORY)} (\n"
+        f"    table_name text PRIMARY KEY, history text NOT NULL, cluster text);",
+        f"INSERT INTO {qualified(table, HISTORY)}\n"
+        f"    SELECT {literal(table.bare_name)}, left(gen_random_uuid()::text, 8),"
+        f" system_identifier::text\n    FROM pg_control_system() ON CONFLICT DO NOTHING;",
+    )
+
+
+def notify(table: Table) -> tuple[str, ...]:
+    """Readers that wait are woken at once."""
+    function = qualified(table, INSERTS)
+    return (
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS\n"
+        f"    $$ BEGIN PERFORM pg_notify('{CHANNEL}', ''); RETURN NULL; END $$;",
+        f"CREATE OR REPLACE TRIGGER {INSERTS} AFTER INSERT OR UPDATE ON {name_of(table)}\n"
+        f"    FOR EACH STATEMENT EXECUTE FUNCTION {function}();",
+    )
+
+
+def updates(table: Table) -> tuple[str, ...]:
+    """A row that is updated moves to the end, as a new event."""
+    function = _function(table, UPDATES)
+    return (
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS\n"
+        f"    $$ BEGIN NEW.{quoted(table.tx)} := {TX}; RETURN NEW; END $$;",
+        f"CREATE OR REPLACE TRIGGER {UPDATES} BEFORE INSERT OR UPDATE ON {name_of(table)}\n"
+        f"    FOR EACH ROW EXECUTE FUNCTION {function}();",
+    )
+
+
+def note_removed(table: Table, *, uuid: bool) -> str:
+    """The body of the function that notes, for each stored partition, the last place of which a row
+    was deleted, and how often any was.
+    """
+    key, into = "uuid" if uuid else "bigint", qualified(table, REMOVED)
+    rows = f"{partition_sql(table)} AS p, {quoted(table.tx)} AS t, {quoted(table.id)} AS i"
+    note = (
+        f"        INSERT INTO {into} AS kept\n"
+        f"            SELECT DISTINCT ON (r.p) {literal(table.bare_name)}, r.p, r.t, r.i::text, 1\n"
+        f"            FROM (SELECT {rows} FROM {{}}) AS r\n"
+        f"            ORDER BY r.p, r.t DESC, r.i DESC\n"
+        f"            ON CONFLICT (table_name, partition) DO UPDATE SET (tx, id, removals) =\n"
+        f"            (SELECT v.t, v.i::text, kept.removals + 1 FROM (VALUES\n"
+        f"                (kept.tx, kept.id::{key}), (excluded.tx, excluded.id::{key})\n"
+        f"                ) AS v (t, i) ORDER BY v.t DESC, v.i DESC LIMIT 1);\n"
+    )
+    return (
+        f" BEGIN\n    IF TG_OP = 'TRUNCATE' THEN\n{note.format(name_of(table))}"
+        f"    ELSE\n{note.format('gone')}    END IF;\n    RETURN NULL;\nEND "
+    )
+
+
+def retention(table: Table, *, uuid: bool, renewed: bool) -> tuple[str, ...]:
+    """What is deleted is noted, whoever deletes it, so that who has not read it is told. `renewed`:
+    the table had other partitions; what was noted of them goes for all.
+    """
+    function, into = _function(table, DELETES), qualified(table, REMOVED)
+    mine = f"table_name = {literal(table.bare_name)}"
+    last = f"ORDER BY tx DESC, id::{'uuid' if uuid else 'bigint'} DESC LIMIT 1"
+    joined = (
+        f"BEGIN;\nINSERT INTO {into} SELECT table_name, -1, tx, id, (SELECT sum(removals)\n"
+        f"    FROM {into} WHERE {mine}) FROM {into} WHERE {mine} {last}\n"
+        f"    ON CONFLICT (table_name, partition) DO UPDATE\n"
+        f"    SET tx = excluded.tx, id = excluded.id, removals = excluded.removals;\n"
+        f"DELETE FROM {into} WHERE {mine} AND partition >= 0;\nCOMMIT;"
+    )
+    return (
+        f"CREATE TABLE IF NOT EXISTS {into} (\n"
+        f"    table_name text, partition integer, tx bigint NOT NULL, id text NOT NULL,\n"
+        f"    removals bigint NOT NULL, PRIMARY KEY (table_name, partition));",
+        *([joined] if renewed else []),
+        f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql\n"
+        f"SECURITY DEFINER SET search_path FROM CURRENT AS $${note_removed(table, uuid=uuid)}$$;",
+        f"CREATE OR REPLACE TRIGGER {DELETES} AFTER DELETE ON {name_of(table)}\n"
+        f"    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION {function}();",
+        f"CREATE OR REPLACE TRIGGER {DELETES}_all BEFORE TRUNCATE ON {name_of(table)}\n"
+        f"    FOR EACH STATEMENT EXECUTE FUNCTION {function}();",
+    )
+
+
+def grants(table: Table, role: str, *, removed: bool) -> tuple[str, ...]:
+    """What a role needs to serve the table."""
+    beside = [qualified(table, HISTORY), *([qualified(table, REMOVED)] if removed else [])]
+    schema = table.schema
+    return (
+        *([f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(role)};"] if schema else []),
+        f"GRANT SELECT ON {', '.join([name_of(table), *beside])} TO {quoted(role)};",
+    )
+
+
+def name_of(table: Table) -> str:
+    return qualified(table, table.bare_name)
+
+
+def _function(table: Table, begin: str) -> str:
+    return qualified(table, f"{begin}_{_digest(table.bare_name)}")
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())[:8]
