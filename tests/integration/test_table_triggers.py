@@ -164,11 +164,15 @@ def test_what_was_deleted_first_does_not_count_again(database: Database) -> None
     assert [4, 5] == read(feed, cursor).data
 
 
-@pytest.mark.parametrize("by", ["partition", "partition_by"])
-def test_rows_are_noted_by_partition(database: Database, by: str) -> None:
-    """What was deleted in another partition does not concern me."""
-    if (database.kind, by) == ("sqlite", "partition_by"):
-        pytest.skip("SQLite cannot compute partitions, and notes all together")
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [("postgresql", "partition"), ("postgresql", "partition_by"), ("sqlite", "partition")],
+)
+def test_rows_are_noted_by_partition(request: pytest.FixtureRequest, kind: str, by: str) -> None:
+    """What was deleted in another partition does not concern me. (SQLite cannot compute partitions,
+    and notes those together.)
+    """
+    database: Database = request.getfixturevalue(f"{kind}_database")
     column = {"partition": "p", "partition_by": "k"}[by]
     feed = kept(database, **{by: column}, partitions=2)
     mine = {each: read(feed, {each: "_first"}).data for each in (0, 1)}

@@ -299,12 +299,12 @@ def test_data_that_is_too_long_is_a_bad_row(database: Database, data: str) -> No
 
 
 def test_jsonb_of_sqlite_is_json(sqlite_database: SqliteDatabase) -> None:
-    """It is a format of its own, of 3.45 and later."""
-    if sqlite3.sqlite_version_info < (3, 45):
-        pytest.skip("SQLite 3.45")
-    feed = sqlite_database.served("data JSON")
-    sqlite_database.execute("""INSERT INTO outbox (data) VALUES (jsonb('{"a": 1}'))""")
-    assert [{"a": 1}] == read(feed).data
+    """It is a format of its own, of 3.45 and later; what is older cannot read it, and I am told."""
+    feed = sqlite_database.served("data JSON", on_bad_row="skip")
+    sqlite_database.execute("INSERT INTO outbox (data) VALUES (x'4C17611331')")  # {"a":1}
+    knows = sqlite3.sqlite_version_info >= (3, 45)
+    expected = ([{"a": 1}], 0) if knows else ([], 1)
+    assert expected == (read(feed).data, feed.state().skipped)
 
 
 @pytest.mark.parametrize(
