@@ -23,10 +23,8 @@ from zeh_spark.publisher import table_statements
 from zeh_spark.publisher.table import Table
 
 KEYED = {"partition_by": "k", "partitions": 4}
-OUTBOX = Table("outbox", "data")
-DROP_INDEX = (
-    f'DROP INDEX "{table_statements.index_name(OUTBOX, table_statements.index_keys(OUTBOX))}"'
-)
+INDEX = table_statements.index_name(Table("outbox", "data"), '"tx", "id"')
+DROP_INDEX = f'DROP INDEX "{INDEX}"'
 DROP_KEY = "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey"
 NULLABLE = "ALTER TABLE outbox ALTER %s DROP NOT NULL"
 ANOTHER = "CREATE INDEX x ON outbox (%s, tx, id)"
