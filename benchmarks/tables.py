@@ -25,7 +25,7 @@ from zeh_spark import wire
 from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
 from zeh_spark.publisher.lines import body, renderer
-from zeh_spark.publisher.table_ddl import INSERTS
+from zeh_spark.publisher.table_statements import INSERTS
 
 PAGE = 10_000
 COPY = "COPY (SELECT tx, id, order_id, type, body FROM outbox ORDER BY tx, id) TO STDOUT"
