@@ -16,7 +16,7 @@ from tests.fix_table import (
     read,
     refusal,
 )
-from zeh_spark.publisher import Problem, SqlTableFeed
+from zeh_spark.publisher import Problem, SqlTableFeed, table_feed
 
 KEYED = {"partition_by": "k", "partitions": 4}
 
@@ -145,6 +145,19 @@ def test_late_reader_is_told_that_all_was_deleted(database: Database, rows: int)
         read(feed, end).data,
         read(feed).data,
     )
+
+
+def test_rows_that_are_deleted_while_a_page_is_read_are_missed_by_nobody(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page ends before them, and the next one tells me."""
+    monkeypatch.setattr(table_feed, "READ_ROWS", 2)
+    feed = kept(database)
+    page = feed.page({0: "_first"}, 1, None)
+    before = next(page)
+    database.execute("DELETE FROM outbox WHERE id IN (3, 4)")
+    assert [] == list(page)
+    assert [5] == read(feed, gone(feed, before.cursor)).data
 
 
 def test_deleting_nothing_is_no_news(database: Database) -> None:

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher.table import Table
-from zeh_spark.publisher.table_ddl import Fault, mended
-from zeh_spark.publisher.table_sql import HISTORY, REMOVED, More, literal, quoted
+from zeh_spark.publisher.table_ddl import mended
+from zeh_spark.publisher.table_sql import HISTORY, REMOVED, Fault, More, literal, quoted
 from zeh_spark.publisher.table_statements import DELETES
 
 _HIDDEN = re.compile(

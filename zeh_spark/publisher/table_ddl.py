@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import table_statements as statements
 from zeh_spark.publisher.table import Table
-from zeh_spark.publisher.table_sql import HISTORY, More, quoted
+from zeh_spark.publisher.table_sql import HISTORY, Fault, More, quoted
 
 _INTEGERS = ("int2", "int4", "int8")
 _KEYS = (*_INTEGERS, "text", "varchar", "bpchar", "uuid")
@@ -59,14 +59,6 @@ class Facts:
     @property
     def notes_removed(self) -> bool:
         return self.has_removed and statements.DELETES in self.triggers
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is missing, and the statements that bring it."""
-
-    reason: str
-    statements: tuple[str, ...] = ()
 
 
 def postgresql_faults(table: Table, facts: Facts) -> list[Fault]:

@@ -8,7 +8,7 @@ Rules of a page, in this order:
    it are gone too), or if no older one is left; else a restore undid it (409);
 2. partition v of a reader's n has the stored partitions p with p mod n == v;
 3. the next settled rows of all asked partitions come in order of place, at most `hint`;
-4. a cursor follows at least every 1,000 rows; an asked partition without rows gets the one it came
+4. a cursor follows at least every 2,000 rows; an asked partition without rows gets the one it came
    with, `_first` and `_last` as what they stand for.
 
 Guarantee: every row once, in an order that never changes, and rows of one key in the order of their
@@ -19,6 +19,7 @@ worker threads; a connection is taken for a statement, and none is held while a 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,9 +38,10 @@ from zeh_spark.publisher.feed import DEFAULT_HINT, Block, covered
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.store import StoreBusyError
 from zeh_spark.publisher.table import Cells, Cursor, Row, Table
+from zeh_spark.publisher.table_ddl import refusal
 from zeh_spark.publisher.table_guard import Guard
 from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
-from zeh_spark.publisher.table_sql import Holder, More, Standing, TableSql
+from zeh_spark.publisher.table_sql import Fault, Holder, More, Standing, TableSql
 from zeh_spark.publisher.table_sqlite import SqliteTable
 from zeh_spark.publisher.table_starts import Starts, after
 from zeh_spark.publisher.table_statements import CHANNEL
@@ -50,6 +52,9 @@ log = logging.getLogger("zeh_spark.publisher")
 READ_ROWS = 2_000
 READ_BYTES = 1 << 20
 """What one statement brings, at most and about."""
+
+INSPECT_SECONDS = 60.0
+"""After which triggers that were made meanwhile count."""
 
 PENDING_SECONDS, UNNOTIFIED_SECONDS = 0.01, 0.1
 """Between looks for rows to be settled, and for rows that nothing notifies."""
@@ -102,7 +107,7 @@ class SqlTableFeed:
         self._sql = statements(engine, self.table)
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT", no_parameters=True)
         self._headers = header_renderer(self.table.headers)
-        self._checked = False
+        self._is_fine, self._inspected_at = False, -math.inf
         self._lock = threading.Lock()
         self._watch: Watch[object] | None = None
         self._guard = Guard(self._sql, table)
@@ -112,11 +117,11 @@ class SqlTableFeed:
         """Raises StoreError for a table that cannot be a feed, with the statements that mend it;
         StoreBusyError where the database does not answer.
         """
-        self._do(self._sql.check)
-        self._checked = True
+        if faults := self._do(self._inspected):
+            raise StoreError(refusal(self.table, faults))
 
     def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
-        history, cursors = self._do(partial(self._begun, asked, n))
+        standing, cursors = self._do(partial(self._begun, asked, n))
         left = DEFAULT_HINT if hint is None else hint
         quiet, limit, bad = set(asked), READ_ROWS, False
         while left > 0 and not bad:
@@ -125,7 +130,7 @@ class SqlTableFeed:
                 each: dict.fromkeys(covered(each, n, self.partitions), cursor.place)
                 for each, cursor in cursors.items()
             }
-            rows = self._do(partial(self._sql.rows, after=places, history=history, limit=wanted))
+            rows = self._do(partial(self._sql.rows, after=places, standing=standing, limit=wanted))
             found = [self._found(each, rows, cursors[each]) for each in asked]
             if len(quiet) == len(asked) and (problem := _stuck(found)):
                 raise problem
@@ -193,8 +198,15 @@ class SqlTableFeed:
             self._watch.close()
 
     def _prepared(self) -> None:
-        if not self._checked:
+        if not self._is_fine:
             self.check()
+
+    def _inspected(self, connection: Connection) -> list[Fault]:
+        """[What goes wrong later, a dropped index for instance, stops nobody who reads.]"""
+        faults = self._sql.inspect(connection)
+        self._inspected_at = time.monotonic()
+        self._is_fine = self._is_fine or not faults
+        return faults
 
     def _do(self, work: Callable[[Connection], T]) -> T:
         """Short work on a connection, done once more where that was lost while it was idle. Raises
@@ -226,15 +238,16 @@ class SqlTableFeed:
 
     def _begun(
         self, asked: Mapping[int, str], n: int, connection: Connection
-    ) -> tuple[str, dict[int, Cursor]]:
-        """The history, and the cursors to go on from. Raises Problem."""
+    ) -> tuple[Standing, dict[int, Cursor]]:
+        """How the table stands, and the cursors to go on from. Raises Problem."""
         standing = self._standing(connection)
-        return standing.history, Starts(self._sql, connection, standing, n).of(asked)
+        return standing, Starts(self._sql, connection, standing, n).of(asked)
 
     def _standing(self, connection: Connection) -> Standing:
-        if not self._checked:
-            self._sql.check(connection)
-            self._checked = True
+        if time.monotonic() > self._inspected_at + INSPECT_SECONDS:
+            faults = self._inspected(connection)
+            if faults and not self._is_fine:
+                raise StoreError(refusal(self.table, faults))
         standing = self._sql.standing(connection)
         self._guard.look(connection, standing)
         return standing

@@ -27,6 +27,7 @@ from zeh_spark.publisher.table_ddl import Column, Facts
 from zeh_spark.publisher.table_sql import (
     HISTORY,
     REMOVED,
+    Fault,
     Holder,
     More,
     Standing,
@@ -45,7 +46,7 @@ _TEXT = frozenset("S")
 
 
 class PostgresqlTable(TableSql):
-    """Statements for one table. `check` comes first."""
+    """Statements for one table. `inspect` comes first."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
@@ -59,18 +60,16 @@ class PostgresqlTable(TableSql):
         self._columns: Mapping[str, Column] = {}
         self._facts: Facts | None = None
 
-    def check(self, connection: Connection) -> None:
+    def inspect(self, connection: Connection) -> list[Fault]:
         facts = inspected(connection, self.table)
-        if faults := table_ddl.postgresql_faults(self.table, facts):
-            raise StoreError(table_ddl.refusal(self.table, faults))
-        self._columns = facts.columns
-        self._facts = facts
-        self.uuid = facts.uuid
+        self._columns, self._facts, self.uuid = facts.columns, facts, facts.uuid
         self.moves_updates, self.notifies = facts.moves_updates, facts.notifies
+        self.notes_removed = facts.notes_removed
+        return table_ddl.postgresql_faults(self.table, facts)
 
     @property
     def facts(self) -> Facts:
-        assert self._facts, "it was not checked"
+        assert self._facts, "it was not inspected"
         return self._facts
 
     def standing(self, connection: Connection) -> Standing:
@@ -86,7 +85,7 @@ class PostgresqlTable(TableSql):
         if not same_cluster:
             raise self._restored("it came from another PostgreSQL cluster")
         removed: dict[int, Removed] = {}
-        if self.facts.notes_removed:
+        if self.notes_removed:
             kept = f"SELECT partition, tx, id, removals FROM {self._beside(REMOVED)}"
             noted = connection.exec_driver_sql(f"{kept} WHERE table_name = {name}")
             for partition, tx, key, times in noted:

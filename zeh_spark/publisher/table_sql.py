@@ -68,6 +68,14 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a table cannot be a feed, and the statements that mend it."""
+
+    reason: str
+    statements: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class More:
     """What statements shall bring beside what a feed needs; see `SqlTableFeed.ddl`."""
 
@@ -101,12 +109,12 @@ class TableSql(ABC):
     """Whether a row that is updated becomes the last one."""
     notifies = False
     """Whether a trigger tells of new rows."""
+    notes_removed = False
+    """Whether a trigger notes what is deleted."""
 
     @abstractmethod
-    def check(self, connection: Connection) -> None:
-        """Learn the columns' types. Raises StoreError, with what to do, for a table that cannot be
-        a feed.
-        """
+    def inspect(self, connection: Connection) -> list[Fault]:
+        """Learn how the table is made, and why it cannot be a feed, if that is so."""
 
     def prepare(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
         """Before a connection is used."""
@@ -170,11 +178,12 @@ class TableSql(ABC):
         self,
         connection: Connection,
         after: Mapping[int, Mapping[int, Place | None]],
-        history: str,
+        standing: Standing,
         limit: int,
     ) -> list[Cells]:
         """The next rows, in order of place: for each asked partition those of its stored ones that
-        are behind a place; none if the history is another one by now.
+        are behind a place; none if the table does not stand so any more: rows behind the place may
+        be gone.
         """
         parts = []
         for asked, stored in after.items():
@@ -182,7 +191,7 @@ class TableSql(ABC):
                 where = [self._of(partition), self.settled]
                 where += [self._behind(place)] if place else []
                 parts.append(self._picked(asked, where, f"{self.order} LIMIT {limit}"))
-        still = self._is_still(history)
+        still = self._stands_so(standing)
         return self._read(connection, parts, f"t, i LIMIT {limit}", still) if parts else []
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> Row | None:
@@ -214,10 +223,14 @@ class TableSql(ABC):
     def _of(self, partition: int) -> str:
         return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
 
-    def _is_still(self, history: str) -> str:
-        name = literal(self.table.bare_name)
-        found = f"SELECT history FROM {self._beside(HISTORY)} WHERE table_name = {name}"
-        return f"({found}) = {literal(history)}"
+    def _stands_so(self, standing: Standing) -> str:
+        mine = f"WHERE table_name = {literal(self.table.bare_name)}"
+        history = f"(SELECT history FROM {self._beside(HISTORY)} {mine})"
+        same = f"{history} = {literal(standing.history)}"
+        if not self.notes_removed:
+            return same
+        times = f"(SELECT coalesce(sum(removals), 0) FROM {self._beside(REMOVED)} {mine})"
+        return f"{same} AND {times} = {sum(each.times for each in standing.removed.values())}"
 
     def _picked(self, asked: int, where: Sequence[str], order: str) -> str:
         """Places and raw columns."""

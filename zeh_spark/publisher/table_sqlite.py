@@ -20,6 +20,7 @@ from zeh_spark.publisher.table import Place, Removed, Table
 from zeh_spark.publisher.table_sql import (
     HISTORY,
     REMOVED,
+    Fault,
     Holder,
     More,
     Standing,
@@ -39,7 +40,7 @@ _KNOWS_JSONB = sqlite3.sqlite_version_info >= (3, 45)
 
 
 class SqliteTable(TableSql):
-    """Statements for one table. `check` comes first, `prepare` before each use of a connection."""
+    """Statements for one table. `inspect` comes first, `prepare` before a connection is used."""
 
     tx = "0"
     settled = "1 = 1"
@@ -51,7 +52,6 @@ class SqliteTable(TableSql):
         self.order, self.backwards = key, f"{key} DESC"
         self.partition = partition_sql(table)
         self._types: Mapping[str, str] = {}
-        self._notes_removed = False
         self._is_view = False
 
     def prepare(self, connection: Connection) -> None:
@@ -59,12 +59,11 @@ class SqliteTable(TableSql):
         for name, (count, function) in _FUNCTIONS.items():
             driver.create_function(name, count, function, deterministic=True)
 
-    def check(self, connection: Connection) -> None:
-        if found := sqlite_ddl.sqlite_faults(connection, self.table):
-            raise StoreError(table_ddl.refusal(self.table, found))
+    def inspect(self, connection: Connection) -> list[Fault]:
         self._types = sqlite_ddl.column_types(connection, self.table)
         self._is_view = not sqlite_ddl.statement_of(connection, self.table, "table")
-        self._notes_removed = sqlite_ddl.notes_removed(connection, self.table)
+        self.notes_removed = sqlite_ddl.notes_removed(connection, self.table)
+        return sqlite_ddl.sqlite_faults(connection, self.table)
 
     def standing(self, connection: Connection) -> Standing:
         name = literal(self.table.bare_name)
@@ -74,7 +73,7 @@ class SqliteTable(TableSql):
         if history is None:
             raise table_ddl.gone_history(self.table, sqlite_ddl.create_history(self.table))
         removed: dict[int, Removed] = {}
-        if self._notes_removed:
+        if self.notes_removed:
             kept = f"SELECT partition, id, removals FROM {REMOVED} WHERE table_name = {name}"
             for partition, key, count in connection.exec_driver_sql(kept):
                 removed[partition] = Removed((0, key), count)
@@ -94,7 +93,7 @@ class SqliteTable(TableSql):
 
     def new_history(self, connection: Connection) -> str:
         name = literal(self.table.bare_name)
-        if self._notes_removed:
+        if self.notes_removed:
             connection.exec_driver_sql(f"DELETE FROM {REMOVED} WHERE table_name = {name}")
         connection.exec_driver_sql(
             f"UPDATE {HISTORY} SET history = lower(hex(randomblob(4))) WHERE table_name = {name}"
