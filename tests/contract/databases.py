@@ -12,7 +12,7 @@ import pytest
 
 from tests import postgresql
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.publisher import sql_batches
+from zeh_spark.publisher import sql_batches, sql_uploads
 from zeh_spark.publisher.batches import Call, Upload
 from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.testing.writers import (
@@ -65,9 +65,12 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]
 
 @contextmanager
 def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
-    """Work in a thread that stands before a step of `sql_batches`; it goes on behind the block."""
+    """Work in a thread that stands before a step of a commit or an upload; it goes on behind the
+    block.
+    """
     begun, free = threading.Event(), threading.Event()
-    real = getattr(sql_batches, step)
+    module = next(each for each in (sql_batches, sql_uploads) if hasattr(each, step))
+    real = getattr(module, step)
 
     def held(*given: Any) -> None:
         begun.set()
@@ -76,7 +79,7 @@ def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
 
     thread = threading.Thread(target=work)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_batches, step, held)
+        patch.setattr(module, step, held)
         thread.start()
         assert begun.wait(20)
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import postgresql
-from zeh_spark.publisher import MemoryStore, Store, open_store, sql_batches
+from zeh_spark.publisher import MemoryStore, Store, open_store, sql_uploads
 from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.testing.site import Site
 
@@ -158,7 +158,7 @@ class PostgresqlSite:
 def _settle(stores: Sequence[Store]) -> None:
     for store in stores:
         assert isinstance(store, SqlStore)
-        while store._write(sql_batches.tidy):
+        while store._write(sql_uploads.tidy):
             pass
 
 

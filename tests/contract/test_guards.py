@@ -16,7 +16,16 @@ from sqlalchemy import delete
 
 from tests.contract.sites import PostgresqlSite
 from tests.contract.test_mutations import without_content_check
-from zeh_spark.publisher import Problem, Store, feed, load, producers, sql_batches, sql_producers
+from zeh_spark.publisher import (
+    Problem,
+    Store,
+    feed,
+    load,
+    producers,
+    sql_batches,
+    sql_producers,
+    sql_uploads,
+)
 from zeh_spark.publisher.batches import Call, Receipt
 from zeh_spark.publisher.feed import ChunkFeed
 from zeh_spark.publisher.publication import published
@@ -105,14 +114,14 @@ def test_release_that_undid_a_commit_would_lose_it(
     sql_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark aborts batches whose commit was done but not heard of (F6; D6 of sinks_sim.py)."""
-    release = sql_batches.release
+    release = sql_uploads.release
 
     def undo(connection: Any, feed: int, *given: Any) -> int:
         connection.execute(delete(chunks).where(chunks.c.producer == "p", chunks.c.batch == 0))
         return release(connection, feed, *given)
 
     for mutant, anomaly in ((release, []), (undo, ["lost"])):
-        monkeypatch.setattr(sql_batches, "release", mutant)
+        monkeypatch.setattr(sql_uploads, "release", mutant)
         execution = sql_world.execute(Layout())
         assert execution
         sql_world.commit(execution)

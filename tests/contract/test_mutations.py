@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from zeh_spark.chunks import Content
-from zeh_spark.publisher import Problem, Store, producers, sql_batches
+from zeh_spark.publisher import Problem, Store, producers, sql_uploads
 from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
 from zeh_spark.testing.drivers import Layout
 from zeh_spark.testing.site import set_receipts
@@ -305,7 +305,7 @@ def test_without_the_check_the_same_history_goes_wrong(
 ) -> None:
     """No check is there for nothing. [Tidying up may take a zombie's uploads before it commits.]"""
     set_receipts(monkeypatch, 2)
-    monkeypatch.setattr(sql_batches, "tidy", lambda _connection: False)
+    monkeypatch.setattr(sql_uploads, "tidy", lambda _connection: False)
     monkeypatch.setattr(producers, "decide", check.mutant)
     check.scenario(world)
     assert [check.anomaly] == list({each.split(":")[0]: 1 for each in world.anomalies()})[:1]

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, event, text
 from tests import postgresql
 from tests.contract.databases import in_threads, own_server, site, store
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.publisher import Problem, Store, open_store, sql_batches
+from zeh_spark.publisher import Problem, Store, open_store, sql_batches, sql_uploads
 from zeh_spark.publisher import postgresql as dialect
 from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError, UnknownFeedError
@@ -154,7 +154,7 @@ def test_a_look_that_is_refused_holds_up_nobody(store: SqlStore) -> None:
 
     def ask() -> None:
         with pytest.raises(Problem):
-            store._look(FEED, lambda connection, _: sql_batches.admit(connection, FEED, call(7)))
+            store._look(FEED, lambda connection, _: sql_uploads.admit(connection, FEED, call(7)))
 
     asks = [ask, lambda: store.commit(FEED, call(0, producer="q"), declared(sent))]
     threads = [threading.Thread(target=each) for each in asks]

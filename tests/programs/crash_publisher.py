@@ -26,7 +26,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 
 from zeh_spark.chunks import Chunker, Content, StagedChunk
-from zeh_spark.publisher import Store, open_store, sql_batches
+from zeh_spark.publisher import Store, open_store, sql_uploads
 from zeh_spark.publisher.batches import Attempt, Call, Declared, Remedies, Upload
 from zeh_spark.publisher.writing import Writer
 
@@ -77,7 +77,7 @@ def publish(store: Store, by: Call, uploads: list[Upload]) -> bool:
 
 
 def tidy(store: Store) -> None:
-    while store._write(sql_batches.tidy):  # type: ignore[attr-defined]
+    while store._write(sql_uploads.tidy):  # type: ignore[attr-defined]
         pass
 
 

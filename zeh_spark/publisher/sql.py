@@ -3,7 +3,7 @@
 Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how
 a foreign commit is noticed, what errors mean) is in `sqlite` and `postgresql`. A read is one short
 statement or a few, never held open while a client is waited for. A write is one short transaction,
-and what it does with producers and batches is in `sql_batches`.
+and what it does with uploads and batches is in `sql_uploads` and `sql_batches`.
 
 Payload is written once, into `blobs`, when it is staged; a commit moves rows of a few numbers.
 """
@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import sql_batches, sql_producers
+from zeh_spark.publisher import sql_batches, sql_producers, sql_uploads
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.producers import known_receipt
@@ -195,10 +195,10 @@ class SqlStore:
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._reading() as connection, suppress(Problem):
-            return sql_batches.admit(connection, feed, call)
+            return sql_uploads.admit(connection, feed, call)
 
         def work(connection: Connection, _: int) -> Receipt | None:
-            return sql_batches.admit(connection, feed, call)
+            return sql_uploads.admit(connection, feed, call)
 
         return self._look(feed, work)  # what is refused may have been committed between two reads
 
@@ -206,7 +206,7 @@ class SqlStore:
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> Staged | Receipt:
         def work(connection: Connection) -> Staged | Receipt:
-            return sql_batches.stage(connection, feed, call, upload, quota)
+            return sql_uploads.stage(connection, feed, call, upload, quota)
 
         def stage() -> Staged | Receipt:
             # An upload that is lost is missed by its commit. One without events is there to be
@@ -217,11 +217,11 @@ class SqlStore:
         try:
             done = stage()
         except Problem:  # perhaps of a commit between two reads
-            receipt = self._look(feed, lambda c, _: sql_batches.admit(c, feed, call))
+            receipt = self._look(feed, lambda c, _: sql_uploads.admit(c, feed, call))
             if receipt is not None:
                 return receipt
             done = stage()
-        self._database.writes.tidy(sql_batches.tidy)
+        self._database.writes.tidy(sql_uploads.tidy)
         return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
@@ -232,7 +232,7 @@ class SqlStore:
 
         with self._errors():
             done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
-        self._database.writes.tidy(sql_batches.tidy)
+        self._database.writes.tidy(sql_uploads.tidy)
         return done
 
     def release(
@@ -247,7 +247,7 @@ class SqlStore:
         dropped = 0
 
         def work(connection: Connection, feed_id: int) -> int | None:
-            return sql_batches.release(connection, feed_id, producer, batch, run, attempt)
+            return sql_uploads.release(connection, feed_id, producer, batch, run, attempt)
 
         while (some := self._write_to(feed, work)) is not None:
             dropped += some

@@ -1,0 +1,283 @@
+"""What is staged in a SQL database, and not yet committed: what one transaction does.
+
+Rule for editors: locks are taken as `sql_producers` says; an upload that nobody needs any more is
+dropped whole, with its frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from zeh_spark.publisher import producers, refusals
+from zeh_spark.publisher.batches import (
+    Call,
+    Receipt,
+    Upload,
+    base,
+)
+from zeh_spark.publisher.producers import unwrapped
+from zeh_spark.publisher.publication import (
+    Moved,
+)
+from zeh_spark.publisher.schema import (
+    blobs,
+    receipts,
+    stagings,
+    uploads,
+)
+from zeh_spark.publisher.schema import producers as producer_table
+from zeh_spark.publisher.sql_producers import (
+    find_feed,
+    inserted,
+    what_is_known,
+)
+from zeh_spark.publisher.store import IDLE, STAGED_FOR, Staged, check_partitions, now_ms
+
+NEXT = -1
+"""How a staging's batch is stored if it takes the next number at its commit."""
+
+T = TypeVar("T")
+
+_AT_A_TIME = 500
+"""Values in one statement; databases allow some thousands."""
+
+STAGED = "producer", "incarnation", "batch", "run"
+"""What tells one staging of a feed from another."""
+
+decode_chunks = msgspec.msgpack.Decoder(list[Moved]).decode
+"""Of an upload's row."""
+
+_STAGING = select(stagings.c.id).where(
+    *(stagings.c[each] == bindparam(each) for each in ("feed", *STAGED))
+)
+_UPLOADED = select(uploads.c.digest).where(
+    *(uploads.c[each] == bindparam(each) for each in ("staging", "task", "attempt", "number"))
+)
+_TOUCHED = (
+    update(stagings)
+    .where(stagings.c.id == bindparam("of"))
+    .values(touched=bindparam("now"), bytes=stagings.c.bytes + bindparam("more"))
+)
+
+
+def admit(connection: Connection, feed: str, call: Call) -> Receipt | None:
+    feed_id, state = find_feed(connection, feed)
+    _, known = what_is_known(connection, feed_id, state.partitions, call)
+    decision = unwrapped(producers.decide(known, call))
+    return decision if isinstance(decision, Receipt) else None
+
+
+def stage(
+    connection: Connection, feed: str, call: Call, upload: Upload, quota: int | None
+) -> Staged | Receipt:
+    feed_id, state = find_feed(connection, feed)
+    _, known = what_is_known(connection, feed_id, state.partitions, call)
+    decision = unwrapped(producers.decide(known, call))
+    if isinstance(decision, Receipt):
+        return decision
+    check_partitions(call, upload, state.partitions)
+    staging = _staging(connection, feed_id, call) or _new_staging(connection, feed_id, call)
+    here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
+    digest = connection.scalar(_UPLOADED, {"staging": staging, **here})
+    more = 0
+    if digest is None:
+        _within_quota(connection, feed_id, call, upload, quota)
+        _insert_upload(connection, staging, upload)
+        more = upload.bytes
+    elif digest != upload.digest:
+        name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
+        raise refusals.upload_conflict(call, name)
+    _touch(connection, staging, more)  # last: other tasks' uploads wait for the row
+    return Staged.NEW if digest is None else Staged.SAME
+
+
+def release(
+    connection: Connection,
+    feed: int,
+    producer: str,
+    batch: int | None,
+    run: str,
+    attempt: tuple[int, int] | None = None,
+) -> int | None:
+    """A step: how many uploads it dropped; None if there was nothing left."""
+    wanted = select(stagings.c.id).where(
+        stagings.c.feed == feed,
+        stagings.c.producer == producer,
+        stagings.c.batch == (NEXT if batch is None else batch),
+        stagings.c.run == run,
+    )
+    if attempt is None:
+        one = wanted.order_by(stagings.c.id).limit(1)
+        return _drop_some(connection, one.with_for_update())
+    task, tried = attempt
+    mine = uploads.c.staging.in_(wanted), uploads.c.task == task, uploads.c.attempt == tried
+    return _drop(connection, and_(*mine), limit=64) or None
+
+
+def tidy(connection: Connection) -> bool:
+    """A step of cleaning up; False if there was nothing to do."""
+    wanted = _superfluous(now_ms() - int(STAGED_FOR * 1000))
+    return _drop_some(connection, wanted) is not None
+
+
+def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:
+    """Drop up to 64 uploads of the staging that `wanted` selects, at last the staging itself."""
+    staging = connection.scalar(wanted)
+    if staging is None:
+        return None
+    dropped = _drop(connection, uploads.c.staging == staging, limit=64)
+    if not dropped:
+        connection.execute(delete(stagings).where(stagings.c.id == staging))
+    return dropped
+
+
+def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None = None) -> int:
+    """Drop uploads; frames only of those that this statement took, and no commit before it."""
+    which = uploads.c.staging, uploads.c.task, uploads.c.attempt, uploads.c.number
+    some = select(*which).where(wanted).limit(limit)
+    taken = delete(uploads).where(tuple_(*which).in_(some))
+    rows = connection.execute(taken.returning(uploads.c.staging, uploads.c.chunks)).all()
+    for staging in {row.staging for row in rows}:
+        mine = [each.chunks for each in rows if each.staging == staging]
+        freed = drop_blobs(connection, [each.blob for c in mine for each in decode_chunks(c)])
+        less = update(stagings).where(stagings.c.id == staging)
+        connection.execute(less.values(bytes=stagings.c.bytes - freed))
+    return len(rows)
+
+
+def drop_blobs(connection: Connection, ids: Sequence[int]) -> int:
+    """Returns their bytes."""
+    freed = 0
+    for some in parts(ids):
+        dropped = delete(blobs).where(blobs.c.id.in_(some)).returning(func.length(blobs.c.frame))
+        freed += sum(connection.scalars(dropped))
+    return freed
+
+
+def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select[Any]:
+    """A staging that nobody needs: not touched since `before`, or of a batch that is committed, or
+    of a run that another one has overtaken. It is locked; what others work on is not looked at.
+    """
+    same = and_(
+        producer_table.c.feed == stagings.c.feed,
+        producer_table.c.name == stagings.c.producer,
+        producer_table.c.incarnation == stagings.c.incarnation,
+    )
+    overtaken = exists().where(
+        receipts.c.producer == producer_table.c.id,
+        receipts.c.incarnation == stagings.c.incarnation,
+        receipts.c.run == stagings.c.run,
+        stagings.c.run != producer_table.c.run,
+    )
+    superseded = and_(
+        producer_table.c.id.is_not(None),
+        stagings.c.batch != NEXT,
+        or_(stagings.c.batch <= producer_table.c.last, overtaken),
+    )
+    query = (
+        select(stagings.c.id)
+        .select_from(stagings.outerjoin(producer_table, same))
+        .where(or_(stagings.c.touched < before, superseded))
+        .order_by(stagings.c.id)
+        .limit(1)
+        .with_for_update(of=stagings, skip_locked=True)
+    )
+    return query if only is None else query.where(only)
+
+
+def _within_quota(
+    connection: Connection, feed: int, call: Call, upload: Upload, quota: int | None
+) -> None:
+    """Makes room first of what nobody needs. Raises Problem."""
+    if quota is None:
+        return
+    name = base(call.producer)
+    named = and_(stagings.c.producer > f"{name}#", stagings.c.producer < f"{name}$")  # P#K: # < $
+    mine = and_(stagings.c.feed == feed, or_(stagings.c.producer == name, named))
+    total = select(func.coalesce(func.sum(stagings.c.bytes), 0)).where(mine)
+    staged = int(connection.scalar(total) or 0)
+    if staged + upload.bytes <= quota:
+        return
+    unneeded = _superfluous(now_ms() - int(IDLE * 1000), mine)
+    while staged + upload.bytes > quota and (each := connection.scalar(unneeded)) is not None:
+        _drop(connection, uploads.c.staging == each)
+        connection.execute(delete(stagings).where(stagings.c.id == each))
+        staged = int(connection.scalar(total) or 0)
+    if staged + upload.bytes > quota:
+        raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
+
+
+def _staging(connection: Connection, feed: int, call: Call) -> int | None:
+    given = dict(zip(STAGED, place_of(call), strict=True))
+    return connection.scalar(_STAGING, {"feed": feed, **given})
+
+
+def _new_staging(connection: Connection, feed: int, call: Call) -> int:
+    row = {
+        "feed": feed,
+        "producer": call.producer,
+        "incarnation": call.incarnation,
+        "batch": NEXT if call.batch is None else call.batch,
+        "run": call.run,
+        "touched": now_ms(),
+        "bytes": 0,
+    }
+    return inserted(connection, insert(stagings), row)
+
+
+def _touch(connection: Connection, staging: int, more: int) -> None:
+    """Keep it alive; and count what has come."""
+    connection.execute(_TOUCHED, {"of": staging, "now": now_ms(), "more": more})
+
+
+def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None:
+    ids = insert_blobs(connection, [each.frame for each in upload.chunks])
+    moved = [
+        Moved(blob, each.partition, each.events, each.size, each.digest)
+        for blob, each in zip(ids, upload.chunks, strict=True)
+    ]
+    row = {
+        "staging": staging,
+        "task": upload.task,
+        "attempt": upload.attempt,
+        "number": upload.number,
+        "digest": upload.digest,
+        "events": upload.content.events,
+        "sum": upload.content.sum.to_bytes(16, "big"),
+        "chunks": msgspec.msgpack.encode(moved),
+    }
+    connection.execute(insert(uploads), row)
+
+
+def insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[int]:
+    if not frames:
+        return []
+    ids = insert(blobs).returning(blobs.c.id, sort_by_parameter_order=True)
+    return connection.scalars(ids, [{"frame": frame} for frame in frames]).all()
+
+
+def place_of(call: Call) -> tuple[str, str, int, str]:
+    batch = NEXT if call.batch is None else call.batch
+    return call.producer, call.incarnation, batch, call.run
+
+
+def parts(values: Sequence[T]) -> Iterable[Sequence[T]]:
+    return (values[begin : begin + _AT_A_TIME] for begin in range(0, len(values), _AT_A_TIME))
