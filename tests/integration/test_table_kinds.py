@@ -17,7 +17,8 @@ from tests.fix_table import (
     refusal,
 )
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import Problem
+from zeh_spark.publisher import Problem, SqlTableFeed
+from zeh_spark.publisher.store import StoreBusyError
 
 KEYED = {"partition_by": "k", "partitions": 4}
 
@@ -95,6 +96,20 @@ def test_view_without_transactions_is_refused(postgresql_database: Database) -> 
     assert "the view has no column tx: let it show its table's" in refusal(feed)
     with pytest.raises(StoreError, match="the view has no column tx"):
         feed.ddl()
+
+
+def test_slow_view_is_given_up_in_time(postgresql_database: Database) -> None:
+    """A reader is told to ask again; no connection is kept for ever."""
+    database = postgresql_database
+    broken(database)
+    database.execute(
+        "CREATE VIEW slow AS SELECT id, tx, data FROM outbox WHERE pg_sleep(5) IS NOT NULL"
+    )
+    database.run(database.feed(table="slow").ddl())
+    engine = database.engine(statement_timeout="100ms")
+    feed = SqlTableFeed(engine, table="slow", data="data")
+    with pytest.raises(StoreBusyError, match="statement timeout"):
+        read(feed)
 
 
 @pytest.mark.parametrize("option", ["retention", "updates"])
