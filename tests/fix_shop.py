@@ -73,7 +73,7 @@ def opened_shop(server: postgresql.Server) -> Iterator[Shop]:
     for statement in SCHEMA.split(";\n")[:-1]:
         shop.execute(statement)
     shop.execute(f"INSERT INTO orders SELECT k, 0 FROM generate_series(1, {KEYS}) k")
-    for statement in shop.feed().ddl():
+    for statement in shop.feed().ddl(notify=True):
         shop.execute(statement)
     yield shop
     engine.dispose()

@@ -128,11 +128,11 @@ def _announce(
     stored = store.feeds() if store else []
     if both := sorted({each.name for each in stored} & set(tables)):
         raise StoreError(f"{both[0]!r} is a feed of the store and a table's; rename one of them")
-    for feed in tables.values():
+    for name, feed in tables.items():
         try:
             feed.check()
         except StoreBusyError as exc:
-            logging.getLogger("zeh_spark.publisher").warning("%s", exc)
+            click.echo(f"Feed {name!r} is tried again when somebody reads: {exc}", err=True)
     what = [shown_url(config.store)] if config.store else []
     what += [counted(len(tables), "table")] if tables or not what else []
     click.echo(f"Serving {' and '.join(what)} at {base}; Ctrl-C stops.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from zeh_spark.publisher import shown_url
 from zeh_spark.publisher.config import FeedConfig, engine_of, load_config, table_feed
@@ -25,14 +26,16 @@ CONFIG = click.option(
 @click.command()
 @click.argument("table")
 @CONFIG
-@click.option("--url", metavar="URL", help="The database, where there is no --config.")
+@click.option(
+    "--url", metavar="URL", help="The database, if not that of --config; the owner's, say."
+)
 @click.option("--data", default="data", show_default=True, metavar="COLUMN", help="The data.")
 @click.option("--partition-by", metavar="COLUMN", help="Its value chooses the partition.")
 @click.option("--partitions", default=1, show_default=True, type=int)
 @click.option("--id", "key", default="id", show_default=True, metavar="COLUMN")
 @click.option(
-    "--notify/--no-notify", default=True, show_default=True,
-    help="Wake readers at once. Not with two-phase commit: who notifies cannot PREPARE.",
+    "--notify", is_flag=True,
+    help="Wake readers at once, not within 0.1 s; commits then wait for each other.",
 )  # fmt: skip
 @click.option("--updates", is_flag=True, help="Rows are updated, which makes them new events.")
 @click.option("--retention", is_flag=True, help="Note what is deleted, to tell late readers.")
@@ -61,7 +64,9 @@ def ddl(
       zeh-spark ddl outbox --url sqlite:///shop.db --data body --retention
     """
     if file:
-        config, name = _configured(file, table)
+        if partitions != 1 or partition_by:
+            raise click.UsageError("--config has the feed's partitions; change them there.")
+        config, name = _configured(file, table, url)
     elif url:
         name = table
         config = FeedConfig(
@@ -79,8 +84,9 @@ def ddl(
 @click.command()
 @click.argument("feed")
 @CONFIG
+@click.option("--url", metavar="URL", help="The database as its owner, if not that of --config.")
 @click.confirmation_option(prompt="Its readers will have to begin anew. Go on?")
-def new_history(feed: str, file: Path | None) -> None:
+def new_history(feed: str, file: Path | None, url: str | None) -> None:
     """Let a feed's table begin anew, after it was restored from a copy.
 
     Rows that are there come before all that will be written, in order of their ids, and cursors
@@ -92,18 +98,19 @@ def new_history(feed: str, file: Path | None) -> None:
     """
     if not file:
         raise click.UsageError("Give --config FILE.")
-    config, name = _configured(file, feed)
+    config, name = _configured(file, feed, url)
     with _feed(config, name, writes=True) as opened:
         history = opened.new_history()
     click.echo(f"Table {config.table!r} in {shown_url(config.url)} has the new history {history}.")
 
 
-def _configured(file: Path, name: str) -> tuple[FeedConfig, str]:
+def _configured(file: Path, name: str, url: str | None) -> tuple[FeedConfig, str]:
     """By the feed's name, or the table's."""
     config = load_config(file)
     by_table = (feed for feed, each in config.feeds.items() if each.table == name)
     feed = name if name in config.feeds else next(by_table, name)
-    return config.feed(feed), feed
+    found = config.feed(feed)
+    return (msgspec.structs.replace(found, url=url) if url else found), feed
 
 
 @contextmanager

@@ -14,10 +14,12 @@ CREATE TABLE IF NOT EXISTS orders (
 -- An event for each change of an order, written in the transaction that changes it. `tx` is for the
 -- feed: id alone tells the order in which rows were numbered, not the one in which they were
 -- committed.
+CREATE OR REPLACE FUNCTION zeroeventhub_next_tx() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$ BEGIN RETURN
+    greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1); END $$;
+
 CREATE TABLE IF NOT EXISTS outbox (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    tx       bigint NOT NULL DEFAULT
-        greatest(pg_current_xact_id()::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1),
+    tx       bigint NOT NULL DEFAULT zeroeventhub_next_tx(),
     order_id bigint NOT NULL,
     type     text NOT NULL,
     body     jsonb NOT NULL
@@ -34,8 +36,3 @@ CREATE TABLE IF NOT EXISTS zeroeventhub_history (
 INSERT INTO zeroeventhub_history
     SELECT 'outbox', left(gen_random_uuid()::text, 8), system_identifier::text
     FROM pg_control_system() ON CONFLICT DO NOTHING;
-
-CREATE OR REPLACE FUNCTION zeroeventhub_notify() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_notify('zeroeventhub_rows', ''); RETURN NULL; END $$;
-CREATE OR REPLACE TRIGGER zeroeventhub_notify AFTER INSERT OR UPDATE ON outbox
-    FOR EACH STATEMENT EXECUTE FUNCTION zeroeventhub_notify();

@@ -113,6 +113,7 @@ class Publisher:
         self._named = named
         self._send_timeout = send_timeout
         self._limiter = anyio.CapacityLimiter(WORKERS)
+        self._limiters = {each: anyio.CapacityLimiter(WORKERS) for each in named}
         self._writers = anyio.CapacityLimiter(WRITERS)
         self._pulses: dict[str | None, Pulse] = {}
         self._stopped = False
@@ -124,10 +125,10 @@ class Publisher:
 
     async def read(self, request: Request) -> Response:
         name = request.path_params.get("feed", "")
-        feed = await self._in_thread(partial(self._feed, name))
+        feed = await self._feed(name)
         ask = parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
         keep = request.method == "GET"
-        limiter = self._writers if ask.cursor_set else self._limiter
+        limiter = self._writers if ask.cursor_set else self._limiters.get(name, self._limiter)
         cursors = await anyio.to_thread.run_sync(
             partial(starting_cursors, feed, ask, keep=keep), limiter=limiter
         )
@@ -150,8 +151,8 @@ class Publisher:
         """The page, begun, so that all refusals are behind us; after the wait asked for."""
         end = time.monotonic() + (ask.wait if ask.hint != 0 and request.method == "GET" else 0)
         while True:
-            seen = await self._in_thread(feed.version) if ask.wait else None
-            before, rest = await self._in_thread(partial(begun, feed, cursors, ask))
+            seen = await self._in_thread(name, feed.version) if ask.wait else None
+            before, rest = await self._in_thread(name, partial(begun, feed, cursors, ask))
             left = end - time.monotonic()
             if any(block.lines for block in before) or left <= 0 or self._stopped:
                 return chain(before, rest)
@@ -162,16 +163,19 @@ class Publisher:
 
     async def _stream(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         try:
-            while piece := await self._in_thread(partial(next, pieces, b"")):
+            while piece := await self._in_thread(name, partial(next, pieces, b"")):
                 for begin in range(0, len(piece), _PIECE):
                     yield piece[begin : begin + _PIECE]
         except Exception as exc:
             log.error("the answer of feed %r is aborted: %s", name, exc)
             raise
 
-    def _feed(self, name: str) -> Feed:
+    async def _feed(self, name: str) -> Feed:
         if name in self._named:
             return self._named[name]
+        return await self._in_thread("", partial(self._stored, name))
+
+    def _stored(self, name: str) -> Feed:
         if self._store is None:
             raise UnknownFeedError(f"there is no feed {name!r} here")
         return ChunkFeed(self._store, name)
@@ -180,11 +184,13 @@ class Publisher:
         """One for a whole store, whose version all its feeds share."""
         key = name if name in self._named else None
         if key not in self._pulses:
-            self._pulses[key] = Pulse(partial(self._in_thread, feed.version))
+            self._pulses[key] = Pulse(partial(self._in_thread, name, feed.version))
         return self._pulses[key]
 
-    def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        return anyio.to_thread.run_sync(call, limiter=self._limiter)
+    def _in_thread(self, name: str, call: Callable[[], T]) -> Awaitable[T]:
+        """[A table whose database is slow keeps readers of other feeds waiting for nothing.]"""
+        limiter = self._limiters.get(name, self._limiter)
+        return anyio.to_thread.run_sync(call, limiter=limiter)
 
 
 class PatientResponse(StreamingResponse):
@@ -285,6 +291,8 @@ async def _not_published_to(request: Request) -> Response:
 
 async def _problem(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
+    if exc.status == 500 or exc.name == "restored-table":
+        log.error("%s", exc.detail)  # for who can mend it
     again = {"Retry-After": "1"}
     headers = {429: again, 503: again, 408: {"Connection": "close"}}
     return _answer(exc, headers.get(exc.status))

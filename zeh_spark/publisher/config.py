@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DisconnectionError
 
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.options import parse_duration
@@ -41,7 +42,7 @@ class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     tx: str = "tx"
     on_bad_row: str = "stop"
     strict_cursors: bool | None = None
-    pool_size: int = 8
+    pool_size: Annotated[int, msgspec.Meta(ge=1)] = 8
     statement_timeout: str = "30s"
 
 
@@ -108,9 +109,9 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
         timeout = round(parse_duration(config.statement_timeout) * 1000)
     except ValueError as exc:
         raise OptionError(f"statement_timeout {exc}", option="statement_timeout") from None
-    settings = {**_PINNED, "default_transaction_read_only": "on", "statement_timeout": timeout}
-    given = settings if timeout and not writes else {}
-    return postgresql.engine(config.url, config.pool_size, given)
+    reading = {"default_transaction_read_only": "on", "lock_timeout": "3s", "row_security": "off"}
+    settings = {**_PINNED, **({} if writes else reading), "statement_timeout": timeout}
+    return postgresql.engine(config.url, config.pool_size, settings)
 
 
 def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:
@@ -121,9 +122,24 @@ def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:
     )
 
     @event.listens_for(engine, "connect")
-    def connected(connection: Any, _record: object) -> None:
+    def connected(connection: Any, record: Any) -> None:
+        record.info["file"] = _identity(file)
         connection.execute("PRAGMA busy_timeout = 30000")
         if not writes:
             connection.execute("PRAGMA query_only = ON")
 
+    @event.listens_for(engine, "checkout")
+    def taken(_connection: object, record: Any, _proxy: object) -> None:
+        if record.info["file"] != _identity(file):
+            raise DisconnectionError(f"{file} is another file now")
+
     return engine
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """[A copy may have been put in its place; who has the old file open reads it for ever.]"""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

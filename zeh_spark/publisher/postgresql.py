@@ -139,10 +139,10 @@ def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
 def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:
     """Connections with settings of PostgreSQL, for a service's own tables. Raises StoreError."""
     address = _address(url)
-    if settings and "options" not in address.query:
-        given = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        address = address.update_query_dict({"options": given})
-    return _engine(address, pool_size=pool_size)
+    ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    theirs = address.query.get("options", "")
+    given = f"{ours} {theirs if isinstance(theirs, str) else ' '.join(theirs)}".strip()
+    return _engine(address.update_query_dict({"options": given}), pool_size=pool_size)
 
 
 def shown(url: str) -> str:

@@ -105,8 +105,9 @@ def _retention(table: Table) -> tuple[str, ...]:
         f"CREATE TRIGGER IF NOT EXISTS {quoted(_trigger(table))}"
         f" AFTER DELETE ON {quoted(table.bare_name)} BEGIN\n"
         f"    INSERT INTO {REMOVED} VALUES ({literal(table.bare_name)}, {partition},"
-        f" OLD.{quoted(table.id)}, 1)\n"
-        f"    ON CONFLICT DO UPDATE SET id = max(id, excluded.id), removals = removals + 1;\nEND;",
+        f" OLD.{quoted(table.id)}, 1 + abs(random() % 1000000000000000))\n"
+        f"    ON CONFLICT DO UPDATE SET id = max(id, excluded.id), removals = excluded.removals;\n"
+        f"END;",
     )
 
 

@@ -101,6 +101,13 @@ class Table:
         """Whether an event's data is an object of columns."""
         return not isinstance(self.data, str)
 
+    def lineage(self, history: str) -> str:
+        """The history as cursors have it: other partitions make it another one [a key's rows would
+        be in a partition whose reader may be further on].
+        """
+        how = f"{history}.{self.partitions}.{self.partition or ''}.{self.partition_by or ''}"
+        return xxhash.xxh3_64_hexdigest(how.encode())[:8]
+
     @property
     def tagged(self) -> int:
         """Columns that tags go by."""
@@ -132,8 +139,8 @@ Cells = tuple[Any, ...]
 
 
 class Row(NamedTuple):
-    """A row. `asked`: the reader's partition; `size`: bytes of `data`, None where it is NULL;
-    `data` is None, too, where it is too long to be served.
+    """A row. `asked`: the reader's partition; `size`: bytes of data and headers, None where there
+    is no data; both are None, too, where they are too long to be served.
     """
 
     asked: int
@@ -164,7 +171,9 @@ class Row(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """What was deleted of a partition: rows up to a place, so many `times`."""
+    """What was deleted of a partition: rows up to a place; `times` is another number after each
+    deletion.
+    """
 
     place: Place | None = None
     times: int = 0
@@ -200,7 +209,7 @@ def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor 
         return None
     match = _CURSOR.fullmatch(text)
     if match and match[1] != history:
-        raise other_history(partition, text, f"the feed's history is {history!r}")
+        raise other_history(partition, text, f"the feed, with its partitions, has {history!r}")
     if match and match[2] is None:
         return Cursor(history, removals=int(match[6] or 0))
     if match and uuid == bool(match[4]):
@@ -221,7 +230,7 @@ def later(one: Place | None, other: Place | None) -> Place | None:
 def all_removed(removed: Mapping[int, Removed], stored: range) -> Removed:
     """Of some stored partitions together. `removed`: of each; -1 stands for all."""
     place, count = None, 0
-    for each in (-1, *stored):
+    for each in (-1, *stored) if stored else ():
         if each in removed:
             place, count = later(place, removed[each].place), count + removed[each].times
     return Removed(place, count)

@@ -42,11 +42,12 @@ class Facts:
     has_history: bool
     has_removed: bool
     sees_cluster: bool
+    hides_rows: bool
     uuid: bool
 
     @property
     def is_view(self) -> bool:
-        return self.kind in {"v", "m"}
+        return self.kind == "v"
 
     @property
     def moves_updates(self) -> bool:
@@ -64,9 +65,24 @@ class Facts:
 def postgresql_faults(table: Table, facts: Facts) -> list[Fault]:
     """Why a table cannot be a feed; empty if it can."""
     if not facts.kind:
-        made = (statements.create_table(table), *_index(table, facts), *statements.history(table))
+        made = (
+            statements.next_tx(table),
+            statements.create_table(table),
+            *_index(table, facts),
+            *statements.history(table),
+        )
         return [Fault(f"there is no table {table.name}", made)]
+    if facts.kind not in {"r", "p", "v"}:
+        reason = f"{table.name} is no table and no view of one (relkind {facts.kind!r})"
+        return [Fault(reason)]
     faults = list(_column_faults(table, facts))
+    if facts.hides_rows:
+        reason = "row level security hides rows from this role; let it have BYPASSRLS"
+        faults.append(Fault(reason))
+    if not facts.sees_cluster:
+        grant = "GRANT EXECUTE ON FUNCTION pg_control_system() TO CURRENT_USER;"
+        reason = "this role may not call pg_control_system(), which tells a restored table"
+        faults.append(Fault(reason, (grant,)))
     if facts.subscribed:
         faults.append(
             Fault(
@@ -127,19 +143,16 @@ def _tx_faults(table: Table, facts: Facts) -> Iterator[Fault]:
     found = facts.columns.get(table.tx)
     if found is None:
         reason = f"there is no column {table.tx}, for the transaction that writes a row"
-        yield Fault(reason, (statements.add_tx(table),))
+        yield Fault(reason, (statements.next_tx(table), statements.add_tx(table)))
         return
     if found.type != "int8":
         yield Fault(f"{table.tx} is of type {found.type}; it must be bigint")
     if not found.required:
         fill = (statements.fill_tx(table), statements.require(table, table.tx))
         yield Fault(f"{table.tx} may be NULL", fill)
-    default = found.default or ""
-    if not facts.moves_updates and not (
-        "pg_current_xact_id" in default and "pg_snapshot_xmax" in default
-    ):
+    if not facts.moves_updates and f"{statements.NEXT_TX}(" not in (found.default or ""):
         reason = f"{table.tx} does not get the transaction by its default"
-        yield Fault(reason, (statements.set_default(table),))
+        yield Fault(reason, (statements.next_tx(table), statements.set_default(table)))
 
 
 def _index_faults(table: Table, facts: Facts) -> Iterator[Fault]:
@@ -199,7 +212,8 @@ def mended(table: Table, faults: Sequence[Fault]) -> list[str]:
 
 def refusal(table: Table, faults: Sequence[Fault]) -> str:
     reasons = "; ".join(each.reason for each in faults)
-    missing = "\n".join(each for fault in faults for each in fault.statements)
+    mendable = all(each.statements for each in faults)
+    missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
     remedy = f". zeh-spark ddl prints what is missing:\n{missing}" if missing else ""
     return f"table {table.name} cannot be served as a feed: {reasons}{remedy}"
 

@@ -19,7 +19,6 @@ worker threads; a connection is taken for a statement, and none is held while a 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ from zeh_spark.publisher.table import Cells, Cursor, Row, Table
 from zeh_spark.publisher.table_ddl import refusal
 from zeh_spark.publisher.table_guard import Guard
 from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
-from zeh_spark.publisher.table_sql import Fault, Holder, More, Standing, TableSql
+from zeh_spark.publisher.table_sql import READ_BYTES, Fault, Holder, More, Standing, TableSql
 from zeh_spark.publisher.table_sqlite import SqliteTable
 from zeh_spark.publisher.table_starts import Starts, after
 from zeh_spark.publisher.table_statements import CHANNEL
@@ -50,11 +49,7 @@ from zeh_spark.publisher.watching import POLL_SECONDS, Watch
 log = logging.getLogger("zeh_spark.publisher")
 
 READ_ROWS = 2_000
-READ_BYTES = 1 << 20
-"""What one statement brings, at most and about."""
-
-INSPECT_SECONDS = 60.0
-"""After which triggers that were made meanwhile count."""
+"""What one statement brings, at most; less where they are large."""
 
 PENDING_SECONDS, UNNOTIFIED_SECONDS = 0.01, 0.1
 """Between looks for rows to be settled, and for rows that nothing notifies."""
@@ -107,7 +102,7 @@ class SqlTableFeed:
         self._sql = statements(engine, self.table)
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT", no_parameters=True)
         self._headers = header_renderer(self.table.headers)
-        self._is_fine, self._inspected_at = False, -math.inf
+        self._is_fine = False
         self._lock = threading.Lock()
         self._watch: Watch[object] | None = None
         self._guard = Guard(self._sql, table)
@@ -140,7 +135,7 @@ class SqlTableFeed:
                     cursors[block.partition] = cursor
                     quiet.discard(block.partition)
                     yield block
-            if len(rows) < wanted:
+            if len(rows) < wanted and sum(row[3] or 0 for row in rows) < READ_BYTES:
                 break
             left -= len(rows)
             limit = _next_limit(rows)
@@ -178,7 +173,7 @@ class SqlTableFeed:
     def ddl(
         self,
         *,
-        notify: bool = True,
+        notify: bool = False,
         updates: bool = False,
         retention: bool = False,
         grant_to: str | None = None,
@@ -187,7 +182,8 @@ class SqlTableFeed:
         at once; that its rows may be updated; that readers are told what was deleted; that a role
         may serve it. Raises StoreError for a table that no statement can mend.
 
-        Transactions that notify cannot be prepared (two-phase commit): leave `notify` out there.
+        `notify` costs: PostgreSQL commits transactions that notify one after the other, and they
+        cannot be prepared.
         """
         more = More(notify, updates, retention, grant_to)
         return self._do(lambda connection: self._sql.ddl(connection, more))
@@ -204,7 +200,6 @@ class SqlTableFeed:
     def _inspected(self, connection: Connection) -> list[Fault]:
         """[What goes wrong later, a dropped index for instance, stops nobody who reads.]"""
         faults = self._sql.inspect(connection)
-        self._inspected_at = time.monotonic()
         self._is_fine = self._is_fine or not faults
         return faults
 
@@ -244,10 +239,8 @@ class SqlTableFeed:
         return standing, Starts(self._sql, connection, standing, n).of(asked)
 
     def _standing(self, connection: Connection) -> Standing:
-        if time.monotonic() > self._inspected_at + INSPECT_SECONDS:
-            faults = self._inspected(connection)
-            if faults and not self._is_fine:
-                raise StoreError(refusal(self.table, faults))
+        if not self._is_fine and (faults := self._inspected(connection)):
+            raise StoreError(refusal(self.table, faults))
         standing = self._sql.standing(connection)
         self._guard.look(connection, standing)
         return standing

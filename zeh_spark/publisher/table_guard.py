@@ -10,6 +10,7 @@ import time
 
 from sqlalchemy import Connection
 
+from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.table_sql import Holder, Standing, TableSql
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -42,10 +43,20 @@ class Guard:
         if now < self._looked + LOOK_SECONDS:
             return
         _, self._pending = self._sql.newest(connection)
+        self._looked = -math.inf  # again, until all is well
         if not self._pending or standing.settled != self._settled:
             self._since, self._settled = now, standing.settled
-        self._looked = now
         self.holder = self._sql.holder(connection) if self._pending else None
+        if (stray := self._sql.stray(connection)) is not None:
+            table = self._sql.table
+            raise Problem(
+                "bad-row",
+                500,
+                f"the row of table {table.name} with {table.id} {stray} is in no partition of the "
+                f"feed: {table.partition} must be 0 to {table.partitions - 1}; repair the row",
+                partition=0,
+                id=str(stray),
+            )
         if self.seconds >= HELD_SECONDS and now >= self._warned + HELD_SECONDS:
             self._warned = now
             log.warning(
@@ -53,3 +64,4 @@ class Guard:
                 "when it ends",
                 self._name, self.holder, self.seconds,
             )  # fmt: skip
+        self._looked = now

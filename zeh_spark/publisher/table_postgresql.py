@@ -39,6 +39,7 @@ from zeh_spark.publisher.table_sql import (
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 END = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
 CLUSTER = "(SELECT system_identifier::text FROM pg_control_system())"
 
 _TEXT = frozenset("S")
@@ -76,12 +77,17 @@ class PostgresqlTable(TableSql):
         name = literal(self.table.bare_name)
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
         found = connection.exec_driver_sql(
-            f"SELECT history, {same}, {HORIZON}, {END}, pg_is_in_recovery()"
+            f"SELECT history, {same}, {HORIZON}, {END}, pg_is_in_recovery(), {SERVER},"
+            f" (SELECT count(*) FROM pg_trigger WHERE tgenabled <> 'D' AND NOT tgisinternal"
+            f" AND tgrelid = to_regclass({literal(self.name)}))"
             f" FROM {self._beside(HISTORY)} WHERE table_name = {name}"
         ).first()
         if found is None:
             raise table_ddl.gone_history(self.table, table_statements.history(self.table))
-        history, same_cluster, horizon, end, standby = found
+        history, same_cluster, horizon, end, standby, server, triggers = found
+        if triggers != len(self.facts.triggers):  # made, or dropped, meanwhile
+            self.inspect(connection)
+            return self.standing(connection)
         if not same_cluster:
             raise self._restored("it came from another PostgreSQL cluster")
         removed: dict[int, Removed] = {}
@@ -90,7 +96,7 @@ class PostgresqlTable(TableSql):
             noted = connection.exec_driver_sql(f"{kept} WHERE table_name = {name}")
             for partition, tx, key, times in noted:
                 removed[partition] = Removed((tx, key if self.uuid else int(key)), times)
-        return Standing(history, removed, (end,), (horizon,), standby)
+        return Standing(history, removed, (end,), (horizon,), standby, server)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         found = connection.exec_driver_sql(
@@ -199,6 +205,12 @@ class PostgresqlTable(TableSql):
             return f"{value}::text"
         return f"({self._json(column, value)})::json #>> '{{}}'"
 
+    def _is_server(self, server: str) -> str:
+        return f"{SERVER} = {literal(server)}"
+
+    def _is_behind(self, place: Place) -> str:
+        return f"(tx, id::{'uuid' if self.uuid else 'bigint'}) > {self._literal(place)}"
+
     def _id(self, value: str) -> str:
         return f"{value}::text" if self.uuid else value
 
@@ -266,11 +278,12 @@ def inspected(connection: Connection, table: Table) -> Facts:
     columns = {column: Column(*about) for column, *about in found(_COLUMNS)}
     indexes = found(_INDEXES)
     beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED)]
-    ((kind, subscribed, history, removed, sees),) = found(
+    ((kind, subscribed, history, removed, sees, hides),) = found(
         "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({0})),"
         " EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({0})),"
         f" to_regclass({beside[0]}) IS NOT NULL, to_regclass({beside[1]}) IS NOT NULL,"
-        " has_function_privilege('pg_control_system()', 'execute')"
+        " has_function_privilege('pg_control_system()', 'execute'),"
+        " coalesce(row_security_active(to_regclass({0})), false)"
     )
     if history:
         mine = f"table_name = {literal(table.bare_name)}"
@@ -286,5 +299,6 @@ def inspected(connection: Connection, table: Table) -> Facts:
         has_history=history,
         has_removed=removed,
         sees_cluster=sees,
+        hides_rows=hides,
         uuid=table.id in columns and columns[table.id].type == "uuid",
     )

@@ -23,6 +23,9 @@ _ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
 _BYTES_OF_CHARACTER = 4
 """At most, in UTF-8."""
 
+_REMEMBERED, _SHORT = 10_000, 500
+"""Headers that are rendered once: how many, and up to how long."""
+
 _NULL = Raw(b"null")
 _check = msgspec.json.Decoder(Raw).decode_lines
 
@@ -47,11 +50,13 @@ def header_renderer(names: Sequence[str]) -> Callable[[Headers], str]:
 
     def render(values: Headers) -> str:
         if (known := seen.get(values)) is None:
-            if len(seen) > 10_000:
+            if len(seen) > _REMEMBERED:
                 seen.clear()
             given = dict(zip(names, values, strict=True))
             wanted = {name: value for name, value in given.items() if value is not None}
-            known = seen[values] = msgspec.json.encode(wanted, order="sorted").decode()
+            known = msgspec.json.encode(wanted, order="sorted").decode()
+            if len(known) < _SHORT:
+                seen[values] = known
         return known
 
     return render
@@ -135,7 +140,7 @@ def _checked(partition: int, row: Row, headers: Callable[[Headers], str]) -> byt
     if row.size is None:
         raise ValueError("data: NULL is no event")
     if row.data is None:
-        raise ValueError(f"data: {row.size} bytes, where a line takes {wire.MAX_LINE}")
+        raise ValueError(f"data and headers: {row.size} bytes, where a line takes {wire.MAX_LINE}")
     try:
         data = wire.validated_json(row.data.encode())
     except ValueError as exc:

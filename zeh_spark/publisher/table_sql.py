@@ -27,6 +27,9 @@ REMOVED = "zeroeventhub_removed"
 rows were removed, where a trigger notes that.
 """
 
+READ_BYTES = 1 << 20
+"""Of data and headers that one statement brings, about."""
+
 _ALL = 1_000_000
 """A limit that limits nothing: a subquery that has one is computed by itself."""
 
@@ -35,7 +38,7 @@ _ALL = 1_000_000
 class Standing:
     """How a table stands. `removed`: what is noted of each stored partition, -1 for all of them;
     `end`: beyond all places that may have been given; `settled`: no row comes any more before it;
-    `standby`: this is a replica, which may lag.
+    `standby`: this is a replica, which may lag; `server`: which one, since when it runs.
     """
 
     history: str
@@ -43,6 +46,7 @@ class Standing:
     end: tuple[int, ...] = ()
     settled: tuple[int, ...] = ()
     standby: bool = False
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Fault:
 class More:
     """What statements shall bring beside what a feed needs; see `SqlTableFeed.ddl`."""
 
-    notify: bool = True
+    notify: bool = False
     updates: bool = False
     retention: bool = False
     grant_to: str | None = None
@@ -127,6 +131,22 @@ class TableSql(ABC):
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """What is different once there may be more to read, and whether rows wait to be settled."""
 
+    def stray(self, connection: Connection) -> object:
+        """The id of a row whose partition is none of the feed's, if there is one."""
+        if not self.table.partition:
+            return None
+        column, key = f"r.{quoted(self.table.partition)}", f"r.{quoted(self.table.id)}"
+        parts = [
+            f"SELECT * FROM (SELECT {key} AS i FROM {self.name} AS r WHERE {each} LIMIT 1) AS part"
+            for each in (
+                f"{column} < 0",
+                f"{column} >= {self.table.partitions}",
+                f"{column} IS NULL",
+            )
+        ]
+        found = connection.exec_driver_sql(f"{' UNION ALL '.join(parts)} LIMIT 1").first()
+        return found and found[0]
+
     @abstractmethod
     def holder(self, connection: Connection) -> Holder | None:
         """Who keeps rows that are committed from being read."""
@@ -168,6 +188,14 @@ class TableSql(ABC):
         """The same, as a header's text."""
 
     @abstractmethod
+    def _is_server(self, server: str) -> str:
+        """A condition: the one that `standing` was asked of, not started since."""
+
+    @abstractmethod
+    def _is_behind(self, place: Place) -> str:
+        """A condition on a row of REMOVED: its place is behind another one."""
+
+    @abstractmethod
     def _id(self, value: str) -> str: ...
 
     @abstractmethod
@@ -185,14 +213,16 @@ class TableSql(ABC):
         are behind a place; none if the table does not stand so any more: rows behind the place may
         be gone.
         """
-        parts = []
+        parts, only = [], [self._stands_so(standing)]
         for asked, stored in after.items():
             for partition, place in stored.items():
                 where = [self._of(partition), self.settled]
                 where += [self._behind(place)] if place else []
                 parts.append(self._picked(asked, where, f"{self.order} LIMIT {limit}"))
-        still = self._stands_so(standing)
-        return self._read(connection, parts, f"t, i LIMIT {limit}", still) if parts else []
+                if self.notes_removed:
+                    only += [self._keeps(each, place, standing) for each in {-1, partition}]
+        found = " AND ".join(only)
+        return self._read(connection, parts, f"t, i LIMIT {limit}", found) if parts else []
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> Row | None:
         """The last row of some stored partitions."""
@@ -213,7 +243,7 @@ class TableSql(ABC):
         """Whether stored partitions have a row at or before a place."""
         parts = [
             f"SELECT * FROM (SELECT 1 FROM {self.name} AS r WHERE {self._of(each)}"
-            f" AND {self._upto(place)} LIMIT 1) AS part"
+            f" AND {self._upto(place)} ORDER BY {self.order} LIMIT 1) AS part"
             for each in stored
         ]
         return (
@@ -224,13 +254,20 @@ class TableSql(ABC):
         return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
 
     def _stands_so(self, standing: Standing) -> str:
+        """The same history, on the same server [others may have undone what was read]."""
         mine = f"WHERE table_name = {literal(self.table.bare_name)}"
         history = f"(SELECT history FROM {self._beside(HISTORY)} {mine})"
-        same = f"{history} = {literal(standing.history)}"
-        if not self.notes_removed:
-            return same
-        times = f"(SELECT coalesce(sum(removals), 0) FROM {self._beside(REMOVED)} {mine})"
-        return f"{same} AND {times} = {sum(each.times for each in standing.removed.values())}"
+        return f"{history} = {literal(standing.history)} AND {self._is_server(standing.server)}"
+
+    def _keeps(self, partition: int, place: Place | None, standing: Standing) -> str:
+        """No row of a partition behind a place was deleted since."""
+        known = standing.removed.get(partition, Removed()).times
+        mark = f"table_name = {literal(self.table.bare_name)} AND partition = {partition}"
+        behind = f" AND {self._is_behind(place)}" if place else ""
+        found = (
+            f"SELECT 1 FROM {self._beside(REMOVED)} WHERE {mark} AND removals <> {known}{behind}"
+        )
+        return f"NOT EXISTS ({found})"
 
     def _picked(self, asked: int, where: Sequence[str], order: str) -> str:
         """Places and raw columns."""
@@ -251,13 +288,15 @@ class TableSql(ABC):
         headers = [self._text(each, self._alias[each]) for each in self.table.headers]
         names = [f"h{number}" for number in range(len(headers))]
         shown = [f"{data} AS d", *map("{} AS {}".format, headers, names)]
-        size = self._bytes("d")
+        more = "".join(f" + coalesce({self._bytes(name)}, 0)" for name in names)
+        fits = f"CASE WHEN s <= {wire.MAX_LINE} THEN {{}} END"
         statement = (
-            f"SELECT v, t, i, {size}, CASE WHEN {size} <= {wire.MAX_LINE} THEN d"
-            f" END{''.join(f', {name}' for name in names)}"
+            f"SELECT v, t, i, s, {', '.join(map(fits.format, ['d', *names]))} FROM (SELECT sized.*,"
+            f" sum(coalesce(s, 0)) OVER (ORDER BY t, i ROWS UNBOUNDED PRECEDING) - s AS before"
+            f" FROM (SELECT page.*, {self._bytes('d')}{more} AS s"
             f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
-            f" FROM ({found}) AS picked ORDER BY picked.t, picked.i LIMIT {_ALL}) AS page"
-            f" WHERE {only} ORDER BY t, i"
+            f" FROM ({found}) AS picked ORDER BY picked.t, picked.i LIMIT {_ALL}) AS page) AS sized"
+            f") AS cut WHERE coalesce(before, 0) < {READ_BYTES} AND {only} ORDER BY t, i"
         )
         cursor: Any = connection.exec_driver_sql(statement).cursor  # the driver's own is faster
         found_rows: list[Cells] = cursor.fetchall()

@@ -72,6 +72,7 @@ class SqliteTable(TableSql):
         ).scalar()
         if history is None:
             raise table_ddl.gone_history(self.table, sqlite_ddl.create_history(self.table))
+        self.notes_removed = sqlite_ddl.notes_removed(connection, self.table)
         removed: dict[int, Removed] = {}
         if self.notes_removed:
             kept = f"SELECT partition, id, removals FROM {REMOVED} WHERE table_name = {name}"
@@ -126,6 +127,12 @@ class SqliteTable(TableSql):
 
     def _text(self, column: str, value: str) -> str:
         return self._call("zeh_text", column, value)
+
+    def _is_server(self, server: str) -> str:
+        return "1 = 1"
+
+    def _is_behind(self, place: Place) -> str:
+        return f"id > {place[1]}"
 
     def _id(self, value: str) -> str:
         return value

@@ -28,9 +28,13 @@ class Starts:
 
     def of(self, asked: Mapping[int, str]) -> dict[int, Cursor]:
         """Cursors by partition. Raises Problem, StoreBusyError."""
-        history, uuid = self.standing.history, self.sql.uuid
+        history, uuid = self._lineage, self.sql.uuid
         given = {each: parse_cursor(each, text, history, uuid) for each, text in asked.items()}
-        places = {each: cursor.place for each, cursor in given.items() if cursor and cursor.place}
+        places = {
+            each: cursor.place
+            for each, cursor in given.items()
+            if cursor and cursor.place and self._stored(each)
+        }
         rows = self.sql.at(self.connection, places)
         return {
             each: self._check(each, cursor, rows.get(each))
@@ -40,7 +44,8 @@ class Starts:
         }
 
     def _special(self, partition: int, last: bool) -> Cursor:
-        history, removals = self.standing.history, self._removed(partition).times
+        last = last and bool(self._stored(partition))
+        history, removals = self._lineage, self._removed(partition).times
         row = self.sql.last(self.connection, partition, self._stored(partition)) if last else None
         return (
             after(row, history, self.sql.table, removals)
@@ -49,24 +54,26 @@ class Starts:
         )
 
     def _check(self, partition: int, cursor: Cursor, row: Row | None) -> Cursor:
-        """In this order: what is behind it was removed; its row is another one, has not come yet,
-        was never there, or is gone before its time.
+        """In this order: its row is another one; what is behind it was removed; its row has not
+        come yet, was never there, or is gone before its time.
         """
         removed, place, text = self._removed(partition), cursor.place, str(cursor)
         now = replace(cursor, removals=removed.times)
+        if not self._stored(partition):  # n is larger than what is stored: nothing will ever come
+            return cursor
+        if row and not cursor.is_behind(row):
+            raise other_history(partition, text, f"row {row.id} is another one now")
         if cursor.misses(removed):
             raise cursor_gone(partition, text, str(now))
-        if place is None or later(place, removed.place) == removed.place:
-            return now
-        if row:
-            if not cursor.is_behind(row):
-                raise other_history(partition, text, f"row {row.id} is another one now")
+        if row or place is None or later(place, removed.place) == removed.place:
             return now
         if self.standing.standby and place >= self.standing.settled:
             raise StoreBusyError(f"this replica has not come to cursor {text!r} yet; ask again")
         if self.standing.end and place >= self.standing.end:
             raise other_history(partition, text, "the database has never come that far")
         if self._is_strict() and self.sql.any_upto(self.connection, place, self._stored(partition)):
+            if self.sql.standing(self.connection).removed != self.standing.removed:
+                raise StoreBusyError("rows were deleted meanwhile; ask again")
             raise other_history(
                 partition,
                 text,
@@ -79,6 +86,10 @@ class Starts:
     def _is_strict(self) -> bool:
         strict = self.sql.table.strict_cursors
         return not self.sql.moves_updates if strict is None else strict
+
+    @property
+    def _lineage(self) -> str:
+        return self.sql.table.lineage(self.standing.history)
 
     def _stored(self, partition: int) -> range:
         return covered(partition, self.n, self.sql.table.partitions)

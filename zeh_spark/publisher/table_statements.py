@@ -18,10 +18,17 @@ INSERTS = "zeroeventhub_notify"
 DELETES = "zeroeventhub_removed"
 """Names of triggers, and what their functions' names begin with."""
 
-TX = (
+NEXT_TX = "zeroeventhub_next_tx"
+_TX = (
     "greatest(pg_current_xact_id()::text::bigint,"
     " pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1)"
 )
+"""In a function, which takes a snapshot of its own [that of a statement may be older than the lock
+that the statement has waited for].
+"""
+
+
+_NUMBER = "1 + floor(random() * 1e15)::bigint"
 
 
 def partition_sql(table: Table) -> str:
@@ -39,12 +46,20 @@ def partition_sql(table: Table) -> str:
 
 def create_table(table: Table) -> str:
     types = {table.id: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
-    types[table.tx] = f"bigint NOT NULL DEFAULT\n        {TX}"
+    types[table.tx] = f"bigint NOT NULL DEFAULT {qualified(table, NEXT_TX)}()"
     for name in table.used:
         kind = "integer NOT NULL" if name == table.partition else "text"
         types.setdefault(name, "jsonb NOT NULL" if name == table.data else kind)
     columns = [f"    {quoted(name)} {kind}" for name, kind in types.items()]
     return f"CREATE TABLE IF NOT EXISTS {name_of(table)} (\n" + ",\n".join(columns) + ");"
+
+
+def next_tx(table: Table) -> str:
+    """The function that gives `tx`."""
+    return (
+        f"CREATE OR REPLACE FUNCTION {qualified(table, NEXT_TX)}() RETURNS bigint\n"
+        f"    LANGUAGE plpgsql VOLATILE AS $$ BEGIN RETURN {_TX}; END $$;"
+    )
 
 
 def add_tx(table: Table) -> str:
@@ -55,7 +70,8 @@ def add_tx(table: Table) -> str:
 
 
 def set_default(table: Table) -> str:
-    return f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(table.tx)} SET DEFAULT\n    {TX};"
+    change = f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(table.tx)}"
+    return f"{change} SET DEFAULT {qualified(table, NEXT_TX)}();"
 
 
 def require(table: Table, column: str) -> str:
@@ -115,7 +131,7 @@ def updates(table: Table) -> tuple[str, ...]:
     function = _function(table, UPDATES)
     return (
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS\n"
-        f"    $$ BEGIN NEW.{quoted(table.tx)} := {TX}; RETURN NEW; END $$;",
+        f"    $$ BEGIN NEW.{quoted(table.tx)} := {_TX}; RETURN NEW; END $$;",
         f"CREATE OR REPLACE TRIGGER {UPDATES} BEFORE INSERT OR UPDATE ON {name_of(table)}\n"
         f"    FOR EACH ROW EXECUTE FUNCTION {function}();",
     )
@@ -123,22 +139,26 @@ def updates(table: Table) -> tuple[str, ...]:
 
 def note_removed(table: Table, *, uuid: bool) -> str:
     """The body of the function that notes, for each stored partition, the last place of which a row
-    was deleted, and how often any was.
+    was deleted, and a number for the deletion. [Not a count: that of another history may be equal.]
     """
     key, into = "uuid" if uuid else "bigint", qualified(table, REMOVED)
     rows = f"{partition_sql(table)} AS p, {quoted(table.tx)} AS t, {quoted(table.id)} AS i"
     note = (
         f"        INSERT INTO {into} AS kept\n"
-        f"            SELECT DISTINCT ON (r.p) {literal(table.bare_name)}, r.p, r.t, r.i::text, 1\n"
+        f"            SELECT DISTINCT ON (r.p) {literal(table.bare_name)}, r.p, r.t, r.i::text,\n"
+        f"                {_NUMBER}\n"
         f"            FROM (SELECT {rows} FROM {{}}) AS r\n"
         f"            ORDER BY r.p, r.t DESC, r.i DESC\n"
         f"            ON CONFLICT (table_name, partition) DO UPDATE SET (tx, id, removals) =\n"
-        f"            (SELECT v.t, v.i::text, kept.removals + 1 FROM (VALUES\n"
+        f"            (SELECT v.t, v.i::text, excluded.removals FROM (VALUES\n"
         f"                (kept.tx, kept.id::{key}), (excluded.tx, excluded.id::{key})\n"
         f"                ) AS v (t, i) ORDER BY v.t DESC, v.i DESC LIMIT 1);\n"
     )
     return (
-        f" BEGIN\n    IF TG_OP = 'TRUNCATE' THEN\n{note.format(name_of(table))}"
+        f" BEGIN\n    IF TG_OP = 'TRUNCATE' THEN\n"
+        f"        IF current_setting('transaction_isolation') <> 'read committed' THEN\n"
+        f"            RAISE EXCEPTION 'TRUNCATE is noted in READ COMMITTED transactions only';\n"
+        f"        END IF;\n{note.format(name_of(table))}"
         f"    ELSE\n{note.format('gone')}    END IF;\n    RETURN NULL;\nEND "
     )
 
@@ -151,8 +171,8 @@ def retention(table: Table, *, uuid: bool, renewed: bool) -> tuple[str, ...]:
     mine = f"table_name = {literal(table.bare_name)}"
     last = f"ORDER BY tx DESC, id::{'uuid' if uuid else 'bigint'} DESC LIMIT 1"
     joined = (
-        f"BEGIN;\nINSERT INTO {into} SELECT table_name, -1, tx, id, (SELECT sum(removals)\n"
-        f"    FROM {into} WHERE {mine}) FROM {into} WHERE {mine} {last}\n"
+        f"BEGIN;\nINSERT INTO {into} SELECT table_name, -1, tx, id, {_NUMBER}\n"
+        f"    FROM {into} WHERE {mine} {last}\n"
         f"    ON CONFLICT (table_name, partition) DO UPDATE\n"
         f"    SET tx = excluded.tx, id = excluded.id, removals = excluded.removals;\n"
         f"DELETE FROM {into} WHERE {mine} AND partition >= 0;\nCOMMIT;"
