@@ -45,7 +45,10 @@ BAD: dict[str, tuple[str | None, str]] = {
     "half a character": ('"\ud800"', "data: "),
     "half a character, escaped": ('"\\ud800"', "data: not JSON"),
     "a wrong escape": ('"\\x"', "data: not JSON"),
-    "too long": (f'"{"x" * wire.MAX_LINE}"', "data: 65537 bytes, where a line takes 65535"),
+    "too long": (
+        f'"{"x" * wire.MAX_LINE}"',
+        "data: 65537 bytes with its headers, where a line takes 65535",
+    ),
     "too long with its line": (f'"{"x" * 65_500}"', "its line has 65538 bytes, of 65535 at most"),
 }
 PLACES = {"alone": (0, 0), "first": (0, 2), "last": (2, 0), "in the middle": (2, 2)}

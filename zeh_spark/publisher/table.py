@@ -209,7 +209,7 @@ def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor 
         return None
     match = _CURSOR.fullmatch(text)
     if match and match[1] != history:
-        raise other_history(partition, text, f"the feed, with its partitions, has {history!r}")
+        raise other_history(partition, text, f"the feed's history is {history!r}")
     if match and match[2] is None:
         return Cursor(history, removals=int(match[6] or 0))
     if match and uuid == bool(match[4]):

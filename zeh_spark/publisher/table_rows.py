@@ -140,7 +140,9 @@ def _checked(partition: int, row: Row, headers: Callable[[Headers], str]) -> byt
     if row.size is None:
         raise ValueError("data: NULL is no event")
     if row.data is None:
-        raise ValueError(f"data and headers: {row.size} bytes, where a line takes {wire.MAX_LINE}")
+        raise ValueError(
+            f"data: {row.size} bytes with its headers, where a line takes {wire.MAX_LINE}"
+        )
     try:
         data = wire.validated_json(row.data.encode())
     except ValueError as exc:

@@ -1,0 +1,234 @@
+"""What writers, readers and owners of a table do that few expect."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from contextlib import closing
+
+import psycopg
+import pytest
+import requests
+
+from tests.fix_shop import Shop
+from tests.fix_table import COLUMNS, Database, SqliteDatabase, broken, insert, read, refusal
+from tests.integration.test_table_restores import events
+from zeh_spark.publisher import Problem, SqlTableFeed, table_feed
+from zeh_spark.publisher.table_sql import READ_BYTES
+from zeh_spark.testing import running_publisher
+
+KEYED = {"partition_by": "k", "partitions": 4}
+
+
+def test_statement_that_waits_and_writes_has_the_later_place(shop: Shop) -> None:
+    """Lock and event in one statement: its snapshot is older than the lock that it waited for."""
+    changed = (
+        "WITH o AS (UPDATE orders SET version = version + 1 WHERE key = 1 RETURNING key, version)"
+        " INSERT INTO outbox (key, version) SELECT key, version FROM o"
+    )
+    with shop.connect() as early, shop.connect() as late:
+        early.execute("SELECT pg_current_xact_id()")  # the lower number
+        late.execute(changed)
+        waiting = threading.Thread(target=early.execute, args=[changed])
+        waiting.start()
+        process = early.info.backend_pid
+        waits = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {process}"
+        while shop.execute(waits) != [("Lock",)]:
+            pass
+        late.commit()
+        waiting.join()
+        early.commit()
+    lines = [
+        line
+        for block in shop.feed().page({0: "_first"}, 1, None)
+        for line in block.lines.splitlines()
+    ]
+    assert [1, 2] == [json.loads(line)["data"]["version"] for line in lines]
+
+
+def test_page_ends_where_the_server_was_started_anew(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another one, which undid what I have read: the next page looks first."""
+    monkeypatch.setattr(table_feed, "READ_ROWS", 2)
+    shop.sell(1, 2, 3, 4)
+    feed = shop.feed()
+    page = feed.page({0: "_first"}, 1, None)
+    before = next(page)
+    shop.server.stop()
+    shop.server.start()
+    assert [] == list(page)
+    assert [3, 4] == events(feed, before.cursor)[0]
+
+
+def test_other_partitions_are_another_history(database: Database) -> None:
+    """A key's rows are elsewhere then, where a reader may be further on."""
+    broken(database)
+    for partitions in (4, 8):
+        database.run(database.feed(partition_by="k", partitions=partitions).ddl())
+    cursors = read(database.feed(**KEYED)).cursors
+    with pytest.raises(Problem, match="it belongs to another feed"):
+        read(database.feed(partition_by="k", partitions=8), {0: cursors[0]})
+
+
+@pytest.mark.parametrize("partition", ["NULL", "-1", "2"])
+def test_row_of_no_partition_stops_the_feed(database: Database, partition: str) -> None:
+    """No reader would ever get it."""
+    broken(database)
+    settings = {"partition": "p", "partitions": 2}
+    database.run(database.feed(**settings).ddl())
+    database.execute(f"INSERT INTO outbox (id, p, data) VALUES (7, {partition}, '7')")
+    with pytest.raises(Problem, match="with id 7 is in no partition of the feed"):
+        read(database.feed(**settings))
+
+
+def test_materialized_view_is_refused(postgresql_database: Database) -> None:
+    """It gets rows when it is refreshed, which may be before others that were committed earlier."""
+    broken(postgresql_database)
+    postgresql_database.execute("CREATE MATERIALIZED VIEW orders AS SELECT * FROM outbox")
+    assert "orders is no table" in refusal(postgresql_database.feed(table="orders"))
+
+
+def test_rows_that_a_policy_hides_are_not_left_out(
+    postgresql_database: Database, clerk: str
+) -> None:
+    """Row level security would give me fewer rows, and no word."""
+    broken(postgresql_database)
+    postgresql_database.run(postgresql_database.feed().ddl(grant_to=clerk))
+    postgresql_database.execute("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
+    postgresql_database.execute("CREATE POLICY mine ON outbox USING (id > 1)")
+    assert "row level security hides rows" in refusal(postgresql_database.feed(role=clerk))
+
+
+def test_truncate_that_cannot_be_noted_is_refused(postgresql_database: Database) -> None:
+    """A transaction with an old snapshot does not see all that it removes."""
+    broken(postgresql_database)
+    postgresql_database.run(postgresql_database.feed().ddl(retention=True))
+    with closing(postgresql_database.connect()) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with pytest.raises(psycopg.errors.RaiseException, match="READ COMMITTED transactions only"):
+            connection.execute("TRUNCATE outbox")
+
+
+def test_removals_of_another_history_do_not_excuse_a_cursor(
+    sqlite_database: SqliteDatabase,
+) -> None:
+    """Each history had one deletion; the rows are others."""
+    broken(sqlite_database)
+    sqlite_database.run(sqlite_database.feed().ddl(retention=True))
+    copy = sqlite_database.file.with_name("copy.db")
+    with closing(sqlite_database.connect()) as connection:
+        connection.execute("VACUUM INTO ?", [str(copy)])
+    for key in (4, 5, 6):
+        insert(sqlite_database, key)
+    sqlite_database.execute("DELETE FROM outbox WHERE id = 1")
+    cursor = read(sqlite_database.feed()).cursors[0]
+    for each in sqlite_database.file.parent.glob("shop.db-*"):
+        each.unlink()
+    shutil.move(copy, sqlite_database.file)
+    sqlite_database.execute(
+        "INSERT INTO outbox (id, data) VALUES (4, '40'), (5, '50'), (6, '60'), (7, '70')"
+    )
+    sqlite_database.execute("DELETE FROM outbox WHERE id = 7")
+    with pytest.raises(Problem) as raised:
+        read(sqlite_database.feed(), cursor)
+    assert raised.value.status in {409, 410}
+
+
+def test_file_that_was_replaced_is_noticed(sqlite_database: SqliteDatabase) -> None:
+    """A copy was put in its place while it was served; connections had the old one open."""
+    broken(sqlite_database)
+    copy = sqlite_database.file.with_name("copy.db")
+    with closing(sqlite_database.connect()) as connection:
+        connection.execute("VACUUM INTO ?", [str(copy)])
+    feed = sqlite_database.feed()
+    cursor = read(feed).cursors[0]
+    for each in sqlite_database.file.parent.glob("shop.db-*"):
+        each.unlink()
+    shutil.move(copy, sqlite_database.file)
+    insert(sqlite_database, 4)
+    assert [4] == read(feed, cursor).data
+
+
+def test_trigger_that_is_made_while_readers_read_counts_at_once(database: Database) -> None:
+    """I run ddl --retention, and then delete; the publisher runs on."""
+    broken(database)
+    feed = database.feed()
+    cursor = read(feed, hint=1).cursors[0]
+    database.run(database.feed().ddl(retention=True))
+    assert [2, 3] == read(feed, cursor).data
+    database.execute("DELETE FROM outbox WHERE id = 2")
+    with pytest.raises(Problem, match="events behind it were removed"):
+        read(feed, cursor)
+
+
+def test_deletions_of_what_was_read_disturb_nobody(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader further on gets its whole page while old rows go."""
+    monkeypatch.setattr(table_feed, "READ_ROWS", 1)
+    broken(database)
+    database.run(database.feed().ddl(retention=True))
+    feed = database.feed()
+    cursor = read(feed, hint=1).cursors[0]
+    page = feed.page({0: cursor}, 1, None)
+    before = next(page).lines
+    database.execute("DELETE FROM outbox WHERE id = 1")
+    assert [2, 3] == [json.loads(each)["data"] for each in [before, *(b.lines for b in page)]]
+
+
+def test_large_rows_come_a_few_at_a_time(database: Database) -> None:
+    """Whatever the sizes, a publisher holds about a MiB for each reader."""
+    feed = database.served("data json")
+    row = "x" * 60_000
+    for _ in range(60):
+        database.execute(f"INSERT INTO outbox (data) VALUES ('\"{row}\"')")
+    blocks = [len(block.lines) for block in feed.page({0: "_first"}, 1, None)]
+    assert sum(blocks) > 60 * 60_000
+    assert max(blocks) < READ_BYTES + 2 * 65_536
+
+
+def test_header_that_is_too_long_makes_a_bad_row(database: Database) -> None:
+    """It is named, and not loaded."""
+    feed = database.served("data json, h text", headers=["h"])
+    database.execute(f"INSERT INTO outbox (data, h) VALUES ('1', '{'x' * 70_000}')")
+    with pytest.raises(Problem, match="70001 bytes with its headers"):
+        read(feed)
+
+
+def test_reader_of_more_partitions_than_there_are(database: Database) -> None:
+    """The others are empty, with any cursor, and cost nothing."""
+    broken(database)
+    database.run(database.feed(**KEYED).ddl())
+    feed = database.feed(**KEYED)
+    first = read(feed, n=2000)
+    again = read(feed, first.cursors, n=2000)
+    assert ([1, 2, 3], []) == (sorted(first.data), again.data)
+    some = first.cursors[next(p for p in range(4) if "begin" not in first.cursors[p])]
+    assert [] == read(feed, {1000: some.replace(".", ".9", 1)}, n=2000).data
+
+
+def test_slow_table_keeps_no_reader_of_another_one(shop: Shop) -> None:
+    """Somebody holds a lock on one table; the feeds of others go on."""
+    shop.execute(f"CREATE TABLE other (id bigint PRIMARY KEY, {COLUMNS})")
+    other = SqlTableFeed(shop.engine, table="other", data="data")
+    for statement in other.ddl():
+        shop.execute(statement)
+    with running_publisher({"orders": shop.feed(), "other": other}) as base:
+        assert requests.get(f"{base}/other?n=1&cursor0=_first", timeout=30).ok
+        with shop.connect() as owner:
+            owner.execute("LOCK TABLE outbox")
+            slow = [
+                threading.Thread(
+                    target=requests.get,
+                    args=[f"{base}/orders?n=1&cursor0=_first"],
+                    kwargs={"timeout": 60},
+                )
+                for _ in range(10)
+            ]
+            for each in slow:
+                each.start()
+            assert requests.get(f"{base}/other?n=1&cursor0=_first", timeout=10).ok
+        for each in slow:
+            each.join()
