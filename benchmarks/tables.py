@@ -65,7 +65,7 @@ class Outbox:
     def mend(self) -> None:
         """Give the table what it lacks; where there is none, itself first."""
         with self.feed() as feed:
-            for statement in feed.ddl():
+            for statement in feed.ddl(notify=True):
                 self.execute(statement)
 
     def fill(self, first: int, last: int, value: str, each: int) -> None:
