@@ -189,6 +189,17 @@ def test_large_rows_come_a_few_at_a_time(database: Database) -> None:
     assert max(blocks) < READ_BYTES + 2 * 65_536
 
 
+def test_cursors_behind_large_rows_are_all_known(database: Database) -> None:
+    """One request for 64 partitions, each behind a row of 60 KB."""
+    feed = database.served("data json, p integer", partition="p", partitions=64)
+    row = "x" * 60_000
+    for partition in range(64):
+        database.execute(f"INSERT INTO outbox (data, p) VALUES ('\"{row}\"', {partition})")
+        database.execute(f"INSERT INTO outbox (data, p) VALUES ('1', {partition})")
+    cursors = {each: read(feed, {each: "_first"}, hint=1).cursors[each] for each in range(64)}
+    assert [1] * 64 == read(feed, cursors).data
+
+
 def test_header_that_is_too_long_makes_a_bad_row(database: Database) -> None:
     """It is named, and not loaded."""
     feed = database.served("data json, h text", headers=["h"])

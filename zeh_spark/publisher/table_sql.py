@@ -213,7 +213,7 @@ class TableSql(ABC):
         are behind a place; none if the table does not stand so any more: rows behind the place may
         be gone.
         """
-        parts, only = [], [self._stands_so(standing)]
+        parts, only = [], [f"coalesce(before, 0) < {READ_BYTES}", self._stands_so(standing)]
         for asked, stored in after.items():
             for partition, place in stored.items():
                 where = [self._of(partition), self.settled]
@@ -281,7 +281,7 @@ class TableSql(ABC):
         self, connection: Connection, parts: Sequence[str], order: str, only: str = "1 = 1"
     ) -> list[Cells]:
         """Values are computed once, and of the rows that are wanted only; the inner order spares
-        PostgreSQL a second one.
+        PostgreSQL a second one. `only`: a condition, also on the bytes `before` a row.
         """
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
         data = self._value()
@@ -296,7 +296,7 @@ class TableSql(ABC):
             f" FROM (SELECT page.*, {self._bytes('d')}{more} AS s"
             f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"
             f" FROM ({found}) AS picked ORDER BY picked.t, picked.i LIMIT {_ALL}) AS page) AS sized"
-            f") AS cut WHERE coalesce(before, 0) < {READ_BYTES} AND {only} ORDER BY t, i"
+            f") AS cut WHERE {only} ORDER BY t, i"
         )
         cursor: Any = connection.exec_driver_sql(statement).cursor  # the driver's own is faster
         found_rows: list[Cells] = cursor.fetchall()
