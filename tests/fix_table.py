@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
 
 
-class Database:
+class Database(ABC):
     """`id`: a column for ids, as services declare it. `connect` gives the driver's own connection:
     psycopg's, or sqlite3's.
     """
@@ -42,9 +43,9 @@ class Database:
             connection.commit()
             return rows
 
+    @abstractmethod
     def run(self, statements: Sequence[str]) -> None:
         """As who pastes what `zeh-spark ddl` prints."""
-        raise NotImplementedError
 
     def engine(self, *, writes: bool = False, role: str | None = None, **settings: Any) -> Engine:
         """As `serve` makes it."""

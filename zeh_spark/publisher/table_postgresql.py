@@ -1,7 +1,7 @@
 """A service's table in PostgreSQL (14 and later) as a feed: what is PostgreSQL's own.
 
-`tx` is, by its default, the number of the transaction that writes, or of the last one that had
-ended when the statement began, if that is higher. So
+`tx` is, by its default, the number of the transaction that writes, or of the last one that has
+ended when the row is written, if that is higher. So
 - rows of a transaction that is still open have a tx from `pg_snapshot_xmin` on: rows below it are
   settled, and a place that has been passed gets no row any more;
 - who waits for another one's lock, and then writes, has the later place, also if his transaction
