@@ -8,7 +8,8 @@ A cursor is `history.tx.id.tag` of the last row that was read, or `history.begin
 random and kept in the database; `tag` tells whether the row is still the one that was read, by its
 data [not by its line: that changes when a header is added]. Where the data is an object of columns,
 it goes by as many of them as there were, so that more can be added behind. Where deletions are
-noted, the number of the last one follows: who stands before a deleted row goes on if none was deleted since.
+noted, the number of the last one follows: who stands before a deleted row goes on if none was
+deleted since.
 """
 
 from __future__ import annotations
