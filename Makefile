@@ -7,6 +7,7 @@ BASE_PYTHON ?= python3
 PYTHON := $(CURDIR)/.venv/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
 OTHER_SPARKS := 4.0 4.1 4.3
+COMMA := ,
 
 export PYSPARK_PYTHON := $(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYTHON)
@@ -81,4 +82,5 @@ java:
 	echo "Spark 4.3 is left out: it needs Python 3.11, and $(BASE_PYTHON) is older" > $@; else \
 	$(BASE_PYTHON) -m venv .venv-spark-$* && \
 	.venv-spark-$*/bin/python $(PIP) --upgrade pip && \
-	.venv-spark-$*/bin/python $(PIP) --editable '.[publisher,test]' 'pyspark[sql]==$*.*' && touch $@; fi
+	.venv-spark-$*/bin/python $(PIP) --editable '.[publisher,test$(if $(filter-out 4.3,$*),$(COMMA)delta)]' \
+	'pyspark[sql]==$*.*' && touch $@; fi

@@ -44,7 +44,10 @@ TEST = [
     "chispa>=0.10",
     "fastapi>=0.115",  # the example service is written with it
     "hypothesis>=6.100",
+    "ipykernel>=6.29",  # the notebooks run in it
     "jsonschema>=4.20",
+    "matplotlib>=3.9",  # and draw with this
+    "nbclient>=0.10",
     "openapi-spec-validator>=0.7",
     "pandas<3",  # PySpark 4.2 warns of 3 whenever it starts
     "psutil>=5.9",
@@ -56,10 +59,14 @@ TEST = [
     "trustme>=1.1",
 ]
 
+# 4.4.1 names jars that Maven Central does not have. Its Spark is 4.2, as in DEV.
+DELTA = ["delta-spark==4.4.0"]
+
 # Pinned: what decides whether `make lint` is green, and the Spark that is developed on. A Python
 # data source needs pyarrow of PySpark's `sql` extra; pandas comes with it for what is grouped and
 # stateful. Its `connect` extra (grpc) is not needed.
 DEV = [
+    *DELTA,
     *TEST,
     "mypy==2.4.1",
     "pyspark[sql]==4.2.0",
@@ -67,9 +74,6 @@ DEV = [
     "types-psutil",
     "types-requests",
 ]
-
-# 4.4.1 names jars that Maven Central does not have. Its Spark is 4.2, as in DEV.
-DELTA = ["delta-spark==4.4.0"]
 
 setup(
     name="zeh-spark",

@@ -37,21 +37,23 @@ _ENVIRONMENT = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A session with two cores. The format is not registered: Spark finds it by itself."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores, and with Delta where that is installed. The format is not
+    registered: Spark finds it by itself.
+    """
     os.environ.update(_ENVIRONMENT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own, while it starts
         from pyspark.sql import SparkSession
 
-        session = (
+        builder = (
             SparkSession.builder.master("local[2]")
             .appName("zeh-spark tests")
             .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", 2)
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .config("spark.log.level", "OFF")
-            .getOrCreate()
         )
+        session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
     yield session
     session.stop()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zeh_spark.configuring import configure
     from zeh_spark.datasource import register
     from zeh_spark.parsing import parsed
     from zeh_spark.queries import ProgressListener, drain
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ProgressListener",
     "__version__",
+    "configure",
     "drain",
     "last_cursors",
     "parsed",
@@ -29,6 +31,7 @@ __all__ = [
 
 _HOMES = {
     "ProgressListener": "zeh_spark.queries",
+    "configure": "zeh_spark.configuring",
     "drain": "zeh_spark.queries",
     "last_cursors": "zeh_spark.source.batch",
     "parsed": "zeh_spark.parsing",

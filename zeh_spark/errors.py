@@ -13,6 +13,7 @@
     ├── CheckpointError        Spark's checkpoint belongs to another feed, partition count or format
     ├── ReplayError            a batch cannot be delivered again as it was
     ├── StagingError           `stagingLocation` cannot be written or read
+    ├── LakehouseError         a Delta table, or its history, does not fit the query or the name
     └── StoreError             the publisher's own store, feed name or input
 
 Facts are attributes, the message is for people: the value, the place and the remedy. Errors pickle,
@@ -163,6 +164,27 @@ class ReplayError(ZeroEventHubError):
 
 class StagingError(ZeroEventHubError):
     """`stagingLocation` cannot be written, or a staged segment cannot be read."""
+
+
+class LakehouseError(ZeroEventHubError):
+    """A Delta table cannot be written or read as asked; nothing was written by this call.
+
+    `table` is the table as it was named. `expected` and `got` are both sides, where two things
+    differ: cursors, feeds, batches.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str | None = None,
+        expected: object = None,
+        got: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.table = table
+        self.expected = expected
+        self.got = got
 
 
 class StoreError(ZeroEventHubError):
