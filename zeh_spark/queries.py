@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.source.offsets import is_of_a_feed
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -69,7 +70,7 @@ def feed_progress(progress: dict[str, Any]) -> list[FeedProgress]:
     found = []
     for source in progress.get("sources", ()):
         end = _document(source.get("endOffset"))
-        if not {"version", "feed", "partitionCount", "partitions"} <= end.keys():
+        if not is_of_a_feed(end):
             continue
         found.append(_feed_progress(progress, end, _document(source.get("latestOffset"))))
     return found
@@ -154,7 +155,7 @@ def _live_line() -> Callable[[str | None], None]:
     except ImportError:
         get_ipython = None
     if get_ipython is not None and get_ipython() is not None:
-        handle = display({"text/plain": ""}, raw=True, display_id=True)
+        handle = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call, unused-ignore]
         return lambda text: handle.update({"text/plain": text}, raw=True) if text else None
 
     return _terminal_line if sys.stderr.isatty() else _plain_line

@@ -6,20 +6,22 @@ compared for equality, never ordered.
 
     {"version": 1, "feed": URL or feedId, "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        where batches are staged
+     "startingCursors": {"0": …, …},                                   behind the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
 Events, bytes and digest describe what lies between the previous offset and this one; a partition
 that did not move has neither events nor digest. Before the partition count is known, `*` stands for
-all.
+all. The offset that follows the initial one keeps that one's cursors [Spark does not write the
+initial offset down, and a table has to know where its first batch begins].
 
 Runs on the driver; pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from zeh_spark import wire
 from zeh_spark.errors import CheckpointError
@@ -59,6 +61,7 @@ class Offset:
     positions: tuple[Position, ...]
     everywhere: str = wire.FIRST
     staged: Staged | None = None
+    started: tuple[str, ...] = ()
 
     @property
     def partition_count(self) -> int | None:
@@ -86,8 +89,14 @@ class Offset:
             document["stage"] = self.staged.stage
             document["batch"] = self.staged.batch
             document["segments"] = self.staged.segments
+        if self.started:
+            document["startingCursors"] = _by_partition(self.started)
         document["partitions"] = partitions or {_EVERY: {"cursor": self.everywhere}}
         return document
+
+
+def _by_partition(cursors: Sequence[str]) -> dict[str, str]:
+    return {str(partition): cursor for partition, cursor in enumerate(cursors)}
 
 
 def _position_json(position: Position) -> dict[str, Any]:
@@ -109,6 +118,35 @@ def initial(options: SourceOptions) -> Offset:
     everywhere = wire.FIRST if cursors == "first" else wire.LAST
     offset = Offset(options.feed, (), everywhere)
     return offset.resolved(options.partition_count) if options.partition_count else offset
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What an offset of any feed says to others: where it is, and for a query's first one where
+    that began (None for all later ones). Cursors by partition; empty while all are at `_first`.
+    """
+
+    feed: str
+    cursors: dict[str, str]
+    started: dict[str, str] | None
+
+
+def is_of_a_feed(document: object) -> TypeGuard[dict[str, Any]]:
+    """Whether an offset out of a checkpoint is one of this source."""
+    members = {"version", "feed", "partitionCount", "partitions"}
+    return isinstance(document, dict) and document.keys() >= members
+
+
+def reached(document: Mapping[str, Any]) -> Reached:
+    """Out of an offset of a feed, as it is in a checkpoint."""
+    partitions = document["partitions"].items()
+    cursors = {number: position["cursor"] for number, position in partitions}
+    started = document.get("startingCursors")
+    return Reached(document["feed"], _moved(cursors), None if started is None else _moved(started))
+
+
+def _moved(cursors: dict[str, str]) -> dict[str, str]:
+    return {} if set(cursors.values()) == {wire.FIRST} else cursors
 
 
 def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
@@ -149,7 +187,8 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         _parsed_position(partitions[str(partition)])
         for partition in range(document["partitionCount"])
     )
-    return Offset(feed, positions, staged=staged)
+    started = tuple(str(cursor) for cursor in document.get("startingCursors", {}).values())
+    return Offset(feed, positions, staged=staged, started=started)
 
 
 def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:

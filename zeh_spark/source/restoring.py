@@ -17,11 +17,12 @@ from zeh_spark import wire
 from zeh_spark.answers import TransientError
 from zeh_spark.errors import CheckpointError, PublisherError
 from zeh_spark.options import parse
+from zeh_spark.source.offset_log import source_offsets
+from zeh_spark.source.offsets import is_of_a_feed
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.transport import Transport
 
 _GONE = {409, 410}
-_IS_OURS = {"version", "feed", "partitionCount", "partitions"}
 
 
 def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
@@ -72,21 +73,10 @@ def committed(checkpoint: str, feed: str) -> Iterator[Sequence[str]]:
             f"{checkpoint} is no checkpoint of a query that has committed a batch: {exc}"
         ) from exc
     for number, text in sorted(files("offsets").items(), reverse=True):
-        for line in text.splitlines() if number in done else ():
-            if cursors := _cursors(line, feed):
-                yield cursors
-
-
-def _cursors(line: str, feed: str) -> list[str]:
-    """Of one source's offset; empty for one that is not of this feed."""
-    try:
-        offset = json.loads(line)
-    except ValueError:
-        return []
-    if not isinstance(offset, dict) or not offset.keys() >= _IS_OURS or offset["feed"] != feed:
-        return []
-    partitions = offset["partitions"]
-    return [partitions[str(each)]["cursor"] for each in range(offset["partitionCount"] or 0)]
+        for offset in source_offsets(text) if number in done else ():
+            if is_of_a_feed(offset) and offset["feed"] == feed and offset["partitionCount"]:
+                count = offset["partitionCount"]
+                yield [offset["partitions"][str(each)]["cursor"] for each in range(count)]
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:

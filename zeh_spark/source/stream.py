@@ -168,7 +168,7 @@ class StreamDriver:
         self._batch = None  # Spark is done with it
         offset = self._parsed(start)
         if self.options.cursor_set:  # Spark asks for more when it has committed what was before
-            self._cursor_set.keep([each.cursor for each in offset.positions])
+            self._cursor_set.keep(_cursors(offset))
         if any(position.cursor == wire.LAST for position in offset.positions):
             return self._resolve_last(offset).to_json()
         fetcher = self._fetcher_at(offset, finite=finite)
@@ -231,7 +231,7 @@ class StreamDriver:
         return count
 
     def _fetcher_at(self, offset: Offset, *, finite: bool) -> Fetcher:
-        cursors = [position.cursor for position in offset.positions]
+        cursors = list(_cursors(offset))
         if self._fetcher and self._cursors == cursors:
             return self._fetcher
         self._close_fetcher()
@@ -254,7 +254,9 @@ class StreamDriver:
 
         with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
             positions = tuple(pool.map(resolve, range(len(offset.positions)), offset.positions))
-        return replace(offset, positions=positions)
+        return replace(
+            offset, positions=positions, started=tuple(each.cursor for each in positions)
+        )
 
     def _request(self, partition: int, cursor: str, partition_count: int) -> PageRequest:
         options = self.options
@@ -275,7 +277,8 @@ class StreamDriver:
         }
         payloads = self._packed(lines, sum(position.bytes for position in positions))
         staged = self._staging.keep(payloads) if self._staging else None
-        end = Offset(offset.feed, tuple(positions), staged=staged).to_json()
+        started = _cursors(offset) if start == offsets.initial(self.options).to_json() else ()
+        end = Offset(offset.feed, tuple(positions), staged=staged, started=started).to_json()
         partitions = (
             _staged_partitions(self._staging, staged)
             if self._staging and staged
@@ -316,6 +319,10 @@ class StreamDriver:
         if self._staging:
             self._staging.probe()
             self._staging.forget_all_but(staged.batch if staged else None)
+
+
+def _cursors(offset: Offset) -> tuple[str, ...]:
+    return tuple(position.cursor for position in offset.positions)
 
 
 def _position(intervals: Sequence[wire.Interval]) -> Position:

@@ -1,0 +1,219 @@
+"""A Delta table as the lakehouse sees it: where it is, its history, its transactions.
+
+Rule for editors: what Delta gives in public, `DeltaTable` and options, serves every platform. Its
+transactions it gives nobody; they are asked of its JVM classes, and only where a table's history
+does not tell enough.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from zeh_spark.errors import LakehouseError
+from zeh_spark.lakehouse import commits
+from zeh_spark.lakehouse.commits import Commit, Record, Standing
+
+if TYPE_CHECKING:
+    from delta import DeltaTable
+    from pyspark.sql import DataFrameWriter
+
+_PAGE = 50
+"""Commits that are looked at first; ten times more until one of the name is found."""
+
+_LOGS = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.tahoe.DeltaLog")
+
+_INSTALL = (
+    "on a machine of your own, pip install 'zeh-spark[delta]' and start the session with "
+    "zeh_spark.configure(SparkSession.builder).getOrCreate(); a session that runs already has to "
+    "be stopped first"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table by path (`/lake/orders`, `s3://…`, delta.`/lake/orders`) or by name, of one to three
+    parts. Reads only; `writer` is Spark's.
+    """
+
+    spark: SparkSession
+    text: str
+
+    @property
+    def path(self) -> str | None:
+        """None for a table that has a name."""
+        if quoted := re.fullmatch(r"delta\.`(.+)`", self.text, re.IGNORECASE):
+            return quoted[1]
+        return self.text if "/" in self.text else None
+
+    @property
+    def identifier(self) -> str:
+        """For SQL."""
+        return f"delta.`{self.path}`" if self.path else self.text
+
+    def exists(self) -> bool:
+        """Raises LakehouseError for what is no Delta table, and for a session without Delta."""
+        delta = delta_class(self.spark, self.text)
+        with delta_errors(self.text):
+            if self.path is None:
+                return self.spark.catalog.tableExists(self.text)
+            if delta.isDeltaTable(self.spark, self.path):
+                return True
+        if self._has_files(self.path):
+            raise LakehouseError(
+                f"table {self.text}: there are files, and they are no Delta table: take another "
+                f"path, or CONVERT TO DELTA",
+                table=self.text,
+            )
+        return False
+
+    def _has_files(self, path: str) -> bool:
+        jvm: Any = self.spark._jvm
+        place = jvm.org.apache.hadoop.fs.Path(path)
+        files = place.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
+        if not files.exists(place):
+            return False
+        names = [each.getPath().getName() for each in files.listStatus(place)]
+        return any(not name.startswith(("_", ".")) for name in names)
+
+    def delta(self) -> DeltaTable:
+        delta = delta_class(self.spark, self.text)
+        with delta_errors(self.text):
+            if self.path is None:
+                return delta.forName(self.spark, self.text)
+            return delta.forPath(self.spark, self.path)
+
+    def frame(self) -> DataFrame:
+        with delta_errors(self.text):
+            return self.delta().toDF()
+
+    def save(self, writer: DataFrameWriter) -> None:
+        """Append, to a table that is made if there is none."""
+        writer = writer.format("delta").mode("append")
+        with delta_errors(self.text):
+            if self.path is None:
+                writer.saveAsTable(self.text)
+            else:
+                writer.save(self.path)
+
+    def standing(self, name: str, cursor_column: str | None = None) -> Standing:
+        """Where the table stands for a name: by its history; where that does not tell, by the
+        column that keeps cursors and by its transactions.
+        """
+        if not self.exists():
+            return Standing(version=-1, generation=0)
+        stands = self._by_history(name)
+        if stands.unknown is None:
+            return stands
+        if cursor_column and (record := self._by_column(name, cursor_column)):
+            others = tuple(each for each in stands.others if each.name != name)
+            stands = Standing(stands.version, record, others, stands.version)
+        return commits.with_transactions(stands, name, self._transactions())
+
+    def _by_history(self, name: str) -> Standing:
+        limit = _PAGE
+        while True:
+            known = self._history(limit)
+            complete = len(known) < limit
+            if stands := commits.standing(known, name, self.text, complete=complete):
+                return stands
+            limit *= 10
+
+    def _history(self, limit: int) -> list[Commit]:
+        """Newest first."""
+        with delta_errors(self.text):
+            rows = (
+                self.delta()
+                .history(limit)
+                .select("version", "operation", "operationParameters", "userMetadata")
+                .collect()
+            )
+        return [Commit(*row) for row in rows]
+
+    def _by_column(self, name: str, column: str) -> Record | None:
+        """The newest record that is in the table's rows."""
+        frame = self.frame()
+        if column not in frame.columns:
+            return None
+        mine = F.get_json_object(F.col(column)["record"], "$.name") == name
+        newest = F.max_by(F.col(column)["record"], F.col(column)["number"])
+        with delta_errors(self.text):
+            (text,) = frame.where(mine).agg(newest).collect()[0]
+        return commits.record_of(text, self.text)
+
+    def _transactions(self) -> dict[str, int] | None:
+        """Each app's number; None where they cannot be read."""
+        jvm: Any = getattr(self.spark, "_jvm", None)
+        location = self.delta().detail().select("location").collect()[0][0]
+        for name in _LOGS if jvm else ():
+            with contextlib.suppress(Py4JError, TypeError):
+                log = _member(jvm, name).forTable(self.spark._jsparkSession, location)
+                listed = log.unsafeVolatileSnapshot().setTransactions()
+                each = [listed.apply(place) for place in range(listed.size())]
+                return {txn.appId(): txn.version() for txn in each}
+        return None
+
+
+def _member(jvm: Any, name: str) -> Any:
+    for part in name.split("."):
+        jvm = getattr(jvm, part)
+    return jvm
+
+
+def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
+    """Raises LakehouseError for a session, or a Python, without Delta."""
+    try:
+        from delta import DeltaTable
+    except ImportError as exc:
+        raise LakehouseError(
+            f"table {table}: this Python has no delta-spark: {_INSTALL}", table=table
+        ) from exc
+    jvm: Any = spark._jvm
+    if not isinstance(jvm.io.delta.tables.DeltaTable, JavaClass):
+        raise LakehouseError(f"table {table}: this session has no Delta: {_INSTALL}", table=table)
+    return DeltaTable
+
+
+@contextlib.contextmanager
+def delta_errors(table: str) -> Iterator[None]:
+    """What Spark and Delta say about a table that cannot be used, with the remedy."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as exc:
+        said = str(exc.java_exception) if isinstance(exc, Py4JJavaError) else str(exc)
+        condition = re.search(r"\[([A-Z][A-Z_]+)", said)
+        if remedy := _remedy(condition[1] if condition else ""):
+            raise LakehouseError(f"table {table}: {said}. {remedy}", table=table) from exc
+        raise
+
+
+_TABLE = "Give the path or the name of a Delta table"
+_COLUMNS = "Have the frame give the table's columns and types; mergeSchema=true adds new columns"
+_NEWER = "Use a newer Delta, that of the table's other writers"
+
+_REMEDIES = {
+    "DELTA_CONFIGURE_SPARK_SESSION": f"This session has no Delta: {_INSTALL}",
+    "DATA_SOURCE_NOT_FOUND": f"This session has no Delta: {_INSTALL}",
+    "DELTA_UNSUPPORTED_FEATURES": f"{_NEWER}, or drop the feature (ALTER TABLE … DROP FEATURE …)",
+    "DELTA_INVALID_PROTOCOL_VERSION": _NEWER,
+    "DELTA_MISSING_DELTA_TABLE": _TABLE,
+    "DELTA_TABLE_NOT_FOUND": _TABLE,
+    "DELTA_PATH_DOES_NOT_EXIST": _TABLE,
+    "DELTA_METADATA_MISMATCH": _COLUMNS,
+    "DELTA_FAILED_TO_MERGE_FIELDS": _COLUMNS,
+}
+
+
+def _remedy(condition: str) -> str | None:
+    return next((text for start, text in _REMEDIES.items() if condition.startswith(start)), None)

@@ -1,0 +1,291 @@
+"""A feed kept in a Delta table, each event once: also after the checkpoint is lost.
+
+Spark gives a batch again after a crash, and only the table knows whether it has it. So each batch
+is one Delta commit that holds the cursors behind it, and before each batch the table's newest
+record is compared with the place where the batch begins: the same place, and it is written; the
+batch itself, and nothing is done; anything else is an error that shows both.
+
+Rule for editors: one Delta write for each batch. A second one under the same transaction writes
+nothing and says nothing.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
+from zeh_spark.lakehouse import commits
+from zeh_spark.lakehouse.commits import Batch, Record
+from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.merging import Merge
+from zeh_spark.source import offset_log
+from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Transform = Callable[[DataFrame, int], DataFrame]
+
+_OURS = {
+    "path": "the table is the second argument",
+    "mode": "batches are appended, or merged by merge_keys",
+    "userMetadata": "it holds the feed's cursors",
+    "txnAppId": "it is what makes a batch come once",
+    "txnVersion": "it is what makes a batch come once",
+    "checkpointLocation": "it is an argument of its own",
+}
+_TRIES = 10
+"""Of a batch that other writers of the table get in the way of."""
+
+
+def to_delta(
+    df: DataFrame,
+    table: str,
+    *,
+    name: str,
+    checkpointLocation: str,
+    merge_keys: Sequence[str] | None = None,
+    trigger: dict[str, Any] | None = None,
+    **options: Any,
+) -> StreamingQuery:
+    """Start a query that keeps a feed in a Delta table. `options` are those of `DeltaFeedWriter`.
+
+    `df` reads the feed, with `startingCursors` from `cursors(spark, table, name=name)`, so that a
+    new checkpoint goes on where the table is. `trigger` holds the arguments of Spark's own, like
+    {"availableNow": True}.
+    """
+    if not df.isStreaming:
+        raise LakehouseError(
+            f"table {table}: the frame is not a stream; read the feed with spark.readStream, and "
+            f"trigger={{'availableNow': True}} for a run that ends",
+            table=table,
+        )
+    writer = DeltaFeedWriter(
+        table, name=name, checkpointLocation=checkpointLocation, merge_keys=merge_keys, **options
+    )
+    Table(df.sparkSession, table).exists()  # what is wrong with it shows here, and not in a stream
+    stream = df.writeStream.foreachBatch(writer).queryName(f"{name} to {table}")
+    if trigger:
+        stream = stream.trigger(**trigger)
+    return stream.option("checkpointLocation", checkpointLocation).start()
+
+
+def cursors(
+    spark: SparkSession,
+    table: str,
+    *,
+    name: str,
+    feed: str | None = None,
+    cursorColumn: str | None = None,
+) -> str:
+    """Where the table stands in its feed, for the option `startingCursors`; "first" if there is no
+    table, or it has nothing of this name.
+
+    `feed` (URL or feedId) is needed where the name's query reads several. `cursorColumn` as for the
+    writer. Raises LakehouseError where the table may hold more than its log tells.
+    """
+    stands = Table(spark, table).standing(checked_name(name), cursorColumn)
+    if stands.record:
+        return commits.starting_cursors(stands.record, feed, table)
+    if stands.unknown is not None:
+        raise LakehouseError(
+            f"table {table} may hold events of name={name!r} up to cursors that are not known "
+            f"({stands.unknown}): give startingCursors of your own, and "
+            f"accept={stands.unknown!r} to the writer",
+            table=table,
+            got=stands.unknown,
+        )
+    return "first"
+
+
+class DeltaFeedWriter:
+    """For `foreachBatch`: writes each batch of a query to a Delta table once, with its cursors.
+
+    `table` is a path or a name, and made by the first batch. `name` is who keeps the feed in it, as
+    long as the table lives; the checkpoint may change. `checkpointLocation` is the query's own.
+
+    Rows are appended; with `merge_keys` there is one row for each key (see `lakehouse.merging`),
+    and `deleted` is a SQL condition for the events that delete. `transform(batch, number)` gives
+    the frame to write in the place of the batch; it writes nothing to this table itself.
+    `cursorColumn` names a column that keeps the cursors in the rows as well, for tables whose log
+    is cleaned while the query rests. `accept` is what an error has printed. Other `options` are
+    Delta's, like mergeSchema.
+
+    Writes each batch once, or fails by name: through crashes, lost checkpoints and restored tables.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        name: str,
+        checkpointLocation: str,
+        merge_keys: Sequence[str] | None = None,
+        deleted: str | None = None,
+        transform: Transform | None = None,
+        cursorColumn: str | None = None,
+        accept: str | None = None,
+        **options: Any,
+    ) -> None:
+        _check_options(options)
+        if deleted is not None and merge_keys is None:
+            raise OptionError("deleted= needs merge_keys: appended rows stay", option="deleted")
+        self._table = table
+        self._name = checked_name(name)
+        self._checkpoint = checkpointLocation.rstrip("/")
+        self._merge_keys = merge_keys
+        self._deleted = deleted
+        self._transform = transform
+        self._cursor_column = cursorColumn
+        self._accept = accept
+        self._options = {key: _text(value) for key, value in options.items()}
+        self._query: str | None = None
+        self._last: tuple[int, commits.Cursors] | None = None
+
+    @at_spark_border
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        from delta import exceptions
+
+        spark = batch.sparkSession
+        place = self._place(spark, number)
+        for attempt in range(_TRIES):
+            try:
+                self._write_once(batch, place)
+                break
+            except (
+                exceptions.ConcurrentAppendException,
+                exceptions.ConcurrentDeleteReadException,
+                exceptions.ConcurrentDeleteDeleteException,
+                exceptions.ConcurrentTransactionException,
+                exceptions.ConcurrentWriteException,
+                exceptions.MetadataChangedException,
+                exceptions.ProtocolChangedException,
+            ):
+                if attempt + 1 == _TRIES:
+                    raise
+        self._last = number, place.end
+
+    def _write_once(self, batch: DataFrame, place: Batch) -> None:
+        table = Table(batch.sparkSession, self._table)
+        stands = table.standing(self._name, self._cursor_column)
+        record = commits.next_record(self._table, self._name, stands, place, self._accept)
+        frame = self._transform(batch, place.number) if self._transform else batch
+        if record is None:  # a stateful query has to see its rows evaluated all the same
+            frame.write.format("noop").mode("overwrite").save()
+            return
+        commit = {
+            "txnAppId": record.app,
+            "txnVersion": str(record.number),
+            "userMetadata": record.to_json(),
+        }
+        added = self._added(record)
+        if self._merge_keys is None:
+            table.save(frame.withColumns(added).write.options(**self._options, **commit))
+        else:
+            merge = Merge(table, self._merge_keys, self._deleted, self._options)
+            merge.run(frame, commit, added)
+
+    def _added(self, record: Record) -> dict[str, Column]:
+        if self._cursor_column is None:
+            return {}
+        number, text = F.lit(record.number).cast("long"), F.lit(record.to_json())
+        return {self._cursor_column: F.struct(number.alias("number"), text.alias("record"))}
+
+    # Where the batch lies
+
+    def _place(self, spark: SparkSession, number: int) -> Batch:
+        """The batch's query and cursors, by the checkpoint's files."""
+        query = self._checked_query(spark)
+        ends = self._feeds(spark, number)
+        end = {each.feed: each.cursors for each in ends}
+        if self._last and self._last[0] == number - 1:
+            start = self._last[1]
+        elif number:
+            start = {each.feed: each.cursors for each in self._feeds(spark, number - 1)}
+        else:  # without a beginning of its own the first offset is the beginning
+            start = {each.feed: _beginning(each) for each in ends}
+        return Batch(query, number, start, end)
+
+    def _checked_query(self, spark: SparkSession) -> str:
+        """The running query's id, which has to be that of the checkpoint."""
+        running = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if running is None:
+            raise LakehouseError(
+                f"table {self._table}: a DeltaFeedWriter is called by a query's foreachBatch, in "
+                f"its thread; this is none",
+                table=self._table,
+            )
+        if running != self._query:
+            stored = self._id(spark)
+            if stored != running:
+                raise CheckpointError(
+                    f"checkpointLocation={self._checkpoint!r} is not that of the query which calls "
+                    f"(its id is {stored}, the query's {running}): give both the same",
+                    expected=running,
+                    got=stored,
+                )
+            self._query = running
+        return running
+
+    def _id(self, spark: SparkSession) -> str:
+        try:
+            return offset_log.query_id(self._read(spark, "metadata"))
+        except (PySparkException, ValueError) as exc:
+            raise CheckpointError(
+                f"checkpointLocation={self._checkpoint!r} is no checkpoint of a query: give the "
+                f"one that the query has ({exc})"
+            ) from exc
+
+    def _feeds(self, spark: SparkSession, number: int) -> list[Reached]:
+        """Where the query's feeds are behind a batch."""
+        try:
+            found = offset_log.source_offsets(self._read(spark, f"offsets/{number}"))
+        except (PySparkException, ValueError) as exc:
+            raise CheckpointError(
+                f"{self._checkpoint}/offsets/{number} cannot be read: {exc}"
+            ) from exc
+        others = [each for each in found if not is_of_a_feed(each)]
+        if others:
+            raise LakehouseError(
+                f"table {self._table}: the query reads from a stream that is no ZeroEventHub feed "
+                f"(its offset is {others[0]!r}), whose place could not be found again in the "
+                f"table: join it as a table instead, or write with zeh_spark.lakehouse.merge",
+                table=self._table,
+                got=others[0],
+            )
+        return [reached(each) for each in found if is_of_a_feed(each)]
+
+    def _read(self, spark: SparkSession, name: str) -> str:
+        rows = spark.read.text(f"{self._checkpoint}/{name}", wholetext=True).collect()
+        return str(rows[0][0]) if rows else ""
+
+
+def _beginning(first: Reached) -> dict[str, str]:
+    return first.cursors if first.started is None else first.started
+
+
+def checked_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._@=-]{1,100}", name):
+        raise OptionError(
+            f"name={name!r} must be 1 to 100 letters, digits and ._@=-", option="name"
+        )
+    return name
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    reserved = {name.lower(): why for name, why in _OURS.items()}
+    for name in options:
+        if why := reserved.get(name.lower()):
+            raise OptionError(f"option {name!r} is not for you to set here: {why}", option=name)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
