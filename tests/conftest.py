@@ -30,6 +30,7 @@ pytest_plugins = [
     "tests.fix_stream",
     "tests.fix_batch",
     "tests.fix_table",
+    "tests.fix_lake",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` looks 20 times as long.

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import pytest
 
 from tests.fix_sink import Inbox, Target, Watched, new_store, store_url
-from tests.fix_spark import _ENVIRONMENT
+from tests.fix_spark import ENVIRONMENT
 
 _PROGRAM = Path(__file__).parent / "programs" / "stream_to_feed.py"
 
@@ -71,7 +71,7 @@ class Publishing:
         with self.log.open("w") as log:  # not a pipe, which Spark's workers hold open behind a kill
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", str(_PROGRAM), json.dumps(self.job)],
-                env={**os.environ, **_ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT},
                 start_new_session=True,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 _PROGRAMS = Path(__file__).parent / "programs"
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "SPARK_LOCAL_IP": "127.0.0.1",
     "PYSPARK_PYTHON": sys.executable,
     "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -41,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two cores, and with Delta where that is installed. The format is not
     registered: Spark finds it by itself.
     """
-    os.environ.update(_ENVIRONMENT)
+    os.environ.update(ENVIRONMENT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own, while it starts
         from pyspark.sql import SparkSession
@@ -50,6 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             SparkSession.builder.master("local[2]")
             .appName("zeh-spark tests")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .config("spark.log.level", "OFF")
         )
@@ -175,7 +176,7 @@ class Job:
                 str(_PROGRAMS / "stream_to_table.py"),
                 json.dumps(job),
             ],
-            env={**os.environ, **_ENVIRONMENT, **self.environment},
+            env={**os.environ, **ENVIRONMENT, **self.environment},
             start_new_session=True,
             capture_output=True,
             text=True,

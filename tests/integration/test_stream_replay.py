@@ -326,3 +326,15 @@ def test_a_location_that_cannot_be_written_fails_before_the_first_batch(feed, st
 
     with pytest.raises(StagingError, match="'stagingLocation': cannot write"):
         run.next()
+
+
+def test_the_first_batch_is_repeated_from_where_it_began(feed, start):
+    """Whatever startingCursors says by then: Spark does not write the first offset down."""
+    run = start(feed(Log(5)), startingCursors='{"0": "c1"}')
+    run.until(4)
+    end = run.offset
+
+    later = start(feed(Log(5)), startingCursors='{"0": "c5"}')
+    rows = later.rows(later.reader.initialOffset(), end)
+
+    assert {0: [1, 2, 3, 4]} == rows

@@ -153,10 +153,13 @@ class Table:
         return commits.record_of(text, self.text)
 
     def _transactions(self) -> dict[str, int] | None:
-        """Each app's number; None where they cannot be read."""
-        jvm: Any = getattr(self.spark, "_jvm", None)
-        location = self.delta().detail().select("location").collect()[0][0]
-        for name in _LOGS if jvm else ():
+        """Each app's number; None where they cannot be read, or some may have expired."""
+        jvm: Any = self.spark._jvm
+        details = self.delta().detail().select("location", "properties").collect()
+        location, properties = details[0]
+        if "delta.setTransactionRetentionDuration" in properties:
+            return None
+        for name in _LOGS:
             with contextlib.suppress(Py4JError, TypeError):
                 log = _member(jvm, name).forTable(self.spark._jsparkSession, location)
                 listed = log.unsafeVolatileSnapshot().setTransactions()
@@ -179,7 +182,13 @@ def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
         raise LakehouseError(
             f"table {table}: this Python has no delta-spark: {_INSTALL}", table=table
         ) from exc
-    jvm: Any = spark._jvm
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise LakehouseError(
+            f"table {table}: this is a session of Spark Connect, which shows Delta's transactions "
+            f"to nobody: use a classic one (on Databricks a dedicated cluster)",
+            table=table,
+        )
     if not isinstance(jvm.io.delta.tables.DeltaTable, JavaClass):
         raise LakehouseError(f"table {table}: this session has no Delta: {_INSTALL}", table=table)
     return DeltaTable

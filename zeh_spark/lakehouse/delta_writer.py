@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.lakehouse import commits
 from zeh_spark.lakehouse.commits import Batch, Record
-from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.delta_table import Table, delta_class
 from zeh_spark.lakehouse.merging import Merge
 from zeh_spark.source import offset_log
 from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
@@ -152,9 +152,10 @@ class DeltaFeedWriter:
 
     @at_spark_border
     def __call__(self, batch: DataFrame, number: int) -> None:
+        spark = batch.sparkSession
+        delta_class(spark, self._table)
         from delta import exceptions
 
-        spark = batch.sparkSession
         place = self._place(spark, number)
         for attempt in range(_TRIES):
             try:
@@ -261,7 +262,16 @@ class DeltaFeedWriter:
                 table=self._table,
                 got=others[0],
             )
-        return [reached(each) for each in found if is_of_a_feed(each)]
+        feeds = [reached(each) for each in found if is_of_a_feed(each)]
+        names = [each.feed for each in feeds]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise LakehouseError(
+                f"table {self._table}: the query reads the feed {twice} twice, from two places: "
+                f"read it once and use the frame twice, or give each its own feedId",
+                table=self._table,
+                got=names,
+            )
+        return feeds
 
     def _read(self, spark: SparkSession, name: str) -> str:
         rows = spark.read.text(f"{self._checkpoint}/{name}", wholetext=True).collect()

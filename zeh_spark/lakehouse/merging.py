@@ -244,13 +244,17 @@ def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]
         "txnVersion": f"{_CONFIGURATION}write.txnVersion",
         "userMetadata": f"{_CONFIGURATION}commitInfo.userMetadata",
     }
+    before = {name: spark.conf.get(names[name], None) for name in commit}
     for name, value in commit.items():
         spark.conf.set(names[name], value)
     try:
         yield
     finally:
-        for name in commit:
-            spark.conf.unset(names[name])
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(names[name])
+            else:
+                spark.conf.set(names[name], value)
 
 
 def quoted(name: str) -> str:

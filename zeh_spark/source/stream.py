@@ -297,9 +297,13 @@ class StreamDriver:
             yield from pool.map(pack, list(planning.segments(lines, size, count)))
 
     def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SegmentPartition]:
-        """A batch that Spark repeats after a restart."""
+        """A batch that Spark repeats after a restart. The first one began where its end says: its
+        start comes from the options, which may have changed.
+        """
         target = self._parsed(end)
         origin = self._parsed(start)
+        if target.started:
+            origin = replace(origin, positions=tuple(map(Position, target.started)))
         staging = self._staging_of(target.staged.stage) if target.staged else None
         if staging and target.staged and staging.has(target.staged):
             return _staged_partitions(staging, target.staged)

@@ -1,0 +1,224 @@
+"""Events merged into a Delta table: of each key the newest one, whatever order they come in."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from chispa import assert_df_equality
+
+pytest.importorskip("delta", reason="delta-spark is not installed")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from zeh_spark import lakehouse
+from zeh_spark.errors import LakehouseError
+
+EVENTS = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
+
+
+def event(key, value, producer=None, sequence=None, partition=0, gone=False):
+    stamps = {"zeh-producer": producer, "zeh-sequence": sequence, "zeh-partition": partition}
+    headers = {name: str(each) for name, each in stamps.items()} if producer else {}
+    return (key, value, gone, headers)
+
+
+@pytest.fixture
+def merge(spark, tmp_path):
+    """`merge(event(…), …)`: one batch into the table; `merge.shown()`: what is not deleted."""
+    table = str(tmp_path / "merged")
+
+    def run(*events, schema=EVENTS, **options):
+        settings = {"keys": ["key"], "deleted": "gone", **options}
+        lakehouse.merge(spark.createDataFrame(list(events), schema), table, **settings)
+
+    run.table = table
+    run.frame = lambda: spark.read.format("delta").load(table)
+    run.shown = lambda: {
+        row.key: row.value for row in run.frame().where("NOT _zeh_deleted").collect()
+    }
+    return run
+
+
+class Model:
+    """What a table shows, in plain words: a batch's rows reduced first, then against the table."""
+
+    def __init__(self):
+        self.shown = {}
+
+    def take(self, events):
+        by_key = {}
+        for arrival, each in enumerate(events):
+            by_key.setdefault(each[0], []).append((arrival, each))
+        for key, arrived in by_key.items():
+            newest = {}
+            for arrival, each in arrived:
+                who, number = stamp(each)
+                if who not in newest or number is None or number >= newest[who][0]:
+                    newest[who] = (number, arrival, each)
+            for _, _, each in sorted(newest.values(), key=lambda found: -found[1]):
+                if not self.outranks(key, each):
+                    self.shown[key] = each
+                    break
+
+    def outranks(self, key, each):
+        """Whether what the table shows is of the same producer, and not older."""
+        if key not in self.shown or stamp(each)[1] is None:
+            return False
+        (mine, shown), (theirs, given) = stamp(self.shown[key]), stamp(each)
+        return mine == theirs and shown is not None and given <= shown
+
+
+def stamp(each):
+    headers = each[3]
+    if not headers:
+        return None, None
+    return (headers["zeh-producer"], headers["zeh-partition"]), int(headers["zeh-sequence"])
+
+
+def test_the_newest_event_of_each_key_is_shown(merge, spark):
+    """Reordered and doubled events, of several producers and partitions and of none, with
+    deletions: after each batch the table is as the rule says.
+    """
+    chance = random.Random(7)
+    model = Model()
+    for _ in range(4):
+        batch = [
+            event(
+                chance.randrange(150),
+                chance.randrange(10**6),
+                chance.choice(["a", "b", None]),
+                chance.randrange(12),
+                chance.randrange(2),
+                gone=chance.random() < 0.2,
+            )
+            for _ in range(400)
+        ]
+        model.take(batch)
+        merge(*batch)
+
+        expected = spark.createDataFrame(list(model.shown.values()), EVENTS)
+        columns = ["key", "value", "gone", F.sort_array(F.map_values("headers")).alias("stamps")]
+        assert_df_equality(
+            merge.frame().select(columns), expected.select(columns), ignore_row_order=True
+        )
+        assert 0 == merge.frame().where("_zeh_deleted <> gone").count()
+
+
+def test_a_batch_is_as_good_as_its_events_one_by_one(merge):
+    """However a producer's events are cut into batches, and in whatever order they come."""
+    events = [event(1, n, "a", n) for n in range(6)]
+
+    merge(*events[3:5])
+    merge(events[1], events[5], events[5])
+    merge(events[0])
+
+    assert {1: 5} == merge.shown()
+
+
+def test_an_older_event_does_not_hide_a_newer_one_of_another_producer(merge):
+    """It is outranked by the table's; the other one is not."""
+    merge(event(1, 5, "a", 5))
+
+    merge(event(1, 70, "b", 0), event(1, 3, "a", 3))
+
+    assert {1: 70} == merge.shown()
+
+
+def test_without_stamps_the_later_event_wins(merge):
+    """Within a batch, and from batch to batch."""
+    merge(event(1, 10), event(1, 11), event(2, 20))
+    merge(event(2, 21))
+
+    assert {1: 11, 2: 21} == merge.shown()
+
+
+def test_a_deleted_key_stays_deleted(merge):
+    """A late event from before the deletion does not bring it back; a newer one does."""
+    merge(event(1, 10, "a", 0), event(2, 20, "a", 1))
+    merge(event(1, 0, "a", 5, gone=True), event(2, 0, "a", 6, gone=True))
+
+    merge(event(1, 11, "a", 3), event(2, 21, "a", 7))
+
+    assert {2: 21} == merge.shown()
+
+
+def test_deleted_keys_are_purged_by_age(merge, spark):
+    """Rows that deletions left go when they are old enough."""
+    merge(event(1, 10, "a", 0, gone=True), event(2, 20, "a", 1))
+
+    lakehouse.purge(spark, merge.table, older_than="1 hour")
+    kept = merge.frame().count()
+    lakehouse.purge(spark, merge.table, older_than="0 seconds")
+
+    assert (2, [2]) == (kept, [row.key for row in merge.frame().collect()])
+
+
+def test_new_columns_are_added_as_deltas_option_says(merge):
+    """Beside the rows that are there."""
+    wider = EVENTS + ", extra STRING"
+    merge(event(1, 10, "a", 0), event(2, 20, "a", 1))
+    with pytest.raises((LakehouseError, PySparkException)):
+        merge((*event(1, 11, "a", 2), "x"), schema=wider)
+
+    merge((*event(1, 11, "a", 2), "x"), schema=wider, mergeSchema="true")
+    merge(event(2, 21, "a", 3))
+
+    rows = {row.key: (row.value, row.extra) for row in merge.frame().collect()}
+    assert {1: (11, "x"), 2: (21, None)} == rows
+
+
+def test_a_version_of_an_app_is_merged_once(merge, spark):
+    """For the stream of a Delta table; and no setting stays behind."""
+    for value in (10, 11):
+        merge(event(1, value), app_id="silver", version=0)
+    merge(event(2, 20), app_id="silver", version=1)
+
+    assert {1: 10, 2: 20} == merge.shown()
+    assert [] == [name for name in spark.conf.getAll if "txn" in name or "userMetadata" in name]
+
+
+@pytest.mark.parametrize(
+    ("events", "options", "told"),
+    [
+        ([event(None, 1)], {}, "NULL in the merge key 'key'"),
+        ([event(1, 1)], {"keys": ["id"]}, "have to be columns of the frame"),
+        ([event(1, 1)], {"keys": []}, "have to be columns of the frame"),
+        ([event(1, 1)], {"version": 3}, "need each other"),
+    ],
+    ids=["null key", "no such column", "no keys", "half a transaction"],
+)
+def test_what_cannot_be_merged_is_refused(merge, events, options, told):
+    """By name; the table stays as it is."""
+    merge(event(5, 50))
+
+    with pytest.raises((LakehouseError, PySparkException)) as raised:
+        merge(*events, **options)
+
+    assert told in str(raised.value)
+    assert {5: 50} == merge.shown()
+
+
+def test_a_frame_without_stamps_is_refused(merge, spark):
+    """They cannot be dropped by accident, only by intention."""
+    bare = spark.createDataFrame([(1, 2)], "key INT, value INT")
+
+    with pytest.raises(LakehouseError, match=r"stamped\(df\)"):
+        lakehouse.merge(bare, merge.table, ["key"])
+
+    early = lakehouse.stamped(spark.createDataFrame([event(1, 2, "a", 3, 4)], EVENTS))
+    lakehouse.merge(early.drop("headers"), merge.table, ["key"])
+    row = merge.frame().collect()[0]
+    assert ("a", 4, 3) == (row._zeh_producer, row._zeh_partition, row._zeh_sequence)
+
+
+def test_a_table_that_no_merge_has_made_is_refused(merge, spark):
+    """Its rows have no stamps; with mergeSchema they get some."""
+    spark.createDataFrame([event(1, 1)], EVENTS).write.format("delta").save(merge.table)
+
+    with pytest.raises(LakehouseError, match="_zeh_sequence"):
+        merge(event(1, 2, "a", 0))
+
+    merge(event(1, 2, "a", 0), mergeSchema="true")
+    assert [2] == [row.value for row in merge.frame().collect()]

@@ -1,0 +1,231 @@
+"""A feed kept in a Delta table: what a user may do wrong, each with an error that helps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.fix_lake import PATIENCE, said
+from tests.fix_spark import ENVIRONMENT
+
+pytest.importorskip("delta", reason="delta-spark is not installed")
+
+from zeh_spark import lakehouse
+from zeh_spark.errors import LakehouseError, OptionError
+
+
+def test_another_feed_under_a_name_is_refused(lake):
+    """Cursors of one feed mean nothing in another."""
+    lake.add(range(10))
+    lake.add(range(10), feed="returns")
+    lake.run()
+    query = lakehouse.to_delta(
+        lake.read("returns"),
+        lake.at("orders"),
+        name="orders",
+        checkpointLocation=lake.at("new"),
+        trigger={"availableNow": True},
+    )
+
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+
+    told = said(raised.value)
+    assert lake.url("orders") in told and lake.url("returns") in told
+    assert 10 == lake.table().count()
+
+
+def test_a_feed_under_another_name_is_refused(lake):
+    """A mistyped name would bring the whole feed again."""
+    lake.add(range(10))
+    lake.run()
+
+    told = lake.fail(name="order", checkpoint="new")
+
+    assert "under name='orders'" in told and lake.at("orders") in told
+    assert 10 == lake.table().count()
+
+
+def test_a_checkpoint_of_another_query_is_refused(lake):
+    """Its batches are not this query's."""
+    lake.add(range(10))
+    lake.run()
+    writer = lakehouse.DeltaFeedWriter(
+        lake.at("other"), name="other", checkpointLocation=lake.at("checkpoint")
+    )
+    lake.add(range(10, 20))
+
+    told = foreach_batch(lake, writer, "its own")
+
+    assert "is not that of the query which calls" in told
+
+
+def test_a_checkpoint_that_is_none_is_refused(lake):
+    """The error names the folder."""
+    lake.add(range(10))
+    writer = lakehouse.DeltaFeedWriter(
+        lake.at("orders"), name="orders", checkpointLocation=lake.at("nowhere")
+    )
+
+    told = foreach_batch(lake, writer, "its own")
+
+    assert "nowhere' is no checkpoint of a query" in told
+
+
+def foreach_batch(lake, writer, checkpoint):
+    query = (
+        lake.read()
+        .writeStream.foreachBatch(writer)
+        .option("checkpointLocation", lake.at(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+    return said(raised.value)
+
+
+def test_a_writer_is_called_by_a_query(lake):
+    """Elsewhere it does not know which batch it has."""
+    writer = lakehouse.DeltaFeedWriter(
+        lake.at("orders"), name="orders", checkpointLocation=lake.at("checkpoint")
+    )
+
+    with pytest.raises(LakehouseError, match="by a query's foreachBatch"):
+        writer(lake.spark.range(5), 0)
+
+
+def test_a_stream_that_is_no_feed_is_refused(lake):
+    """The table could not tell where it is."""
+    rate = lake.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    query = lakehouse.to_delta(
+        rate,
+        lake.at("orders"),
+        name="orders",
+        checkpointLocation=lake.at("checkpoint"),
+        trigger={"availableNow": True},
+    )
+
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+
+    assert "no ZeroEventHub feed" in said(raised.value)
+
+
+@pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
+def test_files_that_are_no_table_are_refused(lake, operation):
+    """Delta would make a table beside them, and never show them again."""
+    lake.spark.range(5).write.parquet(lake.at("orders"))
+
+    with pytest.raises(LakehouseError, match="no Delta table"):
+        call(operation, lake)
+
+
+@pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
+def test_a_table_of_another_format_is_refused(lake, operation):
+    """By its name."""
+    lake.spark.sql("CREATE OR REPLACE TEMP VIEW unused AS SELECT 1")
+    lake.spark.sql("DROP TABLE IF EXISTS of_parquet")
+    lake.spark.range(5).write.format("parquet").saveAsTable("of_parquet")
+
+    with pytest.raises(LakehouseError, match=r"of_parquet.*not a Delta table"):
+        call(operation, lake, "of_parquet")
+    lake.spark.sql("DROP TABLE of_parquet")
+
+
+@pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
+def test_a_table_with_features_of_the_future_is_refused(lake, operation):
+    """With the feature's name, and what to do."""
+    lake.add(range(5))
+    lake.run()
+    log = lake.folder / "orders" / "_delta_log"
+    first = log / f"{0:020}.json"
+    actions = [json.loads(line) for line in first.read_text().splitlines()]
+    features = {"readerFeatures": ["quantum"], "writerFeatures": ["quantum"]}
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    (lake.folder / "future" / "_delta_log").mkdir(parents=True)
+    text = "".join(json.dumps(action) + "\n" for action in actions)
+    (lake.folder / "future" / "_delta_log" / first.name).write_text(text)
+
+    with pytest.raises(LakehouseError, match=r"(?s)quantum.*newer Delta"):
+        call(operation, lake, lake.at("future"))
+
+
+def call(operation, lake, table=None):
+    table = table or lake.at("orders")
+    if operation is lakehouse.cursors:
+        return operation(lake.spark, table, name="orders")
+    checkpoint = lake.at("checkpoint")
+    return operation(lake.read(), table, name="orders", checkpointLocation=checkpoint)
+
+
+def test_a_frame_that_lacks_a_column_keeps_to_the_table(lake):
+    """As with Delta itself: NULL where the frame has nothing, an error where types differ."""
+    lake.add(range(5))
+    lake.run()
+    lake.add(range(5, 10))
+
+    told = lake.fail(change=lambda df: df.withColumn("i", df["i"].cast("string") + "x"))
+
+    assert "Have the frame give the table's columns and types" in told
+
+
+def test_a_frame_that_is_no_stream_is_refused(lake):
+    """Feeds are read with readStream."""
+    with pytest.raises(LakehouseError, match="readStream"):
+        lakehouse.to_delta(lake.spark.range(5), "t", name="n", checkpointLocation="c")
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a:b"}, "name"),
+        ({"userMetadata": "mine"}, "userMetadata"),
+        ({"txnappid": "mine"}, "txnappid"),
+        ({"path": "/elsewhere"}, "path"),
+        ({"deleted": "gone"}, "deleted"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_named(options, option):
+    """Before anything runs."""
+    with pytest.raises(OptionError) as raised:
+        lakehouse.DeltaFeedWriter("t", **{"name": "n", "checkpointLocation": "c", **options})
+
+    assert raised.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import sys; sys.modules['delta'] = None", "this Python has no delta-spark"),
+        ("", "this session has no Delta"),
+    ],
+    ids=["no delta-spark", "no jars"],
+)
+def test_a_session_without_delta_is_told_how_to_get_it(program, told):
+    """Before anything runs."""
+    program += """
+from pyspark.sql import SparkSession
+from zeh_spark import lakehouse
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+lakehouse.cursors(spark, "/tmp/nowhere/at/all", name="orders")
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    last = done.stderr.strip().splitlines()[-1]
+    assert told in last and "zeh_spark.configure" in last

@@ -1,0 +1,516 @@
+"""A feed kept in a Delta table: each event once, whatever crashes, is lost or restored."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from chispa import assert_df_equality
+
+from tests.fix_lake import DATA, PATIENCE, said
+from tests.fix_spark import ENVIRONMENT
+from tests.fix_stream import wait_for
+
+pytest.importorskip("delta", reason="delta-spark is not installed")
+
+from zeh_spark import lakehouse
+from zeh_spark.errors import LakehouseError
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "feed_to_delta.py"
+
+
+def test_a_feed_is_in_the_table_once(lake):
+    """One call, run again and again while the feed grows."""
+    for begin in (0, 100, 100, 200):
+        lake.add(range(begin, begin + 50))
+        lake.run()
+
+    assert lake.numbers() == Counter(
+        [*range(50), *range(100, 150), *range(100, 150), *range(200, 250)]
+    )
+
+
+def test_the_rows_are_those_that_the_feed_gives(lake):
+    """Nothing is added to them and nothing changed."""
+    lake.add(range(30))
+    lake.run()
+
+    feed = lake.spark.read.format("zeroeventhub").load(lake.url())
+    import zeh_spark
+
+    expected = zeh_spark.parsed(feed, DATA)
+
+    assert_df_equality(
+        lake.table().drop("headers"), expected.drop("headers"), ignore_row_order=True
+    )
+    assert_df_equality(
+        lake.table().selectExpr("i", "explode(headers)"),
+        expected.selectExpr("i", "explode(headers)"),
+        ignore_row_order=True,
+    )
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("settings", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
+def test_each_event_is_there_once_when_the_driver_is_killed(lake, settings):
+    """Killed before the Delta commit, in the middle of it and behind it, while the feed grows; then
+    the checkpoint is lost as well.
+    """
+    lake.add(range(100))
+    run_job(lake, settings, crash=(0, "planned"))
+    run_job(lake, settings, crash=(0, "tasks"))
+    lake.add(range(100, 200))
+    run_job(lake, settings, crash=(0, "written"))
+    run_job(lake, settings, crash=(1, "written"))
+    lake.drop("checkpoint")
+    lake.add(range(200, 250))
+    run_job(lake, settings)
+
+    assert lake.numbers() == Counter(range(250))
+
+
+def run_job(lake, settings, crash=None):
+    job = {
+        "url": lake.url(),
+        "table": lake.at("orders"),
+        "checkpoint": lake.at("checkpoint"),
+        "options": {},
+        "settings": settings,
+        "data": DATA,
+        "crash": crash,
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(PROGRAM), json.dumps(job)],
+        env={**os.environ, **ENVIRONMENT},
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=170,
+    )
+    assert done.returncode == (-signal.SIGKILL if crash else 0), done.stderr[-4000:]
+
+
+def test_a_batch_that_comes_again_is_not_written_again(lake):
+    """Spark crashed between the table's commit and its own."""
+    lake.add(range(50))
+    lake.run()
+    lake.forget(0)
+    before = lake.history()
+
+    lake.run()
+
+    assert (Counter(range(50)), before) == (lake.numbers(), lake.history())
+
+
+def test_a_lost_checkpoint_changes_nothing(lake):
+    """The table knows where it is."""
+    lake.add(range(50))
+    lake.run()
+    lake.add(range(50, 80))
+    lake.drop("checkpoint")
+    lake.run()
+    lake.add(range(80, 100))
+    lake.run(checkpoint="another")
+
+    assert lake.numbers() == Counter(range(100))
+
+
+def test_a_new_checkpoint_from_elsewhere_is_refused(lake):
+    """Who forgets startingCursors is told, and nothing is written twice."""
+    lake.add(range(50))
+    lake.run()
+    lake.add(range(50, 60))
+
+    told = lake.fail(checkpoint="another", source={})
+    skipping = lake.fail(checkpoint="a third", source={"startingCursors": "last"})
+
+    assert "zeh_spark.lakehouse.cursors(spark, " in told and "{_first}" in told
+    assert "begins its batch 0 at" in skipping
+    assert lake.numbers() == Counter(range(50))
+
+
+def test_a_query_may_begin_anywhere_in_a_new_table(lake):
+    """Who asks for the newest events only gets these."""
+    lake.add(range(50))
+    lake.run(source={"startingCursors": "last"})
+    lake.add(range(50, 60))
+    lake.run()
+
+    assert lake.numbers() == Counter(range(50, 60))
+
+
+def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
+    """What the restore took back comes again, with a new checkpoint."""
+    lake.add(range(50))
+    lake.run()
+    lake.add(range(50, 80))
+    lake.run()
+    lake.add(range(80, 90))
+    lake.run()
+    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+    lake.add(range(90, 100))
+
+    told = lake.fail()
+
+    assert "was taken back, and lacks batches 1 to 2" in told
+    assert lake.numbers() == Counter(range(50))
+    lake.run(checkpoint="new")
+    lake.add(range(100, 110))
+    lake.run(checkpoint="new")
+    assert lake.numbers() == Counter(range(110))
+
+
+def test_a_batch_is_written_again_when_the_restore_took_it_back(lake):
+    """Delta alone would leave it out in silence: its transactions are not restored."""
+    lake.add(range(50))
+    lake.run()
+    lake.add(range(50, 80))
+    lake.run()
+    lake.forget(1)
+    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+
+    lake.run()
+
+    assert lake.numbers() == Counter(range(80))
+
+
+def test_a_table_restored_to_before_its_first_batch_begins_anew(lake):
+    """Also under its old name."""
+    lake.sql(f"CREATE TABLE {{}} (partition INT, headers MAP<STRING, STRING>, {DATA}) USING delta")
+    lake.add(range(50))
+    lake.run()
+    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+
+    lake.run(checkpoint="new")
+
+    assert lake.numbers() == Counter(range(50))
+
+
+def test_a_restore_to_a_time_has_to_be_named(lake):
+    """The log does not keep its time zone."""
+    lake.add(range(50))
+    lake.run()
+    lake.add(range(50, 80))
+    lake.run()
+    lake.sql(f"RESTORE TABLE {{}} TO TIMESTAMP AS OF '{lake.history()[1].timestamp}'")
+
+    with pytest.raises(LakehouseError, match="TO VERSION AS OF"):
+        lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
+
+    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+    lake.run(checkpoint="new")
+    assert lake.numbers() == Counter(range(80))
+
+
+def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
+    """The batch lands on a table that lacks the one before; nobody goes on from there."""
+    lake.add(range(50))
+    lake.run()
+    lake.add(range(50, 80))
+    lake.run()
+    lake.add(range(80, 90))
+    query = lake.start(change=gate)
+    wait_for(gate.come.exists)
+    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+    gate.open()
+    assert query.awaitTermination(PATIENCE)
+
+    told = lake.fail()
+
+    assert "was taken back while the latter was written" in told
+    lake.sql("RESTORE TABLE {} TO VERSION AS OF 2")
+    lake.run(checkpoint="new")
+    assert lake.numbers() == Counter(range(90))
+
+
+def test_two_queries_under_one_name_write_once(lake, gate):
+    """The second of two that go on from one place at the same time is refused."""
+    lake.add(range(50))
+    lake.run()
+    lake.add(range(50, 80))
+    slow = lake.start(change=gate)
+    wait_for(gate.come.exists)
+    lake.add(range(80, 90))
+    lake.run(checkpoint="another")
+    gate.open()
+
+    with pytest.raises(Exception) as raised:
+        slow.awaitTermination(PATIENCE)
+
+    assert "if the other query still runs, stop one of them" in said(raised.value)
+    assert lake.numbers() == Counter(range(90))
+
+
+def test_a_checkpoint_that_was_taken_back_is_refused(lake):
+    """It would cut the feed otherwise than the table has it."""
+    import shutil
+
+    lake.add(range(50))
+    lake.run()
+    shutil.copytree(lake.at("checkpoint"), lake.at("copy"))
+    for count in (80, 90):
+        lake.add(range(count - 10, count))
+        lake.run()
+    lake.add(range(90, 95))
+
+    told = lake.fail(checkpoint="copy")
+
+    assert "the checkpoint was taken back to an older state" in told
+    assert lake.numbers() == Counter([*range(50), *range(70, 90)])
+
+
+def test_another_writer_and_optimize_change_nothing(lake, monkeypatch):
+    """The table is an ordinary one; the record is looked for as far back as it is."""
+    monkeypatch.setattr("zeh_spark.lakehouse.delta_table._PAGE", 1)
+    lake.add(range(50))
+    lake.run()
+    for number in range(-8, 0):
+        lake.sql(f"INSERT INTO {{}} (i) VALUES ({number})")
+    lake.sql("OPTIMIZE {}")
+    lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    lake.sql("VACUUM {} RETAIN 0 HOURS")
+    lake.spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    lake.add(range(50, 80))
+    lake.drop("checkpoint")
+
+    lake.run()
+
+    assert lake.numbers() == Counter(range(-8, 80))
+
+
+@pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
+def test_optimize_while_a_batch_is_written_changes_nothing(lake, gate, options):
+    """The batch is tried again where Delta cannot bring the two together."""
+    for begin in (0, 25):
+        lake.add(range(begin, begin + 25))
+        lake.run(**options)
+    lake.add(range(40, 60))
+    query = lake.start(change=gate, **options)
+    wait_for(gate.come.exists)
+    lake.sql("OPTIMIZE {}")
+    gate.open()
+    assert query.awaitTermination(PATIENCE)
+
+    doubled = range(40, 50) if not options else ()
+    assert lake.numbers() == Counter([*range(60), *doubled])
+
+
+def test_a_cleaned_log_is_noticed(lake):
+    """Where neither the log nor the rows tell, nobody guesses."""
+    lake.add(range(50))
+    lake.run()
+    place = lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
+    lake.clean_log()
+    lake.add(range(50, 60))
+
+    with pytest.raises(LakehouseError) as raised:
+        lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
+    told = lake.fail(checkpoint="new", source={"startingCursors": place})
+
+    assert "accept='zeh-spark:orders:0@0'" in str(raised.value) and "accept=" in told
+    accept = raised.value.got
+    lake.run(checkpoint="new", source={"startingCursors": place}, accept=accept)
+    lake.add(range(60, 70))
+    lake.run(checkpoint="new", accept=accept)
+    assert lake.numbers() == Counter({**Counter(range(70)), -1: 3})
+
+
+def test_a_name_that_is_new_to_a_table_with_a_cleaned_log_begins(lake):
+    """Its transactions say that it never wrote."""
+    lake.add(range(5))
+    lake.add(range(50, 60), feed="returns")
+    lake.run()
+    lake.clean_log()
+
+    query = lakehouse.to_delta(
+        lake.read("returns"),
+        lake.at("orders"),
+        name="returns",
+        checkpointLocation=lake.at("new"),
+        trigger={"availableNow": True},
+    )
+    assert query.awaitTermination(PATIENCE)
+
+    assert lake.numbers() == Counter({**Counter([*range(5), *range(50, 60)]), -1: 3})
+
+
+def test_a_column_keeps_the_cursors_where_the_log_is_cleaned(lake):
+    """The rows know it themselves."""
+    kept = {"cursorColumn": "_cursors"}
+    lake.add(range(50))
+    lake.run(**kept)
+    lake.clean_log()
+    lake.add(range(50, 60))
+    lake.run(**kept)
+    lake.clean_log()
+    lake.add(range(60, 70))
+    lake.drop("checkpoint")
+
+    lake.run(**kept)
+
+    assert lake.numbers() == Counter({**Counter(range(70)), -1: 6})
+
+
+def test_a_clone_is_noticed(lake):
+    """It has the rows, and not the log."""
+    lake.add(range(50))
+    lake.run()
+    lake.sql(f"CREATE TABLE delta.`{lake.at('copy')}` SHALLOW CLONE {{}}")
+    place = lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
+    lake.add(range(50, 60))
+
+    told = lake.fail("copy", checkpoint="new", source={})
+
+    assert "clone of" in told
+    accept = told.partition("say accept='")[2].partition("'")[0]
+    lake.run("copy", checkpoint="new", source={"startingCursors": place}, accept=accept)
+    lake.run("copy", checkpoint="new")
+    assert lake.numbers("copy") == Counter(range(60))
+
+
+def test_a_table_that_was_replaced_begins_anew(lake):
+    """The old checkpoint does not go on as if nothing had happened."""
+    lake.add(range(50))
+    lake.run()
+    lake.sql(
+        "CREATE OR REPLACE TABLE {} USING delta AS SELECT * FROM {} WHERE false".replace(
+            "FROM {}", f"FROM delta.`{lake.at('orders')}`"
+        )
+    )
+    lake.add(range(50, 60))
+
+    assert "was emptied or replaced" in lake.fail()
+    lake.run(checkpoint="new")
+    assert lake.numbers() == Counter(range(60))
+
+
+def test_two_feeds_go_into_two_tables_in_one_query(lake):
+    """Each table knows where it is in both; each batch is in both once, though one write fails."""
+    lake.add(range(50))
+    lake.add(range(50, 80), feed="returns")
+    checkpoint = lake.at("checkpoint")
+    orders, returns = (
+        lakehouse.DeltaFeedWriter(lake.at(name), name="both", checkpointLocation=checkpoint)
+        for name in ("orders", "returns")
+    )
+    broken = threading.Event()
+    broken.set()
+
+    def write(batch, number):
+        batch = batch.persist()
+        orders(batch.where("i < 50 OR i >= 80"), number)
+        if broken.is_set():
+            raise RuntimeError("between the two")
+        returns(batch.where("i BETWEEN 50 AND 79"), number)
+        batch.unpersist()
+
+    def run(**sources):
+        frames = [lake.read(feed, **sources.get(feed, {})) for feed in ("orders", "returns")]
+        query = (
+            frames[0]
+            .union(frames[1])
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(PATIENCE)
+
+    with pytest.raises(Exception, match="between the two"):
+        run()
+    broken.clear()
+    run()
+    lake.add(range(80, 90))
+    lake.drop("checkpoint")
+    run(
+        **{
+            feed: {
+                "startingCursors": lakehouse.cursors(
+                    lake.spark, lake.at("orders"), name="both", feed=lake.url(feed)
+                )
+            }
+            for feed in ("orders", "returns")
+        }
+    )
+
+    assert lake.numbers("orders") == Counter([*range(50), *range(80, 90)])
+    assert lake.numbers("returns") == Counter(range(50, 80))
+
+
+@pytest.mark.parametrize("name", ["kept", "default.kept", "spark_catalog.default.kept"])
+def test_a_table_may_have_a_name(lake, name):
+    """Of one, two or three parts, as SQL has it."""
+    lake.spark.sql(f"DROP TABLE IF EXISTS {name}")
+    settings = {"name": "orders", "trigger": {"availableNow": True}}
+    for begin, checkpoint in ((0, "one"), (20, "one"), (40, "two")):
+        lake.add(range(begin, begin + 20))
+        start = lakehouse.cursors(lake.spark, name, name="orders")
+        frame = lake.read(startingCursors=start)
+        query = lakehouse.to_delta(frame, name, checkpointLocation=lake.at(checkpoint), **settings)
+        assert query.awaitTermination(PATIENCE)
+
+    assert Counter(row.i for row in lake.spark.table(name).collect()) == Counter(range(60))
+    lake.spark.sql(f"DROP TABLE {name}")
+
+
+def test_new_columns_come_as_deltas_option_says(lake):
+    """Refused by default, added with mergeSchema."""
+    lake.add(range(10))
+    lake.run(change=lambda df: df.drop("value"))
+    lake.add(range(10, 20))
+
+    told = lake.fail()
+
+    assert "mergeSchema=true adds new columns" in told
+    lake.run(mergeSchema=True)
+    assert lake.numbers() == Counter(range(20))
+    assert "value" in lake.table().columns
+
+
+def test_a_function_of_the_users_gives_what_is_written(lake):
+    """The writer makes the one write."""
+    lake.add(range(10))
+
+    lake.run(
+        transform=lambda df, number: df.selectExpr("i", f"{number} AS batch", "i * 2 AS twice")
+    )
+
+    assert [(i, 0, 2 * i) for i in range(10)] == sorted(map(tuple, lake.table().collect()))
+
+
+def test_from_feed_to_table_to_feed_to_table_ends_equal(lake):
+    """Nothing is lost, doubled or changed on the way."""
+    import zeh_spark
+
+    lake.publish(
+        *({"i": i, "key": f"k{i % 7}", "value": f'"é\\{i}', "op": None} for i in range(40))
+    )
+    lake.run(change=lambda df: df.drop("headers", "partition"))
+    query = (
+        lakehouse.from_delta(lake.spark, lake.at("orders"), key="key")
+        .writeStream.format("zeroeventhub")
+        .options(url=lake.url("returns"), producerId="back")
+        .option("checkpointLocation", lake.at("back"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE)
+    feed = lake.spark.readStream.format("zeroeventhub").load(lake.url("returns"))
+    query = lakehouse.to_delta(
+        zeh_spark.parsed(feed, DATA).drop("headers", "partition"),
+        lake.at("again"),
+        name="again",
+        checkpointLocation=lake.at("again-checkpoint"),
+        trigger={"availableNow": True},
+    )
+    assert query.awaitTermination(PATIENCE)
+
+    assert_df_equality(lake.table("orders"), lake.table("again"), ignore_row_order=True)

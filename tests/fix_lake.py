@@ -1,0 +1,201 @@
+"""A feed and Delta tables that keep it: what is published, runs of the query, what a table has."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import zeh_spark
+from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE = 120
+DATA = "i INT, key STRING, value STRING, op STRING"
+
+
+@dataclass
+class Lake:
+    """Feeds at `url(feed)`, of two partitions, and tables in a folder."""
+
+    spark: SparkSession
+    base: str
+    store: Any
+    folder: Path
+    queries: list[StreamingQuery] = field(default_factory=list)
+
+    def url(self, feed: str = "orders") -> str:
+        return f"{self.base}/{feed}"
+
+    def publish(self, *events: Mapping[str, object], feed: str = "orders") -> None:
+        """One batch of events, as they stand."""
+        publish(self.store, feed, events)
+
+    def add(self, numbers: Iterable[int], feed: str = "orders") -> None:
+        """One batch of events {"i": number}."""
+        publish(self.store, feed, [{"i": number} for number in numbers])
+
+    def at(self, name: str) -> str:
+        """A place in the folder."""
+        return str(self.folder / name)
+
+    # Running
+
+    def read(self, feed: str = "orders", **options: str) -> DataFrame:
+        """The feed's events with their fields as columns."""
+        reader = self.spark.readStream.format("zeroeventhub").options(**options)
+        return zeh_spark.parsed(reader.load(self.url(feed)), DATA)
+
+    def start(
+        self,
+        table: str = "orders",
+        *,
+        checkpoint: str = "checkpoint",
+        name: str = "orders",
+        source: Mapping[str, str] | None = None,
+        change: Callable[[DataFrame], DataFrame] = lambda df: df,
+        **options: Any,
+    ) -> StreamingQuery:
+        """A query as the README has it: from where the table is, to the feed's end. `source` holds
+        options of the source in the place of that.
+        """
+        from zeh_spark import lakehouse
+
+        where = self.at(table) if "." not in table else table
+        given = {"name": name, "cursorColumn": options.get("cursorColumn")}
+        if source is None:
+            source = {"startingCursors": lakehouse.cursors(self.spark, where, **given)}
+        query = lakehouse.to_delta(
+            change(self.read(**source)),
+            where,
+            name=name,
+            checkpointLocation=self.at(checkpoint),
+            **{"trigger": {"availableNow": True}, **options},
+        )
+        self.queries.append(query)
+        return query
+
+    def run(self, *arguments: Any, **options: Any) -> None:
+        """Such a query to its end: on Spark 4.0 and 4.1 as often as it takes."""
+
+        def start() -> StreamingQuery:
+            return self.start(*arguments, **options)
+
+        if HAS_ADMISSION_CONTROL:
+            assert start().awaitTermination(PATIENCE)
+        else:
+            zeh_spark.drain(start, timeout=PATIENCE)
+
+    def fail(self, *arguments: Any, **options: Any) -> str:
+        """Our line of the error that such a query ends with."""
+        with pytest.raises(Exception) as raised:
+            self.run(*arguments, **options)
+        return said(raised.value)
+
+    def forget(self, batch: int, checkpoint: str = "checkpoint") -> None:
+        """As after a crash behind the table's commit: Spark does not know of it."""
+        for name in (f"{batch}", f".{batch}.crc"):
+            (self.folder / checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    # Looking
+
+    def table(self, table: str = "orders") -> DataFrame:
+        if "." in table:
+            return self.spark.table(table)
+        return self.spark.read.format("delta").load(self.at(table))
+
+    def numbers(self, table: str = "orders") -> Counter[int]:
+        """How often each event is there."""
+        return Counter(row.i for row in self.table(table).select("i").collect())
+
+    def sql(self, text: str, table: str = "orders") -> DataFrame:
+        """`{}` stands for the table."""
+        return self.spark.sql(text.format(f"delta.`{self.at(table)}`"))
+
+    def history(self, table: str = "orders") -> list[Any]:
+        """Newest first."""
+        return self.sql("DESCRIBE HISTORY {}", table).collect()
+
+    def clean_log(self, table: str = "orders") -> None:
+        """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
+        behind the newest checkpoint of the log go.
+        """
+        self.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')", table)
+        for _ in range(3):
+            self.sql("INSERT INTO {} (i) VALUES (-1)", table)
+        log = self.folder / table / "_delta_log"
+        newest = max(int(each.name[:20]) for each in log.glob("*.checkpoint*.parquet"))
+        for each in log.iterdir():
+            if (
+                re.match(r"\.?\d{20}\.(json|crc)", each.name)
+                and int(each.name.lstrip(".")[:20]) < newest
+            ):
+                each.unlink()
+
+    def drop(self, *names: str) -> None:
+        for name in names:
+            shutil.rmtree(self.folder / name)
+
+
+def said(error: BaseException) -> str:
+    """Our line of an error, which has to be the last one of its traceback."""
+    text = str(error)
+    found = re.findall(r"^zeh_spark\.errors\.\w+: (.*)$", text, re.MULTILINE)
+    if found:
+        return str(found[0])
+    assert type(error).__module__ == "zeh_spark.errors", text
+    return text
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    store = MemoryStore()
+    for feed in ("orders", "returns"):
+        store.create(feed, 2)
+    with running_publisher(store) as base:
+        found = Lake(spark, base, store, tmp_path)
+        yield found
+        for query in found.queries:
+            query.stop()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "come", tmp_path / "open")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where the tasks of a query wait until the test lets them on."""
+
+    come: Path
+    opened: Path
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        come, opened = str(self.come), str(self.opened)
+
+        def wait(batches: Iterator[Any]) -> Iterator[Any]:
+            import time
+
+            for batch in batches:
+                open(come, "w").close()
+                while not os.path.exists(opened):
+                    time.sleep(0.01)
+                yield batch
+
+        return frame.coalesce(1).mapInArrow(wait, frame.schema)  # others need a core, too
+
+    def open(self) -> None:
+        self.opened.touch()

@@ -1,0 +1,31 @@
+"""A user's job that publishes a Delta table, run in a process of its own so that it can be killed.
+Not a test.
+
+Usage: delta_to_feed.py JOB, as JSON: `table`, `how` (the other arguments of from_delta),
+`checkpoint`, `options` of the sink, and `delta` (false: the session has none).
+"""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+import zeh_spark
+from zeh_spark.lakehouse import from_delta
+
+job = json.loads(sys.argv[1])
+builder = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.log.level", "ERROR")
+)
+spark = zeh_spark.configure(builder, parallelism=2, delta=job["delta"]).getOrCreate()
+
+(
+    from_delta(spark, job["table"], **job["how"])
+    .writeStream.format("zeroeventhub")
+    .options(**job["options"], checkpointLocation=job["checkpoint"])
+    .trigger(availableNow=True)
+    .start()
+    .awaitTermination()
+)

@@ -1,0 +1,290 @@
+"""What a table's commits say, and what a batch may do next."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.errors import LakehouseError
+from zeh_spark.lakehouse.commits import (
+    Batch,
+    Commit,
+    Record,
+    Standing,
+    next_record,
+    record_of,
+    shown,
+    standing,
+    starting_cursors,
+    with_transactions,
+)
+
+FEED = "https://shop.example/orders"
+
+
+def at(place):
+    """Cursors of a feed with one partition."""
+    return {FEED: {"0": f"c{place}"}}
+
+
+def record(number, *, name="orders", app="zeh-spark:orders:0", query="q", batch=None):
+    """A query's batch `number`, which ends at that place."""
+    batch = number if batch is None else batch
+    return Record(name, app, number, query, batch, at(number))
+
+
+def commit(number, /, written=None, operation="WRITE", **parameters):
+    return Commit(number, operation, parameters, written.to_json() if written else None)
+
+
+def restore(number, to):
+    return commit(number, operation="RESTORE", version=None if to is None else str(to))
+
+
+def stands(*commits, complete=True, name="orders"):
+    """Of a table with these commits, oldest first."""
+    return standing(commits[::-1], name, "t", complete=complete)
+
+
+def batch(number, query="q", start=None, end=None):
+    return Batch(query, number, at(number - 1 if start is None else start), end or at(number))
+
+
+@given(
+    st.builds(
+        Record,
+        *[st.text(min_size=1)] * 2,
+        st.integers(0),
+        st.text(),
+        st.integers(0),
+        st.dictionaries(st.text(), st.dictionaries(st.text(), st.text())),
+    )
+)
+def test_a_record_comes_back_as_it_was(written):
+    """Law: what a commit keeps is the record."""
+    assert written == record_of(written.to_json(), "t")
+
+
+@pytest.mark.parametrize("text", [None, "", "by hand", "7", "[]", '{"job": 1}'])
+def test_what_others_write_is_no_record(text):
+    """Metadata is anybody's."""
+    assert record_of(text, "t") is None
+
+
+def test_a_record_of_another_format_is_refused():
+    """A later version's is not guessed at."""
+    later = json.dumps({**json.loads(record(0).to_json()), "zeh_spark": 2})
+
+    with pytest.raises(LakehouseError, match="format 2"):
+        record_of(later, "t")
+
+
+def test_the_newest_record_of_the_name_counts():
+    """Others wrote before and behind it."""
+    found = stands(
+        commit(0),
+        commit(1, record(0)),
+        commit(2, record(0, name="returns")),
+        commit(3, record(1)),
+        commit(4),
+    )
+
+    assert Standing(4, record(1), (record(0, name="returns"),)) == found
+
+
+def test_older_commits_are_asked_for_until_one_is_found():
+    """Only what lies behind the newest ones is looked at."""
+    assert stands(commit(7), commit(8), complete=False) is None
+    assert stands(commit(7, record(3)), commit(8), complete=False).record == record(3)
+
+
+def test_what_a_restore_took_back_does_not_count():
+    """And the transactions that it left behind are not met: a new generation begins."""
+    found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0))
+
+    assert Standing(2, record(0), (), 2) == found
+
+
+def test_a_restore_of_a_restore_is_followed():
+    """To a version which was itself restored: what that had taken back stays away."""
+    found = stands(
+        commit(0, record(0)),
+        commit(1, record(1)),
+        restore(2, 0),
+        commit(3, record(1, app="zeh-spark:orders:2", batch=9)),
+        restore(4, 2),
+    )
+
+    assert Standing(4, record(0), (), 4) == found
+
+
+def test_a_restore_forwards_is_followed():
+    """What was taken back is there again."""
+    found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), restore(3, 1))
+
+    assert Standing(3, record(1), (), 3) == found
+
+
+def test_a_restore_before_the_newest_record_is_of_the_past():
+    """The generation that began behind it goes on."""
+    newer = record(1, app="zeh-spark:orders:2")
+
+    found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), commit(3, newer))
+
+    assert Standing(3, newer) == found
+
+
+def test_a_restore_to_a_time_is_refused():
+    """The log does not keep its time zone."""
+    with pytest.raises(LakehouseError, match="TO VERSION AS OF"):
+        stands(commit(0, record(0)), restore(1, None))
+
+
+def test_a_batch_that_was_written_over_a_restore_is_noticed():
+    """Number 2 goes on from number 1, which is not there."""
+    with pytest.raises(LakehouseError, match="taken back while the latter was written"):
+        stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), commit(3, record(2)))
+
+
+@pytest.mark.parametrize("operation", ["CREATE OR REPLACE TABLE", "REPLACE TABLE AS SELECT"])
+def test_a_table_that_was_replaced_begins_there(operation):
+    """With a generation of its own, as the old transactions stay."""
+    found = stands(commit(0, record(0)), commit(1, operation=operation), commit(2))
+
+    assert Standing(2, None, (), 1) == found
+
+
+def test_a_log_that_was_cleaned_is_not_taken_for_a_new_table():
+    """What is unknown is said, and has to be named to be accepted."""
+    found = stands(commit(5), commit(6))
+
+    assert Standing(6, None, (), 6, "commits before version 5") == found
+
+
+def test_a_clone_is_not_taken_for_a_new_table():
+    """It has rows whose log it has not."""
+    found = stands(commit(0, operation="CLONE", source="delta.`t`", sourceVersion="5"), commit(1))
+
+    assert Standing(1, None, (), 1, "clone of delta.`t` version 5") == found
+
+
+CLEANED = Standing(6, None, (), 6, "commits before version 5")
+
+
+def test_transactions_tell_what_a_cleaned_log_does_not():
+    """Whether the name ever wrote, and how far."""
+    apps = {"zeh-spark:orders:0": 9, "zeh-spark:orders:12": 10, "zeh-spark:orders2:50": 1, "x": 3}
+
+    assert with_transactions(CLEANED, "returns", apps).unknown is None
+    assert with_transactions(CLEANED, "orders", apps).unknown == "zeh-spark:orders:12@10"
+    assert with_transactions(CLEANED, "orders", None) == CLEANED
+
+
+def test_a_column_that_is_behind_the_transaction_is_not_believed():
+    """Its newest rows were deleted."""
+    by_column = replace(CLEANED, record=record(4), unknown=None)
+    behind = with_transactions(by_column, "orders", {"zeh-spark:orders:0": 5})
+
+    assert by_column == with_transactions(by_column, "orders", {"zeh-spark:orders:0": 4})
+    assert (None, "zeh-spark:orders:0@5") == (behind.record, behind.unknown)
+
+
+def test_a_batch_follows_the_one_before():
+    """Its number is the next, its transaction the same app's."""
+    found = next_record("t", "orders", Standing(3, record(3)), batch(4), None)
+
+    assert record(4) == found
+
+
+def test_a_batch_that_is_there_is_not_written():
+    """Spark gives it again after a crash."""
+    assert next_record("t", "orders", Standing(3, record(4)), batch(4), None) is None
+
+
+def test_a_new_checkpoint_goes_on_where_the_table_is():
+    """Its first batch follows the last one of another query."""
+    found = next_record("t", "orders", Standing(3, record(3)), batch(0, "new", start=3), None)
+
+    assert (4, 0, "new") == (found.number, found.batch, found.query)
+
+
+def test_a_generation_has_transactions_of_its_own():
+    """Delta would leave out what has a number that was there."""
+    found = next_record("t", "orders", Standing(9, record(3), (), 8), batch(4), None)
+
+    assert ("zeh-spark:orders:8", 4) == (found.app, found.number)
+
+
+OUT_OF_PLACE = {
+    "the other query still runs": batch(0, "new", start=0),
+    "the checkpoint was taken back": batch(2),
+    "now from": batch(3, end=at(99)),
+    "lacks batches 4 to 4": batch(5),
+    "set the source's option feedId": Batch(
+        "q", 4, {"https://other.example": {"0": "c3"}}, {"https://other.example": {"0": "c4"}}
+    ),
+}
+
+
+@pytest.mark.parametrize("told", OUT_OF_PLACE)
+def test_a_batch_that_does_not_follow_is_refused(told):
+    """With both sides, and with the way on."""
+    with pytest.raises(LakehouseError) as raised:
+        next_record("t", "orders", Standing(3, record(3)), OUT_OF_PLACE[told], None)
+
+    assert told in str(raised.value) and "table t, name='orders'" in str(raised.value)
+    assert at(3) == raised.value.expected
+
+
+def test_a_first_batch_may_begin_anywhere():
+    """Nobody knows better."""
+    found = next_record("t", "orders", Standing(-1, generation=0), batch(0, start=77), None)
+
+    assert replace(record(0), app="zeh-spark:orders:0") == found
+
+
+def test_a_table_without_the_batches_before_is_refused():
+    """It is another table, or another name."""
+    with pytest.raises(LakehouseError, match="but this is batch 3 of its query"):
+        next_record("t", "orders", Standing(-1, generation=0), batch(3), None)
+
+
+def test_a_feed_under_a_second_name_is_refused():
+    """Its events would be there twice."""
+    others = (record(5, name="orders-2"),)
+
+    with pytest.raises(LakehouseError, match="under name='orders-2'"):
+        next_record("t", "orders", Standing(5, None, others, 0), batch(0), None)
+
+
+def test_what_is_not_known_has_to_be_accepted_by_its_name():
+    """And by no other: the remedy acts once."""
+    for accept in (None, "commits before version 4"):
+        with pytest.raises(LakehouseError, match="accept='commits before version 5'"):
+            next_record("t", "orders", CLEANED, batch(3), accept)
+
+    found = next_record("t", "orders", CLEANED, batch(3), CLEANED.unknown)
+
+    assert ("zeh-spark:orders:6", 0, 3) == (found.app, found.number, found.batch)
+
+
+def test_cursors_are_given_as_the_option_takes_them():
+    """For the one feed, or the one that is named."""
+    two = replace(record(1), cursors={**at(1), "other": {}})
+
+    assert '{"0": "c1"}' == starting_cursors(record(1), None, "t")
+    assert ["first", '{"0": "c1"}'] == [starting_cursors(two, f, "t") for f in ("other", FEED)]
+    for wrong in (None, "a third"):
+        with pytest.raises(LakehouseError, match=r"(?s)several feeds|no feed 'a third'"):
+            starting_cursors(two, wrong, "t")
+
+
+def test_many_cursors_are_shown_in_part():
+    """An error stays readable."""
+    many = {FEED: {str(each): f"c{each}" for each in range(1024)}, "new": {}}
+
+    assert f"{FEED} {{0: c0, 1: c1, 2: c2, 3: c3, …}}; new {{_first}}" == shown(many)

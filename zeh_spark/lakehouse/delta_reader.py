@@ -1,0 +1,192 @@
+"""A Delta table as a feed: its rows, or the changes to them, as events for the ordinary sink.
+
+`from_delta` builds a frame and keeps nothing: the place in the table is Delta's offset in Spark's
+checkpoint, and each batch is published once because the sink does that.
+
+Rule for editors: the frame has `data` as a STRUCT, which the sink renders. `to_json` is a third
+faster and was rejected: it writes NaN as a text, cuts timestamps to milliseconds in the session's
+zone, and makes other text of bytes that are not UTF-8, all in silence. Commit times are not among
+the headers [they are those of files, which a copy of the table does not share: a repeated batch
+would differ].
+
+Runs on the driver; `in_order` in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse.delta_options import SETTINGS, Options, limited, refusal
+from zeh_spark.lakehouse.delta_table import Table, delta_errors
+from zeh_spark.sink.objects import INTEGERS, STRINGS, named
+
+_CHANGE = ("_change_type", "_commit_version", "_commit_timestamp")
+"""The columns that Delta's change feed adds."""
+
+_LATE = ("insert", "update_postimage")
+"""Of a key in one commit these come behind what they replace."""
+
+_PLACE = "place"
+_ROWS = 10_000
+"""About so many in a record batch, as Spark makes them."""
+
+
+def from_delta(
+    spark: SparkSession,
+    table: str,
+    key: str | None = None,
+    change_feed: bool = False,
+    **options: str | int | bool,
+) -> DataFrame:
+    """A streaming frame of a Delta table, for `writeStream.format("zeroeventhub")`.
+
+    `table` is a path, or a name in the catalog. `data` is a STRUCT of all its columns and becomes
+    the event; `key`, a column or an SQL expression, chooses the feed's partition. The rows that the
+    table has come first, then what is appended; updates and deletions stop the query.
+
+    With `change_feed` these are events as well: the map `headers` tells `_change_type` and
+    `_commit_version`, and the events of a key come in the order of the commits. The table needs
+    delta.enableChangeDataFeed.
+
+    Other options are Delta's, but for those that leave rows out. Raises OptionError and
+    LakehouseError, before anything is read.
+    """
+    settings = {name: spark.conf.get(name, None) for name in SETTINGS}
+    if refused := refusal(options, settings):
+        raise refused
+    rows = _stream(Table(spark, table), options, change_feed=change_feed)
+    names = [name for name in rows.columns if not change_feed or name not in _CHANGE]
+    columns = [F.struct(*map(_column, names)).alias("data")]
+    if key is not None:
+        columns.insert(0, _key(rows, key, table).alias("key"))
+    if not change_feed:
+        return rows.select(*columns)
+    if key is None:
+        raise OptionError(
+            "change_feed=True needs a key, the column or SQL expression that tells whose changes "
+            "they are: without one an update could come before the row that it changes",
+            option="key",
+        )
+    placed = rows.select(*columns, _headers().alias("headers"), _place().alias(_PLACE))
+    return placed.repartition("key").mapInArrow(in_order, placed.drop(_PLACE).schema)
+
+
+# The table
+
+
+def _stream(place: Table, options: Options, *, change_feed: bool) -> DataFrame:
+    """The table's rows, or its changes. Raises LakehouseError for what cannot be read so."""
+    if not place.exists():
+        raise _refused(place, "there is none: give the path or the name of a Delta table")
+    if not place.frame().columns:
+        raise _refused(place, "it has no columns yet: start when it has been written to")
+    properties = place.delta().detail().select("properties").collect()[0][0]
+    if change_feed and properties.get("delta.enableChangeDataFeed", "").lower() != "true":
+        raise _refused(
+            place,
+            f"its changes are not recorded. From now on they are with ALTER TABLE "
+            f"{place.identifier} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)",
+        )
+    reader = place.spark.readStream.format("delta").options(**limited(options))
+    if change_feed:
+        reader = reader.option("readChangeFeed", "true")
+    with delta_errors(place.text):
+        return reader.table(place.text) if place.path is None else reader.load(place.path)
+
+
+def _refused(place: Table, problem: str) -> LakehouseError:
+    return LakehouseError(f"table {place.text}: {problem}", table=place.text)
+
+
+def _column(name: str) -> Column:
+    """By its exact name, whatever dots are in it."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _key(rows: DataFrame, key: str, table: str) -> Column:
+    try:
+        column = _column(key) if key in rows.columns else F.expr(key)
+        (field,) = rows.select(column.alias("key")).schema
+    except (AnalysisException, ParseException) as exc:
+        said = str(exc).partition(" SQLSTATE")[0].strip()
+        raise OptionError(
+            f"table {table}: key {key!r} is neither a column nor an expression of columns: {said} "
+            f"The columns are {', '.join(rows.columns)}",
+            option="key",
+        ) from exc
+    if problem := key_problem(key, field.dataType):
+        raise OptionError(f"table {table}: {problem}", option="key")
+    return column
+
+
+def key_problem(key: str, kind: T.DataType) -> str | None:
+    """Why this is no key, with the remedy."""
+    if isinstance(kind, (*STRINGS, *INTEGERS)):
+        return None
+    return (
+        f"key {key!r} is {named(kind)}, and keys are STRING or integers: make a text of it that is "
+        f"the same in each session, as key='CAST({key} AS STRING)' does of DATE and DECIMAL"
+    )
+
+
+# The order of changes
+
+
+def _headers() -> Column:
+    pairs = [(F.lit(name), F.col(name).cast("string")) for name in _CHANGE[:2]]
+    return F.create_map(*(each for pair in pairs for each in pair))
+
+
+def _place() -> Column:
+    """Commits in their order; within each what is replaced before what replaces it."""
+    late = F.col("_change_type").isin(*_LATE)
+    return F.col("_commit_version") * 2 + late.cast("long")
+
+
+def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task's rows, sorted by `place`, and without it [Spark itself sorts no streaming frame].
+
+    All of them are in memory.
+    """
+    runs = [_sorted(batch) for batch in batches if batch.num_rows]
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for part in merged(runs):
+        held.append(part)
+        rows += part.num_rows
+        if rows >= _ROWS:
+            yield from _joined(held)
+            held, rows = [], 0
+    if held:
+        yield from _joined(held)
+
+
+def merged(runs: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pieces of sorted runs, in such an order that all is sorted; nothing is copied."""
+    places = [np.asarray(run.column(_PLACE)) for run in runs]
+    for place in np.unique(np.concatenate(places)) if places else ():
+        for run, each in zip(runs, places, strict=True):
+            begin, end = np.searchsorted(each, [place, place + 1])
+            if begin < end:
+                yield run.slice(begin, end - begin)
+
+
+def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    places = batch.column(_PLACE)
+    if np.all(np.diff(np.asarray(places)) >= 0):
+        return batch
+    return batch.take(pc.array_sort_indices(places))
+
+
+def _joined(parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    whole = pa.Table.from_batches(parts).drop([_PLACE]).combine_chunks()
+    yield from whole.to_batches()
