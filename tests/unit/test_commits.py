@@ -262,14 +262,21 @@ def test_a_feed_under_a_second_name_is_refused():
 
 
 def test_what_is_not_known_has_to_be_accepted_by_its_name():
-    """And by no other: the remedy acts once."""
-    for accept in (None, "commits before version 4"):
-        with pytest.raises(LakehouseError, match="accept='commits before version 5'"):
+    """With the place where the batch begins: the remedy acts there, and once."""
+    for accept in (None, CLEANED.unknown, told(batch(3, start=7))):
+        with pytest.raises(LakehouseError, match="accept='commits before version 5 from "):
             next_record("t", "orders", CLEANED, batch(3), accept)
 
-    found = next_record("t", "orders", CLEANED, batch(3), CLEANED.unknown)
+    found = next_record("t", "orders", CLEANED, batch(3), told(batch(3)))
 
     assert ("zeh-spark:orders:6", 0, 3) == (found.app, found.number, found.batch)
+
+
+def told(of):
+    """What the error says to accept."""
+    with pytest.raises(LakehouseError) as raised:
+        next_record("t", "orders", CLEANED, of, None)
+    return raised.value.expected
 
 
 def test_cursors_are_given_as_the_option_takes_them():

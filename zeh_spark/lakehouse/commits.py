@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import xxhash
+
 from zeh_spark.errors import LakehouseError
 
 FORMAT = 1
@@ -83,10 +85,10 @@ class Batch:
 class Standing:
     """Where a table stands for one name.
 
-    `record` is that of the newest commit that counts, `others` the newest of each other name.
-    `generation` is the version after which a new transaction is named, None if the record's own
-    goes on. `unknown` says why there may be records, or what they describe, that are not known;
-    it is what `accept` has to name.
+    `version` is the table's, -1 if there is none. `record` is that of the newest commit that
+    counts, `others` the newest of each other name. `generation` is the version after which a new
+    transaction is named, None if the record's own goes on. `unknown` says what the table may hold
+    that no record tells.
     """
 
     version: int
@@ -262,15 +264,15 @@ def _check_first(table: str, name: str, stands: Standing, batch: Batch, accept: 
                 expected=other.name,
                 got=name,
             )
-    if stands.unknown is not None and accept != stands.unknown:
+    if stands.unknown is not None and accept != (wanted := _acceptance(stands.unknown, batch)):
         raise LakehouseError(
             f"table {table} may hold events of name={name!r} up to cursors that are not known "
             f"({stands.unknown}), and this batch begins at {shown(batch.start)}. If that is the "
-            f"right place, say accept={stands.unknown!r}; else start a new checkpointLocation with "
-            f"the right startingCursors. (A cursorColumn keeps cursors in tables whose log is "
-            f"cleaned.)",
+            f"right place, say accept={wanted!r}; else start a new checkpointLocation with the "
+            f"right startingCursors, for which there is another one. (A cursorColumn keeps "
+            f"cursors in tables whose log is cleaned.)",
             table=table,
-            expected=stands.unknown,
+            expected=wanted,
             got=accept,
         )
     if batch.number and stands.unknown is None:
@@ -283,6 +285,12 @@ def _check_first(table: str, name: str, stands: Standing, batch: Batch, accept: 
             expected=0,
             got=batch.number,
         )
+
+
+def _acceptance(unknown: str, batch: Batch) -> str:
+    """Names both sides: what the table is, and where the batch begins."""
+    start = json.dumps(batch.start, sort_keys=True).encode()
+    return f"{unknown} from {xxhash.xxh3_64_hexdigest(start)[:8]}"
 
 
 def _out_of_place(table: str, name: str, last: Record, batch: Batch) -> LakehouseError:

@@ -203,7 +203,7 @@ def delta_errors(table: str) -> Iterator[None]:
         said = str(exc.java_exception) if isinstance(exc, Py4JJavaError) else str(exc)
         condition = re.search(r"\[([A-Z][A-Z_]+)", said)
         if remedy := _remedy(condition[1] if condition else ""):
-            raise LakehouseError(f"table {table}: {said}. {remedy}", table=table) from exc
+            raise LakehouseError(f"table {table}: {remedy}. ({said})", table=table) from exc
         raise
 
 

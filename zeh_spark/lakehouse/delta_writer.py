@@ -98,8 +98,8 @@ def cursors(
     if stands.unknown is not None:
         raise LakehouseError(
             f"table {table} may hold events of name={name!r} up to cursors that are not known "
-            f"({stands.unknown}): give startingCursors of your own, and "
-            f"accept={stands.unknown!r} to the writer",
+            f"({stands.unknown}): give startingCursors that you know to be right; the writer then "
+            f"says what to accept",
             table=table,
             got=stands.unknown,
         )
@@ -188,11 +188,14 @@ class DeltaFeedWriter:
             "userMetadata": record.to_json(),
         }
         added = self._added(record)
-        if self._merge_keys is None:
-            table.save(frame.withColumns(added).write.options(**self._options, **commit))
-        else:
+        if self._merge_keys is not None:
             merge = Merge(table, self._merge_keys, self._deleted, self._options)
             merge.run(frame, commit, added)
+            return
+        frame = frame.withColumns(added)
+        if stands.version < 0:  # a commit that makes a table with a name keeps no metadata
+            table.save(frame.limit(0).write.options(**self._options))
+        table.save(frame.write.options(**self._options, **commit))
 
     def _added(self, record: Record) -> dict[str, Column]:
         if self._cursor_column is None:

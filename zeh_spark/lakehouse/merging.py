@@ -250,8 +250,8 @@ def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
+        for name, old in before.items():
+            if old is None:
                 spark.conf.unset(names[name])
             else:
                 spark.conf.set(names[name], value)
