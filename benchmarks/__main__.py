@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from benchmarks import costs, kafka, publishing, queries, stores, tables
+from benchmarks import costs, kafka, lakehouse, publishing, queries, stores, tables
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.queries import Run
 
@@ -192,6 +192,21 @@ def table_rates(work: Path, orders: tables.Outbox, rows: int) -> Iterator[Row]:
         yield ratio(f"{name} / COPY", rates[name] / rates["COPY"], ">= 0.3")
 
 
+def delta_tables(work: Path, events: int) -> Iterator[Row]:
+    """A feed into a Delta table, and Delta tables onto a feed, of half as many rows as `events`."""
+    rates = lakehouse.kept(work, events // 2)
+    for name, measured in rates.items():
+        yield rate(f"a feed into Delta, {name}", measured)
+    own, ours = rates["Delta's own sink"], rates["to_delta"]
+    yield ratio("time of to_delta / of Delta's own sink", own / ours, "<= 1.15")
+    rates = lakehouse.published(work, events // 2)
+    for name, measured in rates.items():
+        yield rate(f"onto a feed: {name}", measured)
+    yield ratio(
+        "Delta table / Parquet files", rates["Delta table"] / rates["Parquet files"], ">= 0.8"
+    )
+
+
 def audited(work: Path, events: int) -> Iterator[Row]:
     """An audit of a feed, beside Spark's batch read of it."""
     spark = queries.session()
@@ -327,6 +342,7 @@ PARTS = {
     "postgresql": postgresql,
     "audit": audited,
     "tables": own_tables,
+    "lakehouse": delta_tables,
 }
 
 PEERS = {"kafka": [kafka_source, kafka_sink]}

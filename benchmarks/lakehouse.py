@@ -1,13 +1,14 @@
-"""Delta tables and feeds: rows per second from a table onto a feed, against the same rows from
-Parquet files.
+"""Delta tables and feeds: from a table onto a feed, against the same rows from Parquet files; and
+from a feed into a table, against Delta's own sink.
 
 Run as a program it measures in a session of its own, for a JVM takes no jars later:
-`python -m benchmarks.lakehouse <url> <rows> <folder>`.
+`python -m benchmarks.lakehouse published|kept <url> <rows> <folder>`.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import zeh_spark
 from benchmarks import publishing
-from benchmarks.feeds import serving
+from benchmarks.feeds import build, serving
 from benchmarks.queries import Run
-from zeh_spark.lakehouse import from_delta
+from zeh_spark.lakehouse import from_delta, to_delta
 
 BATCHES = 4
 """Measured, behind one that warms up."""
@@ -34,9 +35,18 @@ _COLUMNS = """id, 'UA' AS carrier, concat('N', id % 99999) AS tailnum, 'EWR' AS 
 
 
 def published(folder: Path, rows: int) -> dict[str, float]:
-    """Rows per second, by what was published: the best of three, turn by turn."""
-    with serving(publishing.new_file(folder, "lakehouse")) as (url, _):
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.lakehouse", url]
+    """Rows per second onto a feed, by where they are from: the best of three, turn by turn."""
+    return _measured("published", publishing.new_file(folder, "lakehouse"), rows, folder)
+
+
+def kept(folder: Path, rows: int) -> dict[str, float]:
+    """Events per second into a Delta table, by sink: the best of five, turn by turn."""
+    return _measured("kept", build(folder, rows), rows, folder)
+
+
+def _measured(what: str, store: str, rows: int, folder: Path) -> dict[str, float]:
+    with serving(store) as (url, _):
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.lakehouse", what, url]
         done = subprocess.run(
             [*command, str(rows), str(folder)],
             check=True,
@@ -74,15 +84,37 @@ def stream(frame: DataFrame, url: str, producer: str) -> Run:
     return Run(sum(each.numInputRows for each in batches), seconds, seconds)
 
 
-def main() -> None:
-    url, rows, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-    )
-    spark = zeh_spark.configure(builder, parallelism=2).getOrCreate()
+def keep(spark: SparkSession, url: str, rows: int, table: str, *, ours: bool) -> Run:
+    """All of a feed into a new table; measured are the batches but the first."""
+    options = {"maxEventsPerTrigger": rows // (BATCHES + 1)}
+    frame = spark.readStream.format("zeroeventhub").options(**options).load(url)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
+        finite = {"availableNow": True}
+        if ours:
+            names = {"name": "bench", "checkpointLocation": checkpoint}
+            query = to_delta(frame, table, trigger=finite, **names)
+        else:
+            stream = frame.writeStream.format("delta").option("checkpointLocation", checkpoint)
+            query = stream.trigger(**finite).start(table)
+        query.awaitTermination()
+    batches = [each for each in query.recentProgress if each.numInputRows][1:]
+    seconds = sum(each.durationMs["triggerExecution"] for each in batches) / 1000
+    return Run(sum(each.numInputRows for each in batches), seconds, seconds)
+
+
+def measure_kept(spark: SparkSession, url: str, rows: int, folder: str) -> dict[str, float]:
+    rates = {"to_delta": 0.0, "Delta's own sink": 0.0}
+    for turn in range(6):
+        for name in rates:
+            table = f"{folder}/kept"
+            run = keep(spark, url, rows, table, ours=name == "to_delta")
+            shutil.rmtree(table)
+            if turn:  # the first one warms up
+                rates[name] = max(rates[name], run.rate)
+    return rates
+
+
+def measure_published(spark: SparkSession, url: str, rows: int, folder: str) -> dict[str, float]:
     table, files = f"{folder}/table", f"{folder}/files"
     fill(spark, rows, table, files)
     schema = spark.read.parquet(files).schema
@@ -102,7 +134,20 @@ def main() -> None:
         for name, frame in frames.items():
             producer = f"{turn}-{list(frames).index(name)}"
             rates[name] = max(rates[name], stream(frame(), url, producer).rate)
-    print(json.dumps(rates))
+    return rates
+
+
+def main() -> None:
+    what, url, rows, folder = sys.argv[1:]
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+    )
+    spark = zeh_spark.configure(builder, parallelism=2).getOrCreate()
+    measure = {"published": measure_published, "kept": measure_kept}[what]
+    print(json.dumps(measure(spark, url, int(rows), folder)))
 
 
 if __name__ == "__main__":

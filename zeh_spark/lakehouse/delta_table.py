@@ -67,7 +67,8 @@ class Table:
         delta = delta_class(self.spark, self.text)
         with delta_errors(self.text):
             if self.path is None:
-                return self.spark.catalog.tableExists(self.text)
+                known = self.spark.catalog.tableExists(self.text)
+                return known and bool(delta.forName(self.spark, self.text))
             if delta.isDeltaTable(self.spark, self.path):
                 return True
         if self._has_files(self.path):
@@ -216,6 +217,8 @@ _REMEDIES = {
     "DATA_SOURCE_NOT_FOUND": f"This session has no Delta: {_INSTALL}",
     "DELTA_UNSUPPORTED_FEATURES": f"{_NEWER}, or drop the feature (ALTER TABLE … DROP FEATURE …)",
     "DELTA_INVALID_PROTOCOL_VERSION": _NEWER,
+    "PARSE_": f"{_TABLE}: a path has a /, a name one to three parts, quoted as in SQL",
+    "REQUIRES_SINGLE_PART_NAMESPACE": f"{_TABLE}: there is no such catalog",
     "DELTA_MISSING_DELTA_TABLE": _TABLE,
     "DELTA_TABLE_NOT_FOUND": _TABLE,
     "DELTA_PATH_DOES_NOT_EXIST": _TABLE,
