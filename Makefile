@@ -14,7 +14,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench python java $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-all lint bench notebooks python java $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -39,6 +39,9 @@ lint: .venv/.installed  ## style, types and import layers
 
 bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kafka adds Spark's Kafka source
 	$(PYTHON) -m benchmarks $(if $(PEERS),--peers $(PEERS))
+
+notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them
+	$(PYTHON) notebooks/run.py $(ARGS)
 
 $(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-reference/.installed | java
 	@if [ ! -x .venv-spark-$*/bin/python ]; then cat .venv-spark-$*/.installed; else set -x; \

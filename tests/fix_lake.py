@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -127,6 +128,12 @@ class Lake:
     def history(self, table: str = "orders") -> list[Any]:
         """Newest first."""
         return self.sql("DESCRIBE HISTORY {}", table).collect()
+
+    def restore(self, batch: int) -> None:
+        """The table to what it was behind a batch."""
+        records = {row.version: json.loads(row.userMetadata or "{}") for row in self.history()}
+        version = next(each for each, of in records.items() if of.get("batch") == batch)
+        self.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
 
     def clean_log(self, table: str = "orders") -> None:
         """As Delta does when commits are older than `delta.logRetentionDuration`: all but those

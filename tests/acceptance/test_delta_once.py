@@ -59,22 +59,27 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("settings", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
-def test_each_event_is_there_once_when_the_driver_is_killed(lake, settings):
+@pytest.mark.parametrize(
+    ("settings", "crashes"),
+    [
+        ({}, [(0, "planned"), (0, "tasks"), (0, "written"), (1, "written")]),
+        ({"merge_keys": ["i"]}, [(0, "tasks"), (0, "written")]),
+    ],
+    ids=["append", "merge"],
+)
+def test_each_event_is_there_once_when_the_driver_is_killed(lake, settings, crashes):
     """Killed before the Delta commit, in the middle of it and behind it, while the feed grows; then
     the checkpoint is lost as well.
     """
-    lake.add(range(100))
-    run_job(lake, settings, crash=(0, "planned"))
-    run_job(lake, settings, crash=(0, "tasks"))
-    lake.add(range(100, 200))
-    run_job(lake, settings, crash=(0, "written"))
-    run_job(lake, settings, crash=(1, "written"))
+    for number, crash in enumerate(crashes):
+        lake.add(range(50 * number, 50 * number + 50))
+        run_job(lake, settings, crash)
     lake.drop("checkpoint")
-    lake.add(range(200, 250))
+    count = 50 * len(crashes) + 50
+    lake.add(range(count - 50, count))
     run_job(lake, settings)
 
-    assert lake.numbers() == Counter(range(250))
+    assert lake.numbers() == Counter(range(count))
 
 
 def run_job(lake, settings, crash=None):
@@ -156,7 +161,7 @@ def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
     lake.run()
     lake.add(range(80, 90))
     lake.run()
-    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+    lake.restore(0)
     lake.add(range(90, 100))
 
     told = lake.fail()
@@ -176,7 +181,7 @@ def test_a_batch_is_written_again_when_the_restore_took_it_back(lake):
     lake.add(range(50, 80))
     lake.run()
     lake.forget(1)
-    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+    lake.restore(0)
 
     lake.run()
 
@@ -206,7 +211,7 @@ def test_a_restore_to_a_time_has_to_be_named(lake):
     with pytest.raises(LakehouseError, match="TO VERSION AS OF"):
         lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
 
-    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+    lake.restore(0)
     lake.run(checkpoint="new")
     assert lake.numbers() == Counter(range(80))
 
@@ -220,14 +225,14 @@ def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
     lake.add(range(80, 90))
     query = lake.start(change=gate)
     wait_for(gate.come.exists)
-    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
+    lake.restore(0)
     gate.open()
     assert query.awaitTermination(PATIENCE)
 
     told = lake.fail()
 
     assert "was taken back while the latter was written" in told
-    lake.sql("RESTORE TABLE {} TO VERSION AS OF 2")
+    lake.restore(1)
     lake.run(checkpoint="new")
     assert lake.numbers() == Counter(range(90))
 

@@ -39,7 +39,6 @@ def proof(notebook):
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the kernel's sockets
 def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path):
     """What I read in a notebook is what I get. If this fails for a change that was meant, renew
     the outputs: `python notebooks/run.py`.

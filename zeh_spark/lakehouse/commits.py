@@ -68,7 +68,7 @@ class Record:
         )
 
     def __str__(self) -> str:
-        return f"batch {self.batch} of query {self.query}, up to {shown(self.cursors)}"
+        return f"batch {self.batch} of query {self.query}, {shown(self.cursors)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +295,10 @@ def _acceptance(unknown: str, batch: Batch) -> str:
 
 def _out_of_place(table: str, name: str, last: Record, batch: Batch) -> LakehouseError:
     """Which of the ways out of step it is."""
-    here = f"table {table}, name={name!r}, is behind {last}"
+    here = f"table {table}, name={name!r}, holds all up to {last}"
     new = (
-        "start a new checkpointLocation with startingCursors from "
-        f"zeh_spark.lakehouse.cursors(spark, {table!r}, name={name!r})"
+        "start another new checkpointLocation (this one has planned its batch) with "
+        f"startingCursors from zeh_spark.lakehouse.cursors(spark, {table!r}, name={name!r})"
     )
     if last.cursors.keys() != batch.end.keys():
         why = (
@@ -308,8 +308,8 @@ def _out_of_place(table: str, name: str, last: Record, batch: Batch) -> Lakehous
     elif last.query != batch.query:
         why = (
             f"this query ({batch.query}) begins its batch {batch.number} at {shown(batch.start)}. "
-            f"If its checkpoint is new because the old one was lost, {new}; if the other query "
-            f"still runs, stop one of them"
+            f"If its checkpoint is new, or the table was restored, {new}; if the other query still "
+            f"runs, stop one of them"
         )
     elif last.batch >= batch.number:
         why = (

@@ -94,7 +94,8 @@ def _stream(place: Table, options: Options, *, change_feed: bool) -> DataFrame:
         raise _refused(
             place,
             f"its changes are not recorded. From now on they are with ALTER TABLE "
-            f"{place.identifier} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)",
+            f"{place.identifier} SET TBLPROPERTIES (delta.enableChangeDataFeed = true). What "
+            f"changed before cannot be published: then begin a new feed, with a new checkpoint",
         )
     reader = place.spark.readStream.format("delta").options(**limited(options))
     if change_feed:

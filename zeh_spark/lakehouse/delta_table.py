@@ -36,8 +36,8 @@ _LOGS = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.
 
 _INSTALL = (
     "on a machine of your own, pip install 'zeh-spark[delta]' and start the session with "
-    "zeh_spark.configure(SparkSession.builder).getOrCreate(); a session that runs already has to "
-    "be stopped first"
+    "zeh_spark.configure(SparkSession.builder).getOrCreate(), in a new process or kernel: one that "
+    "has started Spark loads no jars any more"
 )
 
 
@@ -98,6 +98,9 @@ class Table:
     def frame(self) -> DataFrame:
         with delta_errors(self.text):
             return self.delta().toDF()
+
+    def columns(self) -> list[str]:
+        return self.frame().columns
 
     def save(self, writer: DataFrameWriter) -> None:
         """Append, to a table that is made if there is none."""

@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.lakehouse import commits
-from zeh_spark.lakehouse.commits import Batch, Record
+from zeh_spark.lakehouse.commits import Batch, Record, Standing
 from zeh_spark.lakehouse.delta_table import Table, delta_class
-from zeh_spark.lakehouse.merging import Merge
+from zeh_spark.lakehouse.merging import DELETED, Merge
 from zeh_spark.source import offset_log
 from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
 
@@ -44,6 +44,9 @@ _OURS = {
 }
 _TRIES = 10
 """Of a batch that other writers of the table get in the way of."""
+
+_written: dict[tuple[str, str], tuple[str, int]] = {}
+"""In this process: the run and batch that wrote each table and name last."""
 
 
 def to_delta(
@@ -80,19 +83,39 @@ def to_delta(
 
 def cursors(
     spark: SparkSession,
-    table: str,
+    table: str | Sequence[str],
     *,
     name: str,
     feed: str | None = None,
     cursorColumn: str | None = None,
 ) -> str:
-    """Where the table stands in its feed, for the option `startingCursors`; "first" if there is no
-    table, or it has nothing of this name.
+    """Where a table stands in its feed, for the option `startingCursors`; "first" if there is no
+    table, or it has nothing of this name. Of several tables that one query writes, all have to be
+    at one place.
 
     `feed` (URL or feedId) is needed where the name's query reads several. `cursorColumn` as for the
-    writer. Raises LakehouseError where the table may hold more than its log tells.
+    writer. Raises LakehouseError where a table may hold more than its log tells, and where tables
+    are at different places.
     """
-    stands = Table(spark, table).standing(checked_name(name), cursorColumn)
+    tables = [table] if isinstance(table, str) else list(table)
+    places = {
+        each: _cursors(spark, each, checked_name(name), feed, cursorColumn) for each in tables
+    }
+    if len(set(places.values())) != 1:
+        shown = "; ".join(f"{each}: {place}" for each, place in places.items())
+        raise LakehouseError(
+            f"the tables are at different places ({shown}): bring each of them to the feed's end "
+            f"by a query of its own, with a checkpoint of its own and the same name, before one "
+            f"query writes them all again",
+            got=places,
+        )
+    return places.popitem()[1]
+
+
+def _cursors(
+    spark: SparkSession, table: str, name: str, feed: str | None, column: str | None
+) -> str:
+    stands = Table(spark, table).standing(name, column)
     if stands.record:
         return commits.starting_cursors(stands.record, feed, table)
     if stands.unknown is not None:
@@ -157,6 +180,7 @@ class DeltaFeedWriter:
         from delta import exceptions
 
         place = self._place(spark, number)
+        call = self._once(spark, number)
         for attempt in range(_TRIES):
             try:
                 self._write_once(batch, place)
@@ -172,7 +196,22 @@ class DeltaFeedWriter:
             ):
                 if attempt + 1 == _TRIES:
                     raise
+        _written[self._table, self._name] = call
         self._last = number, place.end
+
+    def _once(self, spark: SparkSession, number: int) -> tuple[str, int]:
+        """This run and batch, which have not written the table yet: the rows of a second call
+        would be taken for those of the first.
+        """
+        run = spark.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
+        if _written.get((self._table, self._name)) == (run, number):
+            raise LakehouseError(
+                f"table {self._table}, name={self._name!r}, was written in this batch ({number}) "
+                f"already: one call for each table and batch; unite the frames before",
+                table=self._table,
+                got=number,
+            )
+        return run, number
 
     def _write_once(self, batch: DataFrame, place: Batch) -> None:
         table = Table(batch.sparkSession, self._table)
@@ -193,9 +232,18 @@ class DeltaFeedWriter:
             merge.run(frame, commit, added)
             return
         frame = frame.withColumns(added)
+        self._check_appended(table, stands)
         if stands.version < 0:  # a commit that makes a table with a name keeps no metadata
             table.save(frame.limit(0).write.options(**self._options))
         table.save(frame.write.options(**self._options, **commit))
+
+    def _check_appended(self, table: Table, stands: Standing) -> None:
+        if self._last is None and stands.version >= 0 and DELETED in table.columns():
+            raise LakehouseError(
+                f"table {self._table} was made by a merge, which has one row for each key: give "
+                f"merge_keys, or another table",
+                table=self._table,
+            )
 
     def _added(self, record: Record) -> dict[str, Column]:
         if self._cursor_column is None:

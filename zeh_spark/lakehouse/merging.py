@@ -19,14 +19,16 @@ Runs on the driver; builds expressions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType
 
-from zeh_spark.errors import LakehouseError
+from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_table import Table, delta_errors
 
 STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
@@ -74,8 +76,9 @@ def merge(
     """Merge a batch of events into a table, which is made if there is none: one row for each key.
 
     For `foreachBatch` of a stream whose source is not a feed, a Delta table's for instance, with
-    `app_id` and `version=batchId`: Delta then takes each version of an app once. `deleted` is a
-    SQL condition on the frame's columns. Feeds have `DeltaFeedWriter`, which checks more.
+    `app_id` and `version=batchId`: Delta then takes each batch of a query once. (A new checkpoint
+    is another query: what it brings again is merged again.) `deleted` is a SQL condition on the
+    frame's columns. Feeds have `DeltaFeedWriter`, which checks more.
 
     Raises LakehouseError for missing columns.
     """
@@ -83,7 +86,9 @@ def merge(
     if (app_id is None) != (version is None):
         raise LakehouseError("app_id and version need each other", table=table)
     if app_id is not None:
-        transaction = {"txnAppId": app_id, "txnVersion": str(version)}
+        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        app = f"{app_id}:{query}" if query else app_id
+        transaction = {"txnAppId": app, "txnVersion": str(version)}
     target = Table(df.sparkSession, table)
     Merge(target, keys, deleted, options).run(df, transaction)
 
@@ -94,9 +99,19 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
     An event of such a key that arrives after that is taken for new: choose an age beyond which none
     is late. One commit of its own; run it where the table is optimised.
     """
+    if not re.fullmatch(r"\d+ (second|minute|hour|day|week|month|year)s?", older_than):
+        raise OptionError(
+            f"older_than={older_than!r} must be a number and a unit, like '30 days'",
+            option="older_than",
+        )
+    target = Table(spark, table)
+    if DELETED not in target.columns():
+        raise LakehouseError(
+            f"table {table} has no column {DELETED}: no merge made it", table=table
+        )
     before = F.current_timestamp() - F.expr(f"INTERVAL {older_than}")
     with delta_errors(table):
-        Table(spark, table).delta().delete(F.col(DELETED) & (F.col(CHANGED) < before))
+        target.delta().delete(F.col(DELETED) & (F.col(CHANGED) < before))
 
 
 class Merge:
@@ -106,7 +121,7 @@ class Merge:
         self, table: Table, keys: Sequence[str], deleted: str | None, options: Mapping[str, str]
     ) -> None:
         self._table = table
-        self._keys = list(keys)
+        self._keys = [keys] if isinstance(keys, str) else list(keys)
         self._deleted = deleted
         self._options = dict(options)
 
@@ -142,12 +157,13 @@ class Merge:
         if missing or not self._keys:
             raise LakehouseError(
                 f"table {self._table.text}: merge_keys {self._keys} have to be columns of the "
-                f"frame, which has {df.columns}",
+                f"frame, which has {df.columns}; zeh_spark.parsed(df, schema) makes columns of "
+                f"the events' fields",
                 table=self._table.text,
                 expected=self._keys,
                 got=df.columns,
             )
-        deleted = F.coalesce(F.expr(self._deleted), F.lit(False)) if self._deleted else F.lit(False)
+        deleted = self._deletion(df)
         return stamped(df).withColumns(
             {
                 **{key: self._not_null(key) for key in self._keys},
@@ -156,6 +172,21 @@ class Merge:
                 _ARRIVAL: F.monotonically_increasing_id(),
             }
         )
+
+    def _deletion(self, df: DataFrame) -> Column:
+        if self._deleted is None:
+            return F.lit(False)
+        condition = F.coalesce(F.expr(self._deleted), F.lit(False))
+        try:
+            df.select(condition)
+        except (AnalysisException, ParseException) as exc:
+            raise LakehouseError(
+                f"table {self._table.text}: deleted={self._deleted!r} is no condition on the "
+                f"frame's columns, {', '.join(df.columns)}: {str(exc).partition(';')[0]}",
+                table=self._table.text,
+                got=self._deleted,
+            ) from exc
+        return condition
 
     def _not_null(self, key: str) -> Column:
         """NULL equals nothing: such a row would be added again and again."""
@@ -254,7 +285,7 @@ def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]
             if old is None:
                 spark.conf.unset(names[name])
             else:
-                spark.conf.set(names[name], value)
+                spark.conf.set(names[name], old)
 
 
 def quoted(name: str) -> str:
