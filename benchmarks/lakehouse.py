@@ -63,8 +63,7 @@ def fill(spark: SparkSession, rows: int, table: str, files: str) -> None:
     size = rows // BATCHES
     for begin in range(0, size * (BATCHES + 1), size):
         batch = spark.sql(f"SELECT {_COLUMNS} FROM range({begin}, {begin + size}, 1, 2)")
-        writer = batch.write.format("delta").option("delta.enableChangeDataFeed", "true")
-        writer.mode("append").save(table)
+        batch.write.format("delta").mode("append").save(table)
         batch.write.mode("append").parquet(files)
 
 
@@ -120,11 +119,9 @@ def measure_published(spark: SparkSession, url: str, rows: int, folder: str) -> 
     schema = spark.read.parquet(files).schema
     by_two = {"maxFilesPerTrigger": 2}
     parquet = spark.readStream.schema(schema).options(**by_two).parquet(files)
-    changes = {"key": "id", "change_feed": True, "startingVersion": 0}
     frames: dict[str, Callable[[], DataFrame]] = {
         "Parquet files": lambda: parquet.selectExpr("id AS key", "struct(*) AS data"),
         "Delta table": lambda: from_delta(spark, table, key="id", **by_two),
-        "its change feed": lambda: from_delta(spark, table, **changes, **by_two),
         "Parquet files, to_json": lambda: parquet.selectExpr(
             "id AS key", "to_json(struct(*)) AS data"
         ),

@@ -256,6 +256,24 @@ def history(key, updates):
     return told
 
 
+def test_an_overwrite_of_many_files_is_one_batch(source, sink):
+    """Delta has no changes recorded for it, and would give its files one by one, the new ones
+    first.
+    """
+    rows = ", ".join(f"('{number}', 0)" for number in range(6))
+    source.keyed(f"INSERT INTO {{}} SELECT /*+ REPARTITION(6) */ * FROM VALUES {rows}")
+    sink.run(source.feed(**CHANGES))
+    source.sql(
+        f"INSERT OVERWRITE {{}} SELECT /*+ REPARTITION(6) */ col1, col2 + 1 FROM VALUES {rows}"
+    )
+    sink.run(source.feed(**CHANGES))
+
+    assert sink.target.batches() == [0, 1]
+    for number in "012345":
+        told = [change(each) for each in sink.target.events() if each.data["k"] == number]
+        assert told == [("insert", number, 0), ("delete", number, 0), ("insert", number, 1)]
+
+
 def test_what_is_replaced_in_one_commit_comes_before_what_replaces_it(source, sink):
     """An overwrite deletes and inserts a key in one version."""
     source.keyed("INSERT INTO {} SELECT string(id), 0 FROM range(20)")

@@ -96,10 +96,12 @@ def test_the_newest_record_of_the_name_counts():
     assert Standing(4, record(1), (record(0, name="returns"),)) == found
 
 
-def test_older_commits_are_asked_for_until_one_is_found():
-    """Only what lies behind the newest ones is looked at."""
+def test_older_commits_are_asked_for_until_two_are_found():
+    """The newest record, and the one that it has to follow."""
     assert stands(commit(7), commit(8), complete=False) is None
-    assert stands(commit(7, record(3)), commit(8), complete=False).record == record(3)
+    assert stands(commit(7, record(3)), commit(8), complete=False) is None
+    two = stands(commit(6, record(2)), commit(7, record(3)), commit(8), complete=False)
+    assert two.record == record(3)
 
 
 def test_what_a_restore_took_back_does_not_count():
@@ -158,6 +160,23 @@ def test_a_table_that_was_replaced_begins_there(operation):
     assert Standing(2, None, (), 1) == found
 
 
+@pytest.mark.parametrize(
+    "operation", ["CREATE OR REPLACE TABLE AS SELECT", "CREATE TABLE AS SELECT", "CONVERT"]
+)
+def test_a_table_that_begins_with_rows_may_hold_the_feed(operation):
+    """They may be those of the same table, or of another one."""
+    first = replace(commit(0, operation=operation), rows=5)
+
+    assert stands(first, commit(1)).unknown == f"rows of {operation} in version 0"
+
+
+def test_what_delta_does_behind_a_commit_is_not_a_second_one():
+    """Its own optimisation keeps the commit's metadata."""
+    found = stands(commit(0, record(0)), commit(1, record(1)), commit(2, record(1), "OPTIMIZE"))
+
+    assert Standing(2, record(1)) == found
+
+
 def test_a_log_that_was_cleaned_is_not_taken_for_a_new_table():
     """What is unknown is said, and has to be named to be accepted."""
     found = stands(commit(5), commit(6))
@@ -179,9 +198,19 @@ def test_transactions_tell_what_a_cleaned_log_does_not():
     """Whether the name ever wrote, and how far."""
     apps = {"zeh-spark:orders:0": 9, "zeh-spark:orders:12": 10, "zeh-spark:orders2:50": 1, "x": 3}
 
-    assert with_transactions(CLEANED, "returns", apps).unknown is None
+    others = replace(CLEANED, others=(record(1, name="orders2"), record(1)))
+
     assert with_transactions(CLEANED, "orders", apps).unknown == "zeh-spark:orders:12@10"
     assert with_transactions(CLEANED, "orders", None) == CLEANED
+    assert with_transactions(CLEANED, "returns", {"x": 3}).unknown is None
+    assert with_transactions(others, "returns", apps).unknown is None
+
+
+def test_a_new_name_is_not_taken_for_new_where_another_ones_record_is_gone():
+    """It may be that one, mistyped."""
+    apps = {"zeh-spark:orders:0": 9}
+
+    assert CLEANED == with_transactions(CLEANED, "order", apps)
 
 
 def test_a_column_that_is_behind_the_transaction_is_not_believed():
@@ -224,6 +253,10 @@ OUT_OF_PLACE = {
     "the checkpoint was taken back": batch(2),
     "now from": batch(3, end=at(99)),
     "lacks batches 4 to 4": batch(5),
+    "reads the feed in other partitions": Batch(
+        "new", 0, {FEED: {"0": "c3", "1": "c3"}}, {FEED: {"0": "c4", "1": "c4"}}
+    ),
+    "holds all up to batch 3": Batch("q", 5, at(3), at(5)),
     "set the source's option feedId": Batch(
         "q", 4, {"https://other.example": {"0": "c3"}}, {"https://other.example": {"0": "c4"}}
     ),
@@ -238,6 +271,18 @@ def test_a_batch_that_does_not_follow_is_refused(told):
 
     assert told in str(raised.value) and "table t, name='orders'" in str(raised.value)
     assert at(3) == raised.value.expected
+
+
+def test_other_partitions_have_to_be_accepted():
+    """Their cursors cannot be compared."""
+    new = OUT_OF_PLACE["reads the feed in other partitions"]
+    with pytest.raises(LakehouseError) as raised:
+        next_record("t", "orders", Standing(3, record(3)), new, None)
+    accept = str(raised.value).partition("accept='")[2].partition("'")[0]
+
+    found = next_record("t", "orders", Standing(3, record(3)), new, accept)
+
+    assert (4, "new", 0) == (found.number, found.query, found.batch)
 
 
 def test_a_first_batch_may_begin_anywhere():

@@ -86,7 +86,15 @@ def test_settings_that_leave_rows_out_are_refused(setting):
 )
 def test_a_batch_has_a_limit(options, expected):
     """A table of terabytes is not one batch."""
-    assert expected == limited(options)
+    assert expected == limited(options, change_feed=False)
+
+
+def test_changes_have_no_limit():
+    """Delta cuts commits where one strikes: what replaces could come before what it replaces."""
+    assert {"maxFilesPerTrigger": 2**31 - 1} == limited({}, change_feed=True)
+    for option in ("maxBytesPerTrigger", "maxfilespertrigger"):
+        assert refusal({option: 1}, {}, change_feed=True).option == option
+        assert refusal({option: 1}, {}) is None
 
 
 @pytest.mark.parametrize("kind", [T.StringType(), T.VarcharType(9), T.ByteType(), T.LongType()])

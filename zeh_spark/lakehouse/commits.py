@@ -41,6 +41,7 @@ class Commit:
     operation: str
     parameters: Mapping[str, str | None]
     metadata: str | None
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def standing(
     commits: Sequence[Commit], name: str, table: str, *, complete: bool
 ) -> Standing | None:
     """Out of the newest commits, newest first; `complete` says that the log has no others. None if
-    older ones are needed.
+    older ones are needed, to find the newest record and the one before it.
 
     Raises LakehouseError for a restore that cannot be followed, and where a batch was written onto
     a table from which the batch before it had just been taken back.
@@ -136,20 +137,20 @@ def standing(
     for commit in _that_count(commits, table):
         if commit.operation == "RESTORE" and not found and restored is None:
             restored = commit.version
-        if record := record_of(commit.metadata, table):
-            if record.name == name:
-                found.append(record)
-            else:
-                others.setdefault(record.name, record)
+        record = record_of(commit.metadata, table)
+        if record and record.name != name:
+            others.setdefault(record.name, record)
+        elif record and record not in found:  # what Delta does behind a commit keeps its metadata
+            found.append(record)
         if _begins(commit):
             beginning = commit
         if beginning or len(found) == 2:
             break
+    if len(found) < 2 and not beginning and not complete:
+        return None
     if found:
         _check_chain(found, table)
         return Standing(version, found[0], tuple(others.values()), restored)
-    if not beginning and not complete:
-        return None
     unknown = _unknown(beginning, commits[-1].version)
     generation = version if unknown else max(restored or 0, beginning.version if beginning else 0)
     return Standing(version, None, tuple(others.values()), generation, unknown)
@@ -159,10 +160,13 @@ def _unknown(beginning: Commit | None, oldest: int) -> str | None:
     """What a table without a record may hold all the same."""
     if beginning is None:
         return f"commits before version {oldest}"
-    if beginning.operation != "CLONE":
-        return None
-    source, version = (beginning.parameters.get(each) for each in ("source", "sourceVersion"))
-    return f"clone of {source} version {version}"
+    if beginning.operation == "CLONE":
+        given = beginning.parameters.get("source"), beginning.parameters.get("sourceVersion")
+        return f"clone of {given[0]} version {given[1]}"
+    copied = beginning.operation.endswith("AS SELECT") and beginning.rows
+    if copied or beginning.operation == "CONVERT":
+        return f"rows of {beginning.operation} in version {beginning.version}"
+    return None
 
 
 def _begins(commit: Commit) -> bool:
@@ -214,15 +218,19 @@ def with_transactions(
     stands: Standing, name: str, transactions: Mapping[str, int] | None
 ) -> Standing:
     """For a table whose log does not tell all: what its transactions, which stay when commits are
-    cleaned away, say of records that are gone. `transactions` is None where they cannot be read.
+    cleaned away, say of records that are gone. `transactions` is None where they cannot be read. A
+    name without any is new, if the others' records are known [it may be one of theirs, mistyped].
     """
     if transactions is None:
         return stands
-    ours = [app for app in transactions if app.startswith(_app(name, ""))]
+    known = {name, *(record.name for record in stands.others)}
+    apps = [app.split(":") for app in transactions if app.startswith(_app("", "")[:-1])]
+    ours = [":".join(app) for app in apps if app[1] == name]
     newest = max(ours, key=lambda app: int(app.rpartition(":")[2]), default=None)
     if newest is None:
-        is_clone = (stands.unknown or "").startswith("clone")
-        return stands if is_clone else replace(stands, unknown=None)
+        cleaned = (stands.unknown or "").startswith("commits before")
+        explained = all(app[1] in known for app in apps)
+        return replace(stands, unknown=None) if cleaned and explained else stands
     record = stands.record
     if record and (record.app, record.number) == (newest, transactions[newest]):
         return stands
@@ -242,10 +250,27 @@ def next_record(
         return Record(name, _app(name, stands.generation), 0, batch.query, batch.number, batch.end)
     if (last.query, last.batch, last.cursors) == (batch.query, batch.number, batch.end):
         return None
-    if last.cursors != batch.start or (last.query, last.batch) == (batch.query, batch.number):
+    if not _follows(last, batch) and accept != _acceptance(_other_partitions(last, batch), batch):
         raise _out_of_place(table, name, last, batch)
     app = last.app if stands.generation is None else _app(name, stands.generation)
     return Record(name, app, last.number + 1, batch.query, batch.number, batch.end)
+
+
+def _follows(last: Record, batch: Batch) -> bool:
+    """Whether a batch begins where the table is; in one query there is none between, either [those
+    of a stateful query may leave the cursors where they were].
+    """
+    next_one = last.query != batch.query or last.batch + 1 == batch.number
+    return next_one and last.cursors == batch.start
+
+
+def _other_partitions(last: Record, batch: Batch) -> str | None:
+    """For a new query whose feeds are cut into other partitions: what it has to accept."""
+    counts = [[len(feed[name]) for name in sorted(feed)] for feed in (last.cursors, batch.end)]
+    same_feeds = last.cursors.keys() == batch.end.keys()
+    if last.query == batch.query or not same_feeds or counts[0] == counts[1] or 0 in counts[0]:
+        return None
+    return f"{last.app}@{last.number} in other partitions"
 
 
 def _app(name: str, generation: int | str | None) -> str:
@@ -287,8 +312,10 @@ def _check_first(table: str, name: str, stands: Standing, batch: Batch, accept: 
         )
 
 
-def _acceptance(unknown: str, batch: Batch) -> str:
+def _acceptance(unknown: str | None, batch: Batch) -> str:
     """Names both sides: what the table is, and where the batch begins."""
+    if unknown is None:
+        return "nothing"
     start = json.dumps(batch.start, sort_keys=True).encode()
     return f"{unknown} from {xxhash.xxh3_64_hexdigest(start)[:8]}"
 
@@ -300,7 +327,13 @@ def _out_of_place(table: str, name: str, last: Record, batch: Batch) -> Lakehous
         "start another new checkpointLocation (this one has planned its batch) with "
         f"startingCursors from zeh_spark.lakehouse.cursors(spark, {table!r}, name={name!r})"
     )
-    if last.cursors.keys() != batch.end.keys():
+    if partitions := _other_partitions(last, batch):
+        why = (
+            f"this query reads the feed in other partitions, from {shown(batch.start)}. If its "
+            f"startingCursors are those that the README has for that, which may bring events "
+            f"again, say accept={_acceptance(partitions, batch)!r}"
+        )
+    elif last.cursors.keys() != batch.end.keys():
         why = (
             f"this query reads {', '.join(sorted(batch.end))}: take another name or table for "
             f"another feed; for the same feed at another address, set the source's option feedId"

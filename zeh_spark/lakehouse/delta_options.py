@@ -48,12 +48,22 @@ _REFUSED = {
 SETTINGS = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 """Of the session: Delta's source heeds them, and not the reader's options of the same names."""
 
+_LIMITS = {"maxbytespertrigger", "maxfilespertrigger"}
 _BATCH_BYTES = "128m"
+_ALL = 2**31 - 1
 
 
-def refusal(options: Options, settings: Mapping[str, str | None]) -> OptionError | None:
+def refusal(
+    options: Options, settings: Mapping[str, str | None], *, change_feed: bool = False
+) -> OptionError | None:
     """What stands against them, if anything does."""
     for name, value in options.items():
+        if change_feed and name.lower() in _LIMITS:
+            return OptionError(
+                f"option {name!r} is refused with change_feed=True: Delta cuts commits where it "
+                f"strikes, and an insert could come batches before the deletion that it replaces",
+                option=name,
+            )
         if problem := _problem(name.lower(), str(value).lower()):
             return OptionError(f"option {name!r} {problem}", option=name)
     for name, setting in settings.items():
@@ -77,11 +87,12 @@ def _problem(name: str, value: str) -> str | None:
     return None
 
 
-def limited(options: Options) -> Options:
+def limited(options: Options, *, change_feed: bool) -> Options:
     """With a limit to a batch, if they have none [Delta's own is 1,000 files of any size; what the
-    publisher commits at once, and a task sorts in memory, has to be less].
+    publisher commits at once has to be less]; changes without any, so that no commit is cut.
     """
-    given = {name.lower() for name in options}
-    if given & {"maxbytespertrigger", "maxfilespertrigger"}:
+    if change_feed:
+        return {**options, "maxFilesPerTrigger": _ALL}
+    if {name.lower() for name in options} & _LIMITS:
         return options
     return {**options, "maxBytesPerTrigger": _BATCH_BYTES}

@@ -61,7 +61,7 @@ def from_delta(
     LakehouseError, before anything is read.
     """
     settings = {name: spark.conf.get(name, None) for name in SETTINGS}
-    if refused := refusal(options, settings):
+    if refused := refusal(options, settings, change_feed=change_feed):
         raise refused
     rows = _stream(Table(spark, table), options, change_feed=change_feed)
     names = [name for name in rows.columns if not change_feed or name not in _CHANGE]
@@ -97,7 +97,9 @@ def _stream(place: Table, options: Options, *, change_feed: bool) -> DataFrame:
             f"{place.identifier} SET TBLPROPERTIES (delta.enableChangeDataFeed = true). What "
             f"changed before cannot be published: then begin a new feed, with a new checkpoint",
         )
-    reader = place.spark.readStream.format("delta").options(**limited(options))
+    reader = place.spark.readStream.format("delta").options(
+        **limited(options, change_feed=change_feed)
+    )
     if change_feed:
         reader = reader.option("readChangeFeed", "true")
     with delta_errors(place.text):

@@ -136,14 +136,18 @@ class Table:
 
     def _history(self, limit: int) -> list[Commit]:
         """Newest first."""
+        written = F.col("operationMetrics")["numOutputRows"]
         with delta_errors(self.text):
             rows = (
                 self.delta()
                 .history(limit)
-                .select("version", "operation", "operationParameters", "userMetadata")
+                .select("version", "operation", "operationParameters", "userMetadata", written)
                 .collect()
             )
-        return [Commit(*row) for row in rows]
+        return [
+            Commit(version, operation, parameters, metadata, int(count or 0))
+            for version, operation, parameters, metadata, count in rows
+        ]
 
     def _by_column(self, name: str, column: str) -> Record | None:
         """The newest record that is in the table's rows."""

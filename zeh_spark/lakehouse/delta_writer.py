@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,7 +25,7 @@ from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_sp
 from zeh_spark.lakehouse import commits
 from zeh_spark.lakehouse.commits import Batch, Record, Standing
 from zeh_spark.lakehouse.delta_table import Table, delta_class
-from zeh_spark.lakehouse.merging import DELETED, Merge
+from zeh_spark.lakehouse.merging import DELETED, Merge, check_free, option_text
 from zeh_spark.source import offset_log
 from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
 
@@ -41,6 +41,7 @@ _OURS = {
     "txnAppId": "it is what makes a batch come once",
     "txnVersion": "it is what makes a batch come once",
     "checkpointLocation": "it is an argument of its own",
+    "dataChange": "streams of the table would leave the rows out",
 }
 _TRIES = 10
 """Of a batch that other writers of the table get in the way of."""
@@ -169,7 +170,7 @@ class DeltaFeedWriter:
         self._transform = transform
         self._cursor_column = cursorColumn
         self._accept = accept
-        self._options = {key: _text(value) for key, value in options.items()}
+        self._options = {key: option_text(value) for key, value in options.items()}
         self._query: str | None = None
         self._last: tuple[int, commits.Cursors] | None = None
 
@@ -231,6 +232,7 @@ class DeltaFeedWriter:
             merge = Merge(table, self._merge_keys, self._deleted, self._options)
             merge.run(frame, commit, added)
             return
+        check_free(self._table, frame, list(added))
         frame = frame.withColumns(added)
         self._check_appended(table, stands)
         if stands.version < 0:  # a commit that makes a table with a name keeps no metadata
@@ -284,25 +286,25 @@ class DeltaFeedWriter:
                     expected=running,
                     got=stored,
                 )
-            self._query = running
+            self._query, self._last = running, None
         return running
 
     def _id(self, spark: SparkSession) -> str:
         try:
             return offset_log.query_id(self._read(spark, "metadata"))
-        except (PySparkException, ValueError) as exc:
+        except (Py4JJavaError, ValueError) as exc:
             raise CheckpointError(
                 f"checkpointLocation={self._checkpoint!r} is no checkpoint of a query: give the "
-                f"one that the query has ({exc})"
+                f"one that the query has ({_reason(exc)})"
             ) from exc
 
     def _feeds(self, spark: SparkSession, number: int) -> list[Reached]:
         """Where the query's feeds are behind a batch."""
         try:
             found = offset_log.source_offsets(self._read(spark, f"offsets/{number}"))
-        except (PySparkException, ValueError) as exc:
+        except (Py4JJavaError, ValueError) as exc:
             raise CheckpointError(
-                f"{self._checkpoint}/offsets/{number} cannot be read: {exc}"
+                f"{self._checkpoint}/offsets/{number} cannot be read: {_reason(exc)}"
             ) from exc
         others = [each for each in found if not is_of_a_feed(each)]
         if others:
@@ -325,8 +327,19 @@ class DeltaFeedWriter:
         return feeds
 
     def _read(self, spark: SparkSession, name: str) -> str:
-        rows = spark.read.text(f"{self._checkpoint}/{name}", wholetext=True).collect()
-        return str(rows[0][0]) if rows else ""
+        """A file of the checkpoint, whatever characters its path has. Raises Py4JJavaError."""
+        jvm: Any = spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._checkpoint}/{name}")
+        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        stream = files.open(path)
+        try:
+            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+
+def _reason(exc: Exception) -> str:
+    return str(exc.java_exception) if isinstance(exc, Py4JJavaError) else str(exc)
 
 
 def _beginning(first: Reached) -> dict[str, str]:
@@ -346,7 +359,3 @@ def _check_options(options: dict[str, Any]) -> None:
     for name in options:
         if why := reserved.get(name.lower()):
             raise OptionError(f"option {name!r} is not for you to set here: {why}", option=name)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_table import Table, delta_errors
@@ -71,7 +71,7 @@ def merge(
     deleted: str | None = None,
     app_id: str | None = None,
     version: int | None = None,
-    **options: str,
+    **options: object,
 ) -> None:
     """Merge a batch of events into a table, which is made if there is none: one row for each key.
 
@@ -118,12 +118,12 @@ class Merge:
     """One MERGE for each batch."""
 
     def __init__(
-        self, table: Table, keys: Sequence[str], deleted: str | None, options: Mapping[str, str]
+        self, table: Table, keys: Sequence[str], deleted: str | None, options: Mapping[str, object]
     ) -> None:
         self._table = table
         self._keys = [keys] if isinstance(keys, str) else list(keys)
         self._deleted = deleted
-        self._options = dict(options)
+        self._options = {name: option_text(value) for name, value in options.items()}
 
     def run(
         self,
@@ -134,21 +134,23 @@ class Merge:
         """`commit` holds what is Delta's to keep with the commit: txnAppId, txnVersion and
         userMetadata. `constants` are columns to add to the rows that are changed.
         """
-        events = self._events(df).withColumns(dict(constants or {}))
+        constants = constants or {}
+        check_free(self._table.text, df, [DELETED, CHANGED, _ARRIVAL, *constants])
+        events = self._events(df).withColumns(dict(constants))
         self._prepare(events.drop(_ARRIVAL))
         columns = [name for name in events.columns if name != _ARRIVAL]
         matched = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in self._keys)
-        first: dict[str, str | Column] = {quoted(n): f"s.first.{quoted(n)}" for n in columns}
-        second: dict[str, str | Column] = {quoted(n): f"s.second.{quoted(n)}" for n in columns}
+        first: dict[str, str | Column] = {quoted(n): f"s._zeh_first.{quoted(n)}" for n in columns}
+        second: dict[str, str | Column] = {quoted(n): f"s._zeh_second.{quoted(n)}" for n in columns}
         builder = (
             self._table.delta()
             .alias("t")
             .merge(newest(events, self._keys).alias("s"), matched)
-            .whenMatchedUpdate(_wins("s.first"), first)
-            .whenMatchedUpdate("s.second IS NOT NULL", second)
+            .whenMatchedUpdate(_wins("s._zeh_first"), first)
+            .whenMatchedUpdate("s._zeh_second IS NOT NULL", second)
             .whenNotMatchedInsert(values=first)
         )
-        with committing(df.sparkSession, commit), delta_errors(self._table.text):
+        with committing(self._table.spark, commit), delta_errors(self._table.text):
             builder.execute()
 
     def _events(self, df: DataFrame) -> DataFrame:
@@ -190,11 +192,12 @@ class Merge:
 
     def _not_null(self, key: str) -> Column:
         """NULL equals nothing: such a row would be added again and again."""
+        column = F.col(quoted(key))
         complaint = (
             f"table {self._table.text}: an event has NULL in the merge key {key!r}: leave such "
             f"events out, or send them elsewhere"
         )
-        return F.when(F.col(key).isNull(), F.raise_error(F.lit(complaint))).otherwise(F.col(key))
+        return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
 
     def _prepare(self, events: DataFrame) -> None:
         """Make the table, or give it the columns that are new: commits without rows, before the
@@ -202,6 +205,7 @@ class Merge:
         """
         if self._table.exists():
             known = self._table.frame().schema
+            self._check_keys(known, events.schema)
             if not self._evolves or not _new_fields(known, events.schema):
                 self._check_columns(known)
                 return
@@ -211,6 +215,21 @@ class Merge:
     def _evolves(self) -> bool:
         given = {name.lower(): value for name, value in self._options.items()}
         return given.get("mergeschema", "false").lower() == "true"
+
+    def _check_keys(self, known: StructType, given: StructType) -> None:
+        """Of the table's types: after a cast another key could be equal, or the same one not."""
+        types = {field.name.lower(): field.dataType for field in known}
+        for key in self._keys:
+            mine, theirs = given[key].dataType, types.get(key.lower())
+            if theirs is not None and mine != theirs:
+                raise LakehouseError(
+                    f"table {self._table.text}: the merge key {key!r} is {theirs.simpleString()} "
+                    f"there and {mine.simpleString()} in the frame: CAST({key} AS "
+                    f"{theirs.simpleString()})",
+                    table=self._table.text,
+                    expected=theirs.simpleString(),
+                    got=mine.simpleString(),
+                )
 
     def _check_columns(self, known: StructType) -> None:
         missing = [name for name in (*STAMPS, DELETED, CHANGED) if name not in known.fieldNames()]
@@ -226,28 +245,29 @@ class Merge:
 
 
 def newest(events: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """For each key `first` and `second`, the events that arrived last of those which are the newest
-    of their producer and stored partition; `second` is NULL if there is no other.
+    """For each key `_zeh_first` and `_zeh_second`, the events that arrived last of those which are
+    the newest of their producer and stored partition; the second is NULL if there is no other.
     """
-    columns = [name for name in events.columns if name != _ARRIVAL]
+    columns = [quoted(name) for name in events.columns if name != _ARRIVAL]
+    keys = [quoted(key) for key in keys]
     order = F.struct(STAMPS[2], _ARRIVAL)
     event = F.struct(_ARRIVAL, F.struct(*columns).alias("event"))
     by_producer = (
         events.repartition(*keys)
-        .groupBy(*keys, *(F.col(name).alias(f"by{name}") for name in STAMPS[:2]))
-        .agg(F.max_by(event, order).alias("newest"))
+        .groupBy(*keys, *(F.col(name).alias(f"_zeh_by{name}") for name in STAMPS[:2]))
+        .agg(F.max_by(event, order).alias("_zeh_newest"))
     )
     listed = F.array_sort(
-        F.collect_list("newest"),
+        F.collect_list("_zeh_newest"),
         lambda left, right: F.sign(right[_ARRIVAL] - left[_ARRIVAL]).cast("int"),
     )
     return (
         by_producer.groupBy(*keys)
-        .agg(listed.alias("listed"))
+        .agg(listed.alias("_zeh_listed"))
         .select(
             *keys,
-            F.get("listed", F.lit(0))["event"].alias("first"),
-            F.get("listed", F.lit(1))["event"].alias("second"),
+            F.get("_zeh_listed", F.lit(0))["event"].alias("_zeh_first"),
+            F.get("_zeh_listed", F.lit(1))["event"].alias("_zeh_second"),
         )
     )
 
@@ -262,9 +282,26 @@ def _wins(event: str) -> str:
     return f"NOT coalesce({known}, false)"
 
 
-def _new_fields(known: StructType, given: StructType) -> bool:
-    names = {name.lower() for name in known.fieldNames()}
-    return any(name.lower() not in names for name in given.fieldNames())
+def _new_fields(known: DataType | None, given: DataType) -> bool:
+    """Whether a type has fields, at any depth, that the table's lacks."""
+    if isinstance(given, ArrayType) and isinstance(known, ArrayType):
+        return _new_fields(known.elementType, given.elementType)
+    if isinstance(given, StructType) and isinstance(known, StructType):
+        types = {field.name.lower(): field.dataType for field in known}
+        return any(_new_fields(types.get(each.name.lower()), each.dataType) for each in given)
+    return known is None
+
+
+def check_free(table: str, df: DataFrame, names: Sequence[str]) -> None:
+    """Raises LakehouseError for a frame that has columns which are ours to fill."""
+    mine = {name.lower() for name in names}
+    if taken := [name for name in df.columns if name.lower() in mine]:
+        raise LakehouseError(
+            f"table {table}: the frame has the column {taken[0]!r} already, which would be lost: "
+            f"rename it (or drop it; deleted= may name it then)",
+            table=table,
+            got=taken,
+        )
 
 
 @contextmanager
@@ -290,3 +327,8 @@ def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]
 
 def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
+
+
+def option_text(value: object) -> str:
+    """As Spark's own options are given."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
