@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from zeh_spark import lakehouse
-from zeh_spark.errors import LakehouseError
+from zeh_spark.errors import LakehouseError, OptionError
 
 EVENTS = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
 
@@ -169,6 +169,47 @@ def test_new_columns_are_added_as_deltas_option_says(merge):
     assert {1: (11, "x"), 2: (21, None)} == rows
 
 
+def test_fields_within_a_column_are_added_too(merge):
+    """At any depth."""
+    merge((1, {"a": 1}, False, {}), schema=NESTED.format("a INT"))
+
+    wider = NESTED.format("a INT, b STRING")
+    merge((1, {"a": 2, "b": "x"}, False, {}), schema=wider, mergeSchema=True)
+
+    assert [(2, "x")] == [tuple(row.value) for row in merge.frame().collect()]
+
+
+NESTED = EVENTS.replace("value INT", "value STRUCT<{}>")
+
+
+def test_a_users_own_setting_stays(merge, spark):
+    """What a session has as metadata of its commits is there afterwards."""
+    name = "spark.databricks.delta.commitInfo.userMetadata"
+    spark.conf.set(name, "mine")
+    try:
+        merge(event(1, 1), app_id="silver", version=0)
+        assert "mine" == spark.conf.get(name)
+    finally:
+        spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("names", [("first", "second"), ("a.b", "by key"), ("x`y", "events")])
+def test_columns_may_have_any_name(spark, tmp_path, names):
+    """Also those of structs, and of our own."""
+    schema = f"`{names[0].replace('`', '``')}` INT, `{names[1]}` INT, headers MAP<STRING, STRING>"
+    table = str(tmp_path / "named")
+    mapped = {"delta.columnMapping.mode": "name"}
+    empty = spark.createDataFrame([], schema)
+    lakehouse.stamped(empty).selectExpr(
+        "*", "false AS _zeh_deleted", "current_timestamp() AS _zeh_changed"
+    ).write.format("delta").options(**mapped).save(table)
+
+    for value in (1, 2):
+        lakehouse.merge(spark.createDataFrame([(7, value, {})], schema), table, [names[0]])
+
+    assert [(7, 2)] == [row[:2] for row in spark.read.format("delta").load(table).collect()]
+
+
 def test_a_version_of_an_app_is_merged_once(merge, spark):
     """For the stream of a Delta table; and no setting stays behind."""
     for value in (10, 11):
@@ -186,8 +227,9 @@ def test_a_version_of_an_app_is_merged_once(merge, spark):
         ([event(1, 1)], {"keys": ["id"]}, "have to be columns of the frame"),
         ([event(1, 1)], {"keys": []}, "have to be columns of the frame"),
         ([event(1, 1)], {"version": 3}, "need each other"),
+        ([event(1, 1)], {"deleted": "gon"}, "deleted='gon' is no condition"),
     ],
-    ids=["null key", "no such column", "no keys", "half a transaction"],
+    ids=["null key", "no such column", "no keys", "half a transaction", "no condition"],
 )
 def test_what_cannot_be_merged_is_refused(merge, events, options, told):
     """By name; the table stays as it is."""
@@ -198,6 +240,36 @@ def test_what_cannot_be_merged_is_refused(merge, events, options, told):
 
     assert told in str(raised.value)
     assert {5: 50} == merge.shown()
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ("key STRING, value INT, gone BOOLEAN, headers MAP<STRING, STRING>", "CAST(key AS int)"),
+        ("key INT, _ZEH_deleted INT, gone BOOLEAN, headers MAP<STRING, STRING>", "_ZEH_deleted"),
+    ],
+    ids=["another type", "a column of ours"],
+)
+def test_a_frame_that_would_not_fit_is_refused(merge, spark, schema, told):
+    """A key that is cast is another key, and our columns are ours."""
+    merge(event(5, 50))
+    row = ("5" if "key STRING" in schema else 5, 1, False, {})
+
+    with pytest.raises(LakehouseError) as raised:
+        merge(row, schema=schema)
+
+    assert told in str(raised.value) and {5: 50} == merge.shown()
+
+
+def test_what_cannot_be_purged_is_refused(merge, spark):
+    """By name."""
+    merge(event(1, 1))
+    spark.range(1).write.format("delta").save(f"{merge.table}-other")
+
+    with pytest.raises(OptionError, match="'30 days'"):
+        lakehouse.purge(spark, merge.table, older_than="soon")
+    with pytest.raises(LakehouseError, match="no merge made it"):
+        lakehouse.purge(spark, f"{merge.table}-other", older_than="1 day")
 
 
 def test_a_frame_without_stamps_is_refused(merge, spark):

@@ -183,6 +183,24 @@ def test_a_name_that_is_none_is_refused(lake, name):
         lakehouse.cursors(lake.spark, name, name="orders")
 
 
+def test_appending_to_a_merged_table_is_refused(lake):
+    """merge_keys were forgotten: keys would be there twice."""
+    lake.add(range(10))
+    lake.run(merge_keys=["i"])
+    lake.add(range(10))
+
+    assert "was made by a merge" in lake.fail()
+    lake.run(merge_keys=["i"])
+    assert 10 == lake.table().count()
+
+
+def test_a_column_of_the_events_is_not_taken_for_cursors(lake):
+    """It would be lost, whatever case its name is written in."""
+    lake.add(range(10))
+
+    assert "'value'" in lake.fail(cursorColumn="Value")
+
+
 def test_a_frame_that_is_no_stream_is_refused(lake):
     """Feeds are read with readStream."""
     with pytest.raises(LakehouseError, match="readStream"):

@@ -342,23 +342,16 @@ def to_accept(told):
     return re.search("say accept='(.*?)'", told)[1]
 
 
-def test_a_name_that_is_new_to_a_table_with_a_cleaned_log_begins(lake):
-    """Its transactions say that it never wrote."""
+def test_another_name_on_a_table_with_a_cleaned_log_has_to_be_meant(lake):
+    """It could be the one whose record is gone, mistyped."""
     lake.add(range(5))
-    lake.add(range(50, 60), feed="returns")
     lake.run()
     lake.clean_log()
 
-    query = lakehouse.to_delta(
-        lake.read("returns"),
-        lake.at("orders"),
-        name="returns",
-        checkpointLocation=lake.at("new"),
-        trigger={"availableNow": True},
-    )
-    assert query.awaitTermination(PATIENCE)
+    told = lake.fail(name="order", checkpoint="new")
 
-    assert lake.numbers() == Counter({**Counter([*range(5), *range(50, 60)]), -1: 3})
+    assert "commits before version" in told
+    assert lake.numbers() == Counter({**Counter(range(5)), -1: 3})
 
 
 def test_a_column_keeps_the_cursors_where_the_log_is_cleaned(lake):
@@ -409,6 +402,88 @@ def test_a_table_that_was_replaced_begins_anew(lake):
     assert "was emptied or replaced" in lake.fail()
     lake.run(checkpoint="new")
     assert lake.numbers() == Counter(range(60))
+
+
+def test_a_table_that_was_rewritten_is_noticed(lake):
+    """It has the rows, and its own log says that nothing came before."""
+    lake.add(range(50))
+    lake.run()
+    here = f"delta.`{lake.at('orders')}`"
+    lake.spark.sql(f"CREATE OR REPLACE TABLE {here} USING delta AS SELECT * FROM {here}")
+    lake.add(range(50, 60))
+
+    told = lake.fail(checkpoint="new", source={})
+
+    assert "rows of CREATE OR REPLACE TABLE AS SELECT" in told
+    assert lake.numbers() == Counter(range(50))
+
+
+def test_a_second_call_for_a_batch_is_refused(lake):
+    """Its rows would be taken for those of the first, and left out."""
+    lake.add(range(10))
+    one, two = (
+        lakehouse.DeltaFeedWriter(
+            lake.at("orders"), name="orders", checkpointLocation=lake.at("checkpoint")
+        )
+        for _ in range(2)
+    )
+
+    def write(batch, number):
+        one(batch.where("i < 5"), number)
+        two(batch.where("i >= 5"), number)
+
+    query = (
+        lake.read()
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", lake.at("checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+
+    assert "one call for each table and batch" in said(raised.value)
+
+
+def test_tables_of_one_query_have_to_be_at_one_place(lake):
+    """The error says where each is; a new one is at the beginning."""
+    lake.add(range(10))
+    lake.run("orders", name="shop")
+    both = [lake.at("orders"), lake.at("returns")]
+
+    with pytest.raises(LakehouseError, match=r"orders: \{.*returns: first"):
+        lakehouse.cursors(lake.spark, both, name="shop")
+
+    lake.run("returns", name="shop", checkpoint="another", change=lambda df: df.where("i > 5"))
+    place = lakehouse.cursors(lake.spark, both, name="shop")
+    assert place == lakehouse.cursors(lake.spark, both[0], name="shop")
+
+
+@pytest.mark.parametrize("place", ["a b", "c[1]", "{x}", "50%25", "späť"])
+def test_paths_may_have_any_characters(lake, place):
+    """Of the table and of the checkpoint."""
+    for begin in (0, 10):
+        lake.add(range(begin, begin + 10))
+        lake.run(f"{place} table", checkpoint=f"{place} checkpoint")
+
+    assert lake.numbers(f"{place} table") == Counter(range(20))
+
+
+@pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
+def test_a_table_that_compacts_itself_changes_nothing(lake, options):
+    """As tables on Databricks often do."""
+    lake.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "true")
+    lake.spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "2")
+    try:
+        for begin in (0, 10, 20, 30):
+            lake.add(range(begin, begin + 10))
+            lake.run(**options)
+    finally:
+        lake.spark.conf.unset("spark.databricks.delta.autoCompact.enabled")
+        lake.spark.conf.unset("spark.databricks.delta.autoCompact.minNumFiles")
+
+    assert lake.numbers() == Counter(range(40))
+    assert "OPTIMIZE" in {row.operation for row in lake.history()}
 
 
 def test_two_feeds_go_into_two_tables_in_one_query(lake):

@@ -273,6 +273,14 @@ def test_a_batch_that_does_not_follow_is_refused(told):
     assert at(3) == raised.value.expected
 
 
+def test_a_batch_that_moved_no_cursor_is_missed_all_the_same():
+    """Spark's state gives rows when time has passed, without new events."""
+    idle = Batch("q", 5, at(3), at(3))
+
+    with pytest.raises(LakehouseError, match="lacks batches 4 to 4"):
+        next_record("t", "orders", Standing(3, record(3)), idle, None)
+
+
 def test_other_partitions_have_to_be_accepted():
     """Their cursors cannot be compared."""
     new = OUT_OF_PLACE["reads the feed in other partitions"]
