@@ -135,6 +135,18 @@ class Lake:
         version = next(each for each, of in records.items() if of.get("batch") == batch)
         self.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
 
+    def vacuum(self) -> None:
+        """Of all that the newest version does not need, in few tasks."""
+        settings = {
+            "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        }
+        for name, value in settings.items():
+            self.spark.conf.set(name, value)
+        self.sql("VACUUM {} RETAIN 0 HOURS")
+        for name in settings:
+            self.spark.conf.unset(name)
+
     def clean_log(self, table: str = "orders") -> None:
         """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
         behind the newest checkpoint of the log go.

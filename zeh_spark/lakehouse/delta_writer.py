@@ -172,6 +172,8 @@ class DeltaFeedWriter:
         self._accept = accept
         self._options = {key: option_text(value) for key, value in options.items()}
         self._query: str | None = None
+        self._stands: Standing | None = None
+        self._location = ""
         self._last: tuple[int, commits.Cursors] | None = None
 
     @at_spark_border
@@ -216,7 +218,7 @@ class DeltaFeedWriter:
 
     def _write_once(self, batch: DataFrame, place: Batch) -> None:
         table = Table(batch.sparkSession, self._table)
-        stands = table.standing(self._name, self._cursor_column)
+        stands = self._standing(table)
         record = commits.next_record(self._table, self._name, stands, place, self._accept)
         frame = self._transform(batch, place.number) if self._transform else batch
         if record is None:  # a stateful query has to see its rows evaluated all the same
@@ -231,13 +233,36 @@ class DeltaFeedWriter:
         if self._merge_keys is not None:
             merge = Merge(table, self._merge_keys, self._deleted, self._options)
             merge.run(frame, commit, added)
-            return
-        check_free(self._table, frame, list(added))
-        frame = frame.withColumns(added)
-        self._check_appended(table, stands)
-        if stands.version < 0:  # a commit that makes a table with a name keeps no metadata
-            table.save(frame.limit(0).write.options(**self._options))
-        table.save(frame.write.options(**self._options, **commit))
+        else:
+            self._check_appended(table, stands)
+            check_free(self._table, frame, list(added))
+            frame = frame.withColumns(added)
+            if stands.version < 0:  # a commit that makes a table with a name keeps no metadata
+                table.save(frame.limit(0).write.options(**self._options))
+            table.save(frame.write.options(**self._options, **commit))
+        self._check_written(table, record)
+
+    def _standing(self, table: Table) -> Standing:
+        """As it was behind the last batch, if the table's version is still the same."""
+        if self._stands and table.version(self._location) == self._stands.version:
+            return self._stands
+        return table.standing(self._name, self._cursor_column)
+
+    def _check_written(self, table: Table, record: Record) -> None:
+        """Delta writes nothing, and says nothing, where another writer came before with the same
+        number; and a restore may have come between.
+        """
+        self._location = self._location or table.location()
+        self._stands = stands = table.standing(self._name)
+        if stands.record != record:
+            raise LakehouseError(
+                f"table {self._table}, name={self._name!r}: {record} was to be written, and the "
+                f"table holds all up to {stands.record}: another query writes under this name, or "
+                f"the table was restored meanwhile. Stop the other one, and start this one again",
+                table=self._table,
+                expected=record.cursors,
+                got=stands.record and stands.record.cursors,
+            )
 
     def _check_appended(self, table: Table, stands: Standing) -> None:
         if self._last is None and stands.version >= 0 and DELETED in table.columns():
@@ -286,7 +311,7 @@ class DeltaFeedWriter:
                     expected=running,
                     got=stored,
                 )
-            self._query, self._last = running, None
+            self._query, self._last, self._stands = running, None, None
         return running
 
     def _id(self, spark: SparkSession) -> str:
