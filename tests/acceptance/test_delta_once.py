@@ -412,7 +412,7 @@ def test_a_table_that_was_rewritten_is_noticed(lake):
 
     told = lake.fail(checkpoint="new", source={})
 
-    assert "rows of CREATE OR REPLACE TABLE AS SELECT" in told
+    assert "say accept='zeh-spark:orders:0@0 from" in told
     assert lake.numbers() == Counter(range(50))
 
 
