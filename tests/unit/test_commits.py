@@ -266,8 +266,9 @@ OUT_OF_PLACE = {
 @pytest.mark.parametrize("told", OUT_OF_PLACE)
 def test_a_batch_that_does_not_follow_is_refused(told):
     """With both sides, and with the way on."""
-    with pytest.raises(LakehouseError) as raised:
-        next_record("t", "orders", Standing(3, record(3)), OUT_OF_PLACE[told], None)
+    for accept in (None, "", "None", "nothing"):
+        with pytest.raises(LakehouseError) as raised:
+            next_record("t", "orders", Standing(3, record(3)), OUT_OF_PLACE[told], accept)
 
     assert told in str(raised.value) and "table t, name='orders'" in str(raised.value)
     assert at(3) == raised.value.expected

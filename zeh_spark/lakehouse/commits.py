@@ -250,7 +250,9 @@ def next_record(
         return Record(name, _app(name, stands.generation), 0, batch.query, batch.number, batch.end)
     if (last.query, last.batch, last.cursors) == (batch.query, batch.number, batch.end):
         return None
-    if not _follows(last, batch) and accept != _acceptance(_other_partitions(last, batch), batch):
+    partitions = _other_partitions(last, batch)
+    accepted = partitions is not None and accept == _acceptance(partitions, batch)
+    if not accepted and not _follows(last, batch):
         raise _out_of_place(table, name, last, batch)
     app = last.app if stands.generation is None else _app(name, stands.generation)
     return Record(name, app, last.number + 1, batch.query, batch.number, batch.end)
@@ -312,10 +314,8 @@ def _check_first(table: str, name: str, stands: Standing, batch: Batch, accept: 
         )
 
 
-def _acceptance(unknown: str | None, batch: Batch) -> str:
+def _acceptance(unknown: str, batch: Batch) -> str:
     """Names both sides: what the table is, and where the batch begins."""
-    if unknown is None:
-        return "nothing"
     start = json.dumps(batch.start, sort_keys=True).encode()
     return f"{unknown} from {xxhash.xxh3_64_hexdigest(start)[:8]}"
 
