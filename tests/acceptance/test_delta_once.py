@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -153,90 +152,6 @@ def test_a_query_may_begin_anywhere_in_a_new_table(lake):
     assert lake.numbers() == Counter(range(50, 60))
 
 
-def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
-    """What the restore took back comes again, with a new checkpoint."""
-    lake.add(range(50))
-    lake.run()
-    lake.add(range(50, 80))
-    lake.run()
-    lake.add(range(80, 90))
-    lake.run()
-    lake.restore(0)
-    lake.add(range(90, 100))
-
-    told = lake.fail()
-
-    assert "was taken back, and lacks batches 1 to 2" in told
-    assert lake.numbers() == Counter(range(50))
-    lake.run(checkpoint="new")
-    lake.add(range(100, 110))
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(110))
-
-
-def test_a_batch_is_written_again_when_the_restore_took_it_back(lake):
-    """Delta alone would leave it out in silence: its transactions are not restored."""
-    lake.add(range(50))
-    lake.run()
-    lake.add(range(50, 80))
-    lake.run()
-    lake.forget(1)
-    lake.restore(0)
-
-    lake.run()
-
-    assert lake.numbers() == Counter(range(80))
-
-
-def test_a_table_restored_to_before_its_first_batch_begins_anew(lake):
-    """Also under its old name."""
-    lake.sql(f"CREATE TABLE {{}} (partition INT, headers MAP<STRING, STRING>, {DATA}) USING delta")
-    lake.add(range(50))
-    lake.run()
-    lake.sql("RESTORE TABLE {} TO VERSION AS OF 0")
-
-    lake.run(checkpoint="new")
-
-    assert lake.numbers() == Counter(range(50))
-
-
-def test_a_restore_to_a_time_has_to_be_named(lake):
-    """The log does not keep its time zone."""
-    lake.add(range(50))
-    lake.run()
-    lake.add(range(50, 80))
-    lake.run()
-    lake.sql(f"RESTORE TABLE {{}} TO TIMESTAMP AS OF '{lake.history()[1].timestamp}'")
-
-    with pytest.raises(LakehouseError, match="TO VERSION AS OF"):
-        lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-
-    lake.restore(0)
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(80))
-
-
-def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
-    """The batch lands on a table that lacks the one before; nobody goes on from there."""
-    lake.add(range(50))
-    lake.run()
-    lake.add(range(50, 80))
-    lake.run()
-    lake.add(range(80, 90))
-    query = lake.start(change=gate)
-    wait_for(gate.come.exists)
-    lake.restore(0)
-    gate.open()
-    with pytest.raises(Exception) as raised:
-        query.awaitTermination(PATIENCE)
-
-    assert "was taken back while the latter was written" in said(raised.value)
-    assert "was taken back while the latter was written" in lake.fail()
-    lake.restore(1)
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(90))
-
-
 def test_two_queries_under_one_name_write_once(lake, gate):
     """The second of two that go on from one place at the same time is refused."""
     lake.add(range(50))
@@ -280,140 +195,6 @@ def test_a_checkpoint_that_was_taken_back_is_refused(lake):
 
     assert "the checkpoint was taken back to an older state" in told
     assert lake.numbers() == Counter([*range(50), *range(70, 90)])
-
-
-def test_another_writer_and_optimize_change_nothing(lake, monkeypatch):
-    """The table is an ordinary one; the record is looked for as far back as it is."""
-    monkeypatch.setattr("zeh_spark.lakehouse.delta_table._PAGE", 1)
-    lake.add(range(50))
-    lake.run()
-    for number in range(-4, 0):
-        lake.sql(f"INSERT INTO {{}} (i) VALUES ({number})")
-    lake.sql("OPTIMIZE {}")
-    lake.vacuum()
-    lake.add(range(50, 80))
-    lake.drop("checkpoint")
-
-    lake.run()
-
-    assert lake.numbers() == Counter(range(-4, 80))
-
-
-@pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
-def test_optimize_while_a_batch_is_written_changes_nothing(lake, gate, options):
-    """The batch is tried again where Delta cannot bring the two together."""
-    for begin in (0, 25):
-        lake.add(range(begin, begin + 25))
-        lake.run(**options)
-    lake.add(range(40, 60))
-    query = lake.start(change=gate, **options)
-    wait_for(gate.come.exists)
-    lake.sql("OPTIMIZE {}")
-    gate.open()
-    assert query.awaitTermination(PATIENCE)
-
-    doubled = range(40, 50) if not options else ()
-    assert lake.numbers() == Counter([*range(60), *doubled])
-
-
-def test_a_cleaned_log_is_noticed(lake):
-    """Where neither the log nor the rows tell, nobody guesses."""
-    lake.add(range(50))
-    lake.run()
-    place = lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-    lake.clean_log()
-    lake.add(range(50, 60))
-
-    with pytest.raises(LakehouseError, match="zeh-spark:orders:0@0"):
-        lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-    told = lake.fail(checkpoint="from the beginning", source={})
-    assert "{_first}" in told
-    told = lake.fail(checkpoint="new", source={"startingCursors": place}, accept=to_accept(told))
-
-    lake.run(checkpoint="new", source={"startingCursors": place}, accept=to_accept(told))
-    lake.add(range(60, 70))
-    lake.run(checkpoint="new", accept=to_accept(told))
-    assert lake.numbers() == Counter({**Counter(range(70)), -1: 3})
-
-
-def to_accept(told):
-    return re.search("say accept='(.*?)'", told)[1]
-
-
-def test_another_name_on_a_table_with_a_cleaned_log_has_to_be_meant(lake):
-    """It could be the one whose record is gone, mistyped."""
-    lake.add(range(5))
-    lake.run()
-    lake.clean_log()
-
-    told = lake.fail(name="order", checkpoint="new")
-
-    assert "commits before version" in told
-    assert lake.numbers() == Counter({**Counter(range(5)), -1: 3})
-
-
-def test_a_column_keeps_the_cursors_where_the_log_is_cleaned(lake):
-    """The rows know it themselves."""
-    kept = {"cursorColumn": "_cursors"}
-    lake.add(range(50))
-    lake.run(**kept)
-    lake.clean_log()
-    lake.add(range(50, 60))
-    lake.run(**kept)
-    lake.clean_log()
-    lake.add(range(60, 70))
-    lake.drop("checkpoint")
-
-    lake.run(**kept)
-
-    assert lake.numbers() == Counter({**Counter(range(70)), -1: 6})
-
-
-def test_a_clone_is_noticed(lake):
-    """It has the rows, and not the log."""
-    lake.add(range(50))
-    lake.run()
-    lake.sql(f"CREATE TABLE delta.`{lake.at('copy')}` SHALLOW CLONE {{}}")
-    place = lakehouse.cursors(lake.spark, lake.at("orders"), name="orders")
-    lake.add(range(50, 60))
-
-    told = lake.fail("copy", checkpoint="from the beginning", source={})
-    assert "clone of" in told and "{_first}" in told
-    told = lake.fail("copy", checkpoint="new", source={"startingCursors": place})
-
-    lake.run("copy", checkpoint="new", source={}, accept=to_accept(told))
-    lake.run("copy", checkpoint="new")
-    assert lake.numbers("copy") == Counter(range(60))
-
-
-def test_a_table_that_was_replaced_begins_anew(lake):
-    """The old checkpoint does not go on as if nothing had happened."""
-    lake.add(range(50))
-    lake.run()
-    lake.sql(
-        "CREATE OR REPLACE TABLE {} USING delta AS SELECT * FROM {} WHERE false".replace(
-            "FROM {}", f"FROM delta.`{lake.at('orders')}`"
-        )
-    )
-    lake.add(range(50, 60))
-
-    assert "was emptied or replaced" in lake.fail()
-    lake.run(checkpoint="new")
-    assert lake.numbers() == Counter(range(60))
-
-
-def test_a_table_that_was_rewritten_is_noticed(lake):
-    """It has the rows, and its own log says that nothing came before."""
-    lake.add(range(50))
-    lake.run()
-    here = f"delta.`{lake.at('orders')}`"
-    lake.spark.sql(f"CREATE OR REPLACE TABLE {here} USING delta AS SELECT * FROM {here}")
-    lake.add(range(50, 60))
-
-    told = lake.fail(checkpoint="new", source={})
-
-    assert "say accept='zeh-spark:orders:0@0 from" in told
-    assert lake.numbers() == Counter(range(50))
 
 
 def test_a_second_call_for_a_batch_is_refused(lake):
@@ -465,23 +246,6 @@ def test_paths_may_have_any_characters(lake, place):
         lake.run(f"{place} table", checkpoint=f"{place} checkpoint")
 
     assert lake.numbers(f"{place} table") == Counter(range(20))
-
-
-@pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
-def test_a_table_that_compacts_itself_changes_nothing(lake, options):
-    """As tables on Databricks often do."""
-    lake.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "true")
-    lake.spark.conf.set("spark.databricks.delta.autoCompact.minNumFiles", "2")
-    try:
-        for begin in (0, 10, 20, 30):
-            lake.add(range(begin, begin + 10))
-            lake.run(**options)
-    finally:
-        lake.spark.conf.unset("spark.databricks.delta.autoCompact.enabled")
-        lake.spark.conf.unset("spark.databricks.delta.autoCompact.minNumFiles")
-
-    assert lake.numbers() == Counter(range(40))
-    assert "OPTIMIZE" in {row.operation for row in lake.history()}
 
 
 def test_two_feeds_go_into_two_tables_in_one_query(lake):
