@@ -17,7 +17,7 @@ from zeh_spark.errors import LakehouseError
 
 
 def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
-    """What the restore took back comes again, with a new checkpoint."""
+    """DL-03: what the restore took back comes again, with a new checkpoint."""
     lake.add(range(50))
     lake.run()
     lake.add(range(50, 80))
@@ -38,7 +38,7 @@ def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
 
 
 def test_a_batch_is_written_again_when_the_restore_took_it_back(lake):
-    """Delta alone would leave it out in silence: its transactions are not restored."""
+    """DL-03, A12: Delta would leave it out in silence, as its transactions are not restored."""
     lake.add(range(50))
     lake.run()
     lake.add(range(50, 80))

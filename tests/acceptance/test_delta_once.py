@@ -116,7 +116,7 @@ def test_a_batch_that_comes_again_is_not_written_again(lake):
 
 
 def test_a_lost_checkpoint_changes_nothing(lake):
-    """The table knows where it is."""
+    """F12: the table knows where it is."""
     lake.add(range(50))
     lake.run()
     lake.add(range(50, 80))
@@ -180,7 +180,7 @@ def test_two_queries_under_one_name_write_once(lake, gate):
 
 
 def test_a_checkpoint_that_was_taken_back_is_refused(lake):
-    """It would cut the feed otherwise than the table has it."""
+    """F13: it would cut the feed otherwise than the table has it."""
     import shutil
 
     lake.add(range(50))
