@@ -167,7 +167,10 @@ class Table:
             return None
         for log in self._logs(location):
             with contextlib.suppress(Py4JError, TypeError):
-                listed = log.unsafeVolatileSnapshot().setTransactions()
+                snapshot = log.unsafeVolatileSnapshot()
+                if snapshot.version() < 0:  # not this table's log
+                    return None
+                listed = snapshot.setTransactions()
                 each = [listed.apply(place) for place in range(listed.size())]
                 return {txn.appId(): txn.version() for txn in each}
         return None
@@ -186,7 +189,7 @@ class Table:
 
     def _details(self) -> tuple[str, dict[str, str]]:
         location, properties = self.delta().detail().select("location", "properties").collect()[0]
-        return location, properties
+        return self.path or location, properties
 
     def _logs(self, location: str) -> Iterator[Any]:
         for name in _LOGS:
