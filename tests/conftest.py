@@ -42,10 +42,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
 def pytest_report_header() -> list[str]:
-    from tests import fix_reference, postgresql  # not before pytest has loaded its plugins
+    from tests import (  # not before pytest has loaded its plugins
+        fix_lake,
+        fix_reference,
+        postgresql,
+    )
 
     header = [f"python {platform.python_version()}, spark {_spark()}, {_java()}"]
-    reasons = [fix_reference.why_absent(), postgresql.why_absent(), postgresql.why_no_small_disk()]
+    reasons = [
+        fix_reference.why_absent(),
+        fix_lake.why_absent(),
+        postgresql.why_absent(),
+        postgresql.why_no_small_disk(),
+    ]
     header += [f"absent: {reason}" for reason in reasons if reason]
     return header
 

@@ -7,13 +7,14 @@ from collections import Counter
 
 import pytest
 
-from tests.fix_lake import DATA, PATIENCE, said
+from tests.fix_lake import DATA, PATIENCE, said, why_absent
 from tests.fix_stream import wait_for
 
-pytest.importorskip("delta", reason="delta-spark is not installed")
+pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
+from zeh_spark.lakehouse.delta_table import Table
 
 
 def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
@@ -100,14 +101,16 @@ def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
     assert lake.numbers() == Counter(range(90))
 
 
-def test_another_writer_and_optimize_change_nothing(lake, monkeypatch):
+def test_another_writer_and_optimize_change_nothing(lake):
     """The table is an ordinary one; the record is looked for as far back as it is."""
-    monkeypatch.setattr("zeh_spark.lakehouse.delta_table._PAGE", 1)
     lake.add(range(50))
     lake.run()
     for number in range(-4, 0):
         lake.sql(f"INSERT INTO {{}} (i) VALUES ({number})")
     lake.sql("OPTIMIZE {}")
+    page_by_page = Table(lake.spark, lake.at("orders"), page=1).standing("orders")
+    assert page_by_page == Table(lake.spark, lake.at("orders")).standing("orders")
+    assert page_by_page.record.batch == 0
     lake.vacuum()
     lake.add(range(50, 80))
     lake.drop("checkpoint")

@@ -7,7 +7,9 @@ import random
 import pytest
 from chispa import assert_df_equality
 
-pytest.importorskip("delta", reason="delta-spark is not installed")
+from tests.fix_lake import why_absent
+
+pytest.importorskip("delta", reason=why_absent())
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from tests.fix_lake import PATIENCE, said
+from tests.fix_lake import PATIENCE, said, why_absent
 from tests.fix_spark import ENVIRONMENT
 
-pytest.importorskip("delta", reason="delta-spark is not installed")
+pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from chispa import assert_df_equality
 
-from tests.fix_lake import DATA, PATIENCE, said
+from tests.fix_lake import DATA, PATIENCE, said, why_absent
 from tests.fix_spark import ENVIRONMENT
 from tests.fix_stream import wait_for
 
-pytest.importorskip("delta", reason="delta-spark is not installed")
+pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError

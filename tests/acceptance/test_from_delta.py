@@ -16,10 +16,11 @@ import pytest
 import requests
 from chispa import assert_df_equality
 
+from tests.fix_lake import why_absent
 from tests.fix_sink import CALLS
 from tests.fix_spark import ENVIRONMENT
 
-pytest.importorskip("delta", reason="delta-spark is not installed")
+pytest.importorskip("delta", reason=why_absent())
 
 import zeh_spark
 from zeh_spark.errors import LakehouseError, OptionError

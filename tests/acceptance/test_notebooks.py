@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 
 import nbformat
 import pytest
 
 from notebooks import run
+from tests.fix_lake import why_absent
 
 NAMES = [path.stem for path in run.NOTEBOOKS]
 SIZE = 300_000
@@ -44,8 +44,8 @@ def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path):
     the outputs: `python notebooks/run.py`.
     """
     before = kept(name)
-    if any("lakehouse" in cell.source for cell in code(before)) and not find_spec("delta"):
-        pytest.skip("delta-spark is not installed")
+    if any("lakehouse" in cell.source for cell in code(before)) and (absent := why_absent()):
+        pytest.skip(absent)
 
     again = run.executed(run.HERE / f"{name}.ipynb", tmp_path)
 

@@ -6,7 +6,9 @@ import os
 
 import pytest
 
-pytest.importorskip("delta", reason="delta-spark is not installed")
+from tests.fix_lake import why_absent
+
+pytest.importorskip("delta", reason=why_absent())
 
 from pyspark.sql import SparkSession
 

@@ -49,6 +49,7 @@ class Table:
 
     spark: SparkSession
     text: str
+    page: int = _PAGE
 
     @property
     def path(self) -> str | None:
@@ -126,7 +127,7 @@ class Table:
         return commits.with_transactions(stands, name, self._transactions())
 
     def _by_history(self, name: str) -> Standing:
-        limit = _PAGE
+        limit = self.page
         while True:
             known = self._history(limit)
             complete = len(known) < limit
