@@ -40,7 +40,12 @@ PUBLISHER = [
     "uvicorn>=0.30",
 ]
 
+# What Spark's state for Python needs. PySpark 4.1 to 4.3 refuse an older protobuf, and the next
+# major refuses them. PySpark 4.2 warns of pandas 3 whenever it starts.
+SESSIONS = ["pandas>=2.2,<3", "protobuf>=6.33.5,<7"]
+
 TEST = [
+    *SESSIONS,
     "chispa>=0.10",
     "fastapi>=0.115",  # the example service is written with it
     "hypothesis>=6.100",
@@ -49,7 +54,6 @@ TEST = [
     "matplotlib>=3.9",  # and draw with this
     "nbclient>=0.10",
     "openapi-spec-validator>=0.7",
-    "pandas<3",  # PySpark 4.2 warns of 3 whenever it starts
     "psutil>=5.9",
     "pytest>=8.2",
     "pytest-cov>=5",
@@ -69,6 +73,7 @@ DEV = [
     *DELTA,
     *TEST,
     "mypy==2.4.1",
+    "pandas-stubs<3",
     "pyspark[sql]==4.2.0",
     "ruff==0.17.5",
     "types-psutil",
@@ -104,6 +109,12 @@ setup(
     py_modules=["pyspark_zeroeventhub"],
     package_data={"zeh_spark": ["py.typed"]},
     install_requires=REQUIRES,
-    extras_require={"publisher": PUBLISHER, "delta": DELTA, "test": TEST, "dev": DEV},
+    extras_require={
+        "publisher": PUBLISHER,
+        "delta": DELTA,
+        "sessions": SESSIONS,
+        "test": TEST,
+        "dev": DEV,
+    },
     entry_points={"console_scripts": ["zeh-spark = zeh_spark.cli:main"]},
 )

@@ -31,6 +31,7 @@ pytest_plugins = [
     "tests.fix_batch",
     "tests.fix_table",
     "tests.fix_lake",
+    "tests.fix_sessions",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` looks 20 times as long.

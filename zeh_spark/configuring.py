@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeh_spark.stateful import PROVIDER, ROCKSDB
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,7 +26,8 @@ _PACKAGES = "spark.jars.packages"
 def configure(
     builder: SparkSession.Builder, *, parallelism: int | None = None, delta: bool | None = None
 ) -> SparkSession.Builder:
-    """The builder with what small machines need, and with Delta Lake. Settings that it has stay.
+    """The builder with what small machines need, with Spark's state in RocksDB, which `sessions` and
+    `dedup` need, and with Delta Lake. Settings that it has stay.
 
     `parallelism` is the number of tasks in which a shuffle, and the state of a Delta table, is
     computed: this machine's cores if not given. Spark's own 200 and Delta's 50 are for clusters,
@@ -36,6 +39,7 @@ def configure(
     """
     tasks = str(parallelism or os.cpu_count() or 1)
     _default(builder, "spark.sql.shuffle.partitions", tasks)
+    _default(builder, PROVIDER, ROCKSDB)
     if find_spec("delta") is not None if delta is None else delta:
         _default(builder, "spark.databricks.delta.snapshotPartitions", tasks)
         _with_delta(builder)

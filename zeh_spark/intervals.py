@@ -1,0 +1,45 @@
+"""Sets of whole numbers, kept as runs: [(first, last), …], ascending, neither touching nor
+overlapping. Pure.
+
+What sequence numbers were seen is mostly one run, however many numbers it has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+Run = tuple[int, int]
+Runs = list[Run]
+
+
+def contains(runs: Sequence[Run], number: int) -> bool:
+    at = bisect_right(runs, number, key=_first) - 1
+    return at >= 0 and number <= runs[at][1]
+
+
+def united(*several: Iterable[Run]) -> Runs:
+    """The numbers that are in any of them."""
+    found: Runs = []
+    for first, last in sorted(run for runs in several for run in runs):
+        if found and first <= found[-1][1] + 1:
+            if last > found[-1][1]:
+                found[-1] = found[-1][0], last
+        else:
+            found.append((first, last))
+    return found
+
+
+def without(runs: Iterable[Run], number: int) -> Runs:
+    found: Runs = []
+    for first, last in runs:
+        if first <= number <= last:
+            found += [(first, number - 1)] if first < number else []
+            found += [(number + 1, last)] if number < last else []
+        else:
+            found.append((first, last))
+    return found
+
+
+def _first(run: Run) -> int:
+    return run[0]

@@ -1,0 +1,146 @@
+"""Whole rows as one text, and back, by Spark's own JSON: how events wait in state.
+
+What JSON has no exact form for goes as a number or text that has: dates as days, times as
+microseconds, times without a zone as text, maps with other keys than text as lists of entries. What
+cannot be brought back exactly is refused by its name.
+
+Runs on the driver; builds expressions.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from zeh_spark.errors import OptionError
+
+_INT = IntegerType()
+_AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType)
+
+
+def packed(schema: StructType) -> Column:
+    """The columns of a frame with this schema as one STRING. Raises OptionError for types that
+    cannot be kept.
+    """
+    columns = [
+        _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(f"c{number}")
+        for number, field in enumerate(schema)
+    ]
+    return F.to_json(F.struct(*columns))
+
+
+def unpacked(text: Column, schema: StructType) -> list[Column]:
+    """The columns again; NULL where the text is. One from_json: Spark shares it."""
+    packed_schema = StructType(
+        [StructField(f"c{n}", _packed_type(field.dataType)) for n, field in enumerate(schema)]
+    )
+    value = F.from_json(text, packed_schema, {"mode": "FAILFAST"})
+    return [
+        _decoded(value[f"c{number}"], field.dataType).cast(field.dataType).alias(field.name)
+        for number, field in enumerate(schema)
+    ]
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _encoded(column: Column, kind: DataType, place: str) -> Column:
+    if isinstance(kind, DateType):
+        return F.unix_date(column)
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(column)
+    if isinstance(kind, TimestampNTZType):
+        return column.cast("string")
+    if isinstance(kind, ArrayType):
+        if _packed_type(kind.elementType, place) == kind.elementType:
+            return column
+        return F.transform(column, lambda each: _encoded(each, kind.elementType, place))
+    if isinstance(kind, MapType):
+        if _packed_type(kind, place) == kind:
+            return column
+        return _encoded(F.map_entries(column), _entries(kind), place)
+    if isinstance(kind, StructType):
+        fields = [
+            _encoded(column[field.name], field.dataType, f"{place}.{field.name}").alias(f"c{n}")
+            for n, field in enumerate(kind)
+        ]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    _packed_type(kind, place)
+    return column
+
+
+def _decoded(column: Column, kind: DataType) -> Column:
+    if isinstance(kind, DateType):
+        return F.date_from_unix_date(column)
+    if isinstance(kind, TimestampType):
+        return F.timestamp_micros(column)
+    if isinstance(kind, TimestampNTZType):
+        return column.cast("timestamp_ntz")
+    if isinstance(kind, ArrayType):
+        if _packed_type(kind.elementType) == kind.elementType:
+            return column
+        return F.transform(column, lambda each: _decoded(each, kind.elementType))
+    if isinstance(kind, MapType):
+        if _packed_type(kind) == kind:
+            return column
+        return F.map_from_entries(_decoded(column, _entries(kind)))
+    if isinstance(kind, StructType):
+        fields = [
+            _decoded(column[f"c{n}"], field.dataType).alias(field.name)
+            for n, field in enumerate(kind)
+        ]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    return column
+
+
+def _entries(kind: MapType) -> ArrayType:
+    fields = [StructField("key", kind.keyType, False), StructField("value", kind.valueType)]
+    return ArrayType(StructType(fields), False)
+
+
+def _packed_type(kind: DataType, place: str = "") -> DataType:
+    if isinstance(kind, DateType | TimestampType):
+        return LongType() if isinstance(kind, TimestampType) else _INT
+    if isinstance(kind, TimestampNTZType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_packed_type(kind.elementType, place), kind.containsNull)
+    if isinstance(kind, MapType):
+        value = _packed_type(kind.valueType, place)
+        if isinstance(kind.keyType, StringType) and value == kind.valueType:
+            return kind
+        return _packed_type(_entries(kind), place)
+    if isinstance(kind, StructType):
+        return StructType(
+            [
+                StructField(f"c{n}", _packed_type(field.dataType, f"{place}.{field.name}"))
+                for n, field in enumerate(kind)
+            ]
+        )
+    if isinstance(kind, _AS_IT_IS):
+        return kind
+    raise OptionError(
+        f"column {place}: events with {kind.simpleString()} cannot wait in state: leave the column "
+        f"out, or CAST it to a type that can (STRING, for instance)",
+        option=place,
+    )

@@ -1,0 +1,419 @@
+"""What becomes of the events of a session: one decision for each batch. Pure.
+
+A session stands before a number, `next`. Events from there on are delivered as far as they follow
+each other; later ones are held, as runs of numbers. Numbers before it were delivered, or given up.
+
+    numbers   0 ……………… | next  …  first ━━━━ last   first ━━━━ last …     declared last
+              delivered | missing  held             held
+              or given up
+
+Only numbers are known here: whoever keeps the events does what the outcomes say, in their order.
+
+Decisions
+- A session's events of one batch are a set, as Spark gives them in any order. Control events act
+  behind the data of their batch.
+- A gap is judged run by run: what lies behind the first gap goes on or is given up, and then the
+  next gap has its own age. (Rejected: to give up all that is held at once; it would lose runs whose
+  gaps are young.)
+- A number is the event's identity: the second event with a number is a duplicate, whatever it
+  holds. (Rejected: to compare what they hold; of what was delivered nothing is kept.)
+- A hold's age counts from the event's own time, or from the time at which it was read if that is
+  later, so a backlog from another partition has its full `gap_timeout`.
+- An event over the cap is a dead letter, and its number stays expected: replayed, it is taken.
+
+Rule for editors: the same state and input give the same outcomes, byte for byte. No clock, no
+order of arrival, no randomness.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from zeh_spark import intervals
+
+OnGap = Literal["hold", "skip", "dead-letter"]
+First = Literal[0, 1, "seen"]
+
+RECORDS = ("skipped", "stale", "unfinished")
+"""Reasons without an event: what happened to the session itself."""
+
+REASONS = ("gap", "late", "closed", "overflow", "invalid", *RECORDS)
+
+MAX_NUMBER = 2**63 - 1
+
+
+class Missing(NamedTuple):
+    """Numbers that were waited for, both ends included."""
+
+    first: int
+    last: int
+
+
+class Arrival(NamedTuple):
+    """An event as far as the decision needs it. `clock` is its time in ms; `last` the session's
+    last number, if it declares one; `replay` whether somebody sends it again on purpose.
+    """
+
+    number: int
+    clock: int
+    size: int
+    last: int | None = None
+    replay: bool = False
+
+
+class Held(msgspec.Struct, array_like=True):
+    """Events with the numbers first to last. `since`: ms, the first of them."""
+
+    first: int
+    last: int
+    since: int
+    size: int
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+class Session(msgspec.Struct, array_like=True):
+    """`given_up`: runs of numbers before `next` that were not delivered. `seen`: the newest time of
+    its events, ms. `stale`: its gap was reported and waits for somebody.
+    """
+
+    next: int
+    seen: int = 0
+    last: int | None = None
+    held: list[Held] = []
+    given_up: list[tuple[int, int]] = []
+    stale: bool = False
+    closed: bool = False
+
+    @property
+    def held_count(self) -> int:
+        return sum(run.count for run in self.held)
+
+    @property
+    def held_size(self) -> int:
+        return sum(run.size for run in self.held)
+
+    @property
+    def since(self) -> int | None:
+        """When the oldest hold began."""
+        return min((run.since for run in self.held), default=None)
+
+    @property
+    def missing(self) -> Missing | None:
+        """The first gap."""
+        return Missing(self.next, self.held[0].first - 1) if self.held else None
+
+
+class Deliver(NamedTuple):
+    first: int
+    last: int
+
+
+class Dead(NamedTuple):
+    """Events that cannot be ordered. `expected` is the number that the session waited for."""
+
+    first: int
+    last: int
+    reason: str
+    expected: int | None
+    missing: Missing | None = None
+    since: int | None = None
+    detail: str | None = None
+
+
+class Record(NamedTuple):
+    """Something about the session that has no event. `received`: with which number it goes on."""
+
+    reason: str
+    expected: int
+    received: int | None
+    missing: Missing
+    since: int | None
+
+
+class Hold(NamedTuple):
+    """Keep this event."""
+
+    number: int
+
+
+class Duplicate(NamedTuple):
+    """`held`: the session holds that number, and has not delivered it yet."""
+
+    number: int
+    held: bool = False
+
+
+Outcome = Deliver | Dead | Record | Hold | Duplicate
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Times in ms. `first`: a session's first number. None: no limit, or never."""
+
+    gap_timeout: int | None = None
+    on_gap: OnGap = "dead-letter"
+    first: First = 0
+    max_events: int = 10_000
+    max_bytes: int = 16 << 20
+    idle_timeout: int | None = None
+
+
+class SessionLogic:
+    """Decides by a policy. Its methods change the session that they are given and return it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    # Input
+
+    def take(
+        self,
+        session: Session | None,
+        arrivals: Sequence[Arrival],
+        controls: Iterable[str] = (),
+        now: int = 0,
+    ) -> tuple[Session | None, list[Outcome]]:
+        """A batch's events of one session, ascending by number, and its control words. `now` is
+        what the clock had reached when they were read, ms.
+        """
+        outcomes: list[Outcome] = []
+        controls = set(controls)
+        if session is None:
+            if not arrivals and "close" not in controls:
+                return None, outcomes
+            session = self._begun(arrivals)
+        fresh = self._fresh(session, arrivals, outcomes)
+        if fresh:
+            self._hold(session, fresh, now, outcomes)
+            self._advance(session, outcomes)
+        session.seen = max([session.seen, now, *(each.clock for each in arrivals)])
+        if "release" in controls and not session.closed:
+            while session.held and not session.closed:
+                self._pass_gap(session, "skip", outcomes)
+        if "close" in controls and not session.closed:
+            self._close(session, outcomes)
+        return session, outcomes
+
+    def _begun(self, arrivals: Sequence[Arrival]) -> Session:
+        first = self._policy.first
+        if first != "seen":
+            return Session(first)
+        number = arrivals[0].number if arrivals else 0
+        return Session(number, given_up=[(0, number - 1)] if number else [])
+
+    def _fresh(
+        self, session: Session, arrivals: Sequence[Arrival], outcomes: list[Outcome]
+    ) -> list[Arrival]:
+        """What may follow, or has to wait; all others are judged."""
+        fresh: list[Arrival] = []
+        before = -1
+        lowest = 0 if self._policy.first == "seen" else self._policy.first
+        for each in arrivals:
+            number = each.number
+            if (held := _is_held(session, number)) or number == before:
+                outcomes.append(Duplicate(number, held))
+            elif detail := self._contradiction(session, each, lowest):
+                outcomes.append(Dead(number, number, "invalid", session.next, detail=detail))
+            elif session.closed or number < session.next:
+                self._passed(session, each, outcomes)
+            else:
+                if each.last is not None:
+                    session.last = each.last
+                fresh.append(each)
+            before = number
+        return fresh
+
+    def _contradiction(self, session: Session, each: Arrival, lowest: int) -> str | None:
+        if each.number < lowest:
+            return f"number {each.number}: sessions begin with {lowest}"
+        if each.last is None or session.closed or each.number < session.next:
+            return None
+        if each.last < each.number:
+            return f"the last number is {each.last}, which is before its own"
+        if session.last not in (None, each.last):
+            return f"the last number is {each.last}, and was {session.last} before"
+        return None
+
+    def _passed(self, session: Session, each: Arrival, outcomes: list[Outcome]) -> None:
+        """Its place is behind the session, or the session is closed."""
+        number = each.number
+        if number < session.next and not intervals.contains(session.given_up, number):
+            outcomes.append(Duplicate(number))
+        elif not each.replay:
+            reason = "closed" if session.closed else "late"
+            outcomes.append(Dead(number, number, reason, session.next))
+        else:
+            if number >= session.next:
+                session.given_up = intervals.united(session.given_up, [(session.next, number)])
+                session.next = number + 1
+            session.given_up = intervals.without(session.given_up, number)
+            outcomes.append(Deliver(number, number))
+
+    # Holding and delivering
+
+    def _hold(
+        self, session: Session, fresh: list[Arrival], now: int, outcomes: list[Outcome]
+    ) -> None:
+        """All but what the cap has no room for; what can be delivered at once needs none."""
+        events, size = session.held_count, session.held_size
+        following = _Following(session)
+        runs: list[Held] = []
+        for each in fresh:
+            if not following.reached(each.number):
+                if events == self._policy.max_events or size + each.size > self._policy.max_bytes:
+                    outcomes.append(self._overflow(session, each))
+                    continue
+                events, size = events + 1, size + each.size
+                outcomes.append(Hold(each.number))
+            runs.append(Held(each.number, each.number, max(each.clock, now), each.size))
+        session.held = _joined(session.held, runs)
+
+    def _overflow(self, session: Session, each: Arrival) -> Dead:
+        detail = (
+            f"the session holds {session.held_count} events, {session.held_size} bytes; the caps "
+            f"are {self._policy.max_events} and {self._policy.max_bytes}"
+        )
+        return Dead(
+            each.number, each.number, "overflow", session.next, session.missing, None, detail
+        )
+
+    def _advance(self, session: Session, outcomes: list[Outcome]) -> None:
+        """Deliver what follows; close behind the last number."""
+        if session.held and session.held[0].first == session.next:
+            run = session.held.pop(0)
+            self._deliver(session, run, outcomes)
+        self._close_if_complete(session, outcomes)
+
+    def _deliver(self, session: Session, run: Held, outcomes: list[Outcome]) -> None:
+        inside, beyond = _cut(run, session.last)
+        if inside:
+            outcomes.append(Deliver(inside.first, inside.last))
+            session.next = inside.last + 1
+            session.stale = False
+        if beyond:
+            session.held.insert(0, beyond)
+
+    def _close_if_complete(self, session: Session, outcomes: list[Outcome]) -> None:
+        if session.last is not None and session.next > session.last:
+            self._close(session, outcomes)
+
+    def _close(self, session: Session, outcomes: list[Outcome]) -> None:
+        for run in session.held:
+            missing = Missing(session.next, run.first - 1) if run.first > session.next else None
+            outcomes.append(Dead(run.first, run.last, "closed", session.next, missing, run.since))
+        session.held = []
+        session.closed = True
+        session.stale = False
+
+    # Time
+
+    def due(self, session: Session) -> int | None:
+        """When `judge` has something to do, ms; None for never."""
+        if session.closed:
+            return None
+        found = []
+        since = session.since
+        if self._policy.gap_timeout is not None and since is not None and not session.stale:
+            found.append(since + self._policy.gap_timeout)
+        if self._policy.idle_timeout is not None:
+            found.append(session.seen + self._policy.idle_timeout)
+        return min(found, default=None)
+
+    def judge(self, session: Session, now: int) -> tuple[Session, list[Outcome]]:
+        """What has waited for too long when the clock has reached `now`, ms."""
+        outcomes: list[Outcome] = []
+        timeout = self._policy.gap_timeout
+        while timeout is not None and not session.closed and not session.stale:
+            since = session.since
+            if since is None or since + timeout > now:
+                break
+            self._pass_gap(session, self._policy.on_gap, outcomes)
+        idle = self._policy.idle_timeout
+        if idle is not None and not session.closed and session.seen + idle <= now:
+            self._end(session, outcomes)
+        return session, outcomes
+
+    def _pass_gap(self, session: Session, on_gap: OnGap, outcomes: list[Outcome]) -> None:
+        run, expected, since = session.held[0], session.next, session.since
+        inside, beyond = _cut(run, session.last)
+        missing = Missing(expected, (inside.first - 1) if inside else session.last or 0)
+        if on_gap == "hold":
+            session.stale = True
+            outcomes.append(Record("stale", expected, run.first, missing, since))
+        elif inside is None:  # nothing that is held belongs to the session
+            self._end(session, outcomes)
+        elif on_gap == "skip":
+            session.held.pop(0)
+            session.given_up = intervals.united(session.given_up, [missing])
+            outcomes.append(Record("skipped", expected, run.first, missing, since))
+            session.next = run.first
+            self._deliver(session, run, outcomes)
+            self._close_if_complete(session, outcomes)
+        else:
+            session.held[0:1] = [beyond] if beyond else []
+            session.given_up = intervals.united(session.given_up, [(expected, inside.last)])
+            outcomes.append(Dead(run.first, inside.last, "gap", expected, missing, run.since))
+            session.next = inside.last + 1
+            self._close_if_complete(session, outcomes)
+
+    def _end(self, session: Session, outcomes: list[Outcome]) -> None:
+        """Close a session whose last number, if it is known, has not come."""
+        if session.last is not None:
+            end = session.last if not session.held else session.held[0].first - 1
+            missing = Missing(session.next, min(end, session.last))
+            outcomes.append(Record("unfinished", session.next, None, missing, session.seen))
+        self._close(session, outcomes)
+
+
+class _Following:
+    """How far a session would get with the numbers it is asked for, in ascending order."""
+
+    def __init__(self, session: Session) -> None:
+        self._next = session.next
+        self._held = session.held
+        self._at = 0
+
+    def reached(self, number: int) -> bool:
+        if number != self._next:
+            return False
+        self._next += 1
+        while self._at < len(self._held) and self._held[self._at].first == self._next:
+            self._next = self._held[self._at].last + 1
+            self._at += 1
+        return True
+
+
+def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
+    """What of a run belongs to a session that ends with `last`, and what lies beyond."""
+    if last is None or run.last <= last:
+        return run, None
+    if run.first > last:
+        return None, run
+    return Held(run.first, last, run.since, run.size), Held(last + 1, run.last, run.since, 0)
+
+
+def _is_held(session: Session, number: int) -> bool:
+    at = bisect_right(session.held, number, key=lambda run: run.first) - 1
+    return at >= 0 and number <= session.held[at].last
+
+
+def _joined(held: list[Held], fresh: list[Held]) -> list[Held]:
+    """One list of runs, by number."""
+    found: list[Held] = []
+    for run in sorted([*held, *fresh], key=lambda each: each.first):
+        if found and found[-1].last + 1 == run.first:
+            before = found[-1]
+            found[-1] = Held(
+                before.first, run.last, min(before.since, run.since), before.size + run.size
+            )
+        else:
+            found.append(run)
+    return found

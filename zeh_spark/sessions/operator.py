@@ -1,0 +1,116 @@
+"""Spark's side of a bucket: its state, its timer, and frames in and out. Runs in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from zeh_spark.sessions import bucket
+from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import (
+        ExpiredTimerInfo,
+        MapState,
+        StatefulProcessorHandle,
+        TimerValues,
+    )
+
+STATE = "zeh_sessions"
+SEGMENTS = "zeh_segments"
+OUTPUT = "event STRING, dead STRING, counts STRING"
+_FRAME = 10_000
+
+
+class SessionProcessor(StatefulProcessor):
+    """Gives each event once, in order, or as a dead letter; the same for the same batches."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState(STATE, "sessions BINARY")
+        self._segments = _Segments(
+            handle.getMapState(SEGMENTS, "session STRING, segment BIGINT", "events BINARY")
+        )
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
+        """In the first batch, for each bucket: so a bucket without state is one of another
+        number.
+        """
+        self._state.update((bucket.empty(self._settings),))
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[Any], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        now = max(0, timerValues.getCurrentWatermarkInMs())
+        batch, before = self._open()
+        yield from _frames(batch.take(_rows(rows), now))
+        yield from self._close(batch, before)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        now = max(0, timerValues.getCurrentWatermarkInMs())
+        batch, _ = self._open()
+        yield from _frames(batch.judge(now))
+        yield from self._close(batch, expiredTimerInfo.getExpiryTimeInMs(), fired=True)
+
+    def close(self) -> None:
+        pass
+
+    def _open(self) -> tuple[Batch, int | None]:
+        value = self._state.get()
+        blob = bytes(value[0]) if value else None
+        batch = Batch(blob, self._settings, self._segments)
+        return batch, batch.timer
+
+    def _close(
+        self, batch: Batch, timer: int | None, *, fired: bool = False
+    ) -> Iterator[pd.DataFrame]:
+        blob, counts = batch.save()
+        self._state.update((blob,))
+        if batch.timer != timer:
+            if timer is not None and not fired:  # Spark removes one that fired
+                self._handle.deleteTimer(timer)
+            if batch.timer is not None:
+                self._handle.registerTimer(batch.timer)
+        yield from _frames([counts])
+
+
+class _Segments:
+    """Spark's map state as the bucket knows it."""
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def get(self, session: str, segment: int) -> bytes | None:
+        value = self._state.getValue((session, segment))
+        return bytes(value[0]) if value else None
+
+    def put(self, session: str, segment: int, value: bytes) -> None:
+        self._state.updateValue((session, segment), (value,))
+
+    def remove(self, session: str, segment: int) -> None:
+        self._state.removeKey((session, segment))
+
+
+def _rows(frames: Iterable[pd.DataFrame]) -> list[Row]:
+    found: list[Row] = []
+    for frame in frames:
+        columns = (frame[name].tolist() for name in Row._fields)
+        found.extend(map(Row._make, zip(*columns, strict=True)))
+    return found
+
+
+def _frames(rows: Iterable[Given]) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    left = iter(rows)
+    while part := list(islice(left, _FRAME)):
+        yield pd.DataFrame(part, columns=list(Given._fields), dtype=object)

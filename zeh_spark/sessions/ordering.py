@@ -1,0 +1,298 @@
+"""`in_order`: a frame of events as one in the order of its sessions, and dead letters.
+
+Runs on the driver; builds a query.
+
+Time is the watermark of a column that is dropped behind it. So timers fire, a finite run ends, and
+Spark leaves out no row that is behind it. (Rejected: processing time, with which a finite run never
+ends; a watermark on a column that stays, whose late rows Spark drops.)
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, get_args
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, MapType, TimestampType
+
+from zeh_spark import stateful
+from zeh_spark.errors import OptionError
+from zeh_spark.packing import packed, unpacked
+from zeh_spark.sessions.bucket import Settings
+from zeh_spark.sessions.logic import MAX_NUMBER, REASONS, First, OnGap, Policy
+from zeh_spark.sessions.operator import OUTPUT, SessionProcessor
+
+CONTROL = "session-control"
+CONTROLS = ("", "close", "release", "replay")
+COUNTS = ("ordered", "duplicates", "controls", *REASONS)
+GAUGES = ("held", "open_sessions", "stale_sessions")
+DEAD = (
+    "reason STRING, session STRING, expected BIGINT, received BIGINT, "
+    "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING"
+)
+_CLOCK = "_zeh_clock"
+
+T = TypeVar("T")
+
+
+def in_order(
+    df: DataFrame,
+    session: str | Column,
+    sequence: str | Column,
+    *,
+    last: str | Column | None = None,
+    gap_timeout: str | None = "10 minutes",
+    on_gap: OnGap = "dead-letter",
+    first: First = 0,
+    time: str | Column | None = None,
+    delay: str = "0 seconds",
+    control: str | Column | None = None,
+    max_events: int = 10_000,
+    max_bytes: int = 16 << 20,
+    idle_timeout: str | None = None,
+    keep_closed: str = "1 day",
+    buckets: int = 16,
+    heartbeat: bool = False,
+    metrics: str = "sessions",
+) -> DataFrame:
+    """The events of a stream with each session's in the order of their numbers.
+
+    `session`, `sequence`, `last`, `time` and `control` are SQL expressions or columns of the frame.
+    The result has the frame's columns, `status` ("ordered" or "dead") and `dead`, a STRUCT<reason,
+    session, expected, received, missing: STRUCT<first, last>, held_since, detail>, NULL where
+    ordered. Dead letters with the reasons "skipped", "stale" and "unfinished" have no event: they
+    tell of the session. Use it with `route`.
+
+    `last` is a session's last number, or true on its last event. Durations are like "10 minutes".
+    `first` is 0, 1, or "seen". `time` is a TIMESTAMP, or "batch" for the clock at which a batch
+    begins; by default the header `zeh-time`. What each option means is in the README.
+
+    Raises OptionError for what does not fit the frame or the session.
+    """
+    stateful.check(df, "sessions.in_order")
+    stateful.at_least("buckets", buckets, 1)
+    policy = Policy(
+        gap_timeout=_duration("gap_timeout", gap_timeout),
+        on_gap=_one_of("on_gap", on_gap, get_args(OnGap)),
+        first=_one_of("first", first, get_args(First)),
+        max_events=stateful.at_least("max_events", max_events, 1),
+        max_bytes=stateful.at_least("max_bytes", max_bytes, 1),
+        idle_timeout=_duration("idle_timeout", idle_timeout),
+    )
+    settings = Settings(policy, buckets, stateful.milliseconds("keep_closed", keep_closed))
+    stateful.milliseconds("delay", delay)
+    _check_free(df, ["status", "dead"])
+    clock = _clock(df, time)
+    if heartbeat and time != "batch":
+        raise OptionError(
+            "heartbeat=True needs time='batch': other clocks go on with the events",
+            option="heartbeat",
+        )
+    rows = _rows(df, clock, session, sequence, last, control)
+    if heartbeat:
+        rows = rows.unionByName(_heartbeat(rows))
+    timed = rows.withWatermark(_CLOCK, delay).drop(_CLOCK)
+    bucket = F.pmod(F.xxhash64("session"), F.lit(buckets)).cast("int")
+    keys = df.sparkSession.range(buckets).select(F.col("id").cast("int").alias("bucket"))
+    given = (
+        timed.withColumn("bucket", bucket)
+        .groupBy("bucket")
+        .transformWithStateInPandas(
+            SessionProcessor(settings),
+            OUTPUT,
+            "append",
+            "eventTime",
+            initialState=keys.groupBy("bucket"),
+        )
+    )
+    return _result(_observed(given, metrics), df)
+
+
+# What comes in
+
+
+def _rows(
+    df: DataFrame,
+    clock: Column,
+    session: str | Column,
+    sequence: str | Column,
+    last: str | Column | None,
+    control: str | Column | None,
+) -> DataFrame:
+    """The frame as the bucket's rows, and the column of its clock."""
+    name = F.coalesce(_typed(df, "session", session)[0].cast("string"), F.lit(""))
+    number, text = _number(df, "sequence", sequence)
+    word = F.lower(F.trim(F.coalesce(_control(df, control), F.lit(""))))
+    end, bad_end = _last(df, last, number)
+    problem = (
+        F.when(~word.isin(*CONTROLS), _says(f"header {CONTROL}", word, "close, release or replay"))
+        .when(name == "", F.lit("no session"))
+        .when(
+            number.isNull() & ~word.isin("close", "release"),
+            _says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}"),
+        )
+        .when(number.isNull() & text.isNotNull(), _says("sequence", text, "a whole number"))
+        .otherwise(bad_end)
+    )
+    none = F.lit(-1).cast("long")
+    return df.select(
+        name.alias("session"),
+        F.coalesce(number, none).alias("number"),
+        F.unix_millis(clock).alias("clock"),
+        packed(df.schema).alias("event"),
+        F.coalesce(end, none).alias("last"),
+        word.alias("control"),
+        F.coalesce(problem, F.lit("")).alias("problem"),
+        clock.alias(_CLOCK),
+    )
+
+
+def _number(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Column]:
+    """As a BIGINT, NULL if it is none from 0 up; and as text."""
+    column, _ = _typed(df, option, value)
+    text = column.cast("string")
+    number = F.when(text.rlike("^[0-9]{1,40}$"), text.try_cast("bigint"))
+    return number, text
+
+
+def _last(df: DataFrame, last: str | Column | None, number: Column) -> tuple[Column, Column]:
+    """The number that is declared the last, and what is wrong with it."""
+    if last is None:
+        return F.lit(None).cast("bigint"), F.lit(None).cast("string")
+    column, kind = _typed(df, "last", last)
+    if isinstance(kind, BooleanType):
+        return F.when(column, number), F.lit(None).cast("string")
+    declared, text = _number(df, "last", last)
+    flag = F.lower(text)
+    end = F.when(flag == "true", number).otherwise(declared)
+    bad = text.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
+    return end, F.when(bad, _says("last", text, "a number, true or false"))
+
+
+def _says(what: str, value: Column, expected: str) -> Column:
+    shown = F.coalesce(F.concat(F.lit("'"), F.substring(value, 1, 100), F.lit("'")), F.lit("NULL"))
+    return F.concat(F.lit(f"{what} is "), shown, F.lit(f", and has to be {expected}"))
+
+
+def _control(df: DataFrame, control: str | Column | None) -> Column:
+    if control is not None:
+        return _typed(df, "control", control)[0].cast("string")
+    if _has_headers(df):
+        return F.col("headers")[CONTROL]
+    return F.lit(None).cast("string")
+
+
+def _clock(df: DataFrame, time: str | Column | None) -> Column:
+    if isinstance(time, str) and time == "batch":
+        return F.current_timestamp()
+    if time is not None:
+        column, kind = _typed(df, "time", time)
+        if not isinstance(kind, TimestampType):
+            raise OptionError(
+                f"time={time!r} has to be a TIMESTAMP, and is {kind.simpleString()}; for the clock "
+                f"at which a batch begins say time='batch'",
+                option="time",
+            )
+        complaint = f"sessions: an event has no time: time={time!r} is NULL"
+        return _or_raise(column, complaint)
+    if not _has_headers(df):
+        raise OptionError(
+            "the frame has no column 'headers', whose zeh-time would be the clock: give "
+            "time=, a TIMESTAMP of the events, or time='batch'",
+            option="time",
+        )
+    column = F.timestamp_millis(F.col("headers")["zeh-time"].try_cast("bigint"))
+    complaint = (
+        "sessions: an event has no header zeh-time, which is the clock by default: read with "
+        "headers=_all; feeds of other publishers need time=, a TIMESTAMP of the events, or "
+        "time='batch'"
+    )
+    return _or_raise(column, complaint)
+
+
+def _or_raise(column: Column, complaint: str) -> Column:
+    missing = F.raise_error(F.lit(complaint)).cast("timestamp")
+    return F.when(column.isNull(), missing).otherwise(column)
+
+
+def _has_headers(df: DataFrame) -> bool:
+    return "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType)
+
+
+def _heartbeat(rows: DataFrame) -> DataFrame:
+    """One row for each trigger, which belongs to no session."""
+    reader = rows.sparkSession.readStream.format("rate-micro-batch")
+    beat = reader.option("rowsPerBatch", 1).option("numPartitions", 1).load()
+    none = {"session": "", "event": "", "control": "", "problem": ""}
+    numbers = {"number": -1, "clock": 0, "last": -1}
+    return beat.select(
+        *(F.lit(value).alias(name) for name, value in none.items()),
+        *(F.lit(value).cast("bigint").alias(name) for name, value in numbers.items()),
+        F.current_timestamp().alias(_CLOCK),
+    )
+
+
+# What goes out
+
+
+def _observed(given: DataFrame, metrics: str) -> DataFrame:
+    names = [*COUNTS, *GAUGES, "oldest_hold"]
+    schema = ", ".join(f"{name} BIGINT" for name in names)
+    counted = given.withColumn("counts", F.from_json("counts", schema, {"mode": "FAILFAST"}))
+    count = F.col("counts")
+    sums = [F.coalesce(F.sum(count[n]), F.lit(0)).alias(n) for n in (*COUNTS, *GAUGES)]
+    oldest = F.timestamp_millis(F.min(count["oldest_hold"])).alias("oldest_hold")
+    buckets = F.count(count).alias("buckets")
+    return counted.observe(metrics, *sums, oldest, buckets).where(count.isNull())
+
+
+def _result(given: DataFrame, df: DataFrame) -> DataFrame:
+    dead = F.from_json("dead", DEAD, {"mode": "FAILFAST"})
+    order = ["reason", "expected", "received", "missing", "held_since", "session", "detail"]
+    fields = [
+        (F.timestamp_millis(dead[n]) if n == "held_since" else dead[n]).alias(n) for n in order
+    ]
+    why = F.col("dead").isNotNull()
+    return given.select(
+        *unpacked(F.col("event"), df.schema),
+        F.when(why, "dead").otherwise("ordered").alias("status"),
+        F.when(why, F.struct(*fields)).alias("dead"),
+    )
+
+
+# Options
+
+
+def _typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, DataType]:
+    """An expression on the frame, with its type. Raises OptionError."""
+    try:
+        column = stateful.expression(value)
+        return column, df.select(column.alias("x")).schema["x"].dataType
+    except (AnalysisException, ParseException) as exc:
+        raise OptionError(
+            f"{option}={value!r} is no expression on the frame's columns, "
+            f"{', '.join(df.columns)}: {str(exc).partition(';')[0]}",
+            option=option,
+        ) from exc
+
+
+def _check_free(df: DataFrame, names: list[str]) -> None:
+    taken = [name for name in df.columns if name.lower() in names]
+    if taken:
+        raise OptionError(
+            f"the frame has the column {taken[0]!r} already, which the result adds: rename it",
+            option=taken[0],
+        )
+
+
+def _duration(name: str, text: str | None) -> int | None:
+    return None if text is None else stateful.milliseconds(name, text)
+
+
+def _one_of(name: str, value: T, known: tuple[T, ...]) -> T:
+    if value not in known or isinstance(value, bool):
+        raise OptionError(
+            f"{name}={value!r} must be one of {', '.join(map(repr, known))}", option=name
+        )
+    return value

@@ -1,0 +1,92 @@
+"""What our stateful operators share: what they need of the session, and durations.
+
+Runs on the driver, before a query starts.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from zeh_spark.errors import OptionError
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_MILLISECONDS = {
+    "ms": 1,
+    "millisecond": 1,
+    "s": 1_000,
+    "second": 1_000,
+    "m": 60_000,
+    "minute": 60_000,
+    "h": 3_600_000,
+    "hour": 3_600_000,
+    "d": 86_400_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+
+
+def check(df: DataFrame, what: str) -> None:
+    """Raises OptionError where a stateful query of ours could not run, with what to do."""
+    if not df.isStreaming:
+        raise OptionError(
+            f"{what}: the frame is not a stream; read the feed with spark.readStream, and "
+            f".trigger(availableNow=True) for a run that ends"
+        )
+    if not hasattr(df.sparkSession, "_jsparkSession"):
+        raise OptionError(f"{what}: Spark Connect is not supported: use a classic session")
+    _check_provider(df.sparkSession, what)
+    for module, package in (("google.protobuf", "protobuf>=6.33.5,<7"), ("pandas", "pandas<3")):
+        if not _installed(module):
+            raise OptionError(
+                f"{what}: Spark's state for Python needs {module}, which is not installed: "
+                f"pip install '{package}' on the driver and on all executors "
+                f"(pip install 'zeh-spark[sessions]' brings all that is needed)"
+            )
+
+
+def _check_provider(spark: SparkSession, what: str) -> None:
+    provider = str(spark.conf.get(PROVIDER, ""))
+    if "RocksDB" not in provider:
+        raise OptionError(
+            f"{what}: Spark's state has to be in RocksDB, and is in {provider or 'its default'}: "
+            f"zeh_spark.configure(builder) sets that, or "
+            f"spark.conf.set({PROVIDER!r}, {ROCKSDB!r}) before the query starts",
+            option=PROVIDER,
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
+
+
+def milliseconds(name: str, text: str) -> int:
+    """Of "10 minutes", "1 hour 30 minutes", "500ms". Raises OptionError."""
+    parts = re.findall(r"\s*(\d+)\s*([a-z]+)", text.strip().lower())
+    whole = re.fullmatch(r"(\s*\d+\s*[a-z]+)+\s*", text.strip().lower())
+    units = [unit if unit in _MILLISECONDS else unit.removesuffix("s") for _, unit in parts]
+    if not whole or any(unit not in _MILLISECONDS for unit in units):
+        raise OptionError(
+            f"{name}={text!r} must be a duration like '10 minutes', '1 hour 30 minutes' or '30s'",
+            option=name,
+        )
+    return sum(
+        int(number) * _MILLISECONDS[unit] for (number, _), unit in zip(parts, units, strict=True)
+    )
+
+
+def expression(value: str | Column) -> Column:
+    return F.expr(value) if isinstance(value, str) else value
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name}={value!r} must be a whole number from {least}", option=name)
+    return value
