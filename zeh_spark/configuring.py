@@ -26,8 +26,8 @@ _PACKAGES = "spark.jars.packages"
 def configure(
     builder: SparkSession.Builder, *, parallelism: int | None = None, delta: bool | None = None
 ) -> SparkSession.Builder:
-    """The builder with what small machines need, with Spark's state in RocksDB, which `sessions` and
-    `dedup` need, and with Delta Lake. Settings that it has stay.
+    """The builder with what small machines need, with Spark's state in RocksDB, as `sessions` and
+    `dedup` need it, and with Delta Lake. Settings that it has stay.
 
     `parallelism` is the number of tasks in which a shuffle, and the state of a Delta table, is
     computed: this machine's cores if not given. Spark's own 200 and Delta's 50 are for clusters,

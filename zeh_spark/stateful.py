@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, MapType
 
 from zeh_spark.errors import OptionError
 
@@ -82,11 +84,48 @@ def milliseconds(name: str, text: str) -> int:
     )
 
 
-def expression(value: str | Column) -> Column:
-    return F.expr(value) if isinstance(value, str) else value
-
-
 def at_least(name: str, value: int, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name}={value!r} must be a whole number from {least}", option=name)
     return value
+
+
+# Columns
+
+
+def typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, DataType]:
+    """An expression on the frame, with its type. Raises OptionError."""
+    try:
+        column = F.expr(value) if isinstance(value, str) else value
+        return column, df.select(column.alias("x")).schema["x"].dataType
+    except (AnalysisException, ParseException) as exc:
+        raise OptionError(
+            f"{option}={value!r} is no expression on the frame's columns, "
+            f"{', '.join(df.columns)}: {str(exc).partition(';')[0]}",
+            option=option,
+        ) from exc
+
+
+def number(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Column]:
+    """A sequence number as a BIGINT, NULL if it is none from 0 up; and as text."""
+    text = typed(df, option, value)[0].cast("string")
+    return F.when(text.rlike("^[0-9]{1,40}$"), text.try_cast("bigint")), text
+
+
+def says(what: str, value: Column, expected: str) -> Column:
+    """What is wrong with a row's value."""
+    shown = F.coalesce(F.concat(F.lit("'"), F.substring(value, 1, 100), F.lit("'")), F.lit("NULL"))
+    return F.concat(F.lit(f"{what} is "), shown, F.lit(f", and has to be {expected}"))
+
+
+def has_headers(df: DataFrame) -> bool:
+    return "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType)
+
+
+def check_free(df: DataFrame, names: list[str]) -> None:
+    """Raises OptionError for a frame that has a column which the result adds."""
+    if taken := [name for name in df.columns if name.lower() in names]:
+        raise OptionError(
+            f"the frame has the column {taken[0]!r} already, which the result adds: rename it",
+            option=taken[0],
+        )

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 from msgspec import Raw
 
-from zeh_spark.errors import CheckpointError
+from zeh_spark import bucketing
 from zeh_spark.sessions.logic import (
     Arrival,
     Dead,
@@ -150,30 +150,9 @@ def empty(settings: Settings) -> bytes:
 
 def opened(blob: bytes | None, settings: Settings) -> Bucket:
     """Raises CheckpointError for the state of other settings, or of another version."""
-    if blob is None:  # the first batch gives each bucket its state
-        raise CheckpointError(
-            f"the checkpoint's state has fewer buckets than buckets={settings.buckets}: give the "
-            f"number it was made with, or take a new checkpoint",
-            got=settings.buckets,
-        )
-    if blob[0] != VERSION:
-        raise CheckpointError(
-            "the checkpoint's state of sessions was written by another version of zeh_spark, in a "
-            "format that this one does not know: go on with that version, or take a new checkpoint",
-            expected=VERSION,
-            got=blob[0],
-        )
-    bucket = decoded(blob)
-    mine = {"buckets": settings.buckets, "first": settings.policy.first}
-    theirs = {"buckets": bucket.buckets, "first": bucket.first}
-    for name, value in mine.items():
-        if theirs[name] != value:
-            raise CheckpointError(
-                f"{name}={value!r}, and the checkpoint's state was made with "
-                f"{name}={theirs[name]!r}: give that again, or take a new checkpoint",
-                expected=theirs[name],
-                got=value,
-            )
+    bucket = _bucket(bucketing.opened(blob, VERSION, settings.buckets))
+    bucketing.same("buckets", settings.buckets, bucket.buckets)
+    bucketing.same("first", settings.policy.first, bucket.first)
     return bucket
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from zeh_spark import bucketing
 from zeh_spark.sessions import bucket
 from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 STATE = "zeh_sessions"
 SEGMENTS = "zeh_segments"
-OUTPUT = "event STRING, dead STRING, counts STRING"
-_FRAME = 10_000
 
 
 class SessionProcessor(StatefulProcessor):
@@ -50,7 +48,8 @@ class SessionProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, before = self._open()
-        yield from _frames(batch.take(_rows(rows), now))
+        given = batch.take(list(map(Row._make, bucketing.tuples(rows, Row._fields))), now)
+        yield from bucketing.frames(given, Given._fields)
         yield from self._close(batch, before)
 
     def handleExpiredTimer(
@@ -58,7 +57,7 @@ class SessionProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, _ = self._open()
-        yield from _frames(batch.judge(now))
+        yield from bucketing.frames(batch.judge(now), Given._fields)
         yield from self._close(batch, expiredTimerInfo.getExpiryTimeInMs(), fired=True)
 
     def close(self) -> None:
@@ -80,7 +79,7 @@ class SessionProcessor(StatefulProcessor):
                 self._handle.deleteTimer(timer)
             if batch.timer is not None:
                 self._handle.registerTimer(batch.timer)
-        yield from _frames([counts])
+        yield from bucketing.frames([counts], Given._fields)
 
 
 class _Segments:
@@ -98,19 +97,3 @@ class _Segments:
 
     def remove(self, session: str, segment: int) -> None:
         self._state.removeKey((session, segment))
-
-
-def _rows(frames: Iterable[pd.DataFrame]) -> list[Row]:
-    found: list[Row] = []
-    for frame in frames:
-        columns = (frame[name].tolist() for name in Row._fields)
-        found.extend(map(Row._make, zip(*columns, strict=True)))
-    return found
-
-
-def _frames(rows: Iterable[Given]) -> Iterator[pd.DataFrame]:
-    import pandas as pd
-
-    left = iter(rows)
-    while part := list(islice(left, _FRAME)):
-        yield pd.DataFrame(part, columns=list(Given._fields), dtype=object)

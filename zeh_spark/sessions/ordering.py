@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from typing import TypeVar, get_args
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, MapType, TimestampType
+from pyspark.sql.types import BooleanType, TimestampType
 
-from zeh_spark import stateful
+from zeh_spark import bucketing, stateful
 from zeh_spark.errors import OptionError
 from zeh_spark.packing import packed, unpacked
-from zeh_spark.sessions.bucket import Settings
+from zeh_spark.sessions.bucket import Given, Settings
 from zeh_spark.sessions.logic import MAX_NUMBER, REASONS, First, OnGap, Policy
-from zeh_spark.sessions.operator import OUTPUT, SessionProcessor
+from zeh_spark.sessions.operator import SessionProcessor
 
 CONTROL = "session-control"
 CONTROLS = ("", "close", "release", "replay")
@@ -82,7 +81,7 @@ def in_order(
     )
     settings = Settings(policy, buckets, stateful.milliseconds("keep_closed", keep_closed))
     stateful.milliseconds("delay", delay)
-    _check_free(df, ["status", "dead"])
+    stateful.check_free(df, ["status", "dead"])
     clock = _clock(df, time)
     if heartbeat and time != "batch":
         raise OptionError(
@@ -93,18 +92,8 @@ def in_order(
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
     timed = rows.withWatermark(_CLOCK, delay).drop(_CLOCK)
-    bucket = F.pmod(F.xxhash64("session"), F.lit(buckets)).cast("int")
-    keys = df.sparkSession.range(buckets).select(F.col("id").cast("int").alias("bucket"))
-    given = (
-        timed.withColumn("bucket", bucket)
-        .groupBy("bucket")
-        .transformWithStateInPandas(
-            SessionProcessor(settings),
-            OUTPUT,
-            "append",
-            "eventTime",
-            initialState=keys.groupBy("bucket"),
-        )
+    given = bucketing.grouped(
+        timed, "session", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
     return _result(_observed(given, metrics), df)
 
@@ -121,18 +110,21 @@ def _rows(
     control: str | Column | None,
 ) -> DataFrame:
     """The frame as the bucket's rows, and the column of its clock."""
-    name = F.coalesce(_typed(df, "session", session)[0].cast("string"), F.lit(""))
-    number, text = _number(df, "sequence", sequence)
+    name = F.coalesce(stateful.typed(df, "session", session)[0].cast("string"), F.lit(""))
+    number, text = stateful.number(df, "sequence", sequence)
     word = F.lower(F.trim(F.coalesce(_control(df, control), F.lit(""))))
     end, bad_end = _last(df, last, number)
     problem = (
-        F.when(~word.isin(*CONTROLS), _says(f"header {CONTROL}", word, "close, release or replay"))
+        F.when(
+            ~word.isin(*CONTROLS),
+            stateful.says(f"header {CONTROL}", word, "close, release or replay"),
+        )
         .when(name == "", F.lit("no session"))
         .when(
             number.isNull() & ~word.isin("close", "release"),
-            _says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}"),
+            stateful.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}"),
         )
-        .when(number.isNull() & text.isNotNull(), _says("sequence", text, "a whole number"))
+        .when(number.isNull() & text.isNotNull(), stateful.says("sequence", text, "a whole number"))
         .otherwise(bad_end)
     )
     none = F.lit(-1).cast("long")
@@ -148,37 +140,24 @@ def _rows(
     )
 
 
-def _number(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Column]:
-    """As a BIGINT, NULL if it is none from 0 up; and as text."""
-    column, _ = _typed(df, option, value)
-    text = column.cast("string")
-    number = F.when(text.rlike("^[0-9]{1,40}$"), text.try_cast("bigint"))
-    return number, text
-
-
 def _last(df: DataFrame, last: str | Column | None, number: Column) -> tuple[Column, Column]:
     """The number that is declared the last, and what is wrong with it."""
     if last is None:
         return F.lit(None).cast("bigint"), F.lit(None).cast("string")
-    column, kind = _typed(df, "last", last)
+    column, kind = stateful.typed(df, "last", last)
     if isinstance(kind, BooleanType):
         return F.when(column, number), F.lit(None).cast("string")
-    declared, text = _number(df, "last", last)
+    declared, text = stateful.number(df, "last", last)
     flag = F.lower(text)
     end = F.when(flag == "true", number).otherwise(declared)
     bad = text.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
-    return end, F.when(bad, _says("last", text, "a number, true or false"))
-
-
-def _says(what: str, value: Column, expected: str) -> Column:
-    shown = F.coalesce(F.concat(F.lit("'"), F.substring(value, 1, 100), F.lit("'")), F.lit("NULL"))
-    return F.concat(F.lit(f"{what} is "), shown, F.lit(f", and has to be {expected}"))
+    return end, F.when(bad, stateful.says("last", text, "a number, true or false"))
 
 
 def _control(df: DataFrame, control: str | Column | None) -> Column:
     if control is not None:
-        return _typed(df, "control", control)[0].cast("string")
-    if _has_headers(df):
+        return stateful.typed(df, "control", control)[0].cast("string")
+    if stateful.has_headers(df):
         return F.col("headers")[CONTROL]
     return F.lit(None).cast("string")
 
@@ -187,7 +166,7 @@ def _clock(df: DataFrame, time: str | Column | None) -> Column:
     if isinstance(time, str) and time == "batch":
         return F.current_timestamp()
     if time is not None:
-        column, kind = _typed(df, "time", time)
+        column, kind = stateful.typed(df, "time", time)
         if not isinstance(kind, TimestampType):
             raise OptionError(
                 f"time={time!r} has to be a TIMESTAMP, and is {kind.simpleString()}; for the clock "
@@ -196,7 +175,7 @@ def _clock(df: DataFrame, time: str | Column | None) -> Column:
             )
         complaint = f"sessions: an event has no time: time={time!r} is NULL"
         return _or_raise(column, complaint)
-    if not _has_headers(df):
+    if not stateful.has_headers(df):
         raise OptionError(
             "the frame has no column 'headers', whose zeh-time would be the clock: give "
             "time=, a TIMESTAMP of the events, or time='batch'",
@@ -216,10 +195,6 @@ def _or_raise(column: Column, complaint: str) -> Column:
     return F.when(column.isNull(), missing).otherwise(column)
 
 
-def _has_headers(df: DataFrame) -> bool:
-    return "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType)
-
-
 def _heartbeat(rows: DataFrame) -> DataFrame:
     """One row for each trigger, which belongs to no session."""
     reader = rows.sparkSession.readStream.format("rate-micro-batch")
@@ -237,14 +212,9 @@ def _heartbeat(rows: DataFrame) -> DataFrame:
 
 
 def _observed(given: DataFrame, metrics: str) -> DataFrame:
-    names = [*COUNTS, *GAUGES, "oldest_hold"]
-    schema = ", ".join(f"{name} BIGINT" for name in names)
-    counted = given.withColumn("counts", F.from_json("counts", schema, {"mode": "FAILFAST"}))
-    count = F.col("counts")
-    sums = [F.coalesce(F.sum(count[n]), F.lit(0)).alias(n) for n in (*COUNTS, *GAUGES)]
-    oldest = F.timestamp_millis(F.min(count["oldest_hold"])).alias("oldest_hold")
-    buckets = F.count(count).alias("buckets")
-    return counted.observe(metrics, *sums, oldest, buckets).where(count.isNull())
+    oldest = F.timestamp_millis(F.min(F.col("counts")["oldest_hold"]))
+    sums = {name: bucketing.total(name) for name in (*COUNTS, *GAUGES)}
+    return bucketing.observed(given, metrics, {**sums, "oldest_hold": oldest})
 
 
 def _result(given: DataFrame, df: DataFrame) -> DataFrame:
@@ -262,28 +232,6 @@ def _result(given: DataFrame, df: DataFrame) -> DataFrame:
 
 
 # Options
-
-
-def _typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, DataType]:
-    """An expression on the frame, with its type. Raises OptionError."""
-    try:
-        column = stateful.expression(value)
-        return column, df.select(column.alias("x")).schema["x"].dataType
-    except (AnalysisException, ParseException) as exc:
-        raise OptionError(
-            f"{option}={value!r} is no expression on the frame's columns, "
-            f"{', '.join(df.columns)}: {str(exc).partition(';')[0]}",
-            option=option,
-        ) from exc
-
-
-def _check_free(df: DataFrame, names: list[str]) -> None:
-    taken = [name for name in df.columns if name.lower() in names]
-    if taken:
-        raise OptionError(
-            f"the frame has the column {taken[0]!r} already, which the result adds: rename it",
-            option=taken[0],
-        )
 
 
 def _duration(name: str, text: str | None) -> int | None:

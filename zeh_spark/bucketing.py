@@ -1,0 +1,118 @@
+"""State in buckets: all keys with one hash share a value of Spark's state.
+
+Access by key costs a round trip to the JVM each, a twentieth of the rate. So a query has a fixed
+number of buckets, and each batch reads and writes the value of a bucket once.
+
+The first batch gives each bucket a value, with the settings that are the checkpoint's for ever. So
+a bucket without one, or with others, belongs to a query that was built differently, and is refused:
+its keys would be looked for in the wrong places.
+
+`grouped` and `observed` run on the driver, the rest in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from zeh_spark.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+_FRAME = 10_000
+
+
+def grouped(
+    rows: DataFrame,
+    by: str,
+    buckets: int,
+    processor: StatefulProcessor,
+    columns: Sequence[str],
+    time: str,
+) -> DataFrame:
+    """What a processor makes of rows; all columns of its result are STRING, the last is `counts`.
+
+    `time` is Spark's timeMode.
+    """
+    bucket = F.pmod(F.xxhash64(by), F.lit(buckets)).cast("int").alias("bucket")
+    all_buckets = rows.sparkSession.range(buckets).select(F.col("id").cast("int").alias("bucket"))
+    return (
+        rows.select("*", bucket)
+        .groupBy("bucket")
+        .transformWithStateInPandas(
+            processor,
+            ", ".join(f"{name} STRING" for name in columns),
+            "append",
+            time,
+            initialState=all_buckets.groupBy("bucket"),
+        )
+    )
+
+
+def observed(given: DataFrame, metrics: str, aggregates: Mapping[str, Column]) -> DataFrame:
+    """The rows without their counts, which a listener finds under `metrics`. `aggregates` are
+    written with the members of `counts` as columns of that name: BIGINT.
+    """
+    schema = ", ".join(f"{name} BIGINT" for name in aggregates)
+    counts = F.from_json("counts", schema, {"mode": "FAILFAST"})
+    found = [column.alias(name) for name, column in aggregates.items()]
+    buckets = F.count("counts").alias("buckets")
+    return (
+        given.withColumn("counts", counts)
+        .observe(metrics, *found, buckets)
+        .where("counts IS NULL")
+        .drop("counts")
+    )
+
+
+def total(name: str) -> Column:
+    return F.coalesce(F.sum(F.col("counts")[name]), F.lit(0))
+
+
+def tuples(frames: Iterable[pd.DataFrame], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a bucket, with plain values."""
+    for frame in frames:
+        yield from zip(*(frame[name].tolist() for name in columns), strict=True)
+
+
+def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    left = iter(rows)
+    while part := list(islice(left, _FRAME)):
+        yield pd.DataFrame(part, columns=list(columns), dtype=object)
+
+
+def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
+    """A bucket's value behind its version. Raises CheckpointError."""
+    if blob is None:
+        raise CheckpointError(
+            f"the checkpoint's state has fewer buckets than buckets={buckets}: give the number "
+            f"that it was made with, or take a new checkpoint",
+            got=buckets,
+        )
+    if blob[0] != version:
+        raise CheckpointError(
+            f"the checkpoint's state has format {blob[0]}, of another version of zeh_spark; this "
+            f"one knows {version}: go on with that version, or take a new checkpoint",
+            expected=version,
+            got=blob[0],
+        )
+    return memoryview(blob)[1:]
+
+
+def same(name: str, mine: object, theirs: object) -> None:
+    """Raises CheckpointError if a setting is not the one that the state was made with."""
+    if mine != theirs:
+        raise CheckpointError(
+            f"{name}={mine!r}, and the checkpoint's state was made with {name}={theirs!r}: give "
+            f"that again, or take a new checkpoint",
+            expected=theirs,
+            got=mine,
+        )

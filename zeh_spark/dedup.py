@@ -1,0 +1,201 @@
+"""`drop_seen`: each number of a producer once, with state that grows with producers, not events.
+
+    once = dedup.drop_seen(df)                                  # by the stamps of our publisher
+    once = dedup.drop_seen(df, producer="device", sequence="counter")
+
+A key is a producer, with the stored partition where there is one: never the reader's `partition`
+column, in which several stored ones may be together, each with numbers of its own.
+
+The function runs on the driver, the processor in tasks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from zeh_spark import bucketing, stateful
+from zeh_spark.errors import OptionError
+from zeh_spark.packing import packed, unpacked
+from zeh_spark.seen import NEW, UNKNOWN, Seen
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
+
+STATE = "zeh_seen"
+VERSION = 1
+FLAGS = ("new", "unknown", "unstamped")
+
+
+def drop_seen(
+    df: DataFrame,
+    producer: str | Column | None = None,
+    sequence: str | Column | None = None,
+    partition: str | Column | None = None,
+    *,
+    window: int = 1_000_000,
+    buckets: int = 16,
+    metrics: str = "dedup",
+) -> DataFrame:
+    """The rows of a stream whose (producer, partition, sequence) was not there before.
+
+    The arguments are SQL expressions or columns; without any, the headers `zeh-producer`,
+    `zeh-partition` and `zeh-sequence`. The result has the frame's columns and `dedup`: "new"; or
+    "unknown" for a number in a hole that was closed because the producer is `window` numbers
+    further, so that it may have been there; or "unstamped" for rows without a producer or a number.
+    Only those that surely were there are dropped, and counted in `metrics`.
+
+    Of rows with one number in a batch, one is left. Rows of a producer come in the order of their
+    numbers. Raises OptionError for what does not fit the frame or the session.
+    """
+    stateful.check(df, "dedup.drop_seen")
+    stateful.at_least("window", window, 1)
+    stateful.at_least("buckets", buckets, 1)
+    stateful.check_free(df, ["dedup"])
+    key, number = _key(df, producer, sequence, partition)
+    stamped = key.isNotNull() & number.isNotNull()
+    rows = df.select(
+        F.when(stamped, key).otherwise(F.lit("")).alias("key"),
+        F.when(stamped, number).otherwise(F.lit(-1)).alias("number"),
+        packed(df.schema).alias("event"),
+    )
+    processor = _Processor(window, buckets)
+    given = bucketing.grouped(rows, "key", buckets, processor, _Given._fields, "none")
+    sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers")}
+    found = bucketing.observed(given, metrics, sums)
+    return found.select(*unpacked(F.col("event"), df.schema), "dedup")
+
+
+def _key(
+    df: DataFrame,
+    producer: str | Column | None,
+    sequence: str | Column | None,
+    partition: str | Column | None,
+) -> tuple[Column, Column]:
+    """Who counts, as text, and its number; NULL where there is none."""
+    if producer is None and sequence is None and partition is None:
+        if not stateful.has_headers(df):
+            raise OptionError(
+                "the frame has no column 'headers', which has the stamps of our publisher: call "
+                "drop_seen before headers are dropped, or give producer= and sequence=",
+                option="producer",
+            )
+        producer, sequence, partition = (
+            f"headers['zeh-{name}']" for name in ("producer", "sequence", "partition")
+        )
+    if producer is None or sequence is None:
+        missing = "producer" if producer is None else "sequence"
+        raise OptionError("producer= and sequence= need each other", option=missing)
+    who = stateful.typed(df, "producer", producer)[0].cast("string")
+    number, _ = stateful.number(df, "sequence", sequence)
+    if partition is not None:
+        where = stateful.typed(df, "partition", partition)[0].cast("string")
+        who = F.when(who.isNotNull(), F.to_json(F.array(who, where)))
+    return who, number
+
+
+class _Given(NamedTuple):
+    event: str | None
+    dedup: str | None
+    counts: str | None = None
+
+
+class _Bucket(msgspec.Struct, array_like=True):
+    buckets: int
+    keys: dict[str, Raw] = {}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Bucket).decode
+_seen = msgspec.msgpack.Decoder(Seen).decode
+_json = msgspec.json.Encoder().encode
+
+
+class _Processor(StatefulProcessor):
+    """Gives each number once; the same for the same batches, whatever the order of their rows."""
+
+    def __init__(self, window: int, count: int) -> None:
+        self._window = window
+        self._count = count
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState(STATE, "seen BINARY")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
+        self._save(_Bucket(self._count))
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[Any], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        bucket = self._opened()
+        counts: Counter[str] = Counter()
+        for name, numbers, events in _by_key(rows):
+            seen = _seen(bucket.keys[name]) if name in bucket.keys else Seen()
+            given = _judged(seen, numbers, events) if name else _unstamped(events)
+            yield from bucketing.frames(given, _Given._fields)
+            counts.update(str(each.dedup) for each in given)
+            counts["dropped"] += len(numbers) - len(given)
+            if name:
+                seen.add(numbers, self._window)
+                bucket.keys[name] = Raw(_encode(seen))
+        counts["producers"] = len(bucket.keys)
+        self._save(bucket)
+        last = _Given(None, None, _json(counts).decode())
+        yield from bucketing.frames([last], _Given._fields)
+
+    def close(self) -> None:
+        pass
+
+    def _opened(self) -> _Bucket:
+        value = self._state.get()
+        blob = bytes(value[0]) if value else None
+        bucket = _decode(bucketing.opened(blob, VERSION, self._count))
+        bucketing.same("buckets", self._count, bucket.buckets)
+        return bucket
+
+    def _save(self, bucket: _Bucket) -> None:
+        self._state.update((bytes([VERSION]) + _encode(bucket),))
+
+
+def _by_key(
+    frames: Iterator[pd.DataFrame],
+) -> Iterator[tuple[str, NDArray[np.int64], NDArray[Any]]]:
+    """Each key's numbers, ascending, and their events."""
+    import pandas as pd
+
+    rows = pd.concat(list(frames))
+    for name, group in rows.groupby("key", sort=True):
+        numbers = group["number"].to_numpy(np.int64)
+        order = np.argsort(numbers, kind="stable")
+        yield str(name), numbers[order], group["event"].to_numpy(object)[order]
+
+
+def _judged(seen: Seen, numbers: NDArray[np.int64], events: NDArray[Any]) -> list[_Given]:
+    """What of a key's ascending numbers was not there before, and what may have been.
+
+    Of new ones with one number that event is left which is the first as text, so that a repeated
+    batch gives the same one.
+    """
+    judged = seen.judged(numbers)
+    unknown, new = np.flatnonzero(judged == UNKNOWN), np.flatnonzero(judged == NEW)
+    found = [_Given(event, "unknown") for event in sorted(events[unknown])]
+    starts = np.flatnonzero(np.diff(numbers[new], prepend=-1))
+    events = events[new]
+    if len(starts) == len(new):
+        return found + [_Given(event, "new") for event in events]
+    groups = np.split(events, starts[1:])
+    return found + [_Given(min(group), "new") for group in groups]
+
+
+def _unstamped(events: NDArray[Any]) -> list[_Given]:
+    return [_Given(event, "unstamped") for event in sorted(events)]

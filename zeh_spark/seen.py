@@ -1,0 +1,83 @@
+"""Which numbers of a producer were seen: what makes a second one a duplicate. Pure.
+
+    0 ━━━━━━ certain ?????? floor  ━━━  ━━━━━━  ━
+      seen             unknown     runs that were seen
+
+Up to `certain` all were seen. A producer that counts without gaps, as ours do, has nothing else.
+Behind `floor`, every run is known. Between them are holes that were closed, because they lay
+`window` numbers behind the highest one: whether such a number was seen is not known any more.
+
+Decision: a number there is reported, and not dropped. (Rejected: the highest number alone, as
+Pulsar keeps it. Rows of one batch come from several tasks, in any order, and the late ones would be
+lost.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from zeh_spark import intervals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NEW, UNKNOWN, SEEN = 0, 1, 2
+
+
+class Seen(msgspec.Struct, array_like=True):
+    """`certain` <= `floor` < all of `runs`."""
+
+    certain: int = -1
+    floor: int = -1
+    runs: list[tuple[int, int]] = []
+
+    def judged(self, numbers: NDArray[np.int64]) -> NDArray[np.int8]:
+        """For each number, whether it is NEW, SEEN or UNKNOWN; repeated ones are not looked for."""
+        found = np.where(numbers <= self.certain, SEEN, UNKNOWN).astype(np.int8)
+        above = numbers > self.floor
+        found[above] = np.where(self._in_runs(numbers[above]), SEEN, NEW)
+        return found
+
+    def add(self, numbers: NDArray[np.int64], window: int) -> None:
+        """Ascending numbers; then close the holes that are behind the window."""
+        self.runs = intervals.united(self.runs, runs_of(numbers[numbers > self.floor]))
+        self._absorb()
+        if self.runs:
+            self._close_holes(self.runs[-1][1] - window)
+
+    def _absorb(self) -> None:
+        """What follows the certain ones without a gap."""
+        while self.certain == self.floor and self.runs and self.runs[0][0] == self.floor + 1:
+            self.certain = self.floor = self.runs.pop(0)[1]
+
+    def _close_holes(self, limit: int) -> None:
+        """Those up to a number; what is seen beside them stays known as long as it can."""
+        while self.floor < limit:
+            first, last = self.runs[0]
+            if first > self.floor + 1:
+                self.floor = min(first - 1, limit)
+            elif last < limit and len(self.runs) > 1:  # the next hole is behind this run
+                self.floor = last
+                self.runs.pop(0)
+            else:
+                return
+
+    def _in_runs(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+        if not self.runs:
+            return np.zeros(len(numbers), bool)
+        firsts, lasts = np.array(self.runs, np.int64).T
+        at = np.searchsorted(firsts, numbers, "right") - 1
+        return (at >= 0) & (numbers <= lasts[at])
+
+
+def runs_of(numbers: NDArray[np.int64]) -> intervals.Runs:
+    """Of ascending numbers, repeated or not."""
+    if not len(numbers):
+        return []
+    ends = np.flatnonzero(np.diff(numbers) > 1)
+    firsts = numbers[np.concatenate(([0], ends + 1))]
+    lasts = numbers[np.concatenate((ends, [len(numbers) - 1]))]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
