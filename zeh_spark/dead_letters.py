@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 # Writing
 
 
-def letter(reason: str, producer: str, batch: int, row: Mapping[str, object]) -> bytes:
+def letter(reason: str, producer: str, batch: int, row: Mapping[str, object] | None) -> bytes:
     return _encode({"reason": reason, "producer": producer, "batch": batch, "row": row})
 
 
@@ -122,7 +122,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
 class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     """Edits anywhere else than in the row would be left out unnoticed."""
 
-    row: Row
+    row: Row | None
     reason: str = ""
     producer: str = ""
     batch: int = 0
@@ -167,8 +167,10 @@ class Letter:
     whole: bytes
 
     @property
-    def row(self) -> Row:
-        """Raises ValueError for what is not in order yet, or no letter any more."""
+    def row(self) -> Row | None:
+        """None for what tells of a session, and has no event. Raises ValueError for what is not in
+        order yet, or no letter any more.
+        """
         try:
             return msgspec.json.decode(_decode_line(self.whole).data, type=_Whole).row
         except msgspec.MsgspecError as exc:

@@ -6,7 +6,7 @@ What sequence numbers were seen is mostly one run, however many numbers it has.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 Run = tuple[int, int]
@@ -38,6 +38,18 @@ def without(runs: Iterable[Run], number: int) -> Runs:
             found += [(number + 1, last)] if number < last else []
         else:
             found.append((first, last))
+    return found
+
+
+def difference(runs: Iterable[Run], numbers: Sequence[int]) -> Runs:
+    """The runs without some numbers, which ascend."""
+    found: Runs = []
+    for first, last in runs:
+        begin = first
+        for number in numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]:
+            found += [(begin, number - 1)] if begin < number else []
+            begin = number + 1
+        found += [(begin, last)] if begin <= last else []
     return found
 
 

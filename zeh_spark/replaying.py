@@ -60,14 +60,17 @@ class Replayed:
 
 
 def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
-    """All of them, judged as the sink does. A letter that comes again is there once.
+    """All that have an event, judged as the sink does. A letter that comes again is there once.
 
     Raises Unreadable for one that cannot be published, or comes again mended in another way.
     """
     found: dict[Place, Mended] = {}
     for letter in letters:
         try:
-            each = _mended(letter, partition_count)
+            row = letter.row
+            if row is None:
+                continue
+            each = _mended(letter, row, partition_count)
         except ValueError as exc:
             raise Unreadable(letter.line, str(exc)) from None
         first = found.setdefault(letter.place, each)
@@ -78,8 +81,7 @@ def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
     return list(found.values())
 
 
-def _mended(letter: Letter, partition_count: int) -> Mended:
-    row = letter.row
+def _mended(letter: Letter, row: Row, partition_count: int) -> Mended:
     data = row.event()
     partition = partition_for(row.key, row.partition, partition_count)
     longest = partition_count - 1 if partition is None else partition

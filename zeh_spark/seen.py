@@ -70,7 +70,7 @@ class Seen(msgspec.Struct, array_like=True):
             return np.zeros(len(numbers), bool)
         firsts, lasts = np.array(self.runs, np.int64).T
         at = np.searchsorted(firsts, numbers, "right") - 1
-        return (at >= 0) & (numbers <= lasts[at])
+        return np.asarray((at >= 0) & (numbers <= lasts[at]))
 
 
 def runs_of(numbers: NDArray[np.int64]) -> intervals.Runs:

@@ -8,16 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zeh_spark.sessions.inspecting import explain, inspect
+    from zeh_spark.sessions.letters import replay, to_feed
     from zeh_spark.sessions.logic import SessionLogic
     from zeh_spark.sessions.ordering import in_order
     from zeh_spark.sessions.routing import route
 
-__all__ = ["SessionLogic", "in_order", "route"]
+__all__ = ["SessionLogic", "explain", "in_order", "inspect", "replay", "route", "to_feed"]
 
 _HOMES = {
     "SessionLogic": "zeh_spark.sessions.logic",
+    "explain": "zeh_spark.sessions.inspecting",
     "in_order": "zeh_spark.sessions.ordering",
+    "inspect": "zeh_spark.sessions.inspecting",
+    "replay": "zeh_spark.sessions.letters",
     "route": "zeh_spark.sessions.routing",
+    "to_feed": "zeh_spark.sessions.letters",
 }
 
 

@@ -144,6 +144,16 @@ def decoded(blob: bytes) -> Bucket:
     return _bucket(memoryview(blob)[1:])
 
 
+def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
+    """All that a bucket knows, the closed ones last."""
+    bucket = decoded(blob)
+    for name, raw in bucket.sessions.items():
+        yield name, _stored(raw).session
+    for part in bucket.closed:
+        for name, raw in part.sessions.items():
+            yield name, _session(raw)
+
+
 def empty(settings: Settings) -> bytes:
     return encoded(Bucket(settings.buckets, settings.policy.first))
 

@@ -39,7 +39,7 @@ def letters_of(
     A letter goes where its row's key goes, so that a key's letters stay in order; the parts of one
     without a key stay together.
     """
-    refused = _rows(layout, rows.take(pa.array(list(reasons), pa.int64())))
+    refused = rows_of(layout, rows.take(pa.array(list(reasons), pa.int64())))
     partitions: list[int] = []
     rests: list[bytes] = []
     for row, reason in zip(refused, reasons.values(), strict=True):
@@ -57,7 +57,8 @@ def letters_of(
     return Rendered(np.array(partitions, np.int32), rests)
 
 
-def _rows(layout: Layout, batch: pa.RecordBatch) -> list[dict[str, object]]:
+def rows_of(layout: Layout, batch: pa.RecordBatch) -> list[dict[str, object]]:
+    """The rows of letters, whatever they hold."""
     columns = dict(zip(layout.columns, batch.columns, strict=True))
     rows = _data(layout, columns)
     if "key" in columns:

@@ -1,0 +1,153 @@
+"""Looking at sessions from outside: their state in a checkpoint, and what a feed has of a gap.
+
+Functions run on the driver, what they hand to `mapInArrow` in tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from zeh_spark import intervals, stateful
+from zeh_spark.errors import CheckpointError
+from zeh_spark.sessions import bucket
+from zeh_spark.sessions.logic import Session
+from zeh_spark.sessions.operator import STATE
+from zeh_spark.source.batch import last_cursors
+
+_RANGE = "STRUCT<first: BIGINT, last: BIGINT>"
+_SESSIONS = (
+    "session STRING, status STRING, expected BIGINT, last BIGINT, held BIGINT, held_bytes BIGINT, "
+    f"missing {_RANGE}, held_since BIGINT, newest BIGINT, given_up ARRAY<{_RANGE}>"
+)
+
+
+def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
+    """The sessions in a query's checkpoint, as its last committed batch left them; it may run.
+
+    Columns: session; status: "open", "waiting" (it holds events), "stale" (its gap was reported),
+    "closed" (remembered for a while); expected, the next number; last, if it is known; held and
+    held_bytes; missing, the first gap; held_since; newest, the time of its newest event; given_up,
+    numbers that it went on without. Raises CheckpointError for a checkpoint without sessions.
+    """
+    where = _operator(spark, checkpoint)
+    state = (
+        spark.read.format("statestore")
+        .options(path=checkpoint, operatorId=str(where), stateVarName=STATE)
+        .load()
+    )
+    rows = state.select(F.col("value.sessions").alias("blob")).mapInArrow(_sessions, _SESSIONS)
+    times = {name: F.timestamp_millis(name) for name in ("held_since", "newest")}
+    return rows.withColumns(times)
+
+
+def _operator(spark: SparkSession, checkpoint: str) -> int:
+    try:
+        found = spark.read.format("state-metadata").load(checkpoint).collect()
+    except Exception as exc:
+        raise CheckpointError(f"{checkpoint!r} is no checkpoint that can be read: {exc}") from exc
+    for row in found:
+        properties = json.loads(row.operatorProperties or "{}")
+        variables = properties.get("stateVariables") or []
+        if any(each.get("stateName") == STATE for each in variables):
+            return int(row.operatorId)
+    names = sorted({row.operatorName for row in found})
+    raise CheckpointError(
+        f"{checkpoint!r} has no state of sessions.in_order (its operators: {names})",
+        got=names,
+    )
+
+
+def _sessions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for blob in batch.column("blob").to_pylist():
+            rows = [_row(name, session) for name, session in bucket.sessions_of(bytes(blob))]
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows)
+
+
+def _row(name: str, session: Session) -> dict[str, Any]:
+    waiting = "waiting" if session.held else "open"
+    status = "closed" if session.closed else "stale" if session.stale else waiting
+    return {
+        "session": name,
+        "status": status,
+        "expected": session.next,
+        "last": session.last,
+        "held": session.held_count,
+        "held_bytes": session.held_size,
+        "missing": session.missing._asdict() if session.missing else None,
+        "held_since": session.since,
+        "newest": session.seen,
+        "given_up": [{"first": first, "last": last} for first, last in session.given_up],
+    }
+
+
+# Gaps
+
+
+def explain(
+    dead: DataFrame,
+    url: str,
+    session: str | Column,
+    sequence: str | Column,
+    **options: str,
+) -> DataFrame:
+    """What a feed has, now, of the numbers that dead letters missed.
+
+    `dead` has the column `dead`, as `route` gave it; `session` and `sequence` are those of
+    `in_order`; `options` are the source's. For each missing number on the feed a row with its
+    partition and its position there, counted from 0 at the oldest event that the feed has; for each
+    run of numbers that are not, a row without them. Columns: session, first, last, partition,
+    position, explanation.
+
+    The feed is read to its end. The gaps are collected on the driver.
+    """
+    spark = dead.sparkSession
+    head = last_cursors(url, **options)
+    wanted = dead.select("dead.session", "dead.missing.first", "dead.missing.last")
+    gaps = wanted.where("session IS NOT NULL AND first IS NOT NULL").distinct()
+    feed = spark.read.format("zeroeventhub").options(**{**options, "endingCursors": head}).load(url)
+    name = stateful.typed(feed, "session", session)[0].cast("string").alias("session")
+    number = stateful.number(feed, "sequence", sequence)[0].alias("number")
+    placed = feed.select(name, number, "partition").mapInArrow(
+        _placed, "session STRING, number BIGINT, partition INT, position BIGINT"
+    )
+    found = placed.join(F.broadcast(gaps), "session").where("number BETWEEN first AND last")
+    rows = _explained(gaps.collect(), found.distinct().collect(), head)
+    return spark.createDataFrame(
+        rows,
+        "session STRING, first BIGINT, last BIGINT, partition INT, position BIGINT, "
+        "explanation STRING",
+    )
+
+
+def _placed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task reads one partition of the feed, in its order."""
+    position = 0
+    for batch in batches:
+        places = pa.array(range(position, position + batch.num_rows), pa.int64())
+        position += batch.num_rows
+        yield batch.append_column("position", places)
+
+
+def _explained(gaps: list[Any], found: list[Any], head: str) -> list[tuple[Any, ...]]:
+    numbers = defaultdict(set)
+    rows: set[tuple[Any, ...]] = set()
+    for each in found:
+        numbers[each.session].add(each.number)
+        text = f"is at position {each.position} of partition {each.partition}"
+        rows.add((each.session, each.number, each.number, each.partition, each.position, text))
+    wanted = defaultdict(list)
+    for gap in gaps:
+        wanted[gap.session].append((gap.first, gap.last))
+    for name, runs in wanted.items():
+        for first, last in intervals.difference(intervals.united(runs), sorted(numbers[name])):
+            rows.add((name, first, last, None, None, f"not on the feed up to head {head}"))
+    return sorted(rows, key=lambda row: row[:3])

@@ -1,0 +1,146 @@
+"""Dead letters of sessions on a feed, and mended ones back into their session.
+
+On a feed they have the form of the sink's own, so `zeh-spark dead-letters` prints them and
+`zeh-spark replay-dead` publishes them. What is published again has the header
+`session-control: replay`: its session takes it although its place has passed, once.
+
+Functions run on the driver, what they hand to `mapInArrow` in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from zeh_spark import dead_letters, stateful
+from zeh_spark.errors import OptionError
+from zeh_spark.packing import quoted
+from zeh_spark.sessions.logic import RECORDS
+from zeh_spark.sessions.routing import Writer
+from zeh_spark.sink.letters import rows_of
+from zeh_spark.sink.rows import Layout, layout
+
+_FACTS = "_zeh_dead"
+_ENVELOPE = ("headers", "key", "partition")
+
+
+def to_feed(url: str, producerId: str, **options: str) -> Writer:
+    """A writer for `route(dead=…)`: dead letters become events of a feed, each batch once.
+
+    `options` are the sink's. What has no event, as the record of a gap that was skipped, is there
+    as a letter whose `row` is null.
+    """
+
+    def write(batch: DataFrame, number: int) -> None:
+        written = letters(batch, producerId, number).write.format("zeroeventhub")
+        written.options(url=url, producerId=producerId, **options).mode("append").save()
+
+    return write
+
+
+def replay(dead: DataFrame, url: str, *, producerId: str, batchId: str, **options: str) -> None:
+    """Publish the events of mended dead letters to the feed that their sessions are read from.
+
+    `dead` is a batch frame with the columns that `route` gave to its writer, from a Delta table for
+    instance; change what is wrong, and filter what shall not go back. The same rows under the same
+    `batchId` are published once, others are refused. Records, which have no event, are left out.
+    """
+    _check(dead)
+    if dead.isStreaming:
+        raise OptionError("replay: the frame is a stream; read the dead letters with spark.read")
+    events = dead.where(~F.col("dead.reason").isin(*RECORDS))
+    event = _event(events)
+    written = event.drop(_FACTS).write.format("zeroeventhub")
+    written.options(url=url, producerId=producerId, batchId=batchId, **options).mode(
+        "append"
+    ).save()
+
+
+def letters(dead: DataFrame, producer: str, batch: int) -> DataFrame:
+    """Dead letters as events of a dead-letter feed: key, data."""
+    _check(dead)
+    events = _event(dead)
+    columns = [name for name in events.columns if name != _FACTS]
+    rendered = layout(events.select(*columns).schema)
+    return events.mapInArrow(_rendering(rendered, producer, batch), "key STRING, data STRING")
+
+
+def _event(dead: DataFrame) -> DataFrame:
+    """As the sink takes it, to be published again; and why it is dead."""
+    names = [name for name in dead.columns if name != "dead"]
+    columns = [F.col(quoted(name)) for name in names if name in ("data", "key", "partition")]
+    if "data" not in names:
+        inner = [F.col(quoted(name)) for name in names if name not in _ENVELOPE]
+        columns.append(F.struct(*inner).alias("data"))
+    elif others := [name for name in names if name not in ("data", *_ENVELOPE)]:
+        raise OptionError(
+            f"dead letters of a frame with 'data' and {others[0]!r}: which of them is the event? "
+            f"drop one: to_feed(…)(batch.drop({others[0]!r}), number)",
+            option=others[0],
+        )
+    if not {"key", "partition"} & set(names):
+        columns.append(F.col("dead.session").alias("key"))
+    return dead.select(*columns, _headers(dead).alias("headers"), F.col("dead").alias(_FACTS))
+
+
+def _headers(dead: DataFrame) -> Column:
+    control = F.create_map(F.lit("session-control"), F.lit("replay"))
+    if not stateful.has_headers(dead):
+        return control
+    own = F.map_filter(
+        F.coalesce("headers", F.create_map().cast("map<string,string>")),
+        lambda name, _: ~(name.startswith("zeh-") | (name == "session-control")),
+    )
+    return F.map_concat(own, control)
+
+
+def _check(dead: DataFrame) -> None:
+    if "dead" not in dead.columns:
+        raise OptionError(
+            f"this takes what route gives to its dead= writer, with the column 'dead'; the frame "
+            f"has {dead.columns}",
+            option="dead",
+        )
+
+
+def _rendering(
+    rendered: Layout, producer: str, batch: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def render(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            facts = each.column(_FACTS).to_pylist()
+            rows = rows_of(rendered, each.select(rendered.columns))
+            keys: list[str] = []
+            parts: list[str] = []
+            for fact, row in zip(facts, rows, strict=True):
+                event = None if fact["reason"] in RECORDS else row
+                letter = dead_letters.letter(reason(fact), producer, batch, event)
+                some = [part.decode() for part in dead_letters.cut(letter)]
+                keys += [fact["session"] or dead_letters.letter_id(letter)] * len(some)
+                parts += some
+            yield pa.RecordBatch.from_pydict({"key": keys, "data": parts})
+
+    return render
+
+
+def reason(dead: dict[str, Any]) -> str:
+    """For people; the same for the same letter."""
+    text = f"{dead['reason']}: session {dead['session']!r}"
+    if dead["received"] is not None:
+        text += f", number {dead['received']}"
+    if dead["expected"] is not None:
+        text += f", expected {dead['expected']}"
+    if missing := dead["missing"]:
+        text += f", missing {missing['first']} to {missing['last']}"
+    if since := dead["held_since"]:
+        text += f", held since {_utc(since)}"
+    return f"{text}: {dead['detail']}" if dead["detail"] else text
+
+
+def _utc(moment: datetime) -> str:
+    return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
