@@ -11,7 +11,7 @@ The function runs on the driver, the processor in tasks.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,11 +64,10 @@ def drop_seen(
     stateful.check_free(df, ["dedup"])
     key, number = _key(df, producer, sequence, partition)
     stamped = key.isNotNull() & number.isNotNull()
-    rows = df.select(
-        F.when(stamped, key).otherwise(F.lit("")).alias("key"),
-        F.when(stamped, number).otherwise(F.lit(-1)).alias("number"),
-        packed(df.schema).alias("event"),
-    )
+    name = F.when(stamped, key).otherwise(F.lit(""))
+    counted = F.when(stamped, number).otherwise(F.lit(-1))
+    row = bucketing.joined([counted], [name, packed(df.schema)])
+    rows = df.select(name.alias("key"), row.alias("row"))
     processor = _Processor(window, buckets)
     given = bucketing.grouped(rows, "key", buckets, processor, _Given._fields, "none")
     sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers")}
@@ -171,13 +170,15 @@ def _by_key(
     frames: Iterator[pd.DataFrame],
 ) -> Iterator[tuple[str, NDArray[np.int64], NDArray[Any]]]:
     """Each key's numbers, ascending, and their events."""
-    import pandas as pd
-
-    rows = pd.concat(list(frames))
-    for name, group in rows.groupby("key", sort=True):
-        numbers = group["number"].to_numpy(np.int64)
-        order = np.argsort(numbers, kind="stable")
-        yield str(name), numbers[order], group["event"].to_numpy(object)[order]
+    found: dict[str, tuple[list[int], list[str]]] = defaultdict(lambda: ([], []))
+    for row in bucketing.rows(frames):
+        (number,), (key, event) = bucketing.parted(row, 1, 2)
+        found[key][0].append(number)
+        found[key][1].append(event)
+    for key in sorted(found):
+        ascending, events = np.array(found[key][0], np.int64), np.array(found[key][1], object)
+        order = np.argsort(ascending, kind="stable")
+        yield key, ascending[order], events[order]
 
 
 def _judged(seen: Seen, numbers: NDArray[np.int64], events: NDArray[Any]) -> list[_Given]:

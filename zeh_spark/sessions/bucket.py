@@ -59,6 +59,13 @@ class Row(NamedTuple):
     control: str
     problem: str
 
+    @classmethod
+    def parted(cls, row: str) -> Row:
+        """As `joined` in module `bucketing` put it together."""
+        (number, clock, last), texts = bucketing.parted(row, 3, 4)
+        session, control, problem, event = texts
+        return cls(session, number, clock, event, last, control, problem)
+
 
 class Given(NamedTuple):
     """A row that leaves: an event, and why it is dead, as JSON; or the batch's counts, as JSON."""

@@ -48,7 +48,7 @@ class SessionProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, before = self._open()
-        given = batch.take(list(map(Row._make, bucketing.tuples(rows, Row._fields))), now)
+        given = batch.take([Row.parted(each) for each in bucketing.rows(rows)], now)
         yield from bucketing.frames(given, Given._fields)
         yield from self._close(batch, before)
 

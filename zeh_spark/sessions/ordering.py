@@ -128,16 +128,10 @@ def _rows(
         .otherwise(bad_end)
     )
     none = F.lit(-1).cast("long")
-    return df.select(
-        name.alias("session"),
-        F.coalesce(number, none).alias("number"),
-        F.unix_millis(clock).alias("clock"),
-        packed(df.schema).alias("event"),
-        F.coalesce(end, none).alias("last"),
-        word.alias("control"),
-        F.coalesce(problem, F.lit("")).alias("problem"),
-        clock.alias(_CLOCK),
-    )
+    numbers = [F.coalesce(number, none), F.unix_millis(clock), F.coalesce(end, none)]
+    texts = [name, word, F.coalesce(problem, F.lit("")), packed(df.schema)]
+    row = bucketing.joined(numbers, texts).alias("row")
+    return df.select(name.alias("session"), row, clock.alias(_CLOCK))
 
 
 def _last(df: DataFrame, last: str | Column | None, number: Column) -> tuple[Column, Column]:
@@ -199,13 +193,9 @@ def _heartbeat(rows: DataFrame) -> DataFrame:
     """One row for each trigger, which belongs to no session."""
     reader = rows.sparkSession.readStream.format("rate-micro-batch")
     beat = reader.option("rowsPerBatch", 1).option("numPartitions", 1).load()
-    none = {"session": "", "event": "", "control": "", "problem": ""}
-    numbers = {"number": -1, "clock": 0, "last": -1}
-    return beat.select(
-        *(F.lit(value).alias(name) for name, value in none.items()),
-        *(F.lit(value).cast("bigint").alias(name) for name, value in numbers.items()),
-        F.current_timestamp().alias(_CLOCK),
-    )
+    numbers = [F.lit(-1), F.lit(0), F.lit(-1)]
+    row = bucketing.joined(numbers, [F.lit("")] * 4).alias("row")
+    return beat.select(F.lit("").alias("session"), row, F.current_timestamp().alias(_CLOCK))
 
 
 # What goes out

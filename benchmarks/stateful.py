@@ -1,0 +1,202 @@
+"""Sessions and deduplication against Spark's own stateful operators, on the same frame.
+
+Run as a program it measures in a session of its own, whose state is in RocksDB:
+`python -m benchmarks.stateful sessions|dedup|large <rows> <folder>`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import zeh_spark
+from benchmarks import publishing
+from zeh_spark import dedup, sessions
+
+BATCHES = 5
+"""The first one warms up and is not measured."""
+
+_SCHEMA = "partition INT, headers MAP<STRING, STRING>, data STRING"
+_STEPS = 10
+_DATA = """to_json(struct(id, 'UA' AS carrier, concat('N', id % 99999) AS tailnum, 'EWR' AS origin,
+    'IAH' AS dest, id % 60 - 5.5D AS dep_delay, id % 500 AS fare, md5(cast(id AS STRING)) AS note))"""
+
+
+def measured(what: str, rows: int, folder: Path) -> dict[str, float]:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.stateful", what, str(rows)]
+    done = subprocess.run(
+        [*command, str(folder)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=publishing.environment(checked=True),
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+# The frame
+
+
+def fill(spark: SparkSession, rows: int, folder: Path) -> str:
+    """A feed's rows in files, one for each batch: sessions of ten steps, 10,000 events between
+    steps, every tenth event before the one that it follows.
+    """
+    early = "IF(hash(id) % 10 = 0 AND step > 0, 15000, 0)"
+    events = (
+        spark.range(rows)
+        .selectExpr("id", f"id DIV {_STEPS} AS session", f"id % {_STEPS} AS step")
+        .selectExpr("*", f"session * {_STEPS} + step * 10000 - {early} AS place")
+    )
+    last = rows + 10_000 * _STEPS
+    for batch in range(BATCHES):
+        begin, end = (last * each // BATCHES for each in (batch, batch + 1))
+        begin = begin if batch else -20_000
+        part = events.where(f"place >= {begin} AND place < {end}").orderBy("place").coalesce(2)
+        headers = f"""map('order', cast(session AS STRING), 'step', cast(step AS STRING),
+            'last', '{_STEPS - 1}', 'zeh-producer', concat('p', id % 4), 'zeh-partition',
+            '0', 'zeh-sequence', cast(id DIV 4 AS STRING),
+            'zeh-time', cast(1700000000000 + place AS STRING))"""
+        part.selectExpr("0 AS partition", f"{headers} AS headers", f"{_DATA} AS data").write.mode(
+            "append"
+        ).parquet(str(folder / "frame"))
+    return str(folder / "frame")
+
+
+def read(spark: SparkSession, files: str) -> DataFrame:
+    reader = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 2)
+    return reader.parquet(files)
+
+
+def state_bytes(checkpoint: Path) -> int:
+    return sum(each.stat().st_size for each in (checkpoint / "state").rglob("*") if each.is_file())
+
+
+def run(frame: DataFrame) -> tuple[list[dict[str, float]], int]:
+    """Each batch's rows and seconds, and the bytes of state at the end."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        batches = [each for each in query.recentProgress if each.numInputRows]
+        operators = batches[-1].stateOperators
+        memory = operators[0].memoryUsedBytes if operators else 0
+        size = state_bytes(Path(checkpoint))
+    rows = [
+        {"rows": each.numInputRows, "seconds": each.durationMs["triggerExecution"] / 1000}
+        for each in batches
+    ]
+    return rows, size or memory
+
+
+def rate(frame: DataFrame) -> tuple[float, int]:
+    batches, size = run(frame)
+    some = batches[1:]
+    return sum(each["rows"] for each in some) / sum(each["seconds"] for each in some), size
+
+
+def best(frames: dict[str, Callable[[], DataFrame]], times: int) -> dict[str, float]:
+    """Turn by turn."""
+    found: dict[str, list[tuple[float, int]]] = {name: [] for name in frames}
+    for _ in range(times):
+        for name, frame in frames.items():
+            found[name].append(rate(frame()))
+    rates = {name: max(each for each, _ in some) for name, some in found.items()}
+    return rates | {f"{name} state": float(some[-1][1]) for name, some in found.items()}
+
+
+# What is measured
+
+
+def in_order(frame: DataFrame, **options: object) -> DataFrame:
+    return sessions.in_order(
+        frame, "headers['order']", "headers['step']", last="headers['last']", **options
+    )
+
+
+def compare_sessions(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
+    files = fill(spark, rows, folder)
+    keyed = F.struct(F.col("headers")["order"], F.col("headers")["step"])
+    return best(
+        {
+            "sessions": lambda: in_order(read(spark, files)),
+            "dropDuplicates": lambda: (
+                read(spark, files).withColumn("key", keyed).dropDuplicates(["key"])
+            ),
+        },
+        3,
+    )
+
+
+def compare_dedup(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
+    files = fill(spark, rows, folder)
+
+    def within_watermark() -> DataFrame:
+        headers = F.col("headers")
+        key = F.struct(headers["zeh-producer"], headers["zeh-sequence"])
+        time = F.timestamp_millis(headers["zeh-time"].cast("bigint"))
+        frame = read(spark, files).withColumns({"key": key, "time": time})
+        return frame.withWatermark("time", "1 day").dropDuplicatesWithinWatermark(["key"])
+
+    return best(
+        {
+            "drop_seen": lambda: dedup.drop_seen(read(spark, files)),
+            "dropDuplicatesWithinWatermark": within_watermark,
+        },
+        3,
+    )
+
+
+def large(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
+    """Seconds of a batch of others, with and without a session that holds a million events."""
+    files = fill(spark, rows, folder)
+    others, _ = run(in_order(read(spark, files)))
+    headers = """map('order', 'large', 'step', cast(id + 1 AS STRING), 'zeh-time',
+        '1700000000000')"""
+    held = spark.range(1_000_000).selectExpr(
+        "0 AS partition", f"{headers} AS headers", f"{_DATA} AS data"
+    )
+    first = str(folder / "large" / "0")
+    held.coalesce(2).write.parquet(first)
+    for number, each in enumerate(sorted(Path(files).glob("*.parquet"))):
+        target = folder / "large" / str(number + 1)
+        target.mkdir()
+        shutil.copy(each, target)
+    frame = read(spark, str(folder / "large" / "*"))
+    caps = {"max_events": 2_000_000, "max_bytes": 1 << 40, "gap_timeout": None}
+    beside, _ = run(in_order(frame, **caps))
+    alone = statistics.median(each["seconds"] for each in others[1:])
+    return {
+        "alone": alone,
+        "holding": beside[0]["seconds"],
+        "beside": statistics.median(each["seconds"] for each in beside[2:]),
+    }
+
+
+def main() -> None:
+    what, rows, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config(
+        "spark.log.level", "OFF"
+    )
+    spark = zeh_spark.configure(builder, parallelism=2, delta=False).getOrCreate()
+    part = {"sessions": compare_sessions, "dedup": compare_dedup, "large": large}[what]
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        print(json.dumps(part(spark, rows, Path(work))))
+
+
+if __name__ == "__main__":
+    main()
