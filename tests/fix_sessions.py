@@ -14,6 +14,7 @@ from zeh_spark import sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore
+from zeh_spark.sessions.routing import Writer
 from zeh_spark.testing import running_publisher
 
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ class Orders:
     spark: SparkSession
     url: str
     folder: Path
+    store: MemoryStore
     producer: Producer
+    dead_writer: Writer | None = None
     ordered: list[tuple[str, int]] = field(default_factory=list)
     dead: list[Row] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
     progress: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, *steps: tuple[str | None, object], at: int = 0, **headers: str) -> None:
@@ -47,16 +51,24 @@ class Orders:
                 given = {name: value for name, value in given.items() if value is not None}
                 batch.add({"order": order}, key=order, headers=given)
 
-    def frame(self, **options: Any) -> DataFrame:
-        feed = self.spark.readStream.format("zeroeventhub").load(self.url)
+    def frame(self, *, limit: str = "1000", **options: Any) -> DataFrame:
         given = {"session": "headers['order']", "sequence": "headers['step']", "time": AT}
-        return sessions.in_order(feed, **{**given, **options})
+        return sessions.in_order(self.feed(limit), **{**given, **options})
 
-    def start(self, **options: Any) -> StreamingQuery:
-        write = sessions.route(ordered=self._ordered, dead=self._dead)
+    def feed(self, limit: str = "1000") -> DataFrame:
+        feed = self.spark.readStream.format("zeroeventhub").option("maxEventsPerTrigger", limit)
+        return feed.load(self.url)
+
+    def create(self, name: str) -> str:
+        """Another feed of the publisher."""
+        self.store.create(name, 2)
+        return f"{self.url.rpartition('/')[0]}/{name}"
+
+    def start(self, *, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
+        write = sessions.route(ordered=self._ordered, dead=self.dead_writer or self._dead)
         writer = self.frame(**options).writeStream.foreachBatch(write)
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
-        return writer.trigger(availableNow=True).start()
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**(trigger or {"availableNow": True})).start()
 
     def run(self, **options: Any) -> None:
         if HAS_ADMISSION_CONTROL:
@@ -67,9 +79,21 @@ class Orders:
         else:
             zeh_spark.drain(lambda: self.start(**options), timeout=PATIENCE)
 
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def forget(self, commits: int) -> None:
+        """As if the driver had died before Spark noted its last batches down."""
+        names = sorted(int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*"))
+        for name in names[-commits:]:
+            (self.checkpoint / "commits" / str(name)).unlink()
+            (self.checkpoint / "commits" / f".{name}.crc").unlink(missing_ok=True)
+
     def _ordered(self, batch: DataFrame, number: int) -> None:
         rows = batch.select("headers.order", "headers.step").collect()
         self.ordered += [(row[0], int(row[1])) for row in rows]
+        self.batches.append(number)
 
     def _dead(self, batch: DataFrame, number: int) -> None:
         self.dead += batch.collect()
@@ -77,8 +101,10 @@ class Orders:
     def steps(self, order: str) -> list[int]:
         return [step for name, step in self.ordered if name == order]
 
-    def reasons(self) -> list[tuple[str, str | None, int | None]]:
-        return [(each.dead.reason, each.dead.session, each.dead.received) for each in self.dead]
+    def reasons(self, order: str | None = "") -> list[tuple[str, int | None]]:
+        """Of all dead letters, or those of an order: why, and which step."""
+        dead = [each.dead for each in self.dead if order in ("", each.dead.session)]
+        return [(each.reason, each.received) for each in dead]
 
     def count(self, name: str) -> int:
         return sum(each[name] for each in self.progress)
@@ -90,4 +116,4 @@ def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Orders]:
     store.create("orders", 2)
     with running_publisher(store) as base:
         url = f"{base}/orders"
-        yield Orders(spark, url, tmp_path, Producer(url, "shop"))
+        yield Orders(spark, url, tmp_path, store, Producer(url, "shop"))

@@ -13,6 +13,10 @@ Run = tuple[int, int]
 Runs = list[Run]
 
 
+MAX_NUMBER = 2**63 - 2
+"""Of an event: the next one has to be a BIGINT, too."""
+
+
 def contains(runs: Sequence[Run], number: int) -> bool:
     at = bisect_right(runs, number, key=_first) - 1
     return at >= 0 and number <= runs[at][1]

@@ -53,9 +53,11 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
     packed_schema = StructType(
         [StructField(f"c{n}", _packed_type(field.dataType)) for n, field in enumerate(schema)]
     )
-    value = F.from_json(text, packed_schema, {"mode": "FAILFAST"})
+    value = F.from_json(text, packed_schema, {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)})
     return [
-        _decoded(value[f"c{number}"], field.dataType).cast(field.dataType).alias(field.name)
+        _decoded(value[f"c{number}"], field.dataType)
+        .cast(_nullable(field.dataType))
+        .alias(field.name)
         for number, field in enumerate(schema)
     ]
 
@@ -65,6 +67,8 @@ def quoted(name: str) -> str:
 
 
 def _encoded(column: Column, kind: DataType, place: str) -> Column:
+    if isinstance(kind, StringType):
+        return F.validate_utf8(column)  # JSON would put other characters in its place
     if isinstance(kind, DateType):
         return F.unix_date(column)
     if isinstance(kind, TimestampType):
@@ -80,8 +84,9 @@ def _encoded(column: Column, kind: DataType, place: str) -> Column:
             return column
         return _encoded(F.map_entries(column), _entries(kind), place)
     if isinstance(kind, StructType):
+        column = column.cast(_numbered(kind))  # names may differ in case only
         fields = [
-            _encoded(column[field.name], field.dataType, f"{place}.{field.name}").alias(f"c{n}")
+            _encoded(column[f"c{n}"], field.dataType, f"{place}.{field.name}").alias(f"c{n}")
             for n, field in enumerate(kind)
         ]
         return F.when(column.isNotNull(), F.struct(*fields))
@@ -116,6 +121,21 @@ def _decoded(column: Column, kind: DataType) -> Column:
 def _entries(kind: MapType) -> ArrayType:
     fields = [StructField("key", kind.keyType, False), StructField("value", kind.valueType)]
     return ArrayType(StructType(fields), False)
+
+
+def _numbered(kind: StructType) -> StructType:
+    return StructType([StructField(f"c{n}", each.dataType) for n, each in enumerate(kind)])
+
+
+def _nullable(kind: DataType) -> DataType:
+    """As from_json gives it."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind])
+    return kind
 
 
 def _packed_type(kind: DataType, place: str = "") -> DataType:

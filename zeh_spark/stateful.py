@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType
 
 from zeh_spark.errors import OptionError
+from zeh_spark.intervals import MAX_NUMBER
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -109,7 +110,8 @@ def typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Data
 def number(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Column]:
     """A sequence number as a BIGINT, NULL if it is none from 0 up; and as text."""
     text = typed(df, option, value)[0].cast("string")
-    return F.when(text.rlike("^[0-9]{1,40}$"), text.try_cast("bigint")), text
+    number = F.when(text.rlike("^[0-9]{1,40}$"), text.try_cast("bigint"))
+    return F.when(number <= MAX_NUMBER, number), text
 
 
 def says(what: str, value: Column, expected: str) -> Column:

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 from zeh_spark import dedup
-from zeh_spark.publish import Producer
 
 CHECK = "timestamp_seconds(0)"
 

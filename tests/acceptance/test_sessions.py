@@ -1,61 +1,155 @@
-"""Sessions in the order of their numbers, as Azure Service Bus users build them by hand.
+"""Sessions in the order of their numbers: what users of Azure Service Bus build by hand.
 
-The cases are those of the flow chart of a subscriber: message received, is it the next in sequence,
-is it the last, is the next one among the deferred.
+The first part is a subscriber's flow chart, case by case: message received; is it the next in
+sequence; process; is it the last; is the next one among the deferred; close the session.
 """
 
 from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("google.protobuf")
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+LAST = {"last": "headers['last']"}
 
 
-def test_the_next_in_sequence_is_processed(orders):
-    orders.add(("a", 0), ("a", 1), ("b", 0))
+# The flow chart
 
-    orders.run()
+
+def test_a_subscribers_flow_chart(orders):
+    """Sessions of one batch go through each of its branches, and none waits for another."""
+    orders.add(("next", 0), ("next", 1))
+    orders.add(("deferred", 2), ("deferred", 0))
+    orders.add(("ends", 0))
+    orders.add(("ends", 1), last="true")
+    orders.add(("ends early", 1), last="true")
+    orders.run(**LAST)
+    assert [0, 1] == orders.steps("next")
+    assert [0] == orders.steps("deferred")
+    assert [0, 1] == orders.steps("ends")
+    assert [] == orders.steps("ends early")
+
+    orders.add(("next", 2), ("deferred", 1), ("ends", 2), ("ends early", 0), ("next", 1))
+    orders.run(**LAST)
+
+    assert [0, 1, 2] == orders.steps("next")
+    assert [0, 1, 2] == orders.steps("deferred")
+    assert [0, 1] == orders.steps("ends early")
+    assert [("closed", 2)] == orders.reasons("ends")
+    assert (1, 1) == (orders.count("duplicates"), len(orders.dead))
+
+
+def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_goes_on(orders):
+    """Messages without a session, or whose number is none, and ends that contradict each other."""
+    orders.add(("a", 0), ("a", None), ("a", "x"), ("a", "-1"), ("a", "1.0"), (None, 7), ("", 8))
+    orders.add(("a", 1), last="9")
+    orders.add(("a", 2), last="4")
+    orders.add(("a", 3), last="soon")
+
+    orders.run(**LAST, gap_timeout=None)
 
     assert [0, 1] == orders.steps("a")
-    assert [0] == orders.steps("b")
-    assert [] == orders.dead
+    number = "and has to be a whole number from 0 to 9223372036854775806"
+    assert {
+        (7, "no session"),
+        (8, "no session"),
+        (2, "the last number is 4, and was 9 before"),
+        (3, "last is 'soon', and has to be a number, true or false"),
+        (None, f"sequence is NULL, {number}"),
+        (None, f"sequence is 'x', {number}"),
+        (None, f"sequence is '-1', {number}"),
+        (None, f"sequence is '1.0', {number}"),
+    } == {(each.dead.received, each.dead.detail) for each in orders.dead}
+    assert {"invalid"} == {each.dead.reason for each in orders.dead}
 
 
-def test_one_that_is_early_is_deferred_until_those_before_it_have_come(orders):
-    orders.add(("a", 2), ("b", 0), ("a", 0))
-    orders.run()
-    assert [0] == orders.steps("a")
-    orders.add(("a", 1), ("a", 1))
-
-    orders.run()
-
-    assert [0, 1, 2] == orders.steps("a")
-    assert 1 == orders.count("duplicates")
-    assert [] == orders.dead
-
-
-def test_the_last_in_sequence_closes_the_session(orders):
-    orders.add(("a", 0))
-    orders.add(("a", 1), last="true")
-    orders.run(last="headers['last']")
-    orders.add(("a", 2), ("a", 0))
-
-    orders.run(last="headers['last']")
-
-    assert [0, 1] == orders.steps("a")
-    assert [("closed", "a", 2)] == orders.reasons()
+# Gaps
 
 
 def test_a_gap_older_than_the_timeout_goes_to_the_dead_letters(orders):
-    orders.add(("a", 0), ("a", 2), ("a", 3), at=100)
+    """The session goes on behind it; what was missing is late."""
+    orders.add(("a", 0), ("a", 2), ("a", 3), ("a", 5), at=100)
     orders.run()
     orders.add(("b", 0), at=100 + 601)
-
     orders.run()
-
-    assert [0] == orders.steps("a")
-    assert [("gap", "a", 2), ("gap", "a", 3)] == orders.reasons()
-    (dead, _) = orders.dead
+    assert [("gap", 2), ("gap", 3), ("gap", 5)] == orders.reasons("a")
+    dead = orders.dead[0]
     assert (1, (1, 1)) == (dead.dead.expected, tuple(dead.dead.missing))
     assert 100 == dead.dead.held_since.timestamp()
-    assert "2" == dead.headers["step"]
+    assert ("2", "a") == (dead.headers["step"], dead.dead.session)
+
+    orders.add(("a", 1), ("a", 6), at=702)
+    orders.run()
+
+    assert [0, 6] == orders.steps("a")
+    assert [("late", 1)] == orders.reasons("a")[3:]
+
+
+def test_a_gap_can_be_skipped_and_the_record_names_what_is_missing(orders):
+    orders.add(("a", 0), ("a", 3), ("a", 4), at=100)
+    orders.add(("b", 0), at=800)
+    orders.run(on_gap="skip")
+    orders.add(("a", 1), ("a", 3), at=801)
+    orders.run(on_gap="skip")
+
+    assert [0, 3, 4] == orders.steps("a")
+    assert [("skipped", 3), ("late", 1)] == orders.reasons("a")
+    record = orders.dead[0]
+    assert ((1, 2), None, None) == (tuple(record.dead.missing), record.data, record.headers)
+    assert 1 == orders.count("duplicates")
+
+
+def test_a_session_can_be_held_until_somebody_releases_or_closes_it(orders):
+    """With `hold` a gap is reported once, and the session waits for a control event."""
+    held = {"on_gap": "hold"}
+    orders.add(("a", 0), ("a", 2), ("b", 1), at=100)
+    orders.add(("c", 0), at=800)
+    orders.run(**held)
+    orders.add(("c", 1), at=2000)
+    orders.run(**held)
+    assert [("stale", 2)] == orders.reasons("a")
+    assert [("stale", 1)] == orders.reasons("b")
+
+    orders.add(("a", None), at=2001, **{"session-control": "release"})
+    orders.add(("b", None), at=2001, **{"session-control": "Close"})
+    orders.add(("c", None), at=2001, **{"session-control": "stop"})
+    orders.run(**held)
+    orders.add(("b", 0), ("a", 3), at=2002)
+    orders.run(**held)
+
+    assert [0, 2, 3] == orders.steps("a")
+    assert [("stale", 2), ("skipped", 2)] == orders.reasons("a")
+    assert [("stale", 1), ("closed", 1), ("closed", 0)] == orders.reasons("b")
+    assert [("invalid", None)] == orders.reasons("c")
+
+
+def test_a_session_holds_no_more_than_its_cap(orders):
+    """What does not fit is a dead letter, and its number stays expected."""
+    orders.add(*(("a", step) for step in range(1, 8)), ("b", 1))
+    orders.run(max_events=5)
+    assert [("overflow", 6), ("overflow", 7)] == orders.reasons("a")
+
+    orders.add(("a", 0), ("a", 6), ("b", 0))
+    orders.run(max_events=5)
+
+    assert list(range(7)) == orders.steps("a")
+    assert [0, 1] == orders.steps("b")
+
+
+# First numbers
+
+
+@pytest.mark.parametrize(
+    ("first", "steps", "expected", "dead"),
+    [
+        (1, (2, 0, 1), [1, 2], [("invalid", 0)]),
+        ("seen", (6, 5, 7), [5, 6, 7], []),
+    ],
+)
+def test_sessions_begin_where_they_are_told(orders, first, steps, expected, dead):
+    orders.add(*(("a", step) for step in steps))
+
+    orders.run(first=first)
+
+    assert expected == orders.steps("a")
+    assert dead == orders.reasons()

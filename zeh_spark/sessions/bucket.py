@@ -202,6 +202,7 @@ class Batch:
                 stored = _stored(self._bucket.sessions[name])
                 _, outcomes = self._logic.judge(stored.session, now)
                 yield from self._carry_out(name, stored, outcomes, {})
+                self._store(name, stored, now)
 
     def save(self) -> tuple[bytes, Given]:
         """The new state, with the time of its timer; and the batch's counts."""
@@ -218,7 +219,7 @@ class Batch:
 
     def _take(self, name: str, rows: Sequence[Row], now: int) -> Iterator[Given]:
         arrivals: list[Arrival] = []
-        events: dict[int, str] = {}
+        events: dict[int, list[str]] = {}
         controls: list[str] = []
         for row in rows:
             if row.problem:
@@ -228,7 +229,7 @@ class Batch:
                 controls.append(row.control)
             if row.number >= 0:
                 arrivals.append(_arrival(row))
-                events.setdefault(row.number, row.event)
+                events.setdefault(row.number, []).append(row.event)
         if not arrivals and not controls:  # invalid ones, and heartbeats
             return
         self._counts["controls"] += len(controls)
@@ -236,8 +237,10 @@ class Batch:
         stored = self._stored(name, closed)
         known = stored.session if stored else None
         session, outcomes = self._logic.take(known, arrivals, controls, now)
+        stored = stored or Stored(session or Session(0))
+        yield from self._carry_out(name, stored, outcomes, events)
         if session is not None:
-            yield from self._carry_out(name, stored or Stored(session), outcomes, events)
+            self._store(name, stored, max(now, *(row.clock for row in rows)))
 
     def _stored(self, name: str, closed: Slice | None) -> Stored | None:
         if (raw := self._bucket.sessions.get(name)) is not None:
@@ -245,7 +248,11 @@ class Batch:
         return Stored(_session(closed.sessions[name])) if closed else None
 
     def _carry_out(
-        self, name: str, stored: Stored, outcomes: Iterable[Outcome], events: dict[int, str]
+        self,
+        name: str,
+        stored: Stored,
+        outcomes: Iterable[Outcome],
+        events: dict[int, list[str]],
     ) -> Iterator[Given]:
         kept = _Kept(name, stored, self._segments, events)
         for outcome in outcomes:
@@ -256,10 +263,9 @@ class Batch:
                         yield Given(kept.pop(number), None)
                 case Hold(number):
                     kept.hold(number)
-                case Duplicate(number, held):
+                case Duplicate(number):
                     self._counts["duplicates"] += 1
-                    if held:
-                        kept.drop(number)
+                    kept.drop(number)
                 case Dead():
                     self._counts[outcome.reason] += outcome.last - outcome.first + 1
                     for number in range(outcome.first, outcome.last + 1):
@@ -268,14 +274,13 @@ class Batch:
                     self._counts[outcome.reason] += 1
                     yield Given(None, _record(name, outcome))
         kept.save()
-        self._store(name, stored)
 
-    def _store(self, name: str, stored: Stored) -> None:
+    def _store(self, name: str, stored: Stored, now: int) -> None:
         session = stored.session
         self._bucket.waits.pop(name, None)
         if session.closed:
             self._bucket.sessions.pop(name, None)
-            self._bury(name, session)
+            self._bury(name, session, now)
             return
         self._bucket.sessions[name] = Raw(_encode(stored))
         due = self._logic.due(session)
@@ -293,13 +298,13 @@ class Batch:
     def _tombstone(self, name: str) -> Slice | None:
         return next((each for each in self._bucket.closed if name in each.sessions), None)
 
-    def _bury(self, name: str, session: Session) -> None:
+    def _bury(self, name: str, session: Session, now: int) -> None:
         raw = Raw(_encode(session))
         if known := self._tombstone(name):
             known.sessions[name] = raw
             return
         step = max(1, self._settings.keep_closed // _SLICES)
-        expires = -(-session.seen // step) * step + self._settings.keep_closed
+        expires = -(-max(session.seen, now) // step) * step + self._settings.keep_closed
         for each in self._bucket.closed:
             if each.expires == expires:
                 each.sessions[name] = raw
@@ -314,7 +319,7 @@ class _Kept:
     """The events of a session: those that it holds, and those of the batch."""
 
     def __init__(
-        self, name: str, stored: Stored, segments: Segments, arrived: dict[int, str]
+        self, name: str, stored: Stored, segments: Segments, arrived: dict[int, list[str]]
     ) -> None:
         self._name = name
         self._stored = stored
@@ -323,15 +328,14 @@ class _Kept:
         self._open: dict[int, dict[int, str]] = {}
 
     def hold(self, number: int) -> None:
-        self._home(number)[number] = self._arrived.pop(number)
+        self._home(number)[number] = self._arrived[number].pop(0)
 
     def drop(self, number: int) -> None:
-        """Of the batch: the session holds that number."""
-        self._arrived.pop(number, None)
+        self._arrived[number].pop()
 
     def pop(self, number: int) -> str:
-        if (event := self._arrived.pop(number, None)) is not None:
-            return event
+        if arrived := self._arrived.get(number):
+            return arrived.pop(0)
         home = self._home(number)
         event = home.pop(number)
         if not home and self._stored.spilled:

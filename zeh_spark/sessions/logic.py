@@ -28,7 +28,7 @@ order of arrival, no randomness.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -43,8 +43,6 @@ RECORDS = ("skipped", "stale", "unfinished")
 """Reasons without an event: what happened to the session itself."""
 
 REASONS = ("gap", "late", "closed", "overflow", "invalid", *RECORDS)
-
-MAX_NUMBER = 2**63 - 1
 
 
 class Missing(NamedTuple):
@@ -145,10 +143,9 @@ class Hold(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """`held`: the session holds that number, and has not delivered it yet."""
+    """Drop an event of the batch; of several with this number, the last."""
 
     number: int
-    held: bool = False
 
 
 Outcome = Deliver | Dead | Record | Hold | Duplicate
@@ -182,25 +179,23 @@ class SessionLogic:
         now: int = 0,
     ) -> tuple[Session | None, list[Outcome]]:
         """A batch's events of one session, ascending by number, and its control words. `now` is
-        what the clock had reached when they were read, ms.
+        what the clock had reached when they were read, ms. None where there is no session still.
         """
         outcomes: list[Outcome] = []
         controls = set(controls)
-        if session is None:
-            if not arrivals and "close" not in controls:
-                return None, outcomes
-            session = self._begun(arrivals)
+        known = session is not None
+        session = session or self._begun(arrivals)
         fresh = self._fresh(session, arrivals, outcomes)
         if fresh:
-            self._hold(session, fresh, now, outcomes)
-            self._advance(session, outcomes)
+            self._receive(session, fresh, now, outcomes)
         session.seen = max([session.seen, now, *(each.clock for each in arrivals)])
-        if "release" in controls and not session.closed:
+        if "release" in controls:
             while session.held and not session.closed:
                 self._pass_gap(session, "skip", outcomes)
         if "close" in controls and not session.closed:
             self._close(session, outcomes)
-        return session, outcomes
+        begun = known or fresh or session.closed  # and not by what is only invalid
+        return session if begun else None, outcomes
 
     def _begun(self, arrivals: Sequence[Arrival]) -> Session:
         first = self._policy.first
@@ -214,12 +209,11 @@ class SessionLogic:
     ) -> list[Arrival]:
         """What may follow, or has to wait; all others are judged."""
         fresh: list[Arrival] = []
-        before = -1
         lowest = 0 if self._policy.first == "seen" else self._policy.first
         for each in arrivals:
             number = each.number
-            if (held := _is_held(session, number)) or number == before:
-                outcomes.append(Duplicate(number, held))
+            if _is_held(session, number) or (fresh and fresh[-1].number == number):
+                outcomes.append(Duplicate(number))
             elif detail := self._contradiction(session, each, lowest):
                 outcomes.append(Dead(number, number, "invalid", session.next, detail=detail))
             elif session.closed or number < session.next:
@@ -228,7 +222,6 @@ class SessionLogic:
                 if each.last is not None:
                     session.last = each.last
                 fresh.append(each)
-            before = number
         return fresh
 
     def _contradiction(self, session: Session, each: Arrival, lowest: int) -> str | None:
@@ -259,38 +252,49 @@ class SessionLogic:
 
     # Holding and delivering
 
-    def _hold(
+    def _receive(
         self, session: Session, fresh: list[Arrival], now: int, outcomes: list[Outcome]
     ) -> None:
-        """All but what the cap has no room for; what can be delivered at once needs none."""
-        events, size = session.held_count, session.held_size
+        """Deliver what follows, hold the rest, as far as the cap has room for it."""
         following = _Following(session)
-        runs: list[Held] = []
-        for each in fresh:
-            if not following.reached(each.number):
-                if events == self._policy.max_events or size + each.size > self._policy.max_bytes:
-                    outcomes.append(self._overflow(session, each))
-                    continue
+        waiting = [each for each in fresh if not following.reached(each.number)]
+        closing = session.last is not None and following.next > session.last
+        refused = [] if closing else self._hold(following.left, waiting, outcomes)
+        held = {each.number for each in refused}
+        runs = [
+            Held(each.number, each.number, max(each.clock, now), each.size)
+            for each in fresh
+            if each.number not in held
+        ]
+        session.held = _joined(session.held, runs)
+        if session.held and session.held[0].first == session.next:
+            self._deliver(session, session.held.pop(0), outcomes)
+        for each in refused:
+            outcomes.append(self._overflow(session, each))
+        self._close_if_complete(session, outcomes)
+
+    def _hold(
+        self, held: Sequence[Held], waiting: list[Arrival], outcomes: list[Outcome]
+    ) -> list[Arrival]:
+        """Those for which there is no room beside what is held."""
+        events, size = sum(run.count for run in held), sum(run.size for run in held)
+        refused = []
+        for each in waiting:
+            if events == self._policy.max_events or size + each.size > self._policy.max_bytes:
+                refused.append(each)
+            else:
                 events, size = events + 1, size + each.size
                 outcomes.append(Hold(each.number))
-            runs.append(Held(each.number, each.number, max(each.clock, now), each.size))
-        session.held = _joined(session.held, runs)
+        return refused
 
     def _overflow(self, session: Session, each: Arrival) -> Dead:
         detail = (
             f"the session holds {session.held_count} events, {session.held_size} bytes; the caps "
             f"are {self._policy.max_events} and {self._policy.max_bytes}"
         )
-        return Dead(
-            each.number, each.number, "overflow", session.next, session.missing, None, detail
-        )
-
-    def _advance(self, session: Session, outcomes: list[Outcome]) -> None:
-        """Deliver what follows; close behind the last number."""
-        if session.held and session.held[0].first == session.next:
-            run = session.held.pop(0)
-            self._deliver(session, run, outcomes)
-        self._close_if_complete(session, outcomes)
+        number, expected = each.number, session.next
+        missing = session.missing or Missing(expected, number - 1)
+        return Dead(number, number, "overflow", expected, missing, None, detail)
 
     def _deliver(self, session: Session, run: Held, outcomes: list[Outcome]) -> None:
         inside, beyond = _cut(run, session.last)
@@ -306,8 +310,7 @@ class SessionLogic:
             self._close(session, outcomes)
 
     def _close(self, session: Session, outcomes: list[Outcome]) -> None:
-        for run in session.held:
-            missing = Missing(session.next, run.first - 1) if run.first > session.next else None
+        for run, missing in _gaps(session):
             outcomes.append(Dead(run.first, run.last, "closed", session.next, missing, run.since))
         session.held = []
         session.closed = True
@@ -367,9 +370,12 @@ class SessionLogic:
     def _end(self, session: Session, outcomes: list[Outcome]) -> None:
         """Close a session whose last number, if it is known, has not come."""
         if session.last is not None:
-            end = session.last if not session.held else session.held[0].first - 1
-            missing = Missing(session.next, min(end, session.last))
-            outcomes.append(Record("unfinished", session.next, None, missing, session.seen))
+            gaps = [missing for _, missing in _gaps(session) if missing]
+            behind = max(session.next, session.held[-1].last + 1 if session.held else 0)
+            if behind <= session.last:
+                gaps.append(Missing(behind, session.last))
+            for missing in gaps:
+                outcomes.append(Record("unfinished", session.next, None, missing, session.seen))
         self._close(session, outcomes)
 
 
@@ -377,18 +383,23 @@ class _Following:
     """How far a session would get with the numbers it is asked for, in ascending order."""
 
     def __init__(self, session: Session) -> None:
-        self._next = session.next
+        self.next = session.next
         self._held = session.held
         self._at = 0
 
     def reached(self, number: int) -> bool:
-        if number != self._next:
+        if number != self.next:
             return False
-        self._next += 1
-        while self._at < len(self._held) and self._held[self._at].first == self._next:
-            self._next = self._held[self._at].last + 1
+        self.next += 1
+        while self._at < len(self._held) and self._held[self._at].first == self.next:
+            self.next = self._held[self._at].last + 1
             self._at += 1
         return True
+
+    @property
+    def left(self) -> list[Held]:
+        """What would still be held."""
+        return self._held[self._at :]
 
 
 def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
@@ -398,6 +409,15 @@ def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
     if run.first > last:
         return None, run
     return Held(run.first, last, run.since, run.size), Held(last + 1, run.last, run.since, 0)
+
+
+def _gaps(session: Session) -> Iterator[tuple[Held, Missing | None]]:
+    """What is held, each run with the numbers that are missing directly before it."""
+    begin = session.next
+    for run in session.held:
+        end = run.first - 1 if session.last is None else min(run.first - 1, session.last)
+        yield run, Missing(begin, end) if begin <= end else None
+        begin = run.last + 1
 
 
 def _is_held(session: Session, number: int) -> bool:

@@ -17,9 +17,10 @@ from pyspark.sql.types import BooleanType, TimestampType
 
 from zeh_spark import bucketing, stateful
 from zeh_spark.errors import OptionError
+from zeh_spark.intervals import MAX_NUMBER
 from zeh_spark.packing import packed, unpacked
 from zeh_spark.sessions.bucket import Given, Settings
-from zeh_spark.sessions.logic import MAX_NUMBER, REASONS, First, OnGap, Policy
+from zeh_spark.sessions.logic import REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
 
 CONTROL = "session-control"

@@ -1,0 +1,105 @@
+"""Dead letters of sessions: on a feed, in a table, and back in their session."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from zeh_spark import sessions
+from zeh_spark.cli import main
+
+NAMES = {"session": "headers['order']", "sequence": "headers['step']"}
+
+
+def call(*words, given=""):
+    done = CliRunner().invoke(main, words, input=given)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
+    """They have the form of the sink's; replayed they are in order, each once."""
+    dead_feed = orders.create("orders-dead")
+    orders.dead_writer = sessions.to_feed(dead_feed, producerId="orders-sessions")
+    orders.add(("a", 0), ("a", 2), ("a", 3), ("b", None), at=100)
+    orders.add(("c", 0), at=800)
+    orders.run()
+    orders.forget(1)
+    orders.run()
+
+    letters = call("dead-letters", dead_feed)
+    reasons = [json.loads(line)["data"]["reason"] for line in letters.splitlines()]
+    assert [
+        "gap: session 'a', number 2, expected 1, missing 1 to 1, held since 1970-01-01T00:01:40Z",
+        "gap: session 'a', number 3, expected 1, missing 1 to 1, held since 1970-01-01T00:01:40Z",
+        "invalid: session 'b': sequence is NULL, and has to be a whole number from 0 to "
+        "9223372036854775806",
+    ] == sorted(reasons)
+    mended = [json.loads(line) for line in letters.splitlines()]
+    for each in mended:
+        each["data"]["row"]["headers"].setdefault("step", "0")
+    text = "\\n".join(map(json.dumps, mended))
+    assert "Published 3 letters.\\n" == call("replay-dead", orders.url, given=text)
+    assert "published before" in call("replay-dead", orders.url, given=text)
+    orders.run()
+
+    assert [0, 2, 3] == orders.steps("a")
+    assert [0] == orders.steps("b")
+
+
+def test_dead_letters_of_a_table_go_back_and_are_explained(orders, spark):
+    """What is missing is looked for on the feed as it is now."""
+    kept = []
+    orders.dead_writer = lambda frame, number: kept.extend(frame.collect())
+    orders.add(("a", 0), ("a", 4), ("b", 2), at=100)
+    orders.add(("c", 0), at=800)
+    orders.run(on_gap="skip")
+    orders.add(("a", 2), at=801)
+    orders.run(on_gap="skip")
+    dead = spark.createDataFrame(
+        kept, sessions.in_order(orders.feed(), **NAMES).drop("status").schema
+    )
+
+    found = sessions.explain(dead, orders.url, **NAMES).drop("position").collect()
+    head = found[0].explanation.partition("up to head ")[2]
+
+    partition = {row.session: row.partition for row in found if row.partition is not None}["a"]
+    position = sessions.explain(dead, orders.url, **NAMES).where("position IS NOT NULL").first()
+    assert ("a", 2, 2) == (position.session, position.first, position.last)
+    assert f"is at position {position.position} of partition {partition}" == position.explanation
+    assert [("a", 1, 1), ("a", 3, 3), ("b", 0, 1)] == [
+        (row.session, row.first, row.last) for row in found if row.partition is None
+    ]
+    assert {"0", "1"} == json.loads(head).keys()
+
+    sessions.replay(dead, orders.url, producerId="repair", batchId="1")
+    sessions.replay(dead, orders.url, producerId="repair", batchId="1")
+    orders.run(on_gap="skip")
+
+    assert [0, 4, 2] == orders.steps("a")
+
+
+def test_sessions_in_a_checkpoint_can_be_inspected(orders, spark):
+    """Which wait, for what, and since when; which are closed."""
+    orders.add(("open", 0), ("waits", 0), ("waits", 3), ("waits", 4), at=100)
+    orders.add(("closed", 0), last="0", at=101)
+    orders.run(last="headers['last']", gap_timeout=None)
+
+    rows = {row.session: row for row in sessions.inspect(spark, str(orders.checkpoint)).collect()}
+
+    assert {"open": "open", "waits": "waiting", "closed": "closed"} == {
+        name: row.status for name, row in rows.items()
+    }
+    waits = rows["waits"]
+    assert (1, 2, (1, 2)) == (waits.expected, waits.held, tuple(waits.missing))
+    assert (100, 101) == (waits.held_since.timestamp(), rows["closed"].newest.timestamp())
+    assert waits.held_bytes > 100
+    assert (2, 2, 1) == (
+        orders.progress[0]["held"],
+        orders.count("ordered") - 1,
+        orders.count("buckets") and 1,
+    )

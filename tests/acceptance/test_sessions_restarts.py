@@ -1,0 +1,175 @@
+"""Sessions across restarts, crashes, idle times and clocks that go back."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from tests.fix_spark import ENVIRONMENT
+from tests.fix_stream import wait_for
+from zeh_spark._compat import HAS_ADMISSION_CONTROL
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "order_sessions.py"
+needs_batches = pytest.mark.skipif(
+    not HAS_ADMISSION_CONTROL, reason="this Spark makes one batch of a run"
+)
+
+
+@needs_batches
+def test_any_arrival_gives_the_same_order(orders):
+    """A query that is stopped and started, whose batches cut the arrivals anywhere."""
+    chance = random.Random(7)
+    steps = [(f"s{session}", step) for session in range(20) for step in range(15)]
+    arrivals = steps + chance.sample(steps, 30)
+    chance.shuffle(arrivals)
+
+    for begin in range(0, len(arrivals), 110):
+        for at in range(begin, min(begin + 110, len(arrivals)), 40):
+            orders.add(*arrivals[at : min(at + 40, begin + 110)])
+        orders.run(limit="1", gap_timeout=None)
+
+    assert {name: list(range(15)) for name, _ in steps} == {
+        name: orders.steps(name) for name, _ in steps
+    }
+    assert (30, []) == (orders.count("duplicates"), orders.dead)
+    assert len(set(orders.batches)) > 6
+
+
+def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
+    """Behind the first writer, and behind both before Spark has noted the batch down."""
+    chance = random.Random(3)
+    steps = [(f"s{session}", step) for session in range(6) for step in range(10)]
+    missing = {("s2", 4), ("s5", 0)}
+    chance.shuffle(steps)
+    present = [each for each in steps if each not in missing]
+    for begin in range(0, len(present), 20):
+        orders.add(*present[begin : begin + 20], at=begin)
+    orders.add(("end", 0), at=10_000)
+    orders.add(("end", 1), at=10_001)
+
+    job = Job(orders.url, tmp_path)
+    job.run((0, "ordered"))
+    job.run((0, "dead"))
+    if HAS_ADMISSION_CONTROL:
+        job.run((2, "ordered"))
+    job.run()
+
+    ordered, dead = job.rows("ordered"), job.rows("dead")
+    assert Counter(present) == Counter(
+        (name, step) for name, step in ordered + dead if name != "end"
+    )
+    for session in range(6):
+        found = [step for name, step in ordered if name == f"s{session}"]
+        whole = {2: [0, 1, 2, 3], 5: []}.get(session, list(range(10)))
+        assert whole == found
+
+
+class Job:
+    def __init__(self, url, folder):
+        self.folder = folder
+        self.job = {
+            "url": url,
+            "checkpoint": str(folder / "c"),
+            "tables": str(folder),
+            "limit": "1",
+        }
+
+    def run(self, crash=None):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                str(PROGRAM),
+                json.dumps({**self.job, "crash": crash}),
+            ],
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=170,
+        )
+        assert done.returncode == (-signal.SIGKILL if crash else 0), done.stderr[-4000:]
+
+    def rows(self, name):
+        """(order, step) in the order of batches."""
+        batches = sorted((self.folder / name).glob("batch=*"), key=lambda path: int(path.name[6:]))
+        found = []
+        for batch in batches:
+            table = pyarrow.dataset.dataset(batch, format="parquet").to_table(columns=["headers"])
+            rows = [dict(row or ()) for row in table["headers"].to_pylist()]
+            found += [(row["order"], int(row["step"])) for row in rows if row]
+        return found
+
+
+@needs_batches
+def test_a_stop_longer_than_the_timeout_kills_no_session(orders):
+    """The missing event is in the last batch of the backlog: the clock is what was read."""
+    orders.add(("a", 0), ("a", 2), at=100)
+    orders.run(limit="1")
+    for at in range(3000, 3300, 100):
+        orders.add(("b", (at - 3000) // 100), at=at - 2800)
+    orders.add(("a", 1), at=3400 - 2800)
+
+    orders.run(limit="1")
+
+    assert [0, 1, 2] == orders.steps("a")
+    assert [] == orders.dead
+
+
+def test_a_clock_that_goes_back_drops_nothing(orders):
+    """An hour, then two batches."""
+    orders.add(("a", 0), at=10_000)
+    orders.run()
+    orders.add(("a", 2), ("b", 0), at=6_400)
+    orders.run()
+    orders.add(("a", 1), ("b", 1), at=6_401)
+    orders.run()
+
+    assert [0, 1, 2] == orders.steps("a")
+    assert [0, 1] == orders.steps("b")
+    assert [] == orders.dead
+
+
+def test_a_repeated_batch_gives_the_same_rows(orders):
+    """Also the dead letters, and what time has judged."""
+    orders.add(("a", 0), ("a", 2), ("a", 9), ("b", 1), at=100)
+    orders.run(idle_timeout="1 hour")
+    orders.add(("c", 1), ("c", 0), ("a", 3), ("b", 1), at=800)
+    orders.ordered.clear()
+    orders.run(idle_timeout="1 hour")
+    first = orders.ordered, orders.dead
+    orders.ordered, orders.dead = [], []
+    orders.forget(2)
+
+    orders.run(idle_timeout="1 hour")
+
+    assert first == (orders.ordered, orders.dead)
+    assert {("gap", 2), ("gap", 9)} <= set(orders.reasons("a"))
+
+
+def test_a_heartbeat_judges_gaps_on_an_idle_feed(orders):
+    """With the batch's clock; by itself it comes to an end, too."""
+    orders.add(("a", 0), ("a", 2))
+    query = orders.start(
+        time="batch", heartbeat=True, gap_timeout="1 second", trigger={"processingTime": "200 ms"}
+    )
+    try:
+        wait_for(lambda: orders.dead or query.exception())
+    finally:
+        query.stop()
+
+    assert [0] == orders.steps("a")
+    assert [("gap", 2)] == orders.reasons("a")
