@@ -83,12 +83,14 @@ class Orders:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
-    def forget(self, commits: int) -> None:
-        """As if the driver had died before Spark noted its last batches down."""
+    def forget(self, batches: int) -> None:
+        """As if the driver had died in the first of its last batches."""
         names = sorted(int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*"))
-        for name in names[-commits:]:
-            (self.checkpoint / "commits" / str(name)).unlink()
-            (self.checkpoint / "commits" / f".{name}.crc").unlink(missing_ok=True)
+        last = names[-batches:]
+        for log, gone in (("commits", last), ("offsets", last[1:])):
+            for name in gone:
+                (self.checkpoint / log / str(name)).unlink()
+                (self.checkpoint / log / f".{name}.crc").unlink(missing_ok=True)
 
     def _ordered(self, batch: DataFrame, number: int) -> None:
         rows = batch.select("headers.order", "headers.step").collect()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
-from click.testing import CliRunner
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from zeh_spark import sessions
-from zeh_spark.cli import main
 
 NAMES = {"session": "headers['order']", "sequence": "headers['step']"}
 
 
 def call(*words, given=""):
-    done = CliRunner().invoke(main, words, input=given)
-    assert done.exit_code == 0, done.output
+    command = [sys.executable, "-m", "zeh_spark.cli", *words]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -42,8 +43,8 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     mended = [json.loads(line) for line in letters.splitlines()]
     for each in mended:
         each["data"]["row"]["headers"].setdefault("step", "0")
-    text = "\\n".join(map(json.dumps, mended))
-    assert "Published 3 letters.\\n" == call("replay-dead", orders.url, given=text)
+    text = "\n".join(map(json.dumps, mended))
+    assert "Published 3 letters.\n" == call("replay-dead", orders.url, given=text)
     assert "published before" in call("replay-dead", orders.url, given=text)
     orders.run()
 

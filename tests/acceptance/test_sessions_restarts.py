@@ -164,7 +164,10 @@ def test_a_heartbeat_judges_gaps_on_an_idle_feed(orders):
     """With the batch's clock; by itself it comes to an end, too."""
     orders.add(("a", 0), ("a", 2))
     query = orders.start(
-        time="batch", heartbeat=True, gap_timeout="1 second", trigger={"processingTime": "200 ms"}
+        time="batch",
+        heartbeat=True,
+        gap_timeout="1 second",
+        trigger={"processingTime": "200 milliseconds"},
     )
     try:
         wait_for(lambda: orders.dead or query.exception())
