@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.publisher import Problem, open_store, sql_batches
-from zeh_spark.publisher.sql import SqlStore, only
+from zeh_spark.publisher.dialect import only
+from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.testing.writers import FEED, call, chunk, declared, upload
 
 FIRST = upload(chunk(0, b"1"), chunk(1, b"2"))

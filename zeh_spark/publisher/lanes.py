@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
-from zeh_spark.publisher.sql import Commits
+from zeh_spark.publisher.dialect import Commits
 from zeh_spark.publisher.store import OutcomeUnknownError
 
 GROUP = 32

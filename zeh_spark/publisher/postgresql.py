@@ -33,10 +33,11 @@ from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher.chores import Chores
+from zeh_spark.publisher.dialect import A, Commits, Database, Step, only
 from zeh_spark.publisher.lanes import Asked, Commit, Lanes, Look
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.schema import VERSION, feeds, metadata
-from zeh_spark.publisher.sql import A, Commits, Database, SqlStore, Step, only
+from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
 from zeh_spark.publisher.watching import POLL_SECONDS, Watch
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -24,6 +24,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import sql_batches, sql_producers, sql_uploads
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.publisher.dialect import Database
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.producers import known_receipt
 from zeh_spark.publisher.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
@@ -68,52 +69,6 @@ _LAST_CHUNK = (
 
 GROUP_EVENTS, GROUP_TASKS = 10_000, 1_000
 """What commits may have that are done together, about: a feed's other writers wait that long."""
-
-A = TypeVar("A", contravariant=True)
-Commits = Callable[[Connection, Sequence[A]], Sequence[T | Problem]]
-"""Several commits in a transaction, with an answer to each. A Problem has changed nothing; one
-that is raised stands against all of them.
-"""
-
-Step = Callable[[Connection], bool]
-"""Work in a transaction; true if there may be more to do."""
-
-
-class Writes(Protocol):
-    """How a dialect writes. Each call has a transaction of its own, or the part of one, and is not
-    to be made from inside another one. Where others are in the way, work is done anew: it must
-    change nothing but the database.
-    """
-
-    def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        """On disk when it returns, unless it need not be `durable`."""
-
-    def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
-        """As `write`, for an upload: it leaves commits room."""
-
-    def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
-        """Durable; in the order in which a feed's commits and looks come to this process, perhaps
-        with others in one transaction, whose `share` is at most 1. `work` is the same for all.
-        """
-
-    def look(self, feed: str, work: Callable[[Connection], T]) -> T:
-        """In the same order, so that no commit is under way. Changes nothing."""
-
-    def tidy(self, step: Step) -> None:
-        """Repeat a step in transactions of its own, when there is time, until it returns false."""
-
-
-@dataclass(frozen=True, slots=True)
-class Database:
-    """What a dialect brings. `explained`: an error in our words; one that may pass by itself is a
-    StoreBusyError.
-    """
-
-    read: Callable[[], AbstractContextManager[Connection]]
-    writes: Writes
-    version: Callable[[], int]
-    explained: Callable[[DBAPIError], StoreError]
-    close: Callable[[], None]
 
 
 class SqlStore:
@@ -413,11 +368,3 @@ def _share(declared: Declared) -> float:
 
 def _frames(ids: Sequence[int]) -> Select[tuple[int, bytes]]:
     return select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(ids))
-
-
-def only(answers: Sequence[T | Problem]) -> T:
-    """The answer to one. Raises Problem."""
-    (answer,) = answers
-    if isinstance(answer, Problem):
-        raise answer
-    return answer

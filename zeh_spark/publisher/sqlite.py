@@ -27,8 +27,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher.dialect import Database
 from zeh_spark.publisher.schema import VERSION, metadata
-from zeh_spark.publisher.sql import Database, SqlStore
+from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.publisher.store import StoreBusyError
 from zeh_spark.publisher.writing import LOG_BYTES, Gate, Writer
 
