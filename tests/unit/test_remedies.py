@@ -1,0 +1,149 @@
+"""The options that a refused commit prints: each lets what it was printed for pass, and is inert
+in all other cases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import msgspec
+import pytest
+
+from tests.unit.producer_cases import (
+    OTHER,
+    RECEIPT,
+    SAME,
+    Case,
+    call_of,
+    cases,
+    decision_of,
+    declared_of,
+    known_of,
+    named,
+    refusals,
+    remedies_of,
+    said,
+)
+from zeh_spark.chunks import Content
+from zeh_spark.publisher.batches import (
+    Call,
+    Declared,
+    Known,
+    Producer,
+    Receipt,
+    Remedies,
+    after,
+    receipt_for,
+)
+from zeh_spark.publisher.problems import Problem
+from zeh_spark.publisher.producers import Step, decide
+
+MORE = Content(9, 9 << 99)
+OPTIONS = {
+    "acceptGap": "accept_gap",
+    "replaceIncarnation": "replace_incarnation",
+    "keepFirst": "keep_first",
+}
+
+
+def test_option_is_printed_ready_to_paste() -> None:
+    """The remedy stands in the sentence and, for programs, in a member."""
+    printed = {problem.name for _, problem in refusals() if "option" in problem.members}
+    assert {"incarnation-changed", "batch-gap", "batch-conflict"} == printed
+    for _, problem in refusals():
+        for name, value in problem.members.get("option", {}).items():
+            assert problem.detail.endswith(f"set once {name}={value}")
+
+
+def test_printed_option_lets_this_refusal_pass() -> None:
+    """What the error tells me to set helps; what else is wrong is then told."""
+    for case, problem in refusals():
+        if "option" in problem.members:
+            ((name, value),) = problem.members["option"].items()
+            with_it = replace(remedies_of(case), **{OPTIONS[name]: value})
+            assert named(decision_of(case, with_it)) != problem.name
+
+
+def test_option_is_inert_wherever_it_is_not_printed() -> None:
+    """A remedy left in the code acts only where I would be told to set it (A2)."""
+    bare = [each for each in cases() if each.remedy == "none"]
+    before = {each: decision_of(each) for each in bare}
+    options = [problem.members.get("option") for _, problem in refusals()]
+    for option in {next(iter(each.items())) for each in options if each}:
+        with_it = Remedies(**{OPTIONS[option[0]]: option[1]})
+        for case, decision in before.items():
+            prints = isinstance(decision, Problem) and decision.members.get("option")
+            if prints != dict([option]):
+                assert said(decision_of(case, with_it)) == said(decision)
+
+
+@pytest.mark.parametrize("name", ["replaceIncarnation", "acceptGap"])
+def test_option_is_inert_once_it_has_acted(name: str) -> None:
+    """After the batch that a remedy let in, each next one is judged as without it (A2)."""
+    acted = 0
+    for case, problem in refusals():
+        option = problem.members.get("option", {}).get(name)
+        if option is None:
+            continue
+        remedies = replace(remedies_of(case), **{OPTIONS[name]: option})
+        if decision_of(case, remedies) is Step.PUBLISH:
+            acted += 1
+            _check_inert(case, replace(call_of(case), remedies=remedies))
+    assert acted
+
+
+def _check_inert(case: Case, call: Call) -> None:
+    declared = declared_of(case)
+    assert declared
+    receipt = receipt_for(known_of(case), call, declared, (), (0, 0), 8)
+    for incarnation, run, step in product("afs", ("r0", "r1", "r2", "r3"), (0, 1, 2, 3)):
+        mine = incarnation == receipt.incarnation
+        last = receipt.batch if mine else 2
+        known = Known(after(receipt), 2, last, run == receipt.run, receipt if mine else None)
+        later = replace(call, incarnation=incarnation, run=run, batch=last + step)
+        without = replace(later, remedies=Remedies())
+        assert said(decide(known, later, declared)) == said(decide(known, without, declared))
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "printed", "given"),
+    [
+        ("a", f"a:0:{SAME.digest[:8]}", [OTHER, MORE]),
+        ("batch", f"p:0:{SAME.digest[:8]}:{OTHER.digest[:8]}", [OTHER]),
+    ],
+)
+def test_what_keeps_the_first(incarnation: str, printed: str, given: list[Content]) -> None:
+    """A stream's remedy holds for its batch, a named batch's for exactly those rows (A2)."""
+    call = Call("p", incarnation, "r2", 0, 2)
+    receipt = receipt_by(incarnation)
+    known = Known(after(receipt), 2, 0, run_known=False, receipt=receipt)
+    refused = decide(known, call, Declared(OTHER, ()))
+    assert isinstance(refused, Problem)
+    assert {"keepFirst": printed} == refused.members["option"]
+    kept = replace(call, remedies=Remedies(keep_first=printed))
+    answers = [(each, decide(known, kept, Declared(each, ()))) for each in (OTHER, MORE)]
+    assert given == [each for each, answer in answers if answer is receipt]
+
+
+def test_who_has_no_memory_is_told_that_the_number_is_taken() -> None:
+    """Nobody offers me to drop my rows in favour of somebody else's."""
+    receipt = receipt_by("plain")
+    known = Known(after(receipt), 2, 0, run_known=False, receipt=receipt)
+    refused = decide(known, Call("p", "plain", "r2", 0, 2), Declared(OTHER, ()))
+    assert isinstance(refused, Problem)
+    assert ("number-taken", False) == (refused.name, "option" in refused.members)
+
+
+def receipt_by(incarnation: str) -> Receipt:
+    return msgspec.structs.replace(RECEIPT, incarnation=incarnation, batch=0)
+
+
+def test_accepted_gap_of_one_incarnation_is_inert_in_another() -> None:
+    """A remedy of the old checkpoint, left in the code, does not act in the new one (A2)."""
+    declared, remedies = Declared(SAME, ()), Remedies(accept_gap="a@-1:1")
+    old = Call("p", "a", "r1", 1, 2, remedies)
+    assert decide(Known(Producer("p"), 2), old, declared) is Step.MOVE
+    new = Call("p", "b", "r2", 1, 2, replace(remedies, replace_incarnation="a@1:b"))
+    known = Known(Producer("p", "a", 1, "r1", 1, 1), 2)
+    assert "batch-gap" == named(decide(known, new, declared))
