@@ -1,0 +1,138 @@
+"""Columns, tables and ids are of any name, and ids of any type; so are those in cursors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fix_table import Database, PostgresqlDatabase, read
+from zeh_spark.publisher import Problem
+
+SOME_UUID = "6b1ff5a4-9d0e-4e1f-8a39-0a6a0d2c7e11"
+
+# Names
+
+
+NAMES = ["Order", "my col", 'a"b', "per%cent", "%s", "a:b", ":x", "it's", "ä", "select", "a\\b"]
+SHORT = ["v", "t", "i", "d", "f", "h0", "c1", "c2", "found", "picked"]
+"""What we may call something ourselves."""
+
+
+@pytest.mark.parametrize("name", NAMES + SHORT)
+def test_columns_may_have_any_name_as_data_header_and_key(database: Database, name: str) -> None:
+    """I need not rename them."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    settings = {"data": [name, "other"], "headers": [name], "partition_by": name, "partitions": 2}
+    feed = database.served(f"{quoted} text, other text", **settings)
+    database.execute(f"INSERT INTO outbox ({quoted}, other) VALUES ('x', 'y'), ('z', 'y')")
+    found = sorted(read(feed).events, key=lambda event: event["data"][name])
+    assert [({name: "x", "other": "y"}, {name: "x"}), ({name: "z", "other": "y"}, {name: "z"})] == [
+        (event["data"], event["headers"]) for event in found
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES + SHORT)
+def test_rows_come_in_order_of_ids_of_any_name(database: Database, name: str) -> None:
+    """Whatever the id is called, and however the database reads the table."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    database.id = database.id.replace("id ", f"{quoted} ", 1)
+    feed = database.served("data integer, k text", id=name, partition_by="k", partitions=2)
+    values = ", ".join(f"({key}, {9 - key}, 'k{key % 3}')" for key in (3, 1, 2, 5, 4))
+    database.execute(f"INSERT INTO outbox ({quoted}, data, k) VALUES {values}")
+    if isinstance(database, PostgresqlDatabase):
+        for each in ("indexscan", "bitmapscan", "indexonlyscan"):
+            database.execute(f"ALTER DATABASE {database.name} SET enable_{each} = off")
+    first = read(feed, n=1, hint=2)
+    assert ([8, 7], [6, 5, 4]) == (first.data, read(feed, first.cursors, n=1).data)
+
+
+@pytest.mark.parametrize("name", ["v", "i", "t", "c0", "Tx No", "%d"])
+def test_rows_come_in_order_of_transactions_of_any_name(
+    postgresql_database: Database, name: str
+) -> None:
+    """Whatever `tx` is called."""
+    feed = postgresql_database.served("data integer", tx=name)
+    for key in (3, 1, 2):
+        postgresql_database.execute(f"INSERT INTO outbox (id, data) VALUES ({key}, {key})")
+    first = read(feed, hint=1)
+    assert ([3], [1, 2]) == (first.data, read(feed, first.cursors).data)
+
+
+@pytest.mark.parametrize("name", ["Order", "my table", 'a"b', "per%cent", "a:b", "it's", "ä", "v"])
+def test_tables_may_have_any_name(database: Database, name: str) -> None:
+    """I need not rename them either."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    database.execute(f"CREATE TABLE {quoted} ({database.id}, data text)")
+    feed = database.feed(table=name)
+    database.run(feed.ddl(retention=True))
+    database.execute(f"INSERT INTO {quoted} (data) VALUES ('1'), ('2')")
+    database.execute(f"DELETE FROM {quoted} WHERE id = 1")
+    assert [2] == read(feed).data
+
+
+def test_stored_partition_may_have_any_name(database: Database) -> None:
+    """It is a column like others."""
+    feed = database.served('data text, "v" integer', partition="v", partitions=2)
+    database.execute("""INSERT INTO outbox (data, "v") VALUES ('0', 0), ('1', 1)""")
+    assert {0: [0], 1: [1]} == {each: read(feed, {each: "_first"}, 2).data for each in (0, 1)}
+
+
+# Ids
+
+
+@pytest.mark.parametrize("type", ["smallint", "integer", "bigint"])
+def test_ids_are_integers_of_any_size(postgresql_database: Database, type: str) -> None:
+    """Negative ones among them."""
+    postgresql_database.id = f"id {type} PRIMARY KEY"
+    feed = postgresql_database.served("data integer")
+    postgresql_database.execute("INSERT INTO outbox (id, data) VALUES (-5, 1), (0, 2), (7, 3)")
+    first = read(feed, hint=1)
+    assert ([1], [2, 3]) == (first.data, read(feed, first.cursors).data)
+
+
+def test_ids_are_uuids(postgresql_database: Database) -> None:
+    """Rows of a transaction come in their order."""
+    postgresql_database.id = "id uuid PRIMARY KEY"
+    feed = postgresql_database.served("data integer", partition_by="id", partitions=4)
+    keys = [f"{digit}b1ff5a4-9d0e-4e1f-8a39-0a6a0d2c7e11" for digit in "f09a"]
+    values = ", ".join(f"('{key}', {number})" for number, key in enumerate(keys))
+    postgresql_database.execute(f"INSERT INTO outbox (id, data) VALUES {values}")
+    page, found = read(feed, n=1, hint=1), []
+    while page.data:
+        found += page.data
+        page = read(feed, page.cursors, n=1, hint=1)
+    assert [1, 2, 3, 0] == found
+
+
+def test_ids_of_a_cursor_are_of_the_tables_type(database: Database) -> None:
+    """A cursor that somebody made up is his mistake, not one of the database."""
+    feed = database.served("data integer")
+    database.execute("INSERT INTO outbox (data) VALUES (1)")
+    history = read(feed).cursors[0].partition(".")[0]
+    with pytest.raises(Problem) as raised:
+        read(feed, f"{history}.0.{SOME_UUID}.01234567")
+    assert raised.value.status in {400, 409}
+
+
+@pytest.mark.parametrize("key", ["5", "f" * 36, "9999999999999999999"])
+def test_uuids_of_a_cursor_are_uuids(postgresql_database: Database, key: str) -> None:
+    """The same where ids are UUIDs."""
+    postgresql_database.id = "id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
+    feed = postgresql_database.served("data integer")
+    postgresql_database.execute("INSERT INTO outbox (data) VALUES (1)")
+    history = read(feed).cursors[0].partition(".")[0]
+    with pytest.raises(Problem) as raised:
+        read(feed, f"{history}.0.{key}.01234567")
+    assert raised.value.status in {400, 409}
+
+
+@pytest.mark.parametrize("place", ["9999999999999999999.1", "1.9999999999999999999", "0.-1"])
+def test_places_of_a_cursor_may_be_far_away(database: Database, place: str) -> None:
+    """Beyond all that the database has."""
+    feed = database.served("data integer")
+    database.execute("INSERT INTO outbox (data) VALUES (1)")
+    history = read(feed).cursors[0].partition(".")[0]
+    try:
+        found: object = read(feed, f"{history}.{place}.01234567").data
+    except Problem as exc:
+        found = exc.status
+    assert found in (400, 409, [1], [])
