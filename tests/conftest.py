@@ -32,6 +32,7 @@ pytest_plugins = [
     "tests.fix_table",
     "tests.fix_lake",
     "tests.fix_sessions",
+    "tests.fix_from_delta",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` looks 20 times as long.

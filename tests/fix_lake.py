@@ -144,16 +144,7 @@ class Lake:
         self.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
 
     def vacuum(self) -> None:
-        """Of all that the newest version does not need, in few tasks."""
-        settings = {
-            "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        }
-        for name, value in settings.items():
-            self.spark.conf.set(name, value)
-        self.sql("VACUUM {} RETAIN 0 HOURS")
-        for name in settings:
-            self.spark.conf.unset(name)
+        vacuum(self.spark, self.at("orders"))
 
     def clean_log(self, table: str = "orders") -> None:
         """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
@@ -174,6 +165,19 @@ class Lake:
     def drop(self, *names: str) -> None:
         for name in names:
             shutil.rmtree(self.folder / name)
+
+
+def vacuum(spark: SparkSession, path: str) -> None:
+    """Of all that a table's newest version does not need, in few tasks."""
+    settings = {
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    for name in settings:
+        spark.conf.unset(name)
 
 
 def said(error: BaseException) -> str:

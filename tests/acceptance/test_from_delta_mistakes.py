@@ -1,0 +1,94 @@
+"""A Delta table as a feed: what a user may do wrong, each with an error that helps."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.fix_from_delta import CHANGES, started
+from tests.fix_lake import why_absent
+
+pytest.importorskip("delta", reason=why_absent())
+
+from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse import from_delta
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"key": "nope"}, "key 'nope' is neither a column nor an expression of columns: "),
+        ({"key": "i +"}, "key 'i +' is neither a column nor an expression of columns: "),
+        ({"key": "d"}, "key 'd' is DOUBLE, and keys are STRING or integers: make a text of it"),
+        ({"ignoreDeletes": True}, "option 'ignoreDeletes' is refused: it hides deletions"),
+        ({"failOnDataLoss": False}, "option 'failOnDataLoss' is refused: commits whose log"),
+        ({"startingVersoin": 3}, "option 'startingVersoin' is unknown; did you mean"),
+    ],
+)
+def test_a_mistake_in_a_call_is_told_before_anything_is_read(how, problem, source):
+    """The option's name, the table's, and what there is instead."""
+    source.save("SELECT 1 AS i, 1D AS d")
+
+    with pytest.raises(OptionError, match=re.escape(problem)) as raised:
+        source.feed(**how)
+
+    assert raised.value.option == next(iter(how))
+
+
+def test_changes_need_a_key_and_a_table_that_records_them(source):
+    """Each error says what to do."""
+    source.add(range(3))
+
+    with pytest.raises(
+        LakehouseError, match=r"SET TBLPROPERTIES \(delta.enableChangeDataFeed = "
+    ) as it:
+        source.feed(**{**CHANGES, "key": "i"})
+    assert it.value.table == source.path
+    source.sql("ALTER TABLE {} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    with pytest.raises(OptionError, match="change_feed=True needs a key"):
+        source.feed(change_feed=True)
+
+
+@pytest.mark.parametrize("setting", ["ignoreMissingFiles", "ignoreCorruptFiles"])
+def test_a_session_that_leaves_files_out_is_refused(setting, source, spark):
+    """Delta would give batches without their rows."""
+    source.add(range(3))
+    spark.conf.set(f"spark.sql.files.{setting}", "true")
+    try:
+        with pytest.raises(OptionError, match=f"{setting}=true is refused: rows of ") as raised:
+            source.feed()
+    finally:
+        spark.conf.unset(f"spark.sql.files.{setting}")
+
+    assert raised.value.option == f"spark.sql.files.{setting}"
+
+
+def test_what_is_no_delta_table_is_refused(source, spark, tmp_path):
+    """Nothing at the path, no such name, other files, a table without columns."""
+    other = str(tmp_path / "parquet")
+    spark.range(3).write.parquet(other)
+    spark.sql("CREATE TABLE from_delta_empty USING delta")
+    try:
+        for table, problem in [
+            (source.path, "there is none: give the path or the name of a Delta table"),
+            ("from_delta_nowhere", "there is none: give the path or the name of a Delta table"),
+            (other, "they are no Delta table"),
+            ("from_delta_empty", "it has no columns yet"),
+        ]:
+            with pytest.raises(LakehouseError, match=problem) as raised:
+                from_delta(spark, table)
+            assert raised.value.table == table
+    finally:
+        spark.sql("DROP TABLE from_delta_empty")
+
+
+def test_a_session_without_delta_is_told_how_to_get_it(source, sink, tmp_path):
+    """The extra to install, and the call that sets the session up."""
+    source.add(range(3))
+
+    assert started(source, sink, tmp_path, {}, delta=False).wait(170) == 1
+
+    said = (tmp_path / "log").read_text().strip().splitlines()[-1]
+    assert said.startswith(f"zeh_spark.errors.LakehouseError: table {source.path}: ")
+    assert "pip install 'zeh-spark[delta]'" in said and "zeh_spark.configure(" in said

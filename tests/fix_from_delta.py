@@ -1,0 +1,100 @@
+"""A Delta table that is published as a feed: what is written to it, and who publishes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fix_lake import vacuum
+from tests.fix_spark import ENVIRONMENT
+from zeh_spark import lakehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.fix_sink import Sink
+
+PROGRAM = Path(__file__).parent / "programs" / "delta_to_feed.py"
+CHANGES = {"key": "k", "change_feed": True}
+
+
+class Source:
+    """A Delta table in a folder, of rows (i BIGINT) unless it is made otherwise."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.path = str(folder)
+
+    def add(self, *commits: range) -> None:
+        """A commit, and a file, for each range of numbers."""
+        for each in commits:
+            frame = self.spark.range(each.start, each.stop, each.step, 1).selectExpr("id AS i")
+            frame.write.format("delta").mode("append").save(self.path)
+
+    def sql(self, *statements: str) -> None:
+        """`{}` stands for the table."""
+        for each in statements:
+            self.spark.sql(each.format(f"delta.`{self.path}`"))
+
+    def keyed(self, *statements: str) -> None:
+        """As a table (k, n) whose changes are recorded."""
+        recorded = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        self.sql(f"CREATE TABLE {{}} (k STRING, n INT) USING delta {recorded}", *statements)
+
+    def save(self, query: str) -> None:
+        """As a table of a query's rows, whose columns may have any name."""
+        mapped = {"delta.columnMapping.mode": "name"}
+        self.spark.sql(query).write.format("delta").options(**mapped).save(self.path)
+
+    def compact(self) -> None:
+        self.sql("OPTIMIZE {}")
+
+    def vacuum(self) -> None:
+        vacuum(self.spark, self.path)
+
+    def feed(self, **how: Any) -> DataFrame:
+        return lakehouse.from_delta(self.spark, self.path, **how)
+
+    def feed_by_file(self) -> DataFrame:
+        return self.feed(maxFilesPerTrigger=1)
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "source")
+
+
+def started(
+    source: Source, sink: Sink, folder: Path, how: Mapping[str, Any], *, delta: bool = True
+) -> subprocess.Popen[bytes]:
+    """`delta_to_feed.py` in a process of its own; what it says is added to `log` in the folder."""
+    job = {
+        "table": source.path,
+        "how": how,
+        "delta": delta,
+        "checkpoint": str(folder / "checkpoint"),
+        "options": {"url": sink.target.url, "producerId": "spark"},
+    }
+    with (folder / "log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(PROGRAM), json.dumps(job)],
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def kill(driver: subprocess.Popen[bytes]) -> None:
+    """The JVM, too."""
+    with suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
