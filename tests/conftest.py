@@ -13,6 +13,7 @@ from importlib import metadata
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
+    "tests.postgresql",
     "tests.fix_proxy",
     "tests.fix_publisher",
     "tests.fix_publish",

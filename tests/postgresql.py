@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,12 @@ def shared() -> Server:
     server = Server()
     atexit.register(server.remove)
     return server
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """One that the test may stop."""
+    needed()
+    server = Server()
+    yield server
+    server.remove()

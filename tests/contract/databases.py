@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests import postgresql
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.publisher import sql_batches, sql_uploads
 from zeh_spark.publisher.batches import Call, Upload
@@ -34,15 +33,6 @@ def store(site: PostgresqlSite) -> SqlStore:
     assert isinstance(store, SqlStore)
     store.create(FEED, 2)
     return store
-
-
-@pytest.fixture
-def own_server() -> Iterator[postgresql.Server]:
-    """One that the test may stop."""
-    postgresql.needed()
-    server = postgresql.Server()
-    yield server
-    server.remove()
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:

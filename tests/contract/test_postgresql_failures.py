@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 
 from tests import postgresql
-from tests.contract.databases import in_threads, own_server, site, store
+from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.publisher import Problem, Store, open_store, sql_batches, sql_uploads
 from zeh_spark.publisher import postgresql as dialect
@@ -33,7 +33,7 @@ from zeh_spark.testing.writers import (
     upload,
 )
 
-__all__ = ["own_server", "site", "store"]
+__all__ = ["site", "store"]
 
 
 # Failures

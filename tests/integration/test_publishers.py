@@ -27,17 +27,9 @@ WRITERS = 16
 
 
 @pytest.fixture
-def server() -> Iterator[postgresql.Server]:
-    postgresql.needed()
-    server = postgresql.Server()
-    yield server
-    server.remove()
-
-
-@pytest.fixture
-def url(server: postgresql.Server) -> str:
+def url(own_server: postgresql.Server) -> str:
     """A store with the feed `orders`."""
-    url = server.url(server.create_database())
+    url = own_server.url(own_server.create_database())
     with closing(open_store(url)) as store:
         store.create("orders", 2)
     return url
@@ -204,7 +196,7 @@ def test_sixteen_writers_at_two_publishers_are_read_without_gaps(url: str) -> No
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("deaths", [9, pytest.param(200, marks=pytest.mark.campaign)])
 def test_deaths_of_publishers_and_database_lose_and_double_nothing(
-    server: postgresql.Server, url: str, deaths: int
+    own_server: postgresql.Server, url: str, deaths: int
 ) -> None:
     """SIGKILL of one or the other, again and again, under load (F14, PU-04)."""
     chance = random.Random(7)
@@ -219,8 +211,8 @@ def test_deaths_of_publishers_and_database_lose_and_double_nothing(
             some = sum(writers.acknowledged.values()) + chance.randrange(1, 24)
             until(lambda some=some: sum(writers.acknowledged.values()) > some, seconds=60)
             if death % 3 == 2:
-                server.kill()
-                server.start()
+                own_server.kill()
+                own_server.start()
             else:
                 publishers.kill(death % 3)
         writers.ended.set()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import create_engine
@@ -32,15 +31,6 @@ def refusal(feed: SqlTableFeed, cursor: str = "_first") -> tuple[str, int, str]:
     with pytest.raises(Problem) as raised:
         list(feed.page({0: cursor}, 1, None))
     return raised.value.name, raised.value.status, raised.value.detail
-
-
-@pytest.fixture
-def own_server() -> Iterator[postgresql.Server]:
-    """One that the test may stop."""
-    postgresql.needed()
-    server = postgresql.Server()
-    yield server
-    server.remove()
 
 
 def restored(shop: Shop, server: postgresql.Server) -> Shop:
