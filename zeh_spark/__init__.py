@@ -6,7 +6,9 @@ PySpark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zeh_spark.lazy import names_of
 
 if TYPE_CHECKING:
     from zeh_spark.configuring import configure
@@ -29,23 +31,18 @@ __all__ = [
     "shared_cursors",
 ]
 
-_HOMES = {
-    "ProgressListener": "zeh_spark.queries",
-    "configure": "zeh_spark.configuring",
-    "drain": "zeh_spark.queries",
-    "last_cursors": "zeh_spark.source.batch",
-    "parsed": "zeh_spark.parsing",
-    "register": "zeh_spark.datasource",
-    "shared_cursors": "zeh_spark.source.restoring",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = names_of(
+    __name__,
+    {
+        "ProgressListener": "zeh_spark.queries",
+        "configure": "zeh_spark.configuring",
+        "drain": "zeh_spark.queries",
+        "last_cursors": "zeh_spark.source.batch",
+        "parsed": "zeh_spark.parsing",
+        "register": "zeh_spark.datasource",
+        "shared_cursors": "zeh_spark.source.restoring",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,9 @@ Spark's side is imported on first use, as in the package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zeh_spark.lazy import names_of
 
 if TYPE_CHECKING:
     from zeh_spark.lakehouse.delta_reader import from_delta
@@ -14,23 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaFeedWriter", "cursors", "from_delta", "merge", "purge", "stamped", "to_delta"]
 
-_HOMES = {
-    "DeltaFeedWriter": "zeh_spark.lakehouse.delta_writer",
-    "cursors": "zeh_spark.lakehouse.delta_writer",
-    "from_delta": "zeh_spark.lakehouse.delta_reader",
-    "merge": "zeh_spark.lakehouse.merging",
-    "purge": "zeh_spark.lakehouse.merging",
-    "stamped": "zeh_spark.lakehouse.merging",
-    "to_delta": "zeh_spark.lakehouse.delta_writer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = names_of(
+    __name__,
+    {
+        "DeltaFeedWriter": "zeh_spark.lakehouse.delta_writer",
+        "cursors": "zeh_spark.lakehouse.delta_writer",
+        "from_delta": "zeh_spark.lakehouse.delta_reader",
+        "merge": "zeh_spark.lakehouse.merging",
+        "purge": "zeh_spark.lakehouse.merging",
+        "stamped": "zeh_spark.lakehouse.merging",
+        "to_delta": "zeh_spark.lakehouse.delta_writer",
+    },
+)
 
 
 def __dir__() -> list[str]:
