@@ -8,38 +8,21 @@ write), `written` (the Delta commit is there, Spark's is not).
 """
 
 import json
-import os
-import signal
 import sys
 
+from dying import Death
 from pyspark.sql import SparkSession
 
 import zeh_spark
 from zeh_spark import lakehouse
 
 job = json.loads(sys.argv[1])
-crash_batch, crash_stage = job["crash"] or (None, None)
-driver = os.getpid()
-
-
-def die():
-    os.killpg(driver, signal.SIGKILL)
-
-
-def die_in_the_middle(batches):
-    for number, batch in enumerate(batches):
-        yield batch
-        if number == 0:
-            die()
+death = Death(job["crash"])
 
 
 def before(frame, batch):
-    crashing = batch == crash_batch and crash_stage
-    if crashing == "planned":
-        die()
-    if crashing == "tasks":
-        frame = frame.mapInArrow(die_in_the_middle, frame.schema)
-    return frame
+    death.at(batch, "planned")
+    return death.amid(batch, frame)
 
 
 builder = (
@@ -54,8 +37,7 @@ writer = lakehouse.DeltaFeedWriter(job["table"], transform=before, **settings)
 
 def write(frame, batch):
     writer(frame, batch)
-    if (batch, "written") == (crash_batch, crash_stage):
-        die()
+    death.at(batch, "written")
 
 
 def start():

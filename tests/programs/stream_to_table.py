@@ -10,40 +10,23 @@ idempotent sink does: a double or a hole between batches stays visible.
 """
 
 import json
-import os
-import signal
 import sys
 
+from dying import Death
 from pyspark.sql import SparkSession
 
 from zeh_spark import drain
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 job = json.loads(sys.argv[1])
-crash_batch, crash_stage = job["crash"] or (None, None)
-driver = os.getpid()
-
-
-def die():
-    os.killpg(driver, signal.SIGKILL)
-
-
-def die_in_the_middle(batches):
-    for number, batch in enumerate(batches):
-        yield batch
-        if number == 0:
-            die()
+death = Death(job["crash"])
 
 
 def write(frame, batch):
-    crashing = batch == crash_batch and crash_stage
-    if crashing == "planned":
-        die()
-    if crashing == "tasks":
-        frame = frame.mapInArrow(die_in_the_middle, frame.schema)
-    frame.write.mode("overwrite").parquet(f"{job['table']}/batch={batch}")
-    if crashing == "written":
-        die()
+    death.at(batch, "planned")
+    rows = death.amid(batch, frame)
+    rows.write.mode("overwrite").parquet(f"{job['table']}/batch={batch}")
+    death.at(batch, "written")
 
 
 spark = (
