@@ -107,6 +107,16 @@ class Lake:
         else:
             zeh_spark.drain(start, timeout=PATIENCE)
 
+    def grow(self, *batches: Iterable[int], **options: Any) -> None:
+        """Each of them a batch that is published, and one of a query that takes them all."""
+        query = None
+        for numbers in batches:
+            self.add(numbers)
+            query = query or self.start(trigger=None, **options)
+            query.processAllAvailable()
+        if query:
+            query.stop()
+
     def fail(self, *arguments: Any, **options: Any) -> str:
         """Our line of the error that such a query ends with."""
         with pytest.raises(Exception) as raised:
@@ -150,9 +160,8 @@ class Lake:
         """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
         behind the newest checkpoint of the log go.
         """
-        self.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')", table)
-        for _ in range(3):
-            self.sql("INSERT INTO {} (i) VALUES (-1)", table)
+        self.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')", table)
+        self.sql("INSERT INTO {} (i) VALUES (-1)", table)
         log = self.folder / table / "_delta_log"
         newest = max(int(each.name[:20]) for each in log.glob("*.checkpoint*.parquet"))
         for each in log.iterdir():

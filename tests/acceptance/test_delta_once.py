@@ -28,13 +28,11 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "feed_to_delta.py"
 
 def test_a_feed_is_in_the_table_once(lake):
     """One call, run again and again while the feed grows."""
-    for begin in (0, 100, 100, 200):
+    for begin in (0, 100, 100):
         lake.add(range(begin, begin + 50))
         lake.run()
 
-    assert lake.numbers() == Counter(
-        [*range(50), *range(100, 150), *range(100, 150), *range(200, 250)]
-    )
+    assert lake.numbers() == Counter([*range(50), *range(100, 150), *range(100, 150)])
 
 
 def test_the_rows_are_those_that_the_feed_gives(lake):
@@ -72,16 +70,16 @@ def test_each_event_is_there_once_when_the_driver_is_killed(lake, settings, cras
     """
     for number, crash in enumerate(crashes):
         lake.add(range(50 * number, 50 * number + 50))
-        run_job(lake, settings, crash)
+        run_to_the_crash(lake, settings, crash)
     lake.drop("checkpoint")
     count = 50 * len(crashes) + 50
     lake.add(range(count - 50, count))
-    run_job(lake, settings)
+    lake.run(**settings)
 
     assert lake.numbers() == Counter(range(count))
 
 
-def run_job(lake, settings, crash=None):
+def run_to_the_crash(lake, settings, crash):
     job = {
         "url": lake.url(),
         "table": lake.at("orders"),
@@ -100,7 +98,7 @@ def run_job(lake, settings, crash=None):
         check=False,
         timeout=170,
     )
-    assert done.returncode == (-signal.SIGKILL if crash else 0), done.stderr[-4000:]
+    assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
 
 
 def test_a_batch_that_comes_again_is_not_written_again(lake):
@@ -186,9 +184,7 @@ def test_a_checkpoint_that_was_taken_back_is_refused(lake):
     lake.add(range(50))
     lake.run()
     shutil.copytree(lake.at("checkpoint"), lake.at("copy"))
-    for count in (80, 90):
-        lake.add(range(count - 10, count))
-        lake.run()
+    lake.grow(range(70, 80), range(80, 90))
     lake.add(range(90, 95))
 
     told = lake.fail(checkpoint="copy")
@@ -238,9 +234,9 @@ def test_tables_of_one_query_have_to_be_at_one_place(lake):
     assert place == lakehouse.cursors(lake.spark, both[0], name="shop")
 
 
-@pytest.mark.parametrize("place", ["a b", "c[1]", "{x}", "50%25", "späť"])
-def test_paths_may_have_any_characters(lake, place):
+def test_paths_may_have_any_characters(lake):
     """Of the table and of the checkpoint."""
+    place = "a b c[1] {x} 50%25 späť"
     for begin in (0, 10):
         lake.add(range(begin, begin + 10))
         lake.run(f"{place} table", checkpoint=f"{place} checkpoint")
@@ -306,14 +302,14 @@ def test_a_table_may_have_a_name(lake, name):
     """Of one, two or three parts, as SQL has it."""
     lake.spark.sql(f"DROP TABLE IF EXISTS {name}")
     settings = {"name": "orders", "trigger": {"availableNow": True}}
-    for begin, checkpoint in ((0, "one"), (20, "one"), (40, "two")):
+    for begin, checkpoint in ((0, "one"), (20, "two")):
         lake.add(range(begin, begin + 20))
         start = lakehouse.cursors(lake.spark, name, name="orders")
         frame = lake.read(startingCursors=start)
         query = lakehouse.to_delta(frame, name, checkpointLocation=lake.at(checkpoint), **settings)
         assert query.awaitTermination(PATIENCE)
 
-    assert Counter(row.i for row in lake.spark.table(name).collect()) == Counter(range(60))
+    assert Counter(row.i for row in lake.spark.table(name).collect()) == Counter(range(40))
     lake.spark.sql(f"DROP TABLE {name}")
 
 
