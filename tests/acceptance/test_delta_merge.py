@@ -26,10 +26,8 @@ def event(key, value, producer=None, sequence=None, partition=0, gone=False):
     return (key, value, gone, headers)
 
 
-@pytest.fixture
-def merge(spark, tmp_path):
+def merging(spark, table):
     """`merge(event(…), …)`: one batch into the table; `merge.shown()`: what is not deleted."""
-    table = str(tmp_path / "merged")
 
     def run(*events, schema=EVENTS, **options):
         settings = {"keys": ["key"], "deleted": "gone", **options}
@@ -41,6 +39,19 @@ def merge(spark, tmp_path):
         row.key: row.value for row in run.frame().where("NOT _zeh_deleted").collect()
     }
     return run
+
+
+@pytest.fixture
+def merge(spark, tmp_path):
+    return merging(spark, str(tmp_path / "merged"))
+
+
+@pytest.fixture(scope="module")
+def one_row(spark, tmp_path_factory):
+    """`merge` for tests in which nothing is merged: they share a table, which shows {5: 50}."""
+    merge = merging(spark, str(tmp_path_factory.mktemp("one row") / "merged"))
+    merge(event(5, 50))
+    return merge
 
 
 class Model:
@@ -85,7 +96,7 @@ def test_the_newest_event_of_each_key_is_shown(merge, spark):
     """
     chance = random.Random(7)
     model = Model()
-    for _ in range(4):
+    for _ in range(3):
         batch = [
             event(
                 chance.randrange(150),
@@ -95,7 +106,7 @@ def test_the_newest_event_of_each_key_is_shown(merge, spark):
                 chance.randrange(2),
                 gone=chance.random() < 0.2,
             )
-            for _ in range(400)
+            for _ in range(600)
         ]
         model.take(batch)
         merge(*batch)
@@ -233,15 +244,13 @@ def test_a_version_of_an_app_is_merged_once(merge, spark):
     ],
     ids=["null key", "no such column", "no keys", "half a transaction", "no condition"],
 )
-def test_what_cannot_be_merged_is_refused(merge, events, options, told):
+def test_what_cannot_be_merged_is_refused(one_row, events, options, told):
     """By name; the table stays as it is."""
-    merge(event(5, 50))
-
     with pytest.raises((LakehouseError, PySparkException)) as raised:
-        merge(*events, **options)
+        one_row(*events, **options)
 
     assert told in str(raised.value)
-    assert {5: 50} == merge.shown()
+    assert {5: 50} == one_row.shown()
 
 
 @pytest.mark.parametrize(
@@ -252,26 +261,24 @@ def test_what_cannot_be_merged_is_refused(merge, events, options, told):
     ],
     ids=["another type", "a column of ours"],
 )
-def test_a_frame_that_would_not_fit_is_refused(merge, spark, schema, told):
+def test_a_frame_that_would_not_fit_is_refused(one_row, schema, told):
     """A key that is cast is another key, and our columns are ours."""
-    merge(event(5, 50))
     row = ("5" if "key STRING" in schema else 5, 1, False, {})
 
     with pytest.raises(LakehouseError) as raised:
-        merge(row, schema=schema)
+        one_row(row, schema=schema)
 
-    assert told in str(raised.value) and {5: 50} == merge.shown()
+    assert told in str(raised.value) and {5: 50} == one_row.shown()
 
 
-def test_what_cannot_be_purged_is_refused(merge, spark):
+def test_what_cannot_be_purged_is_refused(one_row, spark):
     """By name."""
-    merge(event(1, 1))
-    spark.range(1).write.format("delta").save(f"{merge.table}-other")
+    spark.range(1).write.format("delta").save(f"{one_row.table}-other")
 
     with pytest.raises(OptionError, match="'30 days'"):
-        lakehouse.purge(spark, merge.table, older_than="soon")
+        lakehouse.purge(spark, one_row.table, older_than="soon")
     with pytest.raises(LakehouseError, match="no merge made it"):
-        lakehouse.purge(spark, f"{merge.table}-other", older_than="1 day")
+        lakehouse.purge(spark, f"{one_row.table}-other", older_than="1 day")
 
 
 def test_a_frame_without_stamps_is_refused(merge, spark):
