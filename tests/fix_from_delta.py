@@ -73,18 +73,17 @@ def source(spark: SparkSession, tmp_path: Path) -> Source:
     return Source(spark, tmp_path / "source")
 
 
-def started(
-    source: Source, sink: Sink, folder: Path, how: Mapping[str, Any], *, delta: bool = True
-) -> subprocess.Popen[bytes]:
-    """`delta_to_feed.py` in a process of its own; what it says is added to `log` in the folder."""
+def started(source: Source, sink: Sink, how: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """`delta_to_feed.py` in a process of its own, on the sink's checkpoint; what it says is in
+    `log` beside that.
+    """
     job = {
         "table": source.path,
         "how": how,
-        "delta": delta,
-        "checkpoint": str(folder / "checkpoint"),
+        "checkpoint": str(sink.checkpoint),
         "options": {"url": sink.target.url, "producerId": "spark"},
     }
-    with (folder / "log").open("a") as log:
+    with (sink.folder / "log").open("w") as log:
         return subprocess.Popen(
             [sys.executable, "-W", "ignore", str(PROGRAM), json.dumps(job)],
             env={**os.environ, **ENVIRONMENT},

@@ -140,8 +140,7 @@ def test_a_table_of_another_format_is_refused(lake, operation):
 @pytest.mark.parametrize("operation", [lakehouse.cursors, lakehouse.to_delta])
 def test_a_table_with_features_of_the_future_is_refused(lake, operation):
     """With the feature's name, and what to do."""
-    lake.add(range(5))
-    lake.run()
+    lake.spark.range(5).write.format("delta").save(lake.at("orders"))
     log = lake.folder / "orders" / "_delta_log"
     first = log / f"{0:020}.json"
     actions = [json.loads(line) for line in first.read_text().splitlines()]
@@ -227,24 +226,33 @@ def test_a_bad_option_is_named(options, option):
     assert raised.value.option == option
 
 
-@pytest.mark.parametrize(
-    ("program", "told"),
-    [
-        ("import sys; sys.modules['delta'] = None", "this Python has no delta-spark"),
-        ("", "this session has no Delta"),
-    ],
-    ids=["no delta-spark", "no jars"],
-)
-def test_a_session_without_delta_is_told_how_to_get_it(program, told):
-    """Before anything runs."""
-    program += """
+WITHOUT_DELTA = """
+import sys
+sys.modules["delta"] = None
 from pyspark.sql import SparkSession
 from zeh_spark import lakehouse
+from zeh_spark.errors import LakehouseError
+
+def tell():
+    for operation, more in ((lakehouse.cursors, {"name": "orders"}), (lakehouse.from_delta, {})):
+        try:
+            operation(spark, sys.argv[1], **more)
+        except LakehouseError as exc:
+            print(exc)
+
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
-lakehouse.cursors(spark, "/tmp/nowhere/at/all", name="orders")
+tell()
+del sys.modules["delta"]
+tell()
 """
+
+
+def test_a_session_without_delta_is_told_how_to_get_it(lake):
+    """Before anything runs: the extra to install, and the call that sets the session up."""
+    lake.spark.range(3).write.format("delta").save(lake.at("orders"))
+
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
+        [sys.executable, "-W", "ignore", "-c", WITHOUT_DELTA, lake.at("orders")],
         env={**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
@@ -252,5 +260,9 @@ lakehouse.cursors(spark, "/tmp/nowhere/at/all", name="orders")
         timeout=120,
     )
 
-    last = done.stderr.strip().splitlines()[-1]
-    assert told in last and "zeh_spark.configure" in last
+    told = done.stdout.splitlines()
+    whys = [*["this Python has no delta-spark"] * 2, *["this session has no Delta"] * 2]
+    assert done.returncode == 0, done.stderr[-4000:]
+    for why, line in zip(whys, told, strict=True):
+        assert line.startswith(f"table {lake.at('orders')}: {why}: ")
+        assert "pip install 'zeh-spark[delta]'" in line and "zeh_spark.configure(" in line

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.fix_from_delta import CHANGES, started
+from tests.fix_from_delta import CHANGES
 from tests.fix_lake import why_absent
 
 pytest.importorskip("delta", reason=why_absent())
@@ -81,14 +81,3 @@ def test_what_is_no_delta_table_is_refused(source, spark, tmp_path):
             assert raised.value.table == table
     finally:
         spark.sql("DROP TABLE from_delta_empty")
-
-
-def test_a_session_without_delta_is_told_how_to_get_it(source, sink, tmp_path):
-    """The extra to install, and the call that sets the session up."""
-    source.add(range(3))
-
-    assert started(source, sink, tmp_path, {}, delta=False).wait(170) == 1
-
-    said = (tmp_path / "log").read_text().strip().splitlines()[-1]
-    assert said.startswith(f"zeh_spark.errors.LakehouseError: table {source.path}: ")
-    assert "pip install 'zeh-spark[delta]'" in said and "zeh_spark.configure(" in said

@@ -2,7 +2,7 @@
 Not a test.
 
 Usage: delta_to_feed.py JOB, as JSON: `table`, `how` (the other arguments of from_delta),
-`checkpoint`, `options` of the sink, and `delta` (false: the session has none).
+`checkpoint`, and `options` of the sink.
 """
 
 import json
@@ -19,7 +19,7 @@ builder = (
     .config("spark.ui.enabled", "false")
     .config("spark.log.level", "ERROR")
 )
-spark = zeh_spark.configure(builder, parallelism=2, delta=job["delta"]).getOrCreate()
+spark = zeh_spark.configure(builder, parallelism=2).getOrCreate()
 
 (
     from_delta(spark, job["table"], **job["how"])
