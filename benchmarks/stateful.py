@@ -27,8 +27,8 @@ BATCHES = 5
 
 _SCHEMA = "partition INT, headers MAP<STRING, STRING>, data STRING"
 _STEPS = 10
-_DATA = """to_json(struct(id, 'UA' AS carrier, concat('N', id % 99999) AS tailnum, 'EWR' AS origin,
-    'IAH' AS dest, id % 60 - 5.5D AS dep_delay, id % 500 AS fare, md5(cast(id AS STRING)) AS note))"""
+_DATA = """to_json(struct(id, 'UA' AS carrier, concat('N', id % 99999) AS tail, 'EWR' AS origin,
+    'IAH' AS dest, id % 60 - 5.5D AS delay, id % 500 AS fare, md5(cast(id AS STRING)) AS note))"""
 
 
 def measured(what: str, rows: int, folder: Path) -> dict[str, float]:

@@ -51,13 +51,15 @@ class Orders:
                 given = {name: value for name, value in given.items() if value is not None}
                 batch.add({"order": order}, key=order, headers=given)
 
-    def frame(self, *, limit: str = "1000", **options: Any) -> DataFrame:
+    def frame(
+        self, *, limit: str = "1000", source: dict[str, str] | None = None, **options: Any
+    ) -> DataFrame:
         given = {"session": "headers['order']", "sequence": "headers['step']", "time": AT}
-        return sessions.in_order(self.feed(limit), **{**given, **options})
+        return sessions.in_order(self.feed(limit, **(source or {})), **{**given, **options})
 
-    def feed(self, limit: str = "1000") -> DataFrame:
+    def feed(self, limit: str = "1000", **options: str) -> DataFrame:
         feed = self.spark.readStream.format("zeroeventhub").option("maxEventsPerTrigger", limit)
-        return feed.load(self.url)
+        return feed.options(**options).load(self.url)
 
     def create(self, name: str) -> str:
         """Another feed of the publisher."""

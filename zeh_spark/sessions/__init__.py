@@ -5,7 +5,9 @@ Spark's side is imported on first use, as in the package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zeh_spark.lazy import names_of
 
 if TYPE_CHECKING:
     from zeh_spark.sessions.inspecting import explain, inspect
@@ -27,12 +29,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = names_of(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

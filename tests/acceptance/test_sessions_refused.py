@@ -1,0 +1,103 @@
+"""What cannot be right is refused before a query starts, or stops it with what to do."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from pyspark.sql import functions as F
+
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from zeh_spark import dedup, sessions
+from zeh_spark.errors import CheckpointError, OptionError
+from zeh_spark.stateful import PROVIDER
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"gap_timeout": "soon"}, "gap_timeout='soon' must be a duration like '10 minutes'"),
+        ({"keep_closed": "10"}, "keep_closed='10' must be a duration"),
+        ({"delay": "-1 second"}, "delay='-1 second' must be a duration"),
+        ({"on_gap": "wait"}, "on_gap='wait' must be one of 'hold', 'skip', 'dead-letter'"),
+        ({"first": 2}, "first=2 must be one of 0, 1, 'seen'"),
+        ({"first": True}, "first=True must be one of"),
+        ({"buckets": 0}, "buckets=0 must be a whole number from 1"),
+        ({"max_events": 1.5}, "max_events=1.5 must be a whole number from 1"),
+        ({"session": "order_id"}, "session='order_id' is no expression on the frame's columns"),
+        ({"sequence": "headers["}, "sequence='headers[' is no expression"),
+        ({"time": "partition"}, "time='partition' has to be a TIMESTAMP, and is int"),
+        ({"heartbeat": True}, "heartbeat=True needs time='batch'"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_by_name(orders, options, told):
+    with pytest.raises(OptionError) as refused:
+        orders.frame(**options)
+
+    assert told in str(refused.value)
+
+
+def test_a_frame_that_does_not_fit_is_refused(orders, spark):
+    feed = orders.feed()
+    names = {"session": "headers['order']", "sequence": "headers['step']"}
+    cases = [
+        (spark.read.format("zeroeventhub").load(orders.url), {}, "the frame is not a stream"),
+        (feed.withColumn("Status", F.lit(1)), {}, "has the column 'Status' already"),
+        (feed.drop("headers"), {"session": "data", "sequence": "data"}, "no column 'headers'"),
+        (feed.withColumn("v", F.parse_json("data")), {}, "column v: events with variant cannot"),
+    ]
+    for frame, options, told in cases:
+        with pytest.raises(OptionError, match=told):
+            sessions.in_order(frame, **{**names, **options})
+    with pytest.raises(OptionError, match="producer= and sequence= need each other"):
+        dedup.drop_seen(feed, producer="data")
+    with pytest.raises(OptionError, match="dead=None must be a function"):
+        sessions.route(ordered=print, dead=None)
+    with pytest.raises(OptionError, match="route is for the frame of"):
+        sessions.route(ordered=print, dead=print)(spark.range(1), 0)
+
+
+def test_a_session_without_rocksdb_or_protobuf_is_told_what_to_add(orders, spark, monkeypatch):
+    """Before the query starts, not by a worker that dies."""
+    provider = spark.conf.get(PROVIDER)
+    spark.conf.unset(PROVIDER)
+    spark.conf.set(PROVIDER, "org.example.HDFSBackedStateStoreProvider")
+    try:
+        with pytest.raises(OptionError, match=r"zeh_spark.configure\(builder\) sets that"):
+            orders.frame()
+    finally:
+        spark.conf.set(PROVIDER, provider)
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(OptionError, match="pip install 'protobuf"):
+        dedup.drop_seen(orders.feed())
+
+
+def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
+    """With others a session would be looked for in another place, or begin elsewhere."""
+    orders.add(("a", 0))
+    orders.run(buckets=3)
+    for options, told in (
+        ({"buckets": 2}, "buckets=2, and the checkpoint's state was made with buckets=3"),
+        ({"buckets": 1000}, "fewer buckets than buckets=1000"),
+        ({"buckets": 3, "first": 1}, "first=1, and the checkpoint's state was made with first=0"),
+    ):
+        orders.add(("a", 1), ("b", 0))
+        with pytest.raises(Exception, match=CheckpointError.__name__) as stopped:
+            orders.run(**options)
+        assert told in str(stopped.value)
+
+    orders.run(buckets=3)
+
+    assert [0, 1] == orders.steps("a")
+
+
+def test_events_without_the_clock_stop_the_query_and_name_the_option(orders):
+    """Those of another publisher have no zeh-time."""
+    orders.add(("a", 0))
+    given = {"session": "data", "source": {"headers": "order"}}
+    with pytest.raises(Exception, match="no header zeh-time"):
+        orders.run(**given, time=None)
+
+    with pytest.raises(Exception, match="time='timestamp_seconds"):
+        orders.run(**given, time="timestamp_seconds(cast(headers['nothing'] AS BIGINT))")
