@@ -75,21 +75,12 @@ def total(name: str) -> Column:
 
 
 def joined(numbers: Sequence[Column], texts: Sequence[Column]) -> Column:
-    """A row in one text: a column more costs the worker a microsecond a row. None may be NULL."""
+    """A row in one text: "12 34 5 1 abcdex…" has the numbers 12 and 34, and the texts "abcde", "x"
+    and the rest. A column more would cost the worker a microsecond a row. None may be NULL.
+    """
     lengths = [F.char_length(text) for text in texts[:-1]]
     heads = [part for each in (*numbers, *lengths) for part in (each.cast("string"), F.lit(" "))]
     return F.concat(*heads, *texts)
-
-
-def parted(row: str, numbers: int, texts: int) -> tuple[list[int], list[str]]:
-    """What was joined."""
-    *heads, rest = row.split(" ", numbers + texts - 1)
-    found, begin = [], 0
-    for length in map(int, heads[numbers:]):
-        found.append(rest[begin : begin + length])
-        begin += length
-    found.append(rest[begin:])
-    return list(map(int, heads[:numbers])), found
 
 
 def rows(frames: Iterable[pd.DataFrame]) -> Iterator[str]:

@@ -172,13 +172,14 @@ def _by_key(
     """Each key's numbers, ascending, and their events."""
     found: dict[str, tuple[list[int], list[str]]] = defaultdict(lambda: ([], []))
     for row in bucketing.rows(frames):
-        (number,), (key, event) = bucketing.parted(row, 1, 2)
-        found[key][0].append(number)
-        found[key][1].append(event)
-    for key in sorted(found):
-        ascending, events = np.array(found[key][0], np.int64), np.array(found[key][1], object)
+        number, length, texts = row.split(" ", 2)
+        key = found[texts[: int(length)]]
+        key[0].append(int(number))
+        key[1].append(texts[int(length) :])
+    for name in sorted(found):
+        ascending, events = np.array(found[name][0], np.int64), np.array(found[name][1], object)
         order = np.argsort(ascending, kind="stable")
-        yield key, ascending[order], events[order]
+        yield name, ascending[order], events[order]
 
 
 def _judged(seen: Seen, numbers: NDArray[np.int64], events: NDArray[Any]) -> list[_Given]:

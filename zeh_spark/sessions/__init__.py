@@ -12,13 +12,25 @@ from zeh_spark.lazy import names_of
 if TYPE_CHECKING:
     from zeh_spark.sessions.inspecting import explain, inspect
     from zeh_spark.sessions.letters import replay, to_feed
-    from zeh_spark.sessions.logic import SessionLogic
+    from zeh_spark.sessions.logic import REASONS, RECORDS, SessionLogic
     from zeh_spark.sessions.ordering import in_order
     from zeh_spark.sessions.routing import route
 
-__all__ = ["SessionLogic", "explain", "in_order", "inspect", "replay", "route", "to_feed"]
+__all__ = [
+    "REASONS",
+    "RECORDS",
+    "SessionLogic",
+    "explain",
+    "in_order",
+    "inspect",
+    "replay",
+    "route",
+    "to_feed",
+]
 
 _HOMES = {
+    "REASONS": "zeh_spark.sessions.logic",
+    "RECORDS": "zeh_spark.sessions.logic",
     "SessionLogic": "zeh_spark.sessions.logic",
     "explain": "zeh_spark.sessions.inspecting",
     "in_order": "zeh_spark.sessions.ordering",

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from zeh_spark import intervals, stateful
 from zeh_spark.errors import CheckpointError
@@ -21,10 +22,16 @@ from zeh_spark.sessions.logic import Session
 from zeh_spark.sessions.operator import STATE
 from zeh_spark.source.batch import last_cursors
 
-_RANGE = "STRUCT<first: BIGINT, last: BIGINT>"
-_SESSIONS = (
-    "session STRING, status STRING, expected BIGINT, last BIGINT, held BIGINT, held_bytes BIGINT, "
-    f"missing {_RANGE}, held_since BIGINT, newest BIGINT, given_up ARRAY<{_RANGE}>"
+_RANGE = pa.struct({"first": pa.int64(), "last": pa.int64()})
+_SESSIONS = pa.schema(
+    {
+        "session": pa.string(),
+        "status": pa.string(),
+        **dict.fromkeys(("expected", "last", "held", "held_bytes"), pa.int64()),
+        "missing": _RANGE,
+        **dict.fromkeys(("held_since", "newest"), pa.timestamp("us", "UTC")),
+        "given_up": pa.list_(_RANGE),
+    }
 )
 
 
@@ -42,9 +49,8 @@ def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
         .options(path=checkpoint, operatorId=str(where), stateVarName=STATE)
         .load()
     )
-    rows = state.select(F.col("value.sessions").alias("blob")).mapInArrow(_sessions, _SESSIONS)
-    times = {name: F.timestamp_millis(name) for name in ("held_since", "newest")}
-    return rows.withColumns(times)
+    blobs = state.select(F.col("value.sessions").alias("blob"))
+    return blobs.mapInArrow(_sessions, from_arrow_schema(_SESSIONS))
 
 
 def _operator(spark: SparkSession, checkpoint: str) -> int:
@@ -69,7 +75,7 @@ def _sessions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for blob in batch.column("blob").to_pylist():
             rows = [_row(name, session) for name, session in bucket.sessions_of(bytes(blob))]
             if rows:
-                yield pa.RecordBatch.from_pylist(rows)
+                yield pa.RecordBatch.from_pylist(rows, _SESSIONS)
 
 
 def _row(name: str, session: Session) -> dict[str, Any]:
@@ -83,8 +89,8 @@ def _row(name: str, session: Session) -> dict[str, Any]:
         "held": session.held_count,
         "held_bytes": session.held_size,
         "missing": session.missing._asdict() if session.missing else None,
-        "held_since": session.since,
-        "newest": session.seen,
+        "held_since": None if session.since is None else 1000 * session.since,
+        "newest": 1000 * session.seen,
         "given_up": [{"first": first, "last": last} for first, last in session.given_up],
     }
 

@@ -256,6 +256,11 @@ class SessionLogic:
         self, session: Session, fresh: list[Arrival], now: int, outcomes: list[Outcome]
     ) -> None:
         """Deliver what follows, hold the rest, as far as the cap has room for it."""
+        if self._all_follow(session, fresh):  # most do: nothing else is looked at
+            session.next = fresh[-1].number + 1
+            outcomes.append(Deliver(fresh[0].number, fresh[-1].number))
+            self._close_if_complete(session, outcomes)
+            return
         following = _Following(session)
         waiting = [each for each in fresh if not following.reached(each.number)]
         closing = session.last is not None and following.next > session.last
@@ -272,6 +277,14 @@ class SessionLogic:
         for each in refused:
             outcomes.append(self._overflow(session, each))
         self._close_if_complete(session, outcomes)
+
+    def _all_follow(self, session: Session, fresh: list[Arrival]) -> bool:
+        end = session.next + len(fresh) - 1  # numbers ascend, and none is there twice
+        return (
+            not session.held
+            and fresh[-1].number == end
+            and (session.last is None or end <= session.last)
+        )
 
     def _hold(
         self, held: Sequence[Held], waiting: list[Arrival], outcomes: list[Outcome]

@@ -104,13 +104,15 @@ def in_order(
 
 def _rows(
     df: DataFrame,
-    clock: Column,
+    clock: tuple[Column, str],
     session: str | Column,
     sequence: str | Column,
     last: str | Column | None,
     control: str | Column | None,
 ) -> DataFrame:
-    """The frame as the bucket's rows, and the column of its clock."""
+    """The frame as the bucket's rows, and the column of its clock. `clock`: the time of an event,
+    and what is wrong where it is NULL.
+    """
     name = F.coalesce(stateful.typed(df, "session", session)[0].cast("string"), F.lit(""))
     number, text = stateful.number(df, "sequence", sequence)
     word = F.lower(F.trim(F.coalesce(_control(df, control), F.lit(""))))
@@ -128,11 +130,15 @@ def _rows(
         .when(number.isNull() & text.isNotNull(), stateful.says("sequence", text, "a whole number"))
         .otherwise(bad_end)
     )
-    none = F.lit(-1).cast("long")
-    numbers = [F.coalesce(number, none), F.unix_millis(clock), F.coalesce(end, none)]
+    time = F.when(
+        clock[0].isNull() & ~word.isin("close", "release"),
+        F.raise_error(F.lit(clock[1])).cast("timestamp"),
+    ).otherwise(clock[0])
+    none, ms = F.lit(-1).cast("long"), F.coalesce(F.unix_millis(time), F.lit(0))
+    numbers = [F.coalesce(number, none), ms, F.coalesce(end, none)]
     texts = [name, word, F.coalesce(problem, F.lit("")), packed(df.schema)]
     row = bucketing.joined(numbers, texts).alias("row")
-    return df.select(name.alias("session"), row, clock.alias(_CLOCK))
+    return df.select(name.alias("session"), row, time.alias(_CLOCK))
 
 
 def _last(df: DataFrame, last: str | Column | None, number: Column) -> tuple[Column, Column]:
@@ -157,9 +163,9 @@ def _control(df: DataFrame, control: str | Column | None) -> Column:
     return F.lit(None).cast("string")
 
 
-def _clock(df: DataFrame, time: str | Column | None) -> Column:
+def _clock(df: DataFrame, time: str | Column | None) -> tuple[Column, str]:
     if isinstance(time, str) and time == "batch":
-        return F.current_timestamp()
+        return F.current_timestamp(), ""
     if time is not None:
         column, kind = stateful.typed(df, "time", time)
         if not isinstance(kind, TimestampType):
@@ -168,8 +174,7 @@ def _clock(df: DataFrame, time: str | Column | None) -> Column:
                 f"at which a batch begins say time='batch'",
                 option="time",
             )
-        complaint = f"sessions: an event has no time: time={time!r} is NULL"
-        return _or_raise(column, complaint)
+        return column, f"sessions: an event has no time: time={time!r} is NULL"
     if not stateful.has_headers(df):
         raise OptionError(
             "the frame has no column 'headers', whose zeh-time would be the clock: give "
@@ -182,12 +187,7 @@ def _clock(df: DataFrame, time: str | Column | None) -> Column:
         "headers=_all; feeds of other publishers need time=, a TIMESTAMP of the events, or "
         "time='batch'"
     )
-    return _or_raise(column, complaint)
-
-
-def _or_raise(column: Column, complaint: str) -> Column:
-    missing = F.raise_error(F.lit(complaint)).cast("timestamp")
-    return F.when(column.isNull(), missing).otherwise(column)
+    return column, complaint
 
 
 def _heartbeat(rows: DataFrame) -> DataFrame:
