@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-_FRAME = 10_000
+FRAME = 10_000
 
 
 def grouped(
@@ -92,7 +92,7 @@ def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iter
     import pandas as pd
 
     left = iter(rows)
-    while part := list(islice(left, _FRAME)):
+    while part := list(islice(left, FRAME)):
         yield pd.DataFrame(part, columns=list(columns), dtype=object)
 
 

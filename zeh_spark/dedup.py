@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 STATE = "zeh_seen"
 VERSION = 1
 FLAGS = ("new", "unknown", "unstamped")
+_COLUMNS = ("event", "dedup", "counts")
 
 
 def drop_seen(
@@ -69,7 +70,7 @@ def drop_seen(
     row = bucketing.joined([counted], [name, packed(df.schema)])
     rows = df.select(name.alias("key"), row.alias("row"))
     processor = _Processor(window, buckets)
-    given = bucketing.grouped(rows, "key", buckets, processor, _Given._fields, "none")
+    given = bucketing.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
     sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers")}
     found = bucketing.observed(given, metrics, sums)
     return found.select(*unpacked(F.col("event"), df.schema), "dedup")
@@ -99,14 +100,8 @@ def _key(
     number, _ = stateful.number(df, "sequence", sequence)
     if partition is not None:
         where = stateful.typed(df, "partition", partition)[0].cast("string")
-        who = F.when(who.isNotNull(), F.to_json(F.array(who, where)))
+        who = F.concat(F.char_length(who), F.lit(" "), who, F.coalesce(where, F.lit("")))
     return who, number
-
-
-class _Given(NamedTuple):
-    event: str | None
-    dedup: str | None
-    counts: str | None = None
 
 
 class _Bucket(msgspec.Struct, array_like=True):
@@ -140,17 +135,17 @@ class _Processor(StatefulProcessor):
         counts: Counter[str] = Counter()
         for name, numbers, events in _by_key(rows):
             seen = _seen(bucket.keys[name]) if name in bucket.keys else Seen()
-            given = _judged(seen, numbers, events) if name else _unstamped(events)
-            yield from bucketing.frames(given, _Given._fields)
-            counts.update(str(each.dedup) for each in given)
-            counts["dropped"] += len(numbers) - len(given)
+            given = _judged(seen, numbers, events) if name else {"unstamped": np.sort(events)}
+            for flag, some in given.items():
+                counts[flag] += len(some)
+                yield from _frames(some, flag)
+            counts["dropped"] += len(numbers) - sum(map(len, given.values()))
             if name:
                 seen.add(numbers, self._window)
                 bucket.keys[name] = Raw(_encode(seen))
         counts["producers"] = len(bucket.keys)
         self._save(bucket)
-        last = _Given(None, None, _json(counts).decode())
-        yield from bucketing.frames([last], _Given._fields)
+        yield from bucketing.frames([(None, None, _json(counts).decode())], _COLUMNS)
 
     def close(self) -> None:
         pass
@@ -182,22 +177,26 @@ def _by_key(
         yield name, ascending[order], events[order]
 
 
-def _judged(seen: Seen, numbers: NDArray[np.int64], events: NDArray[Any]) -> list[_Given]:
-    """What of a key's ascending numbers was not there before, and what may have been.
+def _judged(
+    seen: Seen, numbers: NDArray[np.int64], events: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """Of a key's ascending numbers, the events that were not there before, and that may have been.
 
     Of new ones with one number that event is left which is the first as text, so that a repeated
     batch gives the same one.
     """
     judged = seen.judged(numbers)
-    unknown, new = np.flatnonzero(judged == UNKNOWN), np.flatnonzero(judged == NEW)
-    found = [_Given(event, "unknown") for event in sorted(events[unknown])]
-    starts = np.flatnonzero(np.diff(numbers[new], prepend=-1))
-    events = events[new]
-    if len(starts) == len(new):
-        return found + [_Given(event, "new") for event in events]
-    groups = np.split(events, starts[1:])
-    return found + [_Given(min(group), "new") for group in groups]
+    unknown = np.sort(events[judged == UNKNOWN])
+    new, events = numbers[judged == NEW], events[judged == NEW]
+    starts = np.flatnonzero(np.diff(new, prepend=-1))
+    if len(starts) < len(new):
+        events = np.array([min(group) for group in np.split(events, starts[1:])], object)
+    return {"unknown": unknown, "new": events}
 
 
-def _unstamped(events: NDArray[Any]) -> list[_Given]:
-    return [_Given(event, "unstamped") for event in sorted(events)]
+def _frames(events: NDArray[Any], flag: str) -> Iterator[pd.DataFrame]:
+    import pandas as pd
+
+    for begin in range(0, len(events), bucketing.FRAME):
+        some = events[begin : begin + bucketing.FRAME]
+        yield pd.DataFrame({"event": some, "dedup": flag, "counts": None})
