@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from benchmarks import costs, kafka, lakehouse, publishing, queries, stores, tables
+from benchmarks import costs, kafka, lakehouse, publishing, queries, stateful, stores, tables
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.queries import Run
 
@@ -207,6 +207,26 @@ def delta_tables(work: Path, events: int) -> Iterator[Row]:
     )
 
 
+def state(work: Path, events: int) -> Iterator[Row]:
+    """Sessions and deduplication beside Spark's own operators, a million rows at least."""
+    ordered = stateful.measured("sessions", max(events, 1_000_000), work)
+    yield rate("sessions in order", ordered["sessions"])
+    yield rate("dropDuplicates", ordered["dropDuplicates"])
+    yield ratio(
+        "sessions / dropDuplicates", ordered["sessions"] / ordered["dropDuplicates"], ">= 0.3"
+    )
+    found = stateful.measured("dedup", max(4 * events, 4_000_000), work)
+    peer = "dropDuplicatesWithinWatermark"
+    yield rate("drop_seen", found["drop_seen"])
+    yield rate(peer, found[peer])
+    yield ratio(f"drop_seen / {peer}", found["drop_seen"] / found[peer], ">= 0.5")
+    smaller = found[f"{peer} state"] / found["drop_seen state"]
+    yield "state of that / of drop_seen", f"{smaller:.0f}", ">= 100"
+    seconds = stateful.measured("large", max(events, 1_000_000), work)
+    beside = seconds["beside"] / seconds["alone"]
+    yield ratio("batches beside a session that holds a million / without it", beside, "<= 1.5")
+
+
 def audited(work: Path, events: int) -> Iterator[Row]:
     """An audit of a feed, beside Spark's batch read of it."""
     spark = queries.session()
@@ -343,6 +363,7 @@ PARTS = {
     "audit": audited,
     "tables": own_tables,
     "lakehouse": delta_tables,
+    "stateful": state,
 }
 
 PEERS = {"kafka": [kafka_source, kafka_sink]}

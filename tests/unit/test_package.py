@@ -81,8 +81,12 @@ def test_a_plain_install_needs_neither_spark_nor_a_server_framework(about):
 
 
 def test_extras_are_those_of_the_documentation(about):
-    """`pip install zeh-spark[publisher]` serves feeds, `[delta]` writes tables."""
-    assert {"publisher", "delta", "test", "dev"} == {*about.get_all("Provides-Extra", [])}
+    """`pip install zeh-spark[publisher]` serves feeds, `[delta]` writes tables, `[sessions]` has
+    what Spark's state needs.
+    """
+    assert {"publisher", "delta", "sessions", "test", "dev"} == {
+        *about.get_all("Provides-Extra", [])
+    }
 
 
 def test_spark_finds_the_format_by_itself():

@@ -1,5 +1,6 @@
 """The README's tables say what the code does."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.chunks import LINE_BYTES
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, ClientOptions, declared
 from zeh_spark.publisher.openapi_problems import PROBLEMS
+from zeh_spark.sessions.logic import REASONS, RECORDS
+from zeh_spark.sessions.ordering import in_order
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
 
@@ -96,3 +99,23 @@ def test_the_longest_line_is_the_one_that_writers_hold_to():
     stated = re.findall(r"([0-9][0-9,]*) bytes", README)
 
     assert stated and {f"{LINE_BYTES:,}"} == set(stated)
+
+
+def test_reasons_of_dead_letters_are_those_of_the_code():
+    """Each reason that a session gives can be looked up; records say that they are none."""
+    table = {row[0].strip("`"): row[1] for row in rows("reason")}
+
+    assert list(REASONS) == list(table)
+    assert set(RECORDS) == {name for name, text in table.items() if "record" in text}
+
+
+def test_session_options_are_those_of_the_code():
+    """Each argument of in_order is in the table, with its default."""
+    table = {
+        name: row[1] for row in rows("session option") for name in re.findall(r"`(\w+)`", row[0])
+    }
+    in_code = dict(list(inspect.signature(in_order).parameters.items())[1:])
+
+    assert in_code.keys() == table.keys()
+    for name in ("gap_timeout", "on_gap", "delay", "keep_closed", "first", "buckets", "metrics"):
+        assert str(in_code[name].default) == table[name].strip("`")
