@@ -13,6 +13,7 @@ pytest.importorskip("delta", reason=why_absent())
 from pyspark.sql import SparkSession
 
 import zeh_spark
+from zeh_spark.stateful import PROVIDER, ROCKSDB
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -75,7 +76,7 @@ def test_jars_among_pysparks_own_are_not_fetched(tmp_path, monkeypatch):
 
 
 def test_delta_can_be_left_out():
-    """And the number of tasks be another one."""
+    """And the number of tasks be another one. State is in RocksDB, as sessions need it."""
     found = settings(delta=False, parallelism=3)
 
-    assert {"spark.sql.shuffle.partitions": "3"} == found
+    assert {"spark.sql.shuffle.partitions": "3", PROVIDER: ROCKSDB} == found

@@ -222,7 +222,7 @@ def test_data_is_json_or_text_that_is(row, event):
         (b'{"data":"1","dada":2}', "unknown field `dada`"),
         (b'{"data":"1","headers":{"h":null}}', "headers"),
         (b'{"data":"1","key":{"base64":"/w=="}}', "key"),
-        (b"7", "Expected `object`"),
+        (b"7", r"Expected `object . null`"),
     ],
 )
 def test_a_row_that_is_not_mended_is_refused(row, why):
