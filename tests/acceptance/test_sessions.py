@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from tests.fix_sessions import needs_batches
+
 LAST = {"last": "headers['last']"}
 
 
@@ -66,6 +68,7 @@ def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_goes_on(order
 # Gaps
 
 
+@needs_batches
 def test_a_gap_older_than_the_timeout_goes_to_the_dead_letters(orders):
     """The session goes on behind it; what was missing is late."""
     orders.add(("a", 0), ("a", 2), ("a", 3), ("a", 5), at=100)
@@ -85,6 +88,7 @@ def test_a_gap_older_than_the_timeout_goes_to_the_dead_letters(orders):
     assert [("late", 1)] == orders.reasons("a")[3:]
 
 
+@needs_batches
 def test_a_gap_can_be_skipped_and_the_record_names_what_is_missing(orders):
     orders.add(("a", 0), ("a", 3), ("a", 4), at=100)
     orders.add(("b", 0), at=800)
@@ -99,6 +103,7 @@ def test_a_gap_can_be_skipped_and_the_record_names_what_is_missing(orders):
     assert 1 == orders.count("duplicates")
 
 
+@needs_batches
 def test_a_session_can_be_held_until_somebody_releases_or_closes_it(orders):
     """With `hold` a gap is reported once, and the session waits for a control event."""
     held = {"on_gap": "hold"}

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from tests.fix_sessions import needs_batches
 from zeh_spark import sessions
 
 NAMES = {"session": "headers['order']", "sequence": "headers['step']"}
@@ -22,6 +23,7 @@ def call(*words, given=""):
     return done.stdout
 
 
+@needs_batches
 def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     """They have the form of the sink's; replayed they are in order, each once."""
     dead_feed = orders.create("orders-dead")
@@ -52,6 +54,7 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     assert [0] == orders.steps("b")
 
 
+@needs_batches
 def test_dead_letters_of_a_table_go_back_and_are_explained(orders, spark):
     """What is missing is looked for on the feed as it is now."""
     kept = []

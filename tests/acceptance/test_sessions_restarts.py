@@ -16,14 +16,11 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from tests.fix_sessions import needs_batches
 from tests.fix_spark import ENVIRONMENT
 from tests.fix_stream import wait_for
-from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "order_sessions.py"
-needs_batches = pytest.mark.skipif(
-    not HAS_ADMISSION_CONTROL, reason="this Spark makes one batch of a run"
-)
 
 
 @needs_batches
@@ -46,6 +43,7 @@ def test_any_arrival_gives_the_same_order(orders):
     assert len(set(orders.batches)) > 6
 
 
+@needs_batches
 def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
     """Behind the first writer, and behind both before Spark has noted the batch down."""
     chance = random.Random(3)
@@ -61,8 +59,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
     job = Job(orders.url, tmp_path)
     job.run((0, "ordered"))
     job.run((0, "dead"))
-    if HAS_ADMISSION_CONTROL:
-        job.run((2, "ordered"))
+    job.run((2, "ordered"))
     job.run()
 
     ordered, dead = job.rows("ordered"), job.rows("dead")
@@ -143,6 +140,7 @@ def test_a_clock_that_goes_back_drops_nothing(orders):
     assert [] == orders.dead
 
 
+@needs_batches
 def test_a_repeated_batch_gives_the_same_rows(orders):
     """Also the dead letters, and what time has judged."""
     orders.add(("a", 0), ("a", 2), ("a", 9), ("b", 1), at=100)

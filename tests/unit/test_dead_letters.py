@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests import strategies
 from zeh_spark import chunks, wire
 from zeh_spark.dead_letters import LETTER_BYTES, Place, Unreadable, cut, letter, letter_id, letters
+from zeh_spark.replaying import mended
 
 PLACE = Place("orders-job", 17, 3, 5, 1795000000000)
 
@@ -285,3 +286,11 @@ def test_text_is_published_again_byte_for_byte(text):
     if text == b"null":
         return
     assert wire.validated_json(text) == found.row.event()
+
+
+def test_a_letter_without_an_event_has_no_row():
+    """It tells of a session; there is nothing to publish."""
+    (found,) = letters([line(b'{"reason":"skipped","row":null}')])
+
+    assert found.row is None
+    assert [] == mended([found], 2)
