@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset
 import pytest
 
 import zeh_spark
+from tests.fix_spark import ENVIRONMENT
 from zeh_spark import sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.publish import Producer
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PATIENCE = 120
+_PROGRAM = Path(__file__).parent / "programs" / "order_sessions.py"
 needs_batches = pytest.mark.skipif(
     not HAS_ADMISSION_CONTROL, reason="on this Spark a finite run is one batch, and judges no gap"
 )
@@ -130,3 +138,38 @@ def orders(spark: SparkSession, tmp_path: Path) -> Iterator[Orders]:
     with running_publisher(store) as base:
         url = f"{base}/orders"
         yield Orders(spark, url, tmp_path, store, Producer(url, "shop"))
+
+
+@dataclass
+class Job:
+    """`order_sessions.py` on tables and a checkpoint of its own, by any Python."""
+
+    url: str
+    folder: Path
+    python: str = sys.executable
+    limit: str = "1"
+
+    def run(self, crash: tuple[int, str] | None = None) -> None:
+        folders = {"checkpoint": str(self.folder / "checkpoint"), "tables": str(self.folder)}
+        job = json.dumps({"url": self.url, "limit": self.limit, "crash": crash, **folders})
+        python = {"PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": self.python}
+        done = subprocess.run(
+            [self.python, "-W", "ignore", str(_PROGRAM), job],
+            env={**os.environ, **ENVIRONMENT, **python},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=170,
+        )
+        assert done.returncode == (-signal.SIGKILL if crash else 0), done.stderr[-4000:]
+
+    def rows(self, name: str) -> list[tuple[str, int]]:
+        """(order, step) in the order of batches."""
+        batches = (self.folder / name).glob("batch=*")
+        found = []
+        for batch in sorted(batches, key=lambda path: int(path.name[6:])):
+            table = pyarrow.dataset.dataset(batch, format="parquet").to_table(columns=["headers"])
+            rows = [dict(row) for row in table["headers"].to_pylist() if row]
+            found += [(row["order"], int(row["step"])) for row in rows]
+        return found

@@ -61,10 +61,9 @@ def observed(given: DataFrame, metrics: str, aggregates: Mapping[str, Column]) -
     schema = ", ".join(f"{name} BIGINT" for name in aggregates)
     counts = F.from_json("counts", schema, {"mode": "FAILFAST"})
     found = [column.alias(name) for name, column in aggregates.items()]
-    buckets = F.count("counts").alias("buckets")
     return (
         given.withColumn("counts", counts)
-        .observe(metrics, *found, buckets)
+        .observe(metrics, *found)
         .where("counts IS NULL")
         .drop("counts")
     )

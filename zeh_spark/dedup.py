@@ -71,7 +71,7 @@ def drop_seen(
     rows = df.select(name.alias("key"), row.alias("row"))
     processor = _Processor(window, buckets)
     given = bucketing.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
-    sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers")}
+    sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers", "buckets")}
     found = bucketing.observed(given, metrics, sums)
     return found.select(*unpacked(F.col("event"), df.schema), "dedup")
 
@@ -143,7 +143,7 @@ class _Processor(StatefulProcessor):
             if name:
                 seen.add(numbers, self._window)
                 bucket.keys[name] = Raw(_encode(seen))
-        counts["producers"] = len(bucket.keys)
+        counts |= {"producers": len(bucket.keys), "buckets": 1}
         self._save(bucket)
         yield from bucketing.frames([(None, None, _json(counts).decode())], _COLUMNS)
 
@@ -182,16 +182,19 @@ def _judged(
 ) -> dict[str, NDArray[Any]]:
     """Of a key's ascending numbers, the events that were not there before, and that may have been.
 
-    Of new ones with one number that event is left which is the first as text, so that a repeated
+    Of several with one number that event is left which is the first as text, so that a repeated
     batch gives the same one.
     """
     judged = seen.judged(numbers)
-    unknown = np.sort(events[judged == UNKNOWN])
-    new, events = numbers[judged == NEW], events[judged == NEW]
-    starts = np.flatnonzero(np.diff(new, prepend=-1))
-    if len(starts) < len(new):
-        events = np.array([min(group) for group in np.split(events, starts[1:])], object)
-    return {"unknown": unknown, "new": events}
+    flags = {"unknown": judged == UNKNOWN, "new": judged == NEW}
+    return {flag: _firsts(numbers[some], events[some]) for flag, some in flags.items()}
+
+
+def _firsts(numbers: NDArray[np.int64], events: NDArray[Any]) -> NDArray[Any]:
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    if len(starts) == len(numbers):
+        return events
+    return np.array([min(group) for group in np.split(events, starts[1:])], object)
 
 
 def _frames(events: NDArray[Any], flag: str) -> Iterator[pd.DataFrame]:

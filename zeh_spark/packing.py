@@ -9,6 +9,9 @@ Runs on the driver; builds expressions.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -33,6 +36,9 @@ from pyspark.sql.types import (
 
 from zeh_spark.errors import OptionError
 
+_NAME = 50_000
+"""Spark's parser takes no longer one for the name of a member."""
+
 _INT = IntegerType()
 _AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType)
 
@@ -45,7 +51,17 @@ def packed(schema: StructType) -> Column:
         _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(f"c{number}")
         for number, field in enumerate(schema)
     ]
-    return F.to_json(F.struct(*columns))
+    text = F.to_json(F.struct(*columns))
+    keyed = [field.name for field in schema if _is_object(field.dataType)]
+    long = [F.exists(F.map_keys(quoted(n)), lambda key: F.length(key) > _NAME) for n in keyed]
+    if not long:
+        return text
+    complaint = F.lit(
+        f"events whose maps have keys of over {_NAME} characters cannot wait in state"
+    )
+    return F.when(
+        (F.length(text) > _NAME) & reduce(or_, long), F.raise_error(complaint).cast("string")
+    ).otherwise(text)
 
 
 def unpacked(text: Column, schema: StructType) -> list[Column]:
@@ -121,6 +137,10 @@ def _decoded(column: Column, kind: DataType) -> Column:
 def _entries(kind: MapType) -> ArrayType:
     fields = [StructField("key", kind.keyType, False), StructField("value", kind.valueType)]
     return ArrayType(StructType(fields), False)
+
+
+def _is_object(kind: DataType) -> bool:
+    return isinstance(kind, MapType) and isinstance(kind.keyType, StringType)
 
 
 def _numbered(kind: StructType) -> StructType:

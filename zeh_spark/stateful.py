@@ -22,8 +22,10 @@ _MILLISECONDS = {
     "ms": 1,
     "millisecond": 1,
     "s": 1_000,
+    "sec": 1_000,
     "second": 1_000,
     "m": 60_000,
+    "min": 60_000,
     "minute": 60_000,
     "h": 3_600_000,
     "hour": 3_600_000,
@@ -72,17 +74,16 @@ def _installed(module: str) -> bool:
 
 def milliseconds(name: str, text: str) -> int:
     """Of "10 minutes", "1 hour 30 minutes", "500ms". Raises OptionError."""
-    parts = re.findall(r"\s*(\d+)\s*([a-z]+)", text.strip().lower())
-    whole = re.fullmatch(r"(\s*\d+\s*[a-z]+)+\s*", text.strip().lower())
+    given = text.strip().lower() if isinstance(text, str) else ""
+    parts = re.findall(r"(\d+)\s*([a-z]+)", given)
     units = [unit if unit in _MILLISECONDS else unit.removesuffix("s") for _, unit in parts]
+    whole = re.fullmatch(r"(\d+\s*[a-z]+\s*)+", given)
     if not whole or any(unit not in _MILLISECONDS for unit in units):
         raise OptionError(
             f"{name}={text!r} must be a duration like '10 minutes', '1 hour 30 minutes' or '30s'",
             option=name,
         )
-    return sum(
-        int(number) * _MILLISECONDS[unit] for (number, _), unit in zip(parts, units, strict=True)
-    )
+    return sum(int(n) * _MILLISECONDS[unit] for (n, _), unit in zip(parts, units, strict=True))
 
 
 def at_least(name: str, value: int, least: int) -> int:

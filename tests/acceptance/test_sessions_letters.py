@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 
@@ -10,8 +12,9 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
-from tests.fix_sessions import needs_batches
-from zeh_spark import sessions
+from tests.fix_lake import why_absent
+from tests.fix_sessions import AT, needs_batches
+from zeh_spark import dedup, sessions
 
 NAMES = {"session": "headers['order']", "sequence": "headers['step']"}
 
@@ -85,6 +88,40 @@ def test_dead_letters_of_a_table_go_back_and_are_explained(orders, spark):
     orders.run(on_gap="skip")
 
     assert [0, 4, 2] == orders.steps("a")
+
+
+def test_sessions_in_two_tables_are_not_gone_on_with_without_their_state(orders, spark, tmp_path):
+    """A lost checkpoint would lose what waited: refused, with the ways on."""
+    pytest.importorskip("delta", reason=why_absent())
+    from zeh_spark import lakehouse
+
+    names = [str(tmp_path / name) for name in ("ordered", "dead")]
+    place = {"name": "shop", "checkpointLocation": str(orders.checkpoint)}
+
+    def run(**options):
+        start = lakehouse.cursors(spark, names, name="shop")
+        ordered, dead = (lakehouse.DeltaFeedWriter(each, **place, **options) for each in names)
+        frame = dedup.drop_seen(orders.feed(startingCursors=start)).drop("dedup")
+        out = sessions.in_order(frame, **NAMES, time=AT)
+        write = sessions.route(ordered=ordered, dead=dead)
+        writer = out.writeStream.foreachBatch(write).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", place["checkpointLocation"]).start()
+        query.awaitTermination()
+
+    orders.add(("a", 0), ("a", 2), ("b", None))
+    run()
+    shutil.rmtree(orders.checkpoint)
+    orders.add(("a", 1))
+    with pytest.raises(Exception, match="the query has state") as refused:
+        run()
+    (accept,) = re.findall(r"say accept='([^']+)'", str(refused.value))[:1]
+    shutil.rmtree(orders.checkpoint)
+    run(accept=accept)
+
+    rows = spark.read.format("delta").load(names[0]).selectExpr("headers['step']").collect()
+    assert ["0"] == [row[0] for row in rows]
+    dead = spark.read.format("delta").load(names[1])
+    assert ["invalid"] == [row.reason for row in dead.select("dead.reason").collect()]
 
 
 def test_sessions_in_a_checkpoint_can_be_inspected(orders, spark):

@@ -28,6 +28,9 @@ from zeh_spark.stateful import PROVIDER
         ({"session": "order_id"}, "session='order_id' is no expression on the frame's columns"),
         ({"sequence": "headers["}, "sequence='headers[' is no expression"),
         ({"time": "partition"}, "time='partition' has to be a TIMESTAMP, and is int"),
+        ({"gap_timeout": 600}, "gap_timeout=600 must be a duration"),
+        ({"keep_closed": None}, "keep_closed=None must be a duration"),
+        ({"session": "headers"}, "session='headers' has to be one value, and is map<"),
         ({"heartbeat": True}, "heartbeat=True needs time='batch'"),
     ],
 )
@@ -45,6 +48,7 @@ def test_a_frame_that_does_not_fit_is_refused(orders, spark):
         (spark.read.format("zeroeventhub").load(orders.url), {}, "the frame is not a stream"),
         (feed.withColumn("Status", F.lit(1)), {}, "has the column 'Status' already"),
         (feed.drop("headers"), {"session": "data", "sequence": "data"}, "no column 'headers'"),
+        (orders.frame().drop("status", "dead"), {}, "has a watermark already"),
         (feed.withColumn("v", F.parse_json("data")), {}, "column v: events with variant cannot"),
     ]
     for frame, options, told in cases:

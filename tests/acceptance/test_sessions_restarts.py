@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
+import time
 from collections import Counter
-from pathlib import Path
 
-import pyarrow.dataset
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
-from tests.fix_sessions import needs_batches
-from tests.fix_spark import ENVIRONMENT
+from tests.fix_sessions import Job, needs_batches
 from tests.fix_stream import wait_for
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "order_sessions.py"
 
 
 @needs_batches
@@ -72,45 +63,6 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
         assert whole == found
 
 
-class Job:
-    def __init__(self, url, folder):
-        self.folder = folder
-        self.job = {
-            "url": url,
-            "checkpoint": str(folder / "c"),
-            "tables": str(folder),
-            "limit": "1",
-        }
-
-    def run(self, crash=None):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                str(PROGRAM),
-                json.dumps({**self.job, "crash": crash}),
-            ],
-            env={**os.environ, **ENVIRONMENT},
-            start_new_session=True,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=170,
-        )
-        assert done.returncode == (-signal.SIGKILL if crash else 0), done.stderr[-4000:]
-
-    def rows(self, name):
-        """(order, step) in the order of batches."""
-        batches = sorted((self.folder / name).glob("batch=*"), key=lambda path: int(path.name[6:]))
-        found = []
-        for batch in batches:
-            table = pyarrow.dataset.dataset(batch, format="parquet").to_table(columns=["headers"])
-            rows = [dict(row or ()) for row in table["headers"].to_pylist()]
-            found += [(row["order"], int(row["step"])) for row in rows if row]
-        return found
-
-
 @needs_batches
 def test_a_stop_longer_than_the_timeout_kills_no_session(orders):
     """The missing event is in the last batch of the backlog: the clock is what was read."""
@@ -138,6 +90,22 @@ def test_a_clock_that_goes_back_drops_nothing(orders):
     assert [0, 1, 2] == orders.steps("a")
     assert [0, 1] == orders.steps("b")
     assert [] == orders.dead
+
+
+def test_an_event_from_the_future_makes_nothing_old(orders):
+    """One clock that is wrong ends no other session, and no closed one is forgotten."""
+    now = int(time.time())
+    orders.add(("a", 0), ("b", 1), at=now - 20)
+    orders.add(("a", 1), at=now - 20, last="true")
+    orders.run(last="headers['last']")
+    orders.add(("evil", 0), at=now + 10**9)
+    orders.run(last="headers['last']")
+    orders.add(("a", 1), ("a", 0), ("b", 0), at=now)
+    orders.run(last="headers['last']")
+
+    assert [0, 1] == orders.steps("a")
+    assert [0, 1] == orders.steps("b")
+    assert (2, []) == (orders.count("duplicates"), orders.dead)
 
 
 @needs_batches

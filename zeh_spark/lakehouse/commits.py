@@ -74,12 +74,15 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The batch that Spark gives: what lies between two places of its feeds."""
+    """The batch that Spark gives: what lies between two places of its feeds. `stateful`: it is a
+    query's first one, and the query keeps state.
+    """
 
     query: str
     number: int
     start: Cursors
     end: Cursors
+    stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +257,25 @@ def next_record(
     accepted = partitions is not None and accept == _acceptance(partitions, batch)
     if not accepted and not _follows(last, batch):
         raise _out_of_place(table, name, last, batch)
+    _check_state(table, name, last, batch, accept)
     app = last.app if stands.generation is None else _app(name, stands.generation)
     return Record(name, app, last.number + 1, batch.query, batch.number, batch.end)
+
+
+def _check_state(table: str, name: str, last: Record, batch: Batch, accept: str | None) -> None:
+    """Where a new query goes on, what Spark's state held of the one before is gone."""
+    wanted = f"{last.app}@{last.number} without state"
+    begun = last.query != batch.query and any(batch.start.values())
+    if batch.stateful and begun and accept != wanted:
+        raise LakehouseError(
+            f"table {table}, name={name!r}: a new checkpoint goes on behind {last}, and the query "
+            f"has state (sessions, deduplication, aggregation), which the old one had: events that "
+            f"waited in it would be missing. Go back to the old checkpointLocation; or read the "
+            f"feed from its beginning into new tables; or, if nothing waited, say "
+            f"accept={wanted!r}",
+            table=table,
+            got=accept,
+        )
 
 
 def _follows(last: Record, batch: Batch) -> bool:

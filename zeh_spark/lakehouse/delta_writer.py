@@ -291,7 +291,7 @@ class DeltaFeedWriter:
             start = {each.feed: each.cursors for each in self._feeds(spark, number - 1)}
         else:  # without a beginning of its own the first offset is the beginning
             start = {each.feed: _beginning(each) for each in ends}
-        return Batch(query, number, start, end)
+        return Batch(query, number, start, end, stateful=number == 0 and self._has_state(spark))
 
     def _checked_query(self, spark: SparkSession) -> str:
         """The running query's id, which has to be that of the checkpoint."""
@@ -351,11 +351,20 @@ class DeltaFeedWriter:
             )
         return feeds
 
+    def _has_state(self, spark: SparkSession) -> bool:
+        """Spark makes the folder when it plans the first batch of such a query."""
+        files, path = self._file(spark, "state")
+        return bool(files.exists(path))
+
+    def _file(self, spark: SparkSession, name: str) -> tuple[Any, Any]:
+        jvm: Any = spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._checkpoint}/{name}")
+        return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
+
     def _read(self, spark: SparkSession, name: str) -> str:
         """A file of the checkpoint, whatever characters its path has. Raises Py4JJavaError."""
         jvm: Any = spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(f"{self._checkpoint}/{name}")
-        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        files, path = self._file(spark, name)
         stream = files.open(path)
         try:
             return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))

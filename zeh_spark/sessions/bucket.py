@@ -8,8 +8,8 @@ access by session costs a round trip each. What of it is not touched stays packe
                waits       name -> Wait: those that hold something or have a time
                closed      slices of tombstones, by when they are forgotten
 
-A session that holds more than `SPILL` events keeps them outside, in segments of `SEGMENT` numbers
-each, so that one with a million of them costs the others nothing.
+A session that holds more than `SPILL` events or `SPILL_BYTES` keeps them outside, in segments of
+`SEGMENT` numbers each, so that one with a million of them costs the others nothing.
 
 Runs in tasks.
 """
@@ -43,6 +43,7 @@ from zeh_spark.sessions.logic import (
 
 VERSION = 1
 SPILL = 100
+SPILL_BYTES = 64 << 10
 SEGMENT = 100
 _SLICES = 8
 """Of tombstones, in the time for which they are kept."""
@@ -105,7 +106,7 @@ class Slice(msgspec.Struct, array_like=True):
 
 
 class Bucket(msgspec.Struct, array_like=True):
-    """`buckets` and `first` are the checkpoint's for ever."""
+    """`buckets` and `first` are the checkpoint's for ever; `judging` is what `waits` go by."""
 
     buckets: int
     first: Literal[0, 1, "seen"]
@@ -113,6 +114,7 @@ class Bucket(msgspec.Struct, array_like=True):
     sessions: dict[str, Raw] = {}
     waits: dict[str, Wait] = {}
     closed: list[Slice] = []
+    judging: list[int | str | None] = []
 
 
 class DeadInfo(msgspec.Struct):
@@ -191,6 +193,8 @@ class Batch:
         self._logic = SessionLogic(settings.policy)
         self._segments = segments
         self._counts: Counter[str] = Counter()
+        self._before = self._gauges()
+        self._adopt(settings.policy)
 
     @property
     def timer(self) -> int | None:
@@ -213,16 +217,37 @@ class Batch:
                 yield from self._carry_out(name, stored, outcomes, {})
                 self._store(name, stored, now)
 
-    def save(self) -> tuple[bytes, Given]:
-        """The new state, with the time of its timer; and the batch's counts."""
+    def save(self, *, again: bool = False) -> tuple[bytes, Given]:
+        """The new state, with the time of its timer; and the batch's counts. `again`: the bucket
+        has given its counts in this batch, so these say what has changed.
+        """
         waits = self._bucket.waits.values()
         self._bucket.timer = min((w.due for w in waits if w.due is not None), default=None)
-        counts: dict[str, int | None] = dict(self._counts)
-        counts["held"] = sum(wait.held for wait in waits)
-        counts["open_sessions"] = len(self._bucket.sessions)
-        counts["stale_sessions"] = sum(wait.stale for wait in waits)
+        counts: dict[str, int | None] = {**self._counts, **self._gauges(), "buckets": 1}
+        if again:
+            counts |= {name: value - self._before[name] for name, value in self._gauges().items()}
+            counts["buckets"] = 0
         counts["oldest_hold"] = min((w.since for w in waits if w.since is not None), default=None)
         return encoded(self._bucket), Given(None, None, _json(counts).decode())
+
+    def _gauges(self) -> dict[str, int]:
+        waits = self._bucket.waits.values()
+        return {
+            "held": sum(wait.held for wait in waits),
+            "open_sessions": len(self._bucket.sessions),
+            "stale_sessions": sum(wait.stale for wait in waits),
+        }
+
+    def _adopt(self, policy: Policy) -> None:
+        """Another policy than that of the batch before is for sessions that wait already, too."""
+        judging: list[int | str | None] = [policy.gap_timeout, policy.on_gap, policy.idle_timeout]
+        if self._bucket.judging == judging:
+            return
+        self._bucket.judging = judging
+        for name, raw in list(self._bucket.sessions.items()):
+            stored = _stored(raw)
+            stored.session.stale = stored.session.stale and policy.on_gap == "hold"
+            self._keep(name, stored)
 
     # One session
 
@@ -290,7 +315,12 @@ class Batch:
         if session.closed:
             self._bucket.sessions.pop(name, None)
             self._bury(name, session, now)
-            return
+        else:
+            self._keep(name, stored)
+
+    def _keep(self, name: str, stored: Stored) -> None:
+        session = stored.session
+        self._bucket.waits.pop(name, None)
         self._bucket.sessions[name] = Raw(_encode(stored))
         due = self._logic.due(session)
         if session.held or due is not None:
@@ -354,7 +384,7 @@ class _Kept:
 
     def save(self) -> None:
         stored = self._stored
-        if len(stored.events) > SPILL:
+        if len(stored.events) > SPILL or (stored.events and stored.session.held_size > SPILL_BYTES):
             stored.spilled = True
             for number, event in stored.events.items():
                 self._home(number)[number] = event

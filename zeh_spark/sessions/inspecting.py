@@ -65,7 +65,8 @@ def _operator(spark: SparkSession, checkpoint: str) -> int:
             return int(row.operatorId)
     names = sorted({row.operatorName for row in found})
     raise CheckpointError(
-        f"{checkpoint!r} has no state of sessions.in_order (its operators: {names})",
+        f"{checkpoint!r} has no state of sessions.in_order (its operators: {names}): is there such "
+        f"a checkpoint, and has a batch of it ended?",
         got=names,
     )
 
@@ -90,7 +91,7 @@ def _row(name: str, session: Session) -> dict[str, Any]:
         "held_bytes": session.held_size,
         "missing": session.missing._asdict() if session.missing else None,
         "held_since": None if session.since is None else 1000 * session.since,
-        "newest": 1000 * session.seen,
+        "newest": 1000 * session.seen or None,
         "given_up": [{"first": first, "last": last} for first, last in session.given_up],
     }
 
@@ -107,11 +108,12 @@ def explain(
 ) -> DataFrame:
     """What a feed has, now, of the numbers that dead letters missed.
 
-    `dead` has the column `dead`, as `route` gave it; `session` and `sequence` are those of
-    `in_order`; `options` are the source's. For each missing number on the feed a row with its
-    partition and its position there, counted from 0 at the oldest event that the feed has; for each
-    run of numbers that are not, a row without them. Columns: session, first, last, partition,
-    position, explanation.
+    `dead` has the column `dead`, as `route` gave it; `session` and `sequence` are as for
+    `in_order`, on the columns of the feed as it is read; `options` are the source's.
+
+    For each missing number on the feed there is a row with its partition and its position there,
+    counted from 0 at the oldest event that the feed has; for each run of numbers that are not, a
+    row without them. Columns: session, first, last, partition, position, explanation.
 
     The feed is read to its end. The gaps are collected on the driver.
     """

@@ -10,7 +10,7 @@ Functions run on the driver, what they hand to `mapInArrow` in tasks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from zeh_spark import dead_letters, stateful
 from zeh_spark.errors import OptionError
 from zeh_spark.packing import quoted
-from zeh_spark.sessions.logic import RECORDS
+from zeh_spark.sessions.logic import CONTROL, RECORDS
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
 from zeh_spark.sink.rows import Layout, layout
@@ -72,31 +72,32 @@ def letters(dead: DataFrame, producer: str, batch: int) -> DataFrame:
 
 def _event(dead: DataFrame) -> DataFrame:
     """As the sink takes it, to be published again; and why it is dead."""
-    names = [name for name in dead.columns if name != "dead"]
-    columns = [F.col(quoted(name)) for name in names if name in ("data", "key", "partition")]
+    names = [name for name in dead.columns if name not in ("dead", "dedup")]
+    where = "key" if "key" in names else "partition"
+    columns = [F.col(quoted(name)) for name in names if name in ("data", where)]
     if "data" not in names:
         inner = [F.col(quoted(name)) for name in names if name not in _ENVELOPE]
         columns.append(F.struct(*inner).alias("data"))
     elif others := [name for name in names if name not in ("data", *_ENVELOPE)]:
         raise OptionError(
-            f"dead letters of a frame with 'data' and {others[0]!r}: which of them is the event? "
-            f"drop one: to_feed(…)(batch.drop({others[0]!r}), number)",
+            f"dead letters with the columns 'data' and {others[0]!r}: the event is in 'data', "
+            f"beside which there may be headers, key or partition; .drop({others[0]!r}) before",
             option=others[0],
         )
     if not {"key", "partition"} & set(names):
         columns.append(F.col("dead.session").alias("key"))
-    return dead.select(*columns, _headers(dead).alias("headers"), F.col("dead").alias(_FACTS))
+    facts = F.col("dead").withField("held_since", F.unix_micros("dead.held_since"))
+    return dead.select(*columns, _headers(dead).alias("headers"), facts.alias(_FACTS))
 
 
 def _headers(dead: DataFrame) -> Column:
-    control = F.create_map(F.lit("session-control"), F.lit("replay"))
+    """The event's own, and `replay` where it does not say anything else itself."""
+    control = F.create_map(F.lit(CONTROL), F.lit("replay"))
     if not stateful.has_headers(dead):
         return control
-    own = F.map_filter(
-        F.coalesce("headers", F.create_map().cast("map<string,string>")),
-        lambda name, _: ~(name.startswith("zeh-") | (name == "session-control")),
-    )
-    return F.map_concat(own, control)
+    headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
+    own = F.map_filter(headers, lambda name, _: ~name.startswith("zeh-"))
+    return F.when(F.map_contains_key(own, CONTROL), own).otherwise(F.map_concat(own, control))
 
 
 def _check(dead: DataFrame) -> None:
@@ -130,17 +131,23 @@ def _rendering(
 
 def reason(dead: dict[str, Any]) -> str:
     """For people; the same for the same letter."""
-    text = f"{dead['reason']}: session {dead['session']!r}"
+    text = str(dead["reason"])
+    if dead["session"] is not None:
+        text += f": session {dead['session']!r}"
     if dead["received"] is not None:
         text += f", number {dead['received']}"
     if dead["expected"] is not None:
         text += f", expected {dead['expected']}"
     if missing := dead["missing"]:
         text += f", missing {missing['first']} to {missing['last']}"
-    if since := dead["held_since"]:
+    if (since := dead["held_since"]) is not None:
         text += f", held since {_utc(since)}"
     return f"{text}: {dead['detail']}" if dead["detail"] else text
 
 
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+def _utc(microseconds: int) -> str:
+    try:
+        moment = datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return f"1970-01-01 {microseconds:+} microseconds"
+    return f"{moment.isoformat()}Z"

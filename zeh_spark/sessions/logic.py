@@ -39,6 +39,9 @@ from zeh_spark import intervals
 OnGap = Literal["hold", "skip", "dead-letter"]
 First = Literal[0, 1, "seen"]
 
+CONTROL = "session-control"
+"""The header in which an event says `close`, `release` or `replay`."""
+
 RECORDS = ("skipped", "stale", "unfinished")
 """Reasons without an event: what happened to the session itself."""
 
@@ -201,7 +204,10 @@ class SessionLogic:
         first = self._policy.first
         if first != "seen":
             return Session(first)
-        number = arrivals[0].number if arrivals else 0
+        possible = (
+            each.number for each in arrivals if each.last is None or each.last >= each.number
+        )
+        number = next(possible, 0)
         return Session(number, given_up=[(0, number - 1)] if number else [])
 
     def _fresh(

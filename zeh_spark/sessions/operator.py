@@ -32,6 +32,7 @@ class SessionProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
+        self._counted: set[int] = set()
         self._state = handle.getValueState(STATE, "sessions BINARY")
         self._segments = _Segments(
             handle.getMapState(SEGMENTS, "session STRING, segment BIGINT", "events BINARY")
@@ -50,7 +51,7 @@ class SessionProcessor(StatefulProcessor):
         batch, before = self._open()
         given = batch.take([Row.parted(each) for each in bucketing.rows(rows)], now)
         yield from bucketing.frames(given, Given._fields)
-        yield from self._close(batch, before)
+        yield from self._close(int(key[0]), batch, before)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
@@ -58,7 +59,7 @@ class SessionProcessor(StatefulProcessor):
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, _ = self._open()
         yield from bucketing.frames(batch.judge(now), Given._fields)
-        yield from self._close(batch, expiredTimerInfo.getExpiryTimeInMs(), fired=True)
+        yield from self._close(int(key[0]), batch, expiredTimerInfo.getExpiryTimeInMs(), fired=True)
 
     def close(self) -> None:
         pass
@@ -70,9 +71,10 @@ class SessionProcessor(StatefulProcessor):
         return batch, batch.timer
 
     def _close(
-        self, batch: Batch, timer: int | None, *, fired: bool = False
+        self, key: int, batch: Batch, timer: int | None, *, fired: bool = False
     ) -> Iterator[pd.DataFrame]:
-        blob, counts = batch.save()
+        blob, counts = batch.save(again=key in self._counted)
+        self._counted.add(key)
         self._state.update((blob,))
         if batch.timer != timer:
             if timer is not None and not fired:  # Spark removes one that fired

@@ -4,7 +4,8 @@ Runs on the driver; builds a query.
 
 Time is the watermark of a column that is dropped behind it. So timers fire, a finite run ends, and
 Spark leaves out no row that is behind it. (Rejected: processing time, with which a finite run never
-ends; a watermark on a column that stays, whose late rows Spark drops.)
+ends; a watermark on a column that stays, whose late rows Spark drops.) An event from the future
+counts as of the batch's own time: it would make all gaps old and forget all that is closed.
 """
 
 from __future__ import annotations
@@ -13,25 +14,26 @@ from typing import TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, TimestampType
+from pyspark.sql.types import ArrayType, BooleanType, MapType, StructType, TimestampType
 
 from zeh_spark import bucketing, stateful
 from zeh_spark.errors import OptionError
 from zeh_spark.intervals import MAX_NUMBER
 from zeh_spark.packing import packed, unpacked
 from zeh_spark.sessions.bucket import Given, Settings
-from zeh_spark.sessions.logic import REASONS, First, OnGap, Policy
+from zeh_spark.sessions.logic import CONTROL, REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
 
-CONTROL = "session-control"
 CONTROLS = ("", "close", "release", "replay")
 COUNTS = ("ordered", "duplicates", "controls", *REASONS)
-GAUGES = ("held", "open_sessions", "stale_sessions")
+GAUGES = ("held", "open_sessions", "stale_sessions", "buckets")
 DEAD = (
     "reason STRING, session STRING, expected BIGINT, received BIGINT, "
     "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING"
 )
 _CLOCK = "_zeh_clock"
+_LAST_TIME = 253_402_300_799_999
+"""The end of the year 9999, ms."""
 
 T = TypeVar("T")
 
@@ -81,8 +83,9 @@ def in_order(
         idle_timeout=_duration("idle_timeout", idle_timeout),
     )
     settings = Settings(policy, buckets, stateful.milliseconds("keep_closed", keep_closed))
-    stateful.milliseconds("delay", delay)
+    late = f"{stateful.milliseconds('delay', delay)} milliseconds"
     stateful.check_free(df, ["status", "dead"])
+    _check_watermark(df)
     clock = _clock(df, time)
     if heartbeat and time != "batch":
         raise OptionError(
@@ -92,7 +95,7 @@ def in_order(
     rows = _rows(df, clock, session, sequence, last, control)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
-    timed = rows.withWatermark(_CLOCK, delay).drop(_CLOCK)
+    timed = rows.withWatermark(_CLOCK, late).drop(_CLOCK)
     given = bucketing.grouped(
         timed, "session", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
@@ -113,7 +116,13 @@ def _rows(
     """The frame as the bucket's rows, and the column of its clock. `clock`: the time of an event,
     and what is wrong where it is NULL.
     """
-    name = F.coalesce(stateful.typed(df, "session", session)[0].cast("string"), F.lit(""))
+    column, kind = stateful.typed(df, "session", session)
+    if isinstance(kind, ArrayType | MapType | StructType):
+        raise OptionError(
+            f"session={session!r} has to be one value, and is {kind.simpleString()}",
+            option="session",
+        )
+    name = F.coalesce(column.cast("string"), F.lit(""))
     number, text = stateful.number(df, "sequence", sequence)
     word = F.lower(F.trim(F.coalesce(_control(df, control), F.lit(""))))
     end, bad_end = _last(df, last, number)
@@ -130,10 +139,11 @@ def _rows(
         .when(number.isNull() & text.isNotNull(), stateful.says("sequence", text, "a whole number"))
         .otherwise(bad_end)
     )
-    time = F.when(
-        clock[0].isNull() & ~word.isin("close", "release"),
-        F.raise_error(F.lit(clock[1])).cast("timestamp"),
-    ).otherwise(clock[0])
+    moment, complaint = clock
+    needed = moment.isNull() & ~word.isin("close", "release")
+    time = F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).when(
+        moment.isNotNull(), F.least(moment, F.current_timestamp())
+    )
     none, ms = F.lit(-1).cast("long"), F.coalesce(F.unix_millis(time), F.lit(0))
     numbers = [F.coalesce(number, none), ms, F.coalesce(end, none)]
     texts = [name, word, F.coalesce(problem, F.lit("")), packed(df.schema)]
@@ -181,7 +191,8 @@ def _clock(df: DataFrame, time: str | Column | None) -> tuple[Column, str]:
             "time=, a TIMESTAMP of the events, or time='batch'",
             option="time",
         )
-    column = F.timestamp_millis(F.col("headers")["zeh-time"].try_cast("bigint"))
+    ms = F.col("headers")["zeh-time"].try_cast("bigint")
+    column = F.when(ms.between(0, _LAST_TIME), F.timestamp_millis(ms))
     complaint = (
         "sessions: an event has no header zeh-time, which is the clock by default: read with "
         "headers=_all; feeds of other publishers need time=, a TIMESTAMP of the events, or "
@@ -223,6 +234,15 @@ def _result(given: DataFrame, df: DataFrame) -> DataFrame:
 
 
 # Options
+
+
+def _check_watermark(df: DataFrame) -> None:
+    """Spark would find it out in the second batch."""
+    if "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString():
+        raise OptionError(
+            "sessions.in_order: the frame has a watermark already (of withWatermark, or of another "
+            "in_order), and Spark takes one for each query: put a table or a feed between the two"
+        )
 
 
 def _duration(name: str, text: str | None) -> int | None:

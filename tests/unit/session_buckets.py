@@ -1,0 +1,91 @@
+"""A bucket of sessions that is told its batches, as tests want it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from zeh_spark.sessions import bucket
+from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
+from zeh_spark.sessions.logic import Policy
+
+DAY = 86_400_000
+
+
+class Memory(dict[tuple[str, int], bytes]):
+    """Segments, as Spark's state keeps them."""
+
+    def get(self, session: str, segment: int) -> bytes | None:  # type: ignore[override] # by two keys
+        return super().get((session, segment))
+
+    def put(self, session: str, segment: int, value: bytes) -> None:
+        self[session, segment] = value
+
+    def remove(self, session: str, segment: int) -> None:
+        self.pop((session, segment), None)
+
+    def events(self) -> list[str]:
+        parts = (msgspec.msgpack.decode(each, type=dict[int, str]) for each in self.values())
+        return sorted(event for part in parts for event in part.values())
+
+
+@dataclass
+class Told:
+    """A bucket that is told its batches, and what it gave. Its state is bytes between them."""
+
+    settings: Settings
+    segments: Memory = field(default_factory=Memory)
+    given: list[Given] = field(default_factory=list)
+    counts: list[dict[str, Any]] = field(default_factory=list)
+    blob: bytes = b""
+    timer: int | None = None
+
+    def __post_init__(self) -> None:
+        self.blob = self.blob or bucket.empty(self.settings)
+
+    def take(self, *rows: Row, now: int = 0) -> list[Given]:
+        return self._go(list(rows), now)
+
+    def judge(self, now: int) -> list[Given]:
+        return self._go(None, now)
+
+    def _go(self, rows: list[Row] | None, now: int) -> list[Given]:
+        batch = Batch(self.blob, self.settings, self.segments)
+        gave = list(batch.judge(now) if rows is None else batch.take(rows, now))
+        self.blob, counts = batch.save()
+        self.timer = batch.timer
+        self.counts.append(json.loads(counts.counts or ""))
+        self.given += gave
+        return gave
+
+    @property
+    def ordered(self) -> list[str | None]:
+        return [each.event for each in self.given if each.dead is None]
+
+    @property
+    def dead(self) -> list[tuple[str, str | None]]:
+        return [(reason(each), each.event) for each in self.given if each.dead]
+
+    def count(self, name: str) -> int:
+        return sum(each.get(name, 0) for each in self.counts)
+
+
+def told(buckets: int = 4, keep_closed: int = DAY, **policy: Any) -> Told:
+    return Told(Settings(Policy(**policy), buckets, keep_closed))
+
+
+def row(session: str, number: int = -1, clock: int = 0, **more: Any) -> Row:
+    """Its event is "session number"; a word without a number is one for the session."""
+    event = more.pop("event", f"{session} {number}")
+    return Row(session, number, clock, event, **{"last": -1, "control": "", "problem": "", **more})
+
+
+def rows(session: str, *numbers: int, **more: Any) -> list[Row]:
+    return [row(session, number, **more) for number in numbers]
+
+
+def reason(given: Given) -> str:
+    return str(json.loads(given.dead or "{}")["reason"])

@@ -1,0 +1,259 @@
+"""What a bucket keeps between batches: segments, times, closed sessions, and whose it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.session_buckets import DAY, Memory, Told, row, rows, told
+from zeh_spark.errors import CheckpointError
+from zeh_spark.sessions import bucket
+from zeh_spark.sessions.bucket import SPILL, Batch, Settings
+from zeh_spark.sessions.logic import Policy
+
+# Sessions that hold many
+
+
+def test_a_session_that_holds_many_keeps_them_outside():
+    """And the bucket's state stays small."""
+    it = told()
+    it.take(*rows("a", *range(1, SPILL + 51)))
+    assert (SPILL + 50, True) == (len(it.segments.events()), len(it.blob) < 100)
+
+    it.take(row("a", 0))
+
+    assert ([f"a {n}" for n in range(SPILL + 51)], {}) == (it.ordered, it.segments)
+
+
+def test_a_session_that_holds_few_keeps_them_with_it():
+    it = told()
+
+    it.take(*rows("a", *range(1, SPILL + 1)))
+
+    assert {} == it.segments
+
+
+def test_events_come_out_of_segments_bit_by_bit():
+    it = told()
+    it.take(*rows("a", *range(1, 300, 2)))
+
+    for number in range(0, 300, 2):
+        it.take(row("a", number))
+
+    assert ([f"a {n}" for n in range(300)], {}) == (it.ordered, it.segments)
+
+
+def test_a_session_that_is_closed_leaves_no_segment():
+    it = told()
+    it.take(*rows("a", *range(1, 200)))
+
+    it.take(row("a", control="close"))
+
+    assert ([("closed", f"a {n}") for n in range(1, 200)], {}) == (it.dead, it.segments)
+
+
+def test_other_sessions_leave_segments_alone():
+    it = told()
+    it.take(*rows("a", *range(1, 200)))
+    before = dict(it.segments)
+
+    it.take(row("b", 0))
+
+    assert before == it.segments
+
+
+# Time
+
+
+def test_the_timer_is_for_the_session_that_is_due_first():
+    it = told(gap_timeout=10)
+    it.take(row("a", 1, clock=7), row("b", 1, clock=5))
+    assert 15 == it.timer
+
+    it.judge(15)
+    assert (17, [("gap", "b 1")]) == (it.timer, it.dead)
+
+    it.judge(17)
+    assert None is it.timer
+
+
+def test_a_timer_goes_when_what_it_was_for_was_delivered():
+    it = told(gap_timeout=10)
+    it.take(row("a", 1))
+
+    it.take(row("a", 0))
+
+    assert None is it.timer
+
+
+def test_a_bucket_says_how_much_waits():
+    it = told(gap_timeout=10, on_gap="hold")
+    it.take(*rows("a", 1, 3, clock=9), row("b", 5, clock=4), row("c", 0))
+    it.judge(14)
+
+    gauges = ("held", "open_sessions", "stale_sessions", "oldest_hold")
+    assert [3, 3, 1, 4] == [it.counts[-1][name] for name in gauges]
+
+
+# Closed sessions
+
+
+def test_a_closed_session_is_remembered_for_a_time():
+    """Up to an eighth longer than was asked for."""
+    it = told(keep_closed=800)
+    it.take(row("a", 0, clock=1000, last=0))
+
+    it.take(row("a", 0), now=1799)
+    assert (["a 0"], 1) == (it.ordered, it.count("duplicates"))
+
+    it.take(row("a", 0), now=1900)
+    assert ["a 0", "a 0"] == it.ordered
+
+
+def test_closed_sessions_that_are_forgotten_take_no_room():
+    it = told(keep_closed=800)
+    it.take(row("b", 0), *(row(f"a{n}", 0, last=0) for n in range(100)))
+    before = len(it.blob)
+
+    it.take(row("b", 1), now=900)
+
+    assert (True, 1) == (len(it.blob) < before / 10, it.counts[-1]["open_sessions"])
+
+
+def test_a_session_that_time_has_closed_is_remembered_from_then_on():
+    """However long it was idle before."""
+    it = told(idle_timeout=5000, keep_closed=800)
+    it.take(row("a", 0, clock=1000))
+    it.judge(6000)
+
+    it.take(row("a", 0), row("a", 1), now=6001)
+
+    assert (1, [("closed", "a 1")]) == (it.count("duplicates"), it.dead)
+
+
+def test_a_session_that_a_gap_has_closed_is_remembered_from_then_on():
+    it = told(gap_timeout=5000, keep_closed=800, on_gap="skip")
+    it.take(row("a", 1, clock=1000, last=1))
+    it.judge(6000)
+
+    it.take(row("a", 1), now=6001)
+
+    assert (["a 1"], 1) == (it.ordered, it.count("duplicates"))
+
+
+def test_a_session_that_is_closed_by_hand_is_remembered_from_then_on():
+    """In the first batch of a query too, in which no clock has gone on yet."""
+    it = told(keep_closed=800)
+    it.take(row("a", control="close", clock=10_000), now=0)
+
+    it.take(row("a", 0, clock=10_001), now=10_000)
+
+    assert [("closed", "a 0")] == it.dead
+
+
+# State of others
+
+
+def refused(blob: bytes | None, settings: Settings) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        Batch(blob, settings, Memory())
+    return str(caught.value)
+
+
+SETTINGS = Settings(Policy(first=1), 4, DAY)
+
+
+def test_another_number_of_buckets_is_refused():
+    said = refused(bucket.empty(SETTINGS), Settings(Policy(first=1), 8, DAY))
+
+    assert "buckets=8, and the checkpoint's state was made with buckets=4" in said
+
+
+@pytest.mark.parametrize("first", [0, "seen"])
+def test_another_first_number_is_refused(first):
+    said = refused(bucket.empty(SETTINGS), Settings(Policy(first=first), 4, DAY))
+
+    assert f"first={first!r}, and the checkpoint's state was made with first=1" in said
+
+
+def test_a_bucket_without_state_is_refused():
+    """Each gets its state in the first batch: this one is of a larger number."""
+    assert "fewer buckets than buckets=4" in refused(None, SETTINGS)
+
+
+def test_another_version_is_refused():
+    blob = bytes([bucket.VERSION + 1]) + bucket.empty(SETTINGS)[1:]
+
+    assert "another version" in refused(blob, SETTINGS)
+
+
+def test_other_options_may_change():
+    """What a checkpoint holds does not depend on them."""
+    it = told(gap_timeout=10)
+    it.take(row("a", 1))
+    other = Settings(Policy(gap_timeout=5, on_gap="skip", max_events=1), 4, 2 * DAY)
+
+    later = Told(other, blob=it.blob)
+    later.take(row("a", 0))
+
+    assert ["a 0", "a 1"] == later.ordered
+
+
+# Policies that change
+
+
+def test_another_timeout_is_for_those_who_wait_already():
+    """Without one a gap waits for ever; with one from now on it is judged, also untouched."""
+    it = told(gap_timeout=None)
+    it.take(*rows("a", 0, 2))
+    changed = Told(Settings(Policy(gap_timeout=60), 4, DAY), it.segments, blob=it.blob)
+    changed.take(row("b", 0), now=10)
+
+    assert 60 == changed.timer
+    changed.judge(60)
+    assert [("gap", "a 2")] == changed.dead
+
+
+def test_sessions_that_were_stale_are_judged_by_another_policy():
+    it = told(gap_timeout=60, on_gap="hold")
+    it.take(*rows("a", 0, 2))
+    it.judge(60)
+    changed = Told(Settings(Policy(gap_timeout=60, on_gap="skip"), 4, DAY), blob=it.blob)
+    changed.take(row("b", 0), now=70)
+    changed.judge(70)
+
+    assert ["b 0", "a 2"] == changed.ordered
+
+
+def test_idle_sessions_are_closed_once_somebody_says_so():
+    it = told()
+    it.take(row("a", 0, clock=5))
+    changed = Told(Settings(Policy(idle_timeout=100), 4, DAY), blob=it.blob)
+    changed.take(row("b", 0, clock=50), now=50)
+    changed.judge(105)
+
+    assert 1 == changed.counts[-1]["open_sessions"]
+
+
+# Counts of a batch that goes through a bucket twice
+
+
+def test_gauges_of_a_bucket_add_up_where_time_is_judged_in_the_same_batch():
+    """Its rows, then its timer: the second time it says what has changed."""
+    it = told(gap_timeout=60)
+    it.take(*rows("a", 0, 2), *rows("b", 0))
+    batch = Batch(it.blob, it.settings, it.segments)
+    list(batch.judge(60))
+    counts = json.loads(batch.save(again=True)[1].counts)
+
+    assert (1, 2, 1) == tuple(it.counts[-1][n] for n in ("held", "open_sessions", "buckets"))
+    assert (-1, 0, 0) == tuple(counts[n] for n in ("held", "open_sessions", "buckets"))
+
+
+def test_large_events_are_kept_outside_however_few():
+    it = told()
+    it.take(*(row("a", number, event="x" * 40_000) for number in (1, 2)))
+
+    assert 1 == len(it.segments)
+    assert len(it.blob) < 1000
