@@ -103,5 +103,5 @@ def test_events_without_the_clock_stop_the_query_and_name_the_option(orders):
     with pytest.raises(Exception, match="no header zeh-time"):
         orders.run(**given, time=None)
 
-    with pytest.raises(Exception, match="time='timestamp_seconds"):
+    with pytest.raises(Exception, match=r"time=.timestamp_seconds"):
         orders.run(**given, time="timestamp_seconds(cast(headers['nothing'] AS BIGINT))")
