@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from zeh_spark.errors import OptionError
 from zeh_spark.packing import packed, unpacked
@@ -211,6 +212,30 @@ def test_what_cannot_be_brought_back_is_refused_by_its_name(spark, kind, sql, sh
 
     assert f"column {place}: events with {kind} cannot wait in state" in str(caught.value)
     assert place == caught.value.option
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("map(repeat('k', 50001), 'v')", "keys of over 50000 characters cannot wait in state"),
+        ("CAST(X'FF41' AS STRING)", "INVALID_UTF8_STRING"),
+    ],
+)
+def test_what_would_not_come_back_stops_before_it_waits(spark, sql, told):
+    """Once it is in state, nothing could be done about it."""
+    frame = spark.sql(f"SELECT {sql} AS x FROM range(1)")
+
+    with pytest.raises(PySparkException, match=told):
+        frame.select(packed(frame.schema)).collect()
+
+
+def test_long_rows_with_short_keys_come_back(spark):
+    frame = spark.sql("SELECT map(repeat('k', 50000), repeat('v', 60000)) AS x FROM range(1)")
+
+    text = frame.select(packed(frame.schema).alias("text"))
+    (row,) = text.select(*unpacked(text["text"], frame.schema)).collect()
+
+    assert {"k" * 50_000: "v" * 60_000} == row.x
 
 
 def _escaped(name: str) -> str:
