@@ -19,7 +19,9 @@ LAST = {"last": "headers['last']"}
 
 
 def test_a_subscribers_flow_chart(orders):
-    """Sessions of one batch go through each of its branches, and none waits for another."""
+    """Sessions of one batch go through each of its branches, and none waits for another.
+    [SB-01, SB-02, SB-04, SB-05, SB-10]
+    """
     orders.add(("next", 0), ("next", 1))
     orders.add(("deferred", 2), ("deferred", 0))
     orders.add(("ends", 0))
@@ -42,7 +44,9 @@ def test_a_subscribers_flow_chart(orders):
 
 
 def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_goes_on(orders):
-    """Messages without a session, or whose number is none, and ends that contradict each other."""
+    """Messages without a session, or whose number is none, and ends that contradict each other.
+    [SB-06, SB-07, SB-13]
+    """
     orders.add(("a", 0), ("a", None), ("a", "x"), ("a", "-1"), ("a", "1.0"), (None, 7), ("", 8))
     orders.add(("a", 1), last="9")
     orders.add(("a", 2), last="4")
@@ -70,7 +74,7 @@ def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_goes_on(order
 
 @needs_batches
 def test_a_gap_older_than_the_timeout_goes_to_the_dead_letters(orders):
-    """The session goes on behind it; what was missing is late."""
+    """The session goes on behind it; what was missing is late. [SB-11, R3, R4]"""
     orders.add(("a", 0), ("a", 2), ("a", 3), ("a", 5), at=100)
     orders.run()
     orders.add(("b", 0), at=100 + 601)
@@ -105,7 +109,7 @@ def test_a_gap_can_be_skipped_and_the_record_names_what_is_missing(orders):
 
 @needs_batches
 def test_a_session_can_be_held_until_somebody_releases_or_closes_it(orders):
-    """With `hold` a gap is reported once, and the session waits for a control event."""
+    """With `hold` a gap is reported once, and the session waits for a control event. [SB-08, R8]"""
     held = {"on_gap": "hold"}
     orders.add(("a", 0), ("a", 2), ("b", 1), at=100)
     orders.add(("c", 0), at=800)
@@ -129,7 +133,7 @@ def test_a_session_can_be_held_until_somebody_releases_or_closes_it(orders):
 
 
 def test_a_session_holds_no_more_than_its_cap(orders):
-    """What does not fit is a dead letter, and its number stays expected."""
+    """What does not fit is a dead letter, and its number stays expected. [SB-09, R5]"""
     orders.add(*(("a", step) for step in range(1, 8)), ("b", 1))
     orders.run(max_events=5)
     assert [("overflow", 6), ("overflow", 7)] == orders.reasons("a")

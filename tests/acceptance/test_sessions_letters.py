@@ -125,7 +125,7 @@ def test_sessions_in_two_tables_are_not_gone_on_with_without_their_state(orders,
 
 
 def test_sessions_in_a_checkpoint_can_be_inspected(orders, spark):
-    """Which wait, for what, and since when; which are closed."""
+    """Which wait, for what, and since when; which are closed. [SB-12, R7, R9]"""
     orders.add(("open", 0), ("waits", 0), ("waits", 3), ("waits", 4), at=100)
     orders.add(("closed", 0), last="0", at=101)
     orders.run(last="headers['last']", gap_timeout=None)

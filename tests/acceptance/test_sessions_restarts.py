@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import Counter
@@ -12,11 +13,12 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from tests.fix_sessions import Job, needs_batches
 from tests.fix_stream import wait_for
+from tests.unit.session_buckets import row, told
 
 
 @needs_batches
 def test_any_arrival_gives_the_same_order(orders):
-    """A query that is stopped and started, whose batches cut the arrivals anywhere."""
+    """A query that is stopped and started, whose batches cut the arrivals anywhere. [SB-03, R1]"""
     chance = random.Random(7)
     steps = [(f"s{session}", step) for session in range(20) for step in range(15)]
     arrivals = steps + chance.sample(steps, 30)
@@ -92,6 +94,33 @@ def test_a_clock_that_goes_back_drops_nothing(orders):
     assert [] == orders.dead
 
 
+@needs_batches
+@pytest.mark.parametrize("on_gap", ["skip", "dead-letter"])
+def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
+    """Each run is a batch with what came, and one in which only time goes on."""
+    chance, clock = random.Random(11), 0
+    bare = told(gap_timeout=300_000, on_gap=on_gap, max_events=4)
+    for at in (100, 300, 500, 900):
+        steps = [(f"s{chance.randrange(4)}", chance.randrange(9)) for _ in range(18)]
+        orders.add(*steps, at=at)
+        orders.run(on_gap=on_gap, gap_timeout="300 seconds", max_events=4)
+        bare.take(*(row(name, step, clock=1000 * at) for name, step in steps), now=clock)
+        bare.judge(clock)
+        clock = 1000 * at
+        bare.judge(clock)
+
+    for name in ("s0", "s1", "s2", "s3"):
+        ordered = [event.split()[1] for event in bare.ordered if event.startswith(name)]
+        assert list(map(int, ordered)) == orders.steps(name)
+        dead = [
+            (each["reason"], each.get("received"))
+            for each in (json.loads(given.dead) for given in bare.given if given.dead)
+            if each["session"] == name
+        ]
+        assert dead == orders.reasons(name)
+    assert bare.count("duplicates") == orders.count("duplicates")
+
+
 def test_an_event_from_the_future_makes_nothing_old(orders):
     """One clock that is wrong ends no other session, and no closed one is forgotten."""
     now = int(time.time())
@@ -110,7 +139,7 @@ def test_an_event_from_the_future_makes_nothing_old(orders):
 
 @needs_batches
 def test_a_repeated_batch_gives_the_same_rows(orders):
-    """Also the dead letters, and what time has judged."""
+    """Also the dead letters, and what time has judged. [R6]"""
     orders.add(("a", 0), ("a", 2), ("a", 9), ("b", 1), at=100)
     orders.run(idle_timeout="1 hour")
     orders.add(("c", 1), ("c", 0), ("a", 3), ("b", 1), at=800)
