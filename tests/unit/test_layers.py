@@ -122,6 +122,8 @@ def test_one_folder_level_is_enough():
         ("zeh_spark.publish", ["pyspark", "zeh_spark.publisher", *SERVER]),
         ("zeh_spark.publisher", ["pyspark"]),
         ("zeh_spark.datasource", SERVER),
+        ("zeh_spark.sessions.logic", ["pyspark"]),
+        ("zeh_spark.seen", ["pyspark"]),
     ],
 )
 def test_importing_it_does_not_load(module, unwanted):
