@@ -6,7 +6,7 @@ Runs on the driver, before a query starts.
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
+from importlib import import_module
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,13 +45,20 @@ def check(df: DataFrame, what: str) -> None:
     if not hasattr(df.sparkSession, "_jsparkSession"):
         raise OptionError(f"{what}: Spark Connect is not supported: use a classic session")
     _check_provider(df.sparkSession, what)
-    for module, package in (("google.protobuf", "protobuf>=6.33.5,<7"), ("pandas", "pandas<3")):
-        if not _installed(module):
-            raise OptionError(
-                f"{what}: Spark's state for Python needs {module}, which is not installed: "
-                f"pip install '{package}' on the driver and on all executors "
-                f"(pip install 'zeh-spark[sessions]' brings all that is needed)"
-            )
+    _check_libraries(what)
+
+
+def _check_libraries(what: str) -> None:
+    """Spark's workers would die without a word."""
+    try:
+        import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
+        import_module("pandas")
+    except Exception as exc:  # protobuf has an error of its own for a version that does not fit
+        raise OptionError(
+            f"{what}: Spark's state for Python needs pandas and protobuf, on the driver and on all "
+            f"executors: pip install 'zeh-spark[sessions]', or 'pandas>=2.2,<3' "
+            f"'protobuf>=6.33.5,<7' ({exc})"
+        ) from exc
 
 
 def _check_provider(spark: SparkSession, what: str) -> None:
@@ -63,13 +70,6 @@ def _check_provider(spark: SparkSession, what: str) -> None:
             f"spark.conf.set({PROVIDER!r}, {ROCKSDB!r}) before the query starts",
             option=PROVIDER,
         )
-
-
-def _installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package around it
-        return False
 
 
 def milliseconds(name: str, text: str) -> int:

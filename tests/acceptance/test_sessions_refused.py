@@ -72,9 +72,13 @@ def test_a_session_without_rocksdb_or_protobuf_is_told_what_to_add(orders, spark
             orders.frame()
     finally:
         spark.conf.set(PROVIDER, provider)
-    monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    with pytest.raises(OptionError, match="pip install 'protobuf"):
-        dedup.drop_seen(orders.feed())
+    messages = "pyspark.sql.streaming.proto.StateMessage_pb2"
+    monkeypatch.delitem(sys.modules, messages, raising=False)
+    for missing in ("google.protobuf", "pandas"):
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, missing, None)
+            with pytest.raises(OptionError, match=r"pip install 'zeh-spark\[sessions\]'"):
+                dedup.drop_seen(orders.feed())
 
 
 def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
