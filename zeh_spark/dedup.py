@@ -143,9 +143,9 @@ class _Processor(StatefulProcessor):
             if name:
                 seen.add(numbers, self._window)
                 bucket.keys[name] = Raw(_encode(seen))
-        counts |= {"producers": len(bucket.keys), "buckets": 1}
         self._save(bucket)
-        yield from bucketing.frames([(None, None, _json(counts).decode())], _COLUMNS)
+        told = _json({**counts, "producers": len(bucket.keys), "buckets": 1}).decode()
+        yield from bucketing.frames([(None, None, told)], _COLUMNS)
 
     def close(self) -> None:
         pass
