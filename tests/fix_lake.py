@@ -108,14 +108,12 @@ class Lake:
             zeh_spark.drain(start, timeout=PATIENCE)
 
     def grow(self, *batches: Iterable[int], **options: Any) -> None:
-        """Each of them a batch that is published, and one of a query that takes them all."""
-        query = None
+        """Each of them a batch that is published, and one of the query: a run for each, as one that
+        goes on may find half of a batch.
+        """
         for numbers in batches:
             self.add(numbers)
-            query = query or self.start(trigger=None, **options)
-            query.processAllAvailable()
-        if query:
-            query.stop()
+            self.run(**options)
 
     def fail(self, *arguments: Any, **options: Any) -> str:
         """Our line of the error that such a query ends with."""
