@@ -7,6 +7,8 @@ BASE_PYTHON ?= python3
 PYTHON := $(CURDIR)/.venv/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
 OTHER_SPARKS := 4.0 4.1 4.3
+# Three processes keep two cores busy: tests wait for sockets and for processes that they start.
+TEST := -m pytest -n 3 --dist loadfile
 COMMA := ,
 
 export PYSPARK_PYTHON := $(PYTHON)
@@ -24,11 +26,11 @@ demo: .venv/.installed | java  ## a year of real flights through a feed into a t
 	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
 	$(PYTHON) -m zeh_spark.demo
 
-test: .venv/.installed .venv-reference/.installed | java  ## all tests but the campaigns
-	$(PYTHON) -m pytest -m "not campaign" --cov --cov-report=term $(ARGS)
+test: .venv/.jars .venv-reference/.installed  ## all tests but the campaigns
+	$(PYTHON) $(TEST) -m "not campaign" $(ARGS)
 
-test-all: .venv/.installed .venv-reference/.installed | java  ## all tests with campaigns, and Spark 4.0, 4.1, 4.3
-	HYPOTHESIS_PROFILE=campaign $(PYTHON) -m pytest --cov --cov-report=term $(ARGS)
+test-all: .venv/.jars .venv-reference/.installed  ## all tests with campaigns and coverage, and Spark 4.0, 4.1, 4.3
+	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)
 	$(MAKE) $(OTHER_SPARKS:%=test-spark-%)
 
 lint: .venv/.installed  ## style, types and import layers
@@ -45,9 +47,10 @@ notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs
 
 $(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-reference/.installed | java
 	@if [ ! -x .venv-spark-$*/bin/python ]; then cat .venv-spark-$*/.installed; else set -x; \
-	PYSPARK_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python \
-	PYSPARK_DRIVER_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python \
-	.venv-spark-$*/bin/python -m pytest -W default -m "not campaign" tests/integration tests/acceptance $(ARGS); fi
+	export PYSPARK_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python; \
+	export PYSPARK_DRIVER_PYTHON=$$PYSPARK_PYTHON; \
+	$$PYSPARK_PYTHON $(FETCH) && \
+	$$PYSPARK_PYTHON $(TEST) -W default -m "not campaign" tests/integration tests/acceptance $(ARGS); fi
 
 # What the targets stand on
 
@@ -68,6 +71,14 @@ java:
 	$(BASE_PYTHON) -m venv .venv
 	$(PYTHON) $(PIP) --upgrade pip
 	$(PYTHON) $(PIP) --editable '.[publisher,dev]'
+	touch $@
+
+# Sessions that fetch Delta's jars at the same time would get in each other's way.
+FETCH := -c 'from pyspark.sql import SparkSession as Spark; from zeh_spark import configure; \
+	configure(Spark.builder.master("local[1]").config("spark.ui.enabled", "false")).getOrCreate()'
+
+.venv/.jars: .venv/.installed | java
+	$(PYTHON) $(FETCH)
 	touch $@
 
 # The reference implementation, as a peer in tests. Its pins do not fit ours, and it needs Python 3.11.

@@ -59,6 +59,7 @@ TEST = [
     "pytest-cov>=5",
     "pytest-randomly>=3.15",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "setuptools>=77",  # the tests build the wheel and look into it
     "trustme>=1.1",
 ]

@@ -54,6 +54,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .config("spark.log.level", "OFF")
         )
+        for each in os.environ.get("X", "").split():
+            builder = builder.config(*each.split("="))
         session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
     yield session
     session.stop()

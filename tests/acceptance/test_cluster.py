@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-import pytest
-
 from tests.fix_spark import Job
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
-
-pytestmark = pytest.mark.timeout(400)
 
 
 def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):

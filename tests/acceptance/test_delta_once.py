@@ -55,7 +55,6 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
     )
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("settings", "crashes"),
     [

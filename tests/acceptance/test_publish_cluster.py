@@ -11,8 +11,6 @@ from pyspark.errors import StreamingQueryException
 
 from tests.fix_sink import CALLS, PATIENCE, UPLOADING, lost, ours, remedy
 
-pytestmark = pytest.mark.timeout(400)
-
 
 def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path):
     """F1: what the first attempt has uploaded already is not published."""

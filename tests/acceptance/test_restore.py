@@ -50,7 +50,6 @@ class Reader:
         return sorted(json.loads(row.data)["i"] for row in rows)
 
 
-@pytest.mark.timeout(400)
 def test_a_restore_is_noticed_by_readers_and_writers_and_both_go_on(
     place, port, spark, inbox, tmp_path
 ):
@@ -100,7 +99,6 @@ def test_a_restore_is_noticed_by_readers_and_writers_and_both_go_on(
         sink.stop()
 
 
-@pytest.mark.timeout(300)
 def test_a_checkpoint_that_repeats_what_is_missing_brings_it_back(
     place, port, spark, inbox, tmp_path
 ):

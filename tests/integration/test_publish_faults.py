@@ -175,7 +175,7 @@ def test_connections_that_break_for_a_while_do_no_harm(
     fates=st.lists(
         st.sampled_from([kind for kind in FATES if kind not in CUT_BODIES]), max_size=12
     ),
-    late=st.randoms(),
+    late=st.randoms(use_true_random=True),  # of a seed: how many wait is not ours to choose
 )
 def test_batches_are_there_once_in_any_weather(
     weather: tuple[Publisher, Gateway], fates: list[str], late: random.Random

@@ -76,7 +76,7 @@ class Model:
         if "close" in step.words:
             self._close()
         if begins and not fresh and not self.closed:  # what is only invalid begins nothing
-            self.next, self.given_up = None, set()
+            self.next, self.given_up, self.seen = None, set(), 0
 
     def judge(self, now: int) -> None:
         timeout, idle = self.policy.gap_timeout, self.policy.idle_timeout

@@ -81,7 +81,9 @@ def test_a_batch_of_no_name_is_another_one_each_time(none):
     assert one._batch(None, None, None).producer != other._batch(None, None, None).producer
 
 
-@pytest.mark.parametrize(("number", "query"), [(None, None), ("3", None), (None, QUERY)])
+@pytest.mark.parametrize(
+    ("number", "query"), [(None, None), ("3", None), (None, QUERY)], ids=["neither", "3", "query"]
+)
 def test_a_write_without_any_name_is_refused(number, query):
     """One of Spark's properties alone may be the user's own."""
     with pytest.raises(OptionError, match="'batchId' is missing") as raised:
