@@ -72,9 +72,9 @@ class Orders:
         feed = self.spark.readStream.format("zeroeventhub").option("maxEventsPerTrigger", limit)
         return feed.options(**options).load(self.url)
 
-    def create(self, name: str) -> str:
+    def create(self, name: str, partitions: int = 2) -> str:
         """Another feed of the publisher."""
-        self.store.create(name, 2)
+        self.store.create(name, partitions)
         return f"{self.url.rpartition('/')[0]}/{name}"
 
     def start(self, *, trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:

@@ -14,6 +14,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from tests.fix_sessions import Job, needs_batches
 from tests.fix_stream import wait_for
 from tests.unit.session_buckets import row, told
+from zeh_spark.publish import Producer
 
 
 @needs_batches
@@ -38,7 +39,11 @@ def test_any_arrival_gives_the_same_order(orders):
 
 @needs_batches
 def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
-    """Behind the first writer, and behind both before Spark has noted the batch down."""
+    """Behind the first writer, and behind both before Spark has noted the batch down. The feed has
+    one partition: with two, the end could be read before what is missing elsewhere.
+    """
+    url = orders.create("line", 1)
+    orders.producer = Producer(url, "shop")
     chance = random.Random(3)
     steps = [(f"s{session}", step) for session in range(6) for step in range(10)]
     missing = {("s2", 4), ("s5", 0)}
@@ -49,7 +54,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
     orders.add(("end", 0), at=10_000)
     orders.add(("end", 1), at=10_001)
 
-    job = Job(orders.url, tmp_path)
+    job = Job(url, tmp_path)
     job.run((0, "ordered"))
     job.run((0, "dead"))
     job.run((2, "ordered"))
@@ -119,6 +124,17 @@ def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
         ]
         assert dead == orders.reasons(name)
     assert bare.count("duplicates") == orders.count("duplicates")
+
+
+@needs_batches
+def test_a_delay_allows_for_a_partition_that_is_read_ahead(orders):
+    """The newest event is far ahead, and the one that is missing comes later."""
+    for steps, at in ([("a", 0), ("a", 2)], 100), ([("b", 0)], 50_000), ([("a", 1)], 200):
+        orders.add(*steps, at=at)
+        orders.run(delay="1 day")
+
+    assert [0, 1, 2] == orders.steps("a")
+    assert [] == orders.dead
 
 
 def test_an_event_from_the_future_makes_nothing_old(orders):
