@@ -9,7 +9,7 @@ import threading
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.fix_sink import CALLS, PATIENCE, UPLOADING, lost, ours, remedy
+from tests.fix_sink import CALLS, PATIENCE, UPLOADING, lost, remedy
 
 
 def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path):
@@ -133,7 +133,7 @@ def run_with_restarts(sink, frame):
             sink.run(frame)
             return failures
         except StreamingQueryException as exc:
-            failures.append(ours(exc))
+            failures.append(str(exc))  # ours, or Spark's own: either of the two may be behind
             assert len(failures) < 50, failures
 
 
