@@ -10,7 +10,7 @@ import msgspec
 
 from zeh_spark.sessions import bucket
 from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
-from zeh_spark.sessions.logic import Policy
+from zeh_spark.sessions.model import Policy
 
 DAY = 86_400_000
 

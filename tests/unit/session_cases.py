@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from zeh_spark.sessions.logic import (
+from zeh_spark.sessions.logic import SessionLogic
+from zeh_spark.sessions.model import (
     Arrival,
     Dead,
     Deliver,
@@ -15,7 +16,6 @@ from zeh_spark.sessions.logic import (
     Policy,
     Record,
     Session,
-    SessionLogic,
 )
 
 

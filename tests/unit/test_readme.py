@@ -8,7 +8,7 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.chunks import LINE_BYTES
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, ClientOptions, declared
 from zeh_spark.publisher.openapi_problems import PROBLEMS
-from zeh_spark.sessions.logic import REASONS, RECORDS
+from zeh_spark.sessions.model import REASONS, RECORDS
 from zeh_spark.sessions.ordering import in_order
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions

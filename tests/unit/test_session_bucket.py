@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tests.unit.session_buckets import DAY, Memory, Told, reason, row, rows, told
 from zeh_spark.sessions import bucket
 from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
-from zeh_spark.sessions.logic import Arrival, Dead, Deliver, Policy, Record, SessionLogic
+from zeh_spark.sessions.logic import SessionLogic
+from zeh_spark.sessions.model import Arrival, Dead, Deliver, Policy, Record
 
 # Sessions beside each other
 

@@ -15,16 +15,8 @@ from tests.unit.session_histories import (
     steps,
     went,
 )
-from zeh_spark.sessions.logic import (
-    Arrival,
-    Dead,
-    Deliver,
-    Duplicate,
-    Policy,
-    Record,
-    Session,
-    SessionLogic,
-)
+from zeh_spark.sessions.logic import SessionLogic
+from zeh_spark.sessions.model import Arrival, Dead, Deliver, Duplicate, Policy, Record, Session
 
 
 @st.composite

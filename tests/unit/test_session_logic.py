@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.session_cases import Told, again, event
-from zeh_spark.sessions.logic import (
-    Dead,
-)
+from zeh_spark.sessions.model import Dead
 
 # In order
 

@@ -18,16 +18,8 @@ from tests.unit.session_histories import (
     steps,
     went,
 )
-from zeh_spark.sessions.logic import (
-    Arrival,
-    Dead,
-    Deliver,
-    Duplicate,
-    Outcome,
-    Policy,
-    Record,
-    SessionLogic,
-)
+from zeh_spark.sessions.logic import SessionLogic
+from zeh_spark.sessions.model import Arrival, Dead, Deliver, Duplicate, Outcome, Policy, Record
 
 
 class Said(NamedTuple):

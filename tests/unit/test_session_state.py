@@ -10,7 +10,7 @@ from tests.unit.session_buckets import DAY, Memory, Told, row, rows, told
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import bucket
 from zeh_spark.sessions.bucket import SPILL, Batch, Settings
-from zeh_spark.sessions.logic import Policy
+from zeh_spark.sessions.model import Policy
 
 # Sessions that hold many
 

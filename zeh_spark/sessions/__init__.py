@@ -12,7 +12,8 @@ from zeh_spark.lazy import names_of
 if TYPE_CHECKING:
     from zeh_spark.sessions.inspecting import explain, inspect
     from zeh_spark.sessions.letters import replay, to_feed
-    from zeh_spark.sessions.logic import REASONS, RECORDS, SessionLogic
+    from zeh_spark.sessions.logic import SessionLogic
+    from zeh_spark.sessions.model import REASONS, RECORDS
     from zeh_spark.sessions.ordering import in_order
     from zeh_spark.sessions.routing import route
 
@@ -29,8 +30,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "REASONS": "zeh_spark.sessions.logic",
-    "RECORDS": "zeh_spark.sessions.logic",
+    "REASONS": "zeh_spark.sessions.model",
+    "RECORDS": "zeh_spark.sessions.model",
     "SessionLogic": "zeh_spark.sessions.logic",
     "explain": "zeh_spark.sessions.inspecting",
     "in_order": "zeh_spark.sessions.ordering",

@@ -27,7 +27,8 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark import bucketing
-from zeh_spark.sessions.logic import (
+from zeh_spark.sessions.logic import SessionLogic
+from zeh_spark.sessions.model import (
     Arrival,
     Dead,
     Deliver,
@@ -38,7 +39,6 @@ from zeh_spark.sessions.logic import (
     Policy,
     Record,
     Session,
-    SessionLogic,
 )
 
 VERSION = 1

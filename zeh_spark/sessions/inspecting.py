@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from zeh_spark import intervals, stateful
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import bucket
-from zeh_spark.sessions.logic import Session
+from zeh_spark.sessions.model import Session
 from zeh_spark.sessions.operator import STATE
 from zeh_spark.source.batch import last_cursors
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from zeh_spark import dead_letters, stateful
 from zeh_spark.errors import OptionError
 from zeh_spark.packing import quoted
-from zeh_spark.sessions.logic import CONTROL, RECORDS
+from zeh_spark.sessions.model import CONTROL, RECORDS
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
 from zeh_spark.sink.rows import Layout, layout

@@ -21,7 +21,7 @@ from zeh_spark.errors import OptionError
 from zeh_spark.intervals import MAX_NUMBER
 from zeh_spark.packing import packed, unpacked
 from zeh_spark.sessions.bucket import Given, Settings
-from zeh_spark.sessions.logic import CONTROL, REASONS, First, OnGap, Policy
+from zeh_spark.sessions.model import CONTROL, REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
 
 CONTROLS = ("", "close", "release", "replay")
