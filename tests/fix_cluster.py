@@ -19,6 +19,7 @@ import pytest
 
 from tests.fix_sink import Inbox, Target, Watched, new_store, store_url
 from tests.fix_spark import ENVIRONMENT
+from tests.patience import PATIENCE
 
 _PROGRAM = Path(__file__).parent / "programs" / "stream_to_feed.py"
 
@@ -86,7 +87,7 @@ class Publishing:
     def wait(self, code: int = 0) -> str:
         """What it said. Fails if it ended otherwise."""
         assert self.process
-        ended = self.process.wait(170)
+        ended = self.process.wait(PATIENCE)
         said = self.log.read_text()
         assert ended == code, said[-4000:]
         return said

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import zeh_spark
+from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
@@ -23,8 +24,6 @@ from zeh_spark.testing import publish, running_publisher
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-PATIENCE = 120
 
 
 def why_absent() -> str | None:

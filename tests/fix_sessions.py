@@ -17,6 +17,7 @@ import pytest
 
 import zeh_spark
 from tests.fix_spark import ENVIRONMENT
+from tests.patience import PATIENCE
 from zeh_spark import sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.publish import Producer
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-PATIENCE = 120
 _PROGRAM = Path(__file__).parent / "programs" / "order_sessions.py"
 needs_batches = pytest.mark.skipif(
     not HAS_ADMISSION_CONTROL, reason="on this Spark a finite run is one batch, and judges no gap"
@@ -160,7 +160,7 @@ class Job:
             capture_output=True,
             text=True,
             check=False,
-            timeout=170,
+            timeout=PATIENCE,
         )
         assert done.returncode == (-signal.SIGKILL if crash else 0), done.stderr[-4000:]
 

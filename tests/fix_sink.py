@@ -24,6 +24,7 @@ import pytest
 import requests
 
 from tests.fix_gateway import Gateway, Given, Passing, passed
+from tests.patience import PATIENCE
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PARTITIONS = 3
-PATIENCE = 60
 UPLOADING = {"uploadBytes": "64k"}
 """With rows of 200 bytes: an upload for each thousand of them."""
 

@@ -18,6 +18,7 @@ import pyarrow.dataset
 import pytest
 
 import zeh_spark
+from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 if TYPE_CHECKING:
@@ -107,9 +108,9 @@ class Collected:
             return self(frame, **(trigger or {"availableNow": True}))
 
         if trigger or HAS_ADMISSION_CONTROL:
-            assert start().awaitTermination(120)
+            assert start().awaitTermination(PATIENCE)
         else:
-            zeh_spark.drain(start, timeout=120)
+            zeh_spark.drain(start, timeout=PATIENCE)
         return [each.numInputRows for query in self.queries for each in query.recentProgress]
 
     def numbers(self) -> Counter[int]:
@@ -184,7 +185,7 @@ class Job:
             capture_output=True,
             text=True,
             check=False,
-            timeout=170,
+            timeout=PATIENCE,
         )
 
 

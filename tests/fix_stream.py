@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.fix_raw_server import ok, refused
+from tests.patience import PATIENCE
 from zeh_spark._compat import ReadAllAvailable
 from zeh_spark.decode import Decoder
 from zeh_spark.options import parse
@@ -18,7 +19,6 @@ from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 
 DECODER = Decoder(("partition", "data"), "_corrupt_record", False)
-PATIENCE = 20
 
 
 @dataclass

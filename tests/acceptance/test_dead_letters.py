@@ -9,7 +9,8 @@ import json
 import pytest
 import requests
 
-from tests.fix_sink import CALLS, PATIENCE, lost, remedy
+from tests.fix_sink import CALLS, lost, remedy
+from tests.patience import PATIENCE
 from zeh_spark.dead_letters import letters
 
 ODD = base64.b64encode(b'"\xe9"').decode()

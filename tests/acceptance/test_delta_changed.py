@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from tests.fix_lake import DATA, PATIENCE, said, why_absent
+from tests.fix_lake import DATA, said, why_absent
 from tests.fix_stream import wait_for
+from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
 

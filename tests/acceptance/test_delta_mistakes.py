@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from tests.fix_lake import PATIENCE, said, why_absent
+from tests.fix_lake import said, why_absent
 from tests.fix_spark import ENVIRONMENT
+from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -257,7 +258,7 @@ def test_a_session_without_delta_is_told_how_to_get_it(lake):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
     told = done.stdout.splitlines()

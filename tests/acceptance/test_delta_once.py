@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from chispa import assert_df_equality
 
-from tests.fix_lake import DATA, PATIENCE, said, why_absent
+from tests.fix_lake import DATA, said, why_absent
 from tests.fix_spark import ENVIRONMENT
 from tests.fix_stream import wait_for
+from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -95,7 +96,7 @@ def run_to_the_crash(lake, settings, crash):
         capture_output=True,
         text=True,
         check=False,
-        timeout=170,
+        timeout=PATIENCE,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
 

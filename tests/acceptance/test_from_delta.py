@@ -11,6 +11,7 @@ import pytest
 from tests.fix_from_delta import CHANGES, kill, started
 from tests.fix_lake import why_absent
 from tests.fix_sink import CALLS
+from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -52,7 +53,7 @@ def test_each_row_is_published_once_when_the_driver_of_a_table_is_killed(call, s
     driver = started(source, sink, how)
     sink.target.gateway.once(CALLS[call], before=lambda: kill(driver))
 
-    assert driver.wait(170) == -signal.SIGKILL
+    assert driver.wait(PATIENCE) == -signal.SIGKILL
     source.compact()
     sink.run(source.feed(**how))
 

@@ -9,7 +9,8 @@ import threading
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.fix_sink import CALLS, PATIENCE, UPLOADING, lost, remedy
+from tests.fix_sink import CALLS, UPLOADING, lost, remedy
+from tests.patience import PATIENCE
 
 
 def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path):

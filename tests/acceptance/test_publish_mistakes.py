@@ -10,7 +10,8 @@ import shutil
 import pyarrow as pa
 import pytest
 
-from tests.fix_sink import PATIENCE, ours, remedy
+from tests.fix_sink import ours, remedy
+from tests.patience import PATIENCE
 from zeh_spark.publish_client import Batch, TaskDone
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Layout

@@ -13,7 +13,8 @@ import pytest
 import requests
 
 import zeh_spark
-from tests.fix_sink import CALLS, PARTITIONS, PATIENCE, UPLOADING, lost
+from tests.fix_sink import CALLS, PARTITIONS, UPLOADING, lost
+from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 # Tasks

@@ -4,7 +4,8 @@ import pytest
 import requests
 
 from tests.fix_raw_server import ok, refused
-from tests.fix_sink import PATIENCE, ours
+from tests.fix_sink import ours
+from tests.patience import PATIENCE
 
 HUSH = "hush-secret-token"
 

@@ -6,6 +6,7 @@ import pytest
 from chispa import assert_df_equality
 
 import zeh_spark
+from tests.patience import PATIENCE
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -155,7 +156,7 @@ def test_several_actions_on_a_batch_see_the_same_events(stream, collected, url):
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    query.awaitTermination(PATIENCE)
 
     assert {len(set(each)) for each in counts} == {1}
     assert sum(each[0] for each in counts) == 400
@@ -252,7 +253,7 @@ def test_draining_reads_everything_in_single_runs(stream, tmp_path, url):
             .start()
         )
 
-    runs = zeh_spark.drain(start, timeout=100)
+    runs = zeh_spark.drain(start, timeout=PATIENCE)
 
     assert len(rows) == 400
     assert runs > 3

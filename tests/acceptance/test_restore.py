@@ -11,7 +11,8 @@ import pytest
 
 import zeh_spark
 from tests.fix_publisher import served
-from tests.fix_sink import PATIENCE, Sink, ours, remedy
+from tests.fix_sink import Sink, ours, remedy
+from tests.patience import PATIENCE
 
 
 @pytest.fixture

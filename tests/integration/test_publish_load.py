@@ -9,6 +9,7 @@ import itertools
 import os
 import resource
 import sqlite3
+import statistics
 import subprocess
 import threading
 import time
@@ -156,7 +157,8 @@ def test_many_readers_and_writers_all_get_on(store_file: Path, seconds: int, siz
         events = sum(load.commits[number] * chunk_events(chunks[number]) for number in range(64))
         assert events == store.feeds()[0].events == sum(1 for _ in events_of(store))
     assert ([], 64, 64) == (load.faults, len(load.commits), sum(n > 0 for n in load.seen.values()))
-    assert max(load.slowest.values()) < 10
+    slowest = load.slowest.values()
+    assert max(slowest) < 2 * statistics.median(slowest)  # 1.05 as a rule
     assert max(sizes) < 128 * MIB
     assert memory < 300 * MIB
 

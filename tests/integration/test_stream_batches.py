@@ -11,7 +11,8 @@ from contextlib import closing
 import pytest
 
 from tests.fix_raw_server import chunked, gzipped, ok, refused
-from tests.fix_stream import PATIENCE, Log, wait_for
+from tests.fix_stream import Log, wait_for
+from tests.patience import PATIENCE
 from zeh_spark.errors import (
     PublisherError,
     UnavailableError,

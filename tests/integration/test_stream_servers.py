@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tests.fix_stream import PATIENCE, wait_for
+from tests.fix_stream import wait_for
+from tests.patience import PATIENCE
 from zeh_spark.errors import CursorGoneError
 from zeh_spark.publisher.retention import prune
 from zeh_spark.publisher.store import Retention, StoreBusyError
