@@ -127,6 +127,26 @@ def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
 
 
 @needs_batches
+@pytest.mark.parametrize(
+    ("between", "ordered", "dead"), [(0, [0, 1, 2], []), (1, [0], [("gap", 2), ("late", 1)])]
+)
+def test_what_is_missing_fills_its_gap_from_the_next_batch_of_a_run(orders, between, ordered, dead):
+    """The clock has run ahead in the first; without a delay, a batch later is too late."""
+    orders.producer = Producer(orders.create("line", 1), "shop")
+    orders.url = f"{orders.url.rpartition('/')[0]}/line"
+    orders.add(("a", 0), ("a", 2), ("b", 0), at=100)
+    orders.add(("b", 1), at=50_000)
+    for step in range(between):
+        orders.add(("b", 2 + step), at=50_000)
+    orders.add(("a", 1), at=200)
+
+    orders.run(limit="1")
+
+    assert ordered == orders.steps("a")
+    assert dead == orders.reasons("a")
+
+
+@needs_batches
 def test_a_delay_allows_for_a_partition_that_is_read_ahead(orders):
     """The newest event is far ahead, and the one that is missing comes later."""
     for steps, at in ([("a", 0), ("a", 2)], 100), ([("b", 0)], 50_000), ([("a", 1)], 200):

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from zeh_spark.sessions import bucket
-from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
+from zeh_spark.sessions import state
+from zeh_spark.sessions.bucket import Batch, Given, Row
 from zeh_spark.sessions.model import Policy
+from zeh_spark.sessions.state import Settings
 
 DAY = 86_400_000
 
@@ -44,7 +45,7 @@ class Told:
     timer: int | None = None
 
     def __post_init__(self) -> None:
-        self.blob = self.blob or bucket.empty(self.settings)
+        self.blob = self.blob or state.empty(self.settings)
 
     def take(self, *rows: Row, now: int = 0) -> list[Given]:
         return self._go(list(rows), now)

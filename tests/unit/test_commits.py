@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.commits import (
-    Batch,
     Commit,
     Record,
     Standing,
-    next_record,
     record_of,
     shown,
     standing,
     starting_cursors,
     with_transactions,
 )
+from zeh_spark.lakehouse.following import Batch, next_record
 
 FEED = "https://shop.example/orders"
 

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.session_buckets import DAY, Memory, Told, reason, row, rows, told
-from zeh_spark.sessions import bucket
-from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
+from zeh_spark.sessions import state
+from zeh_spark.sessions.bucket import Batch, Given, Row
 from zeh_spark.sessions.logic import SessionLogic
 from zeh_spark.sessions.model import Arrival, Dead, Deliver, Policy, Record
+from zeh_spark.sessions.state import Settings
 
 # Sessions beside each other
 
@@ -210,7 +211,7 @@ def test_rows_may_come_in_any_order(settings, several, data):
 @given(all_settings, batches())
 def test_a_restart_changes_nothing(settings, several):
     """Law: to go on from the bytes after each batch is as good as never to have stopped."""
-    batch = Batch(bucket.empty(settings), settings, Memory())
+    batch = Batch(state.empty(settings), settings, Memory())
     never = [g for rows, now in several for g in (
         batch.judge(now) if rows is None else batch.take(rows, now)
     )]  # fmt: skip
@@ -237,8 +238,8 @@ def test_what_is_spilled_comes_out_as_what_is_not(settings, several):
     whole = went(Told(settings), several)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bucket, "SPILL", 1)
-        patch.setattr(bucket, "SEGMENT", 3)
+        patch.setattr(state, "SPILL", 1)
+        patch.setattr(state, "SEGMENT", 3)
         spilled = Told(settings)
         for batch, now in several:
             spilled._go(batch, now)
@@ -256,8 +257,8 @@ def test_what_is_spilled_comes_out_as_what_is_not(settings, several):
 def events_of(it: Told) -> list[str]:
     """All that are held, inside and outside."""
     inside = (
-        msgspec.msgpack.decode(each, type=bucket.Stored).events.values()
-        for each in bucket.decoded(it.blob).sessions.values()
+        msgspec.msgpack.decode(each, type=state.Stored).events.values()
+        for each in state.decoded(it.blob).sessions.values()
     )
     return [*(event for events in inside for event in events), *it.segments.events()]
 

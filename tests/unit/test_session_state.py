@@ -8,9 +8,10 @@ import pytest
 
 from tests.unit.session_buckets import DAY, Memory, Told, row, rows, told
 from zeh_spark.errors import CheckpointError
-from zeh_spark.sessions import bucket
-from zeh_spark.sessions.bucket import SPILL, Batch, Settings
+from zeh_spark.sessions import state
+from zeh_spark.sessions.bucket import Batch
 from zeh_spark.sessions.model import Policy
+from zeh_spark.sessions.state import SPILL, Settings
 
 # Sessions that hold many
 
@@ -165,14 +166,14 @@ SETTINGS = Settings(Policy(first=1), 4, DAY)
 
 
 def test_another_number_of_buckets_is_refused():
-    said = refused(bucket.empty(SETTINGS), Settings(Policy(first=1), 8, DAY))
+    said = refused(state.empty(SETTINGS), Settings(Policy(first=1), 8, DAY))
 
     assert "buckets=8, and the checkpoint's state was made with buckets=4" in said
 
 
 @pytest.mark.parametrize("first", [0, "seen"])
 def test_another_first_number_is_refused(first):
-    said = refused(bucket.empty(SETTINGS), Settings(Policy(first=first), 4, DAY))
+    said = refused(state.empty(SETTINGS), Settings(Policy(first=first), 4, DAY))
 
     assert f"first={first!r}, and the checkpoint's state was made with first=1" in said
 
@@ -183,7 +184,7 @@ def test_a_bucket_without_state_is_refused():
 
 
 def test_another_version_is_refused():
-    blob = bytes([bucket.VERSION + 1]) + bucket.empty(SETTINGS)[1:]
+    blob = bytes([state.VERSION + 1]) + state.empty(SETTINGS)[1:]
 
     assert "another version" in refused(blob, SETTINGS)
 

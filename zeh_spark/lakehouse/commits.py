@@ -1,4 +1,4 @@
-"""What a table's commits say of the feed that is kept in it, and what a batch may do next.
+"""What a table's commits say of the feed that is kept in it.
 
 Each batch is one Delta commit. Its `userMetadata` is a record: who wrote it, and the cursors behind
 it. The same commit carries a Delta transaction (`app`, `number`), by which Delta refuses the second
@@ -21,8 +21,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import xxhash
 
 from zeh_spark.errors import LakehouseError
 
@@ -70,19 +68,6 @@ class Record:
 
     def __str__(self) -> str:
         return f"batch {self.batch} of query {self.query}, {shown(self.cursors)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The batch that Spark gives: what lies between two places of its feeds. `stateful`: it is a
-    query's first one, and the query keeps state.
-    """
-
-    query: str
-    number: int
-    start: Cursors
-    end: Cursors
-    stateful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +212,7 @@ def with_transactions(
     if transactions is None:
         return stands
     known = {name, *(record.name for record in stands.others)}
-    apps = [app.split(":") for app in transactions if app.startswith(_app("", "")[:-1])]
+    apps = [app.split(":") for app in transactions if app.startswith(app_of("", "")[:-1])]
     ours = [":".join(app) for app in apps if app[1] == name]
     newest = max(ours, key=lambda app: int(app.rpartition(":")[2]), default=None)
     if newest is None:
@@ -240,143 +225,9 @@ def with_transactions(
     return replace(stands, record=None, unknown=f"{newest}@{transactions[newest]}")
 
 
-def next_record(
-    table: str, name: str, stands: Standing, batch: Batch, accept: str | None
-) -> Record | None:
-    """The record with which the batch is to be written; None if it is in the table already.
-
-    Raises LakehouseError where the table is not at the place where the batch begins.
-    """
-    last = stands.record
-    if last is None:
-        _check_first(table, name, stands, batch, accept)
-        return Record(name, _app(name, stands.generation), 0, batch.query, batch.number, batch.end)
-    if (last.query, last.batch, last.cursors) == (batch.query, batch.number, batch.end):
-        return None
-    partitions = _other_partitions(last, batch)
-    accepted = partitions is not None and accept == _acceptance(partitions, batch)
-    if not accepted and not _follows(last, batch):
-        raise _out_of_place(table, name, last, batch)
-    _check_state(table, name, last, batch, accept)
-    app = last.app if stands.generation is None else _app(name, stands.generation)
-    return Record(name, app, last.number + 1, batch.query, batch.number, batch.end)
-
-
-def _check_state(table: str, name: str, last: Record, batch: Batch, accept: str | None) -> None:
-    """Where a new query goes on, what Spark's state held of the one before is gone."""
-    wanted = f"{last.app}@{last.number} without state"
-    begun = last.query != batch.query and any(batch.start.values())
-    if batch.stateful and begun and accept != wanted:
-        raise LakehouseError(
-            f"table {table}, name={name!r}: a new checkpoint goes on behind {last}, and the query "
-            f"has state (sessions, deduplication, aggregation), which the old one had: events that "
-            f"waited in it would be missing. Go back to the old checkpointLocation; or read the "
-            f"feed from its beginning into new tables; or, if nothing waited, say "
-            f"accept={wanted!r}",
-            table=table,
-            got=accept,
-        )
-
-
-def _follows(last: Record, batch: Batch) -> bool:
-    """Whether a batch begins where the table is; in one query there is none between, either [those
-    of a stateful query may leave the cursors where they were].
-    """
-    next_one = last.query != batch.query or last.batch + 1 == batch.number
-    return next_one and last.cursors == batch.start
-
-
-def _other_partitions(last: Record, batch: Batch) -> str | None:
-    """For a new query whose feeds are cut into other partitions: what it has to accept."""
-    counts = [[len(feed[name]) for name in sorted(feed)] for feed in (last.cursors, batch.end)]
-    same_feeds = last.cursors.keys() == batch.end.keys()
-    if last.query == batch.query or not same_feeds or counts[0] == counts[1] or 0 in counts[0]:
-        return None
-    return f"{last.app}@{last.number} in other partitions"
-
-
-def _app(name: str, generation: int | str | None) -> str:
+def app_of(name: str, generation: int | str | None) -> str:
+    """The transaction's name."""
     return f"zeh-spark:{name}:{generation}"
-
-
-def _check_first(table: str, name: str, stands: Standing, batch: Batch, accept: str | None) -> None:
-    """A name's first batch in a table."""
-    for other in stands.others:
-        if shared := sorted(batch.end.keys() & other.cursors.keys()):
-            raise LakehouseError(
-                f"table {table} has no batch of name={name!r}, but has the feed {shared[0]} under "
-                f"name={other.name!r} ({other}): its events would be there twice. Go on under that "
-                f"name, or take another table",
-                table=table,
-                expected=other.name,
-                got=name,
-            )
-    if stands.unknown is not None and accept != (wanted := _acceptance(stands.unknown, batch)):
-        raise LakehouseError(
-            f"table {table} may hold events of name={name!r} up to cursors that are not known "
-            f"({stands.unknown}), and this batch begins at {shown(batch.start)}. If that is the "
-            f"right place, say accept={wanted!r}; else start a new checkpointLocation with the "
-            f"right startingCursors, for which there is another one. (A cursorColumn keeps "
-            f"cursors in tables whose log is cleaned.)",
-            table=table,
-            expected=wanted,
-            got=accept,
-        )
-    if batch.number and stands.unknown is None:
-        raise LakehouseError(
-            f"table {table} has no batch of name={name!r}, but this is batch {batch.number} of its "
-            f"query: the table is another one, or was emptied or replaced, or the name was "
-            f"changed. Give the name and the table that the checkpoint belongs to, or start a new "
-            f"checkpointLocation with startingCursors from zeh_spark.lakehouse.cursors",
-            table=table,
-            expected=0,
-            got=batch.number,
-        )
-
-
-def _acceptance(unknown: str, batch: Batch) -> str:
-    """Names both sides: what the table is, and where the batch begins."""
-    start = json.dumps(batch.start, sort_keys=True).encode()
-    return f"{unknown} from {xxhash.xxh3_64_hexdigest(start)[:8]}"
-
-
-def _out_of_place(table: str, name: str, last: Record, batch: Batch) -> LakehouseError:
-    """Which of the ways out of step it is."""
-    here = f"table {table}, name={name!r}, holds all up to {last}"
-    new = (
-        "start another new checkpointLocation (this one has planned its batch) with "
-        f"startingCursors from zeh_spark.lakehouse.cursors(spark, {table!r}, name={name!r})"
-    )
-    if partitions := _other_partitions(last, batch):
-        why = (
-            f"this query reads the feed in other partitions, from {shown(batch.start)}. If its "
-            f"startingCursors are those that the README has for that, which may bring events "
-            f"again, say accept={_acceptance(partitions, batch)!r}"
-        )
-    elif last.cursors.keys() != batch.end.keys():
-        why = (
-            f"this query reads {', '.join(sorted(batch.end))}: take another name or table for "
-            f"another feed; for the same feed at another address, set the source's option feedId"
-        )
-    elif last.query != batch.query:
-        why = (
-            f"this query ({batch.query}) begins its batch {batch.number} at {shown(batch.start)}. "
-            f"If its checkpoint is new, or the table was restored, {new}; if the other query still "
-            f"runs, stop one of them"
-        )
-    elif last.batch >= batch.number:
-        why = (
-            f"its query gives batch {batch.number} again, now from {shown(batch.start)} to "
-            f"{shown(batch.end)}: the checkpoint was taken back to an older state, or another "
-            f"driver runs on it. Stop that one; or {new}"
-        )
-    else:
-        why = (
-            f"its query is at batch {batch.number}, from {shown(batch.start)}: the table was taken "
-            f"back, and lacks batches {last.batch + 1} to {batch.number - 1}. To have them again, "
-            f"{new}"
-        )
-    return LakehouseError(f"{here}; {why}", table=table, expected=last.cursors, got=batch.start)
 
 
 def shown(cursors: Cursors) -> str:

@@ -23,8 +23,9 @@ from pyspark.sql import functions as F
 
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.lakehouse import commits
-from zeh_spark.lakehouse.commits import Batch, Record, Standing
+from zeh_spark.lakehouse.commits import Record, Standing
 from zeh_spark.lakehouse.delta_table import Table, delta_class
+from zeh_spark.lakehouse.following import Batch, next_record
 from zeh_spark.lakehouse.merging import DELETED, Merge, check_free, option_text
 from zeh_spark.source import offset_log
 from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
@@ -219,7 +220,7 @@ class DeltaFeedWriter:
     def _write_once(self, batch: DataFrame, place: Batch) -> None:
         table = Table(batch.sparkSession, self._table)
         stands = self._standing(table)
-        record = commits.next_record(self._table, self._name, stands, place, self._accept)
+        record = next_record(self._table, self._name, stands, place, self._accept)
         frame = self._transform(batch, place.number) if self._transform else batch
         if record is None:  # a stateful query has to see its rows evaluated all the same
             frame.write.format("noop").mode("overwrite").save()

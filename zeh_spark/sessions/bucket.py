@@ -1,32 +1,17 @@
-"""The sessions of one bucket through a batch: their state in and out, and the rows to give. Pure
-but for the state that it is handed.
-
-All sessions of a bucket are one value of Spark's state, read once and written once for each batch:
-access by session costs a round trip each. What of it is not touched stays packed.
-
-    Bucket     sessions    name -> Stored: the session, and the events that it holds
-               waits       name -> Wait: those that hold something or have a time
-               closed      slices of tombstones, by when they are forgotten
-
-A session that holds more than `SPILL` events or `SPILL_BYTES` keeps them outside, in segments of
-`SEGMENT` numbers each, so that one with a million of them costs the others nothing.
-
-Runs in tasks.
+"""The sessions of one bucket through a batch: rows in, the rows to give, and what is kept. Pure
+but for the state that it is handed. Runs in tasks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
-from msgspec import Raw
 
-from zeh_spark import bucketing
 from zeh_spark.sessions.logic import SessionLogic
 from zeh_spark.sessions.model import (
     Arrival,
@@ -40,11 +25,20 @@ from zeh_spark.sessions.model import (
     Record,
     Session,
 )
+from zeh_spark.sessions.state import (
+    Kept,
+    Segments,
+    Settings,
+    Slice,
+    Stored,
+    Wait,
+    encoded,
+    opened,
+    packed,
+    session_of,
+    stored_of,
+)
 
-VERSION = 1
-SPILL = 100
-SPILL_BYTES = 64 << 10
-SEGMENT = 100
 _SLICES = 8
 """Of tombstones, in the time for which they are kept."""
 
@@ -85,38 +79,6 @@ class Given(NamedTuple):
     counts: str | None = None
 
 
-class Stored(msgspec.Struct, array_like=True):
-    session: Session
-    events: dict[int, str] = {}
-    spilled: bool = False
-
-
-class Wait(msgspec.Struct, array_like=True):
-    """`since`: of its oldest hold, ms. `due`: when it has to be judged, ms."""
-
-    held: int
-    since: int | None
-    due: int | None
-    stale: bool
-
-
-class Slice(msgspec.Struct, array_like=True):
-    expires: int
-    sessions: dict[str, Raw]
-
-
-class Bucket(msgspec.Struct, array_like=True):
-    """`buckets` and `first` are the checkpoint's for ever; `judging` is what `waits` go by."""
-
-    buckets: int
-    first: Literal[0, 1, "seen"]
-    timer: int | None = None
-    sessions: dict[str, Raw] = {}
-    waits: dict[str, Wait] = {}
-    closed: list[Slice] = []
-    judging: list[int | str | None] = []
-
-
 class DeadInfo(msgspec.Struct):
     """The column `dead`, as JSON. `held_since` in ms."""
 
@@ -129,59 +91,7 @@ class DeadInfo(msgspec.Struct):
     detail: str | None = None
 
 
-class Segments(Protocol):
-    """The events that do not fit into a bucket: (session, segment) -> bytes."""
-
-    def get(self, session: str, segment: int) -> bytes | None: ...
-    def put(self, session: str, segment: int, value: bytes) -> None: ...
-    def remove(self, session: str, segment: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """`keep_closed`: ms for which a closed session is remembered."""
-
-    policy: Policy
-    buckets: int
-    keep_closed: int
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_bucket = msgspec.msgpack.Decoder(Bucket).decode
-_stored = msgspec.msgpack.Decoder(Stored).decode
-_session = msgspec.msgpack.Decoder(Session).decode
-_segment = msgspec.msgpack.Decoder(dict[int, str]).decode
 _json = msgspec.json.Encoder().encode
-
-
-def encoded(bucket: Bucket) -> bytes:
-    return bytes([VERSION]) + _encode(bucket)
-
-
-def decoded(blob: bytes) -> Bucket:
-    return _bucket(memoryview(blob)[1:])
-
-
-def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
-    """All that a bucket knows, the closed ones last."""
-    bucket = decoded(blob)
-    for name, raw in bucket.sessions.items():
-        yield name, _stored(raw).session
-    for part in bucket.closed:
-        for name, raw in part.sessions.items():
-            yield name, _session(raw)
-
-
-def empty(settings: Settings) -> bytes:
-    return encoded(Bucket(settings.buckets, settings.policy.first))
-
-
-def opened(blob: bytes | None, settings: Settings) -> Bucket:
-    """Raises CheckpointError for the state of other settings, or of another version."""
-    bucket = _bucket(bucketing.opened(blob, VERSION, settings.buckets))
-    bucketing.same("buckets", settings.buckets, bucket.buckets)
-    bucketing.same("first", settings.policy.first, bucket.first)
-    return bucket
 
 
 class Batch:
@@ -212,7 +122,7 @@ class Batch:
         for name in sorted(waits):
             due = waits[name].due
             if due is not None and due <= now:
-                stored = _stored(self._bucket.sessions[name])
+                stored = stored_of(self._bucket.sessions[name])
                 _, outcomes = self._logic.judge(stored.session, now)
                 yield from self._carry_out(name, stored, outcomes, {})
                 self._store(name, stored, now)
@@ -245,7 +155,7 @@ class Batch:
             return
         self._bucket.judging = judging
         for name, raw in list(self._bucket.sessions.items()):
-            stored = _stored(raw)
+            stored = stored_of(raw)
             stored.session.stale = stored.session.stale and policy.on_gap == "hold"
             self._keep(name, stored)
 
@@ -278,8 +188,8 @@ class Batch:
 
     def _stored(self, name: str, closed: Slice | None) -> Stored | None:
         if (raw := self._bucket.sessions.get(name)) is not None:
-            return _stored(raw)
-        return Stored(_session(closed.sessions[name])) if closed else None
+            return stored_of(raw)
+        return Stored(session_of(closed.sessions[name])) if closed else None
 
     def _carry_out(
         self,
@@ -288,7 +198,7 @@ class Batch:
         outcomes: Iterable[Outcome],
         events: dict[int, list[str]],
     ) -> Iterator[Given]:
-        kept = _Kept(name, stored, self._segments, events)
+        kept = Kept(name, stored, self._segments, events)
         for outcome in outcomes:
             match outcome:
                 case Deliver(first, last):
@@ -321,7 +231,7 @@ class Batch:
     def _keep(self, name: str, stored: Stored) -> None:
         session = stored.session
         self._bucket.waits.pop(name, None)
-        self._bucket.sessions[name] = Raw(_encode(stored))
+        self._bucket.sessions[name] = packed(stored)
         due = self._logic.due(session)
         if session.held or due is not None:
             self._bucket.waits[name] = Wait(session.held_count, session.since, due, session.stale)
@@ -338,7 +248,7 @@ class Batch:
         return next((each for each in self._bucket.closed if name in each.sessions), None)
 
     def _bury(self, name: str, session: Session, now: int) -> None:
-        raw = Raw(_encode(session))
+        raw = packed(session)
         if known := self._tombstone(name):
             known.sessions[name] = raw
             return
@@ -352,55 +262,6 @@ class Batch:
 
     def _forget(self, now: int) -> None:
         self._bucket.closed = [each for each in self._bucket.closed if each.expires > now]
-
-
-class _Kept:
-    """The events of a session: those that it holds, and those of the batch."""
-
-    def __init__(
-        self, name: str, stored: Stored, segments: Segments, arrived: dict[int, list[str]]
-    ) -> None:
-        self._name = name
-        self._stored = stored
-        self._arrived = arrived
-        self._segments = segments
-        self._open: dict[int, dict[int, str]] = {}
-
-    def hold(self, number: int) -> None:
-        self._home(number)[number] = self._arrived[number].pop(0)
-
-    def drop(self, number: int) -> None:
-        self._arrived[number].pop()
-
-    def pop(self, number: int) -> str:
-        if arrived := self._arrived.get(number):
-            return arrived.pop(0)
-        home = self._home(number)
-        event = home.pop(number)
-        if not home and self._stored.spilled:
-            del self._open[number // SEGMENT]
-            self._segments.remove(self._name, number // SEGMENT)
-        return event
-
-    def save(self) -> None:
-        stored = self._stored
-        if len(stored.events) > SPILL or (stored.events and stored.session.held_size > SPILL_BYTES):
-            stored.spilled = True
-            for number, event in stored.events.items():
-                self._home(number)[number] = event
-            stored.events = {}
-        for segment, events in self._open.items():
-            self._segments.put(self._name, segment, _encode(events))
-        stored.spilled = stored.spilled and bool(stored.session.held)
-
-    def _home(self, number: int) -> dict[int, str]:
-        if not self._stored.spilled:
-            return self._stored.events
-        segment = number // SEGMENT
-        if segment not in self._open:
-            blob = self._segments.get(self._name, segment)
-            self._open[segment] = _segment(blob) if blob else {}
-        return self._open[segment]
 
 
 def _arrival(row: Row) -> Arrival:

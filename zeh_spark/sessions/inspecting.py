@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from zeh_spark import intervals, stateful
 from zeh_spark.errors import CheckpointError
-from zeh_spark.sessions import bucket
+from zeh_spark.sessions import state
 from zeh_spark.sessions.model import Session
 from zeh_spark.sessions.operator import STATE
 from zeh_spark.source.batch import last_cursors
@@ -74,7 +74,7 @@ def _operator(spark: SparkSession, checkpoint: str) -> int:
 def _sessions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for blob in batch.column("blob").to_pylist():
-            rows = [_row(name, session) for name, session in bucket.sessions_of(bytes(blob))]
+            rows = [_row(name, session) for name, session in state.sessions_of(bytes(blob))]
             if rows:
                 yield pa.RecordBatch.from_pylist(rows, _SESSIONS)
 

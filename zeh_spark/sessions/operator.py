@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark import bucketing
-from zeh_spark.sessions import bucket
-from zeh_spark.sessions.bucket import Batch, Given, Row, Settings
+from zeh_spark.sessions import state
+from zeh_spark.sessions.bucket import Batch, Given, Row
+from zeh_spark.sessions.state import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,7 @@ class SessionProcessor(StatefulProcessor):
         """In the first batch, for each bucket: so a bucket without state is one of another
         number.
         """
-        self._state.update((bucket.empty(self._settings),))
+        self._state.update((state.empty(self._settings),))
 
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues

@@ -20,9 +20,10 @@ from zeh_spark import bucketing, stateful
 from zeh_spark.errors import OptionError
 from zeh_spark.intervals import MAX_NUMBER
 from zeh_spark.packing import packed, unpacked
-from zeh_spark.sessions.bucket import Given, Settings
+from zeh_spark.sessions.bucket import Given
 from zeh_spark.sessions.model import CONTROL, REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
+from zeh_spark.sessions.state import Settings
 
 CONTROLS = ("", "close", "release", "replay")
 COUNTS = ("ordered", "duplicates", "controls", *REASONS)

@@ -1,0 +1,170 @@
+"""What is kept of the sessions of a bucket, from batch to batch: its value, and its segments.
+
+All sessions of a bucket are one value of Spark's state, read once and written once for each batch:
+access by session costs a round trip each. What of it is not touched stays packed.
+
+    Bucket     sessions    name -> Stored: the session, and the events that it holds
+               waits       name -> Wait: those that hold something or have a time
+               closed      slices of tombstones, by when they are forgotten
+
+A session that holds more than `SPILL` events or `SPILL_BYTES` keeps them outside, in segments of
+`SEGMENT` numbers each, so that one with a million of them costs the others nothing.
+
+Runs in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from zeh_spark import bucketing
+from zeh_spark.sessions.model import Policy, Session
+
+VERSION = 1
+SPILL = 100
+SPILL_BYTES = 64 << 10
+SEGMENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`keep_closed`: ms for which a closed session is remembered."""
+
+    policy: Policy
+    buckets: int
+    keep_closed: int
+
+
+class Stored(msgspec.Struct, array_like=True):
+    session: Session
+    events: dict[int, str] = {}
+    spilled: bool = False
+
+
+class Wait(msgspec.Struct, array_like=True):
+    """`since`: of its oldest hold, ms. `due`: when it has to be judged, ms."""
+
+    held: int
+    since: int | None
+    due: int | None
+    stale: bool
+
+
+class Slice(msgspec.Struct, array_like=True):
+    expires: int
+    sessions: dict[str, Raw]
+
+
+class Bucket(msgspec.Struct, array_like=True):
+    """`buckets` and `first` are the checkpoint's for ever; `judging` is what `waits` go by."""
+
+    buckets: int
+    first: Literal[0, 1, "seen"]
+    timer: int | None = None
+    sessions: dict[str, Raw] = {}
+    waits: dict[str, Wait] = {}
+    closed: list[Slice] = []
+    judging: list[int | str | None] = []
+
+
+class Segments(Protocol):
+    """The events that do not fit into a bucket: (session, segment) -> bytes."""
+
+    def get(self, session: str, segment: int) -> bytes | None: ...
+    def put(self, session: str, segment: int, value: bytes) -> None: ...
+    def remove(self, session: str, segment: int) -> None: ...
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_bucket = msgspec.msgpack.Decoder(Bucket).decode
+stored_of = msgspec.msgpack.Decoder(Stored).decode
+session_of = msgspec.msgpack.Decoder(Session).decode
+_segment = msgspec.msgpack.Decoder(dict[int, str]).decode
+
+
+def packed(value: Session | Stored) -> Raw:
+    return Raw(_encode(value))
+
+
+def encoded(bucket: Bucket) -> bytes:
+    return bytes([VERSION]) + _encode(bucket)
+
+
+def decoded(blob: bytes) -> Bucket:
+    return _bucket(memoryview(blob)[1:])
+
+
+def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
+    """All that a bucket knows, the closed ones last."""
+    bucket = decoded(blob)
+    for name, raw in bucket.sessions.items():
+        yield name, stored_of(raw).session
+    for part in bucket.closed:
+        for name, raw in part.sessions.items():
+            yield name, session_of(raw)
+
+
+def empty(settings: Settings) -> bytes:
+    return encoded(Bucket(settings.buckets, settings.policy.first))
+
+
+def opened(blob: bytes | None, settings: Settings) -> Bucket:
+    """Raises CheckpointError for the state of other settings, or of another version."""
+    bucket = _bucket(bucketing.opened(blob, VERSION, settings.buckets))
+    bucketing.same("buckets", settings.buckets, bucket.buckets)
+    bucketing.same("first", settings.policy.first, bucket.first)
+    return bucket
+
+
+class Kept:
+    """The events of a session: those that it holds, and those of the batch."""
+
+    def __init__(
+        self, name: str, stored: Stored, segments: Segments, arrived: dict[int, list[str]]
+    ) -> None:
+        self._name = name
+        self._stored = stored
+        self._arrived = arrived
+        self._segments = segments
+        self._open: dict[int, dict[int, str]] = {}
+
+    def hold(self, number: int) -> None:
+        self._home(number)[number] = self._arrived[number].pop(0)
+
+    def drop(self, number: int) -> None:
+        self._arrived[number].pop()
+
+    def pop(self, number: int) -> str:
+        if arrived := self._arrived.get(number):
+            return arrived.pop(0)
+        home = self._home(number)
+        event = home.pop(number)
+        if not home and self._stored.spilled:
+            del self._open[number // SEGMENT]
+            self._segments.remove(self._name, number // SEGMENT)
+        return event
+
+    def save(self) -> None:
+        stored = self._stored
+        if len(stored.events) > SPILL or (stored.events and stored.session.held_size > SPILL_BYTES):
+            stored.spilled = True
+            for number, event in stored.events.items():
+                self._home(number)[number] = event
+            stored.events = {}
+        for segment, events in self._open.items():
+            self._segments.put(self._name, segment, _encode(events))
+        stored.spilled = stored.spilled and bool(stored.session.held)
+
+    def _home(self, number: int) -> dict[int, str]:
+        if not self._stored.spilled:
+            return self._stored.events
+        segment = number // SEGMENT
+        if segment not in self._open:
+            blob = self._segments.get(self._name, segment)
+            self._open[segment] = _segment(blob) if blob else {}
+        return self._open[segment]
