@@ -3,6 +3,7 @@
 The letters and numbers are those of the failure modes, see tests/README.md.
 """
 
+import json
 import shutil
 import threading
 
@@ -120,7 +121,11 @@ def test_two_drivers_that_restart_for_ever_get_on(place, sink, inbox, spark, pro
 
     go.set()
     failures = run_with_restarts(sink, inbox.rows(spark))
-    failures += [line for line in twin.wait().splitlines() if "Error" in line]
+    failures += [
+        json.loads(line.removeprefix("failed: "))
+        for line in twin.wait().splitlines()
+        if line.startswith("failed: ")
+    ]
 
     sink.target.check_once(range(900))
     known = (

@@ -4,11 +4,10 @@ test.
 Usage: stream_to_feed.py JOB, as JSON: `inbox` (a folder; each file is a batch), `checkpoint`,
 `options` of the sink; and, if wanted: `master`, `conf` of Spark, `tasks` (how many write), `clumsy`
 (the first attempt at task 0 fails at its fifth batch of rows, once this file exists), `restarts`
-(how often to start again after a failure). Prints our line of each failure.
+(how often to start again after a failure). Prints each failure as a line: `failed: ` and JSON.
 """
 
 import json
-import re
 import sys
 import time
 from pathlib import Path
@@ -62,6 +61,6 @@ for left in range(job.get("restarts", 0), -1, -1):
         start().awaitTermination()
         break
     except Exception as exc:
-        print(*re.findall(r"zeh_spark\.errors\.(.*)", str(exc))[:1], flush=True)
+        print("failed:", json.dumps(str(exc)), flush=True)
         if not left:
             raise
