@@ -63,12 +63,20 @@ def drop_seen(
     stateful.at_least("window", window, 1)
     stateful.at_least("buckets", buckets, 1)
     stateful.check_free(df, ["dedup"])
-    key, number = _key(df, producer, sequence, partition)
-    stamped = key.isNotNull() & number.isNotNull()
-    name = F.when(stamped, key).otherwise(F.lit(""))
-    counted = F.when(stamped, number).otherwise(F.lit(-1))
-    row = bucketing.joined([counted], [name, packed(df.schema)])
-    rows = df.select(name.alias("key"), row.alias("row"))
+    key, text = _key(df, producer, sequence, partition)
+    # In steps, each a projection of its own: what is named once is computed once for a row.
+    said = packed(df, stateful.EVENT).select(
+        key.alias("key"), text.alias("sequence"), F.col(stateful.EVENT).alias("event")
+    )
+    numbered = said.withColumn("number", stateful.number("sequence"))
+    stamped = F.col("key").isNotNull() & F.col("number").isNotNull()
+    keyed = numbered.select(
+        F.when(stamped, F.col("key")).otherwise(F.lit("")).alias("key"),
+        F.when(stamped, F.col("number")).otherwise(F.lit(-1)).alias("number"),
+        "event",
+    )
+    row = bucketing.joined([F.col("number")], [F.col("key"), F.col("event")])
+    rows = keyed.select("key", row.alias("row"))
     processor = _Processor(window, buckets)
     given = bucketing.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
     sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers", "buckets")}
@@ -82,7 +90,7 @@ def _key(
     sequence: str | Column | None,
     partition: str | Column | None,
 ) -> tuple[Column, Column]:
-    """Who counts, as text, and its number; NULL where there is none."""
+    """Who counts, and its number, as texts; NULL where there is none."""
     if producer is None and sequence is None and partition is None:
         if not stateful.has_headers(df):
             raise OptionError(
@@ -96,12 +104,11 @@ def _key(
     if producer is None or sequence is None:
         missing = "producer" if producer is None else "sequence"
         raise OptionError("producer= and sequence= need each other", option=missing)
-    who = stateful.typed(df, "producer", producer)[0].cast("string")
-    number, _ = stateful.number(df, "sequence", sequence)
+    who = stateful.text(df, "producer", producer)
     if partition is not None:
-        where = stateful.typed(df, "partition", partition)[0].cast("string")
+        where = stateful.text(df, "partition", partition)
         who = F.concat(F.char_length(who), F.lit(" "), who, F.coalesce(where, F.lit("")))
-    return who, number
+    return who, stateful.text(df, "sequence", sequence)
 
 
 class _Bucket(msgspec.Struct, array_like=True):

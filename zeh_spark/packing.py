@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -43,25 +43,29 @@ _INT = IntegerType()
 _AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType)
 
 
-def packed(schema: StructType) -> Column:
-    """The columns of a frame with this schema as one STRING. Raises OptionError for types that
+def packed(df: DataFrame, name: str) -> DataFrame:
+    """The frame with one STRING more, `name`, of all its columns. Raises OptionError for types that
     cannot be kept.
     """
     columns = [
         _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(f"c{number}")
-        for number, field in enumerate(schema)
+        for number, field in enumerate(df.schema)
     ]
-    text = F.to_json(F.struct(*columns))
-    keyed = [field.name for field in schema if _is_object(field.dataType)]
+    given = df.withColumn(name, F.to_json(F.struct(*columns)))
+    keyed = [field.name for field in df.schema if _is_object(field.dataType)]
     long = [F.exists(F.map_keys(quoted(n)), lambda key: F.length(key) > _NAME) for n in keyed]
     if not long:
-        return text
+        return given
     complaint = F.lit(
         f"events whose maps have keys of over {_NAME} characters cannot wait in state"
     )
-    return F.when(
-        (F.length(text) > _NAME) & reduce(or_, long), F.raise_error(complaint).cast("string")
-    ).otherwise(text)
+    # A projection of its own: in the one before, Spark would write the JSON twice.
+    return given.withColumn(
+        name,
+        F.when(
+            (F.length(name) > _NAME) & reduce(or_, long), F.raise_error(complaint).cast("string")
+        ).otherwise(F.col(name)),
+    )
 
 
 def unpacked(text: Column, schema: StructType) -> list[Column]:

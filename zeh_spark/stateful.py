@@ -108,11 +108,19 @@ def typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Data
         ) from exc
 
 
-def number(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Column]:
-    """A sequence number as a BIGINT, NULL if it is none from 0 up; and as text."""
-    text = typed(df, option, value)[0].cast("string")
-    number = F.when(text.rlike("^[0-9]{1,40}$"), text.try_cast("bigint"))
-    return F.when(number <= MAX_NUMBER, number), text
+EVENT = "_zeh_event"
+"""Beside a frame's columns: all of them, packed."""
+
+
+def text(df: DataFrame, option: str, value: str | Column) -> Column:
+    """An expression on the frame, as STRING. Raises OptionError."""
+    return typed(df, option, value)[0].cast("string")
+
+
+def number(text: str) -> Column:
+    """A column's text as a sequence number, BIGINT; NULL if it is none from 0 up."""
+    number = F.when(F.col(text).rlike("^[0-9]{1,40}$"), F.col(text).try_cast("bigint"))
+    return F.when(number <= MAX_NUMBER, number)
 
 
 def says(what: str, value: Column, expected: str) -> Column:
@@ -126,9 +134,9 @@ def has_headers(df: DataFrame) -> bool:
 
 
 def check_free(df: DataFrame, names: list[str]) -> None:
-    """Raises OptionError for a frame that has a column which the result adds."""
-    if taken := [name for name in df.columns if name.lower() in names]:
+    """Raises OptionError for a frame that has a column which is added."""
+    if taken := [name for name in df.columns if name.lower() in (*names, EVENT)]:
         raise OptionError(
-            f"the frame has the column {taken[0]!r} already, which the result adds: rename it",
+            f"the frame has the column {taken[0]!r} already, which is added here: rename it",
             option=taken[0],
         )

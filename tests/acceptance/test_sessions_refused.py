@@ -47,6 +47,7 @@ def test_a_frame_that_does_not_fit_is_refused(orders, spark):
     cases = [
         (spark.read.format("zeroeventhub").load(orders.url), {}, "the frame is not a stream"),
         (feed.withColumn("Status", F.lit(1)), {}, "has the column 'Status' already"),
+        (feed.withColumn("_zeh_event", F.lit(1)), {}, "has the column '_zeh_event' already"),
         (feed.drop("headers"), {"session": "data", "sequence": "data"}, "no column 'headers'"),
         (orders.frame().drop("status", "dead"), {}, "has a watermark already"),
         (feed.withColumn("v", F.parse_json("data")), {}, "column v: events with variant cannot"),

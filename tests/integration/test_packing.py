@@ -84,7 +84,7 @@ def zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
 
 def kept(frame: DataFrame) -> DataFrame:
     """The frame, packed and unpacked. Its text is made before, as if it had waited."""
-    text = frame.select(packed(frame.schema).alias("text")).localCheckpoint()
+    text = packed(frame, "text").select("text").localCheckpoint()
     return text.select(*unpacked(text["text"], frame.schema))
 
 
@@ -173,7 +173,7 @@ def test_the_columns_of_a_feed_survive(spark):
 def test_long_texts_survive(spark):
     """Longer than what Spark's JSON reads by default."""
     frame = spark.sql("SELECT repeat('a', 20500000) AS x")
-    again = frame.select(packed(frame.schema).alias("text"))
+    again = packed(frame, "text").select("text")
 
     (row,) = again.select(*unpacked(again["text"], frame.schema)).selectExpr("length(x)").collect()
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_brought_back_is_refused_by_its_name(spark, kind, sql, sh
     frame = spark.sql(f"SELECT {shape.format(sql)} AS x")
 
     with pytest.raises(OptionError) as caught:
-        packed(frame.schema)
+        packed(frame, "text")
 
     assert f"column {place}: events with {kind} cannot wait in state" in str(caught.value)
     assert place == caught.value.option
@@ -226,13 +226,13 @@ def test_what_would_not_come_back_stops_before_it_waits(spark, sql, told):
     frame = spark.sql(f"SELECT {sql} AS x FROM range(1)")
 
     with pytest.raises(PySparkException, match=told):
-        frame.select(packed(frame.schema)).collect()
+        packed(frame, "text").collect()
 
 
 def test_long_rows_with_short_keys_come_back(spark):
     frame = spark.sql("SELECT map(repeat('k', 50000), repeat('v', 60000)) AS x FROM range(1)")
 
-    text = frame.select(packed(frame.schema).alias("text"))
+    text = packed(frame, "text").select("text")
     (row,) = text.select(*unpacked(text["text"], frame.schema)).collect()
 
     assert {"k" * 50_000: "v" * 60_000} == row.x

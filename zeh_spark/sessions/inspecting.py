@@ -122,9 +122,10 @@ def explain(
     wanted = dead.select("dead.session", "dead.missing.first", "dead.missing.last")
     gaps = wanted.where("session IS NOT NULL AND first IS NOT NULL").distinct()
     feed = spark.read.format("zeroeventhub").options(**{**options, "endingCursors": head}).load(url)
-    name = stateful.typed(feed, "session", session)[0].cast("string").alias("session")
-    number = stateful.number(feed, "sequence", sequence)[0].alias("number")
-    placed = feed.select(name, number, "partition").mapInArrow(
+    name = stateful.text(feed, "session", session).alias("session")
+    text = stateful.text(feed, "sequence", sequence).alias("sequence")
+    events = feed.select(name, text, "partition")
+    placed = events.select("session", stateful.number("sequence"), "partition").mapInArrow(
         _placed, "session STRING, number BIGINT, partition INT, position BIGINT"
     )
     found = placed.join(F.broadcast(gaps), "session").where("number BETWEEN first AND last")

@@ -14,7 +14,7 @@ from typing import TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, MapType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
 from zeh_spark import bucketing, stateful
 from zeh_spark.errors import OptionError
@@ -123,52 +123,71 @@ def _rows(
             f"session={session!r} has to be one value, and is {kind.simpleString()}",
             option="session",
         )
-    name = F.coalesce(column.cast("string"), F.lit(""))
-    number, text = stateful.number(df, "sequence", sequence)
-    word = F.lower(F.trim(F.coalesce(_control(df, control), F.lit(""))))
-    end, bad_end = _last(df, last, number)
-    problem = (
+    moment, complaint = clock
+    # In steps, each a projection of its own: what is named once is computed once for a row.
+    said = packed(df, stateful.EVENT).select(
+        F.coalesce(column.cast("string"), F.lit("")).alias("session"),
+        stateful.text(df, "sequence", sequence).alias("sequence"),
+        _last(df, last).alias("last"),
+        F.lower(F.trim(F.coalesce(_control(df, control), F.lit("")))).alias("control"),
+        moment.alias("time"),
+        F.col(stateful.EVENT).alias("event"),
+    )
+    numbered = said.withColumns(
+        {"number": stateful.number("sequence"), "declared": stateful.number("last")}
+    )
+    read = numbered.select(
+        "session",
+        "control",
+        "event",
+        "number",
+        F.when(F.lower("last") == "true", F.col("number"))
+        .otherwise(F.col("declared"))
+        .alias("end"),
+        F.coalesce(_problem(), F.lit("")).alias("problem"),
+        _time(complaint).alias(_CLOCK),
+    )
+    none, ms = F.lit(-1).cast("long"), F.coalesce(F.unix_millis(_CLOCK), F.lit(0))
+    numbers = [F.coalesce("number", none), ms, F.coalesce("end", none)]
+    texts = [F.col(each) for each in ("session", "control", "problem", "event")]
+    return read.select("session", bucketing.joined(numbers, texts).alias("row"), _CLOCK)
+
+
+def _problem() -> Column:
+    """What is wrong with an event; NULL if nothing is."""
+    number, text, last, word = map(F.col, ("number", "sequence", "last", "control"))
+    flag, declared = F.lower(last), F.col("declared")
+    bad_end = flag.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
+    return (
         F.when(
             ~word.isin(*CONTROLS),
             stateful.says(f"header {CONTROL}", word, "close, release or replay"),
         )
-        .when(name == "", F.lit("no session"))
+        .when(F.col("session") == "", F.lit("no session"))
         .when(
             number.isNull() & ~word.isin("close", "release"),
             stateful.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}"),
         )
         .when(number.isNull() & text.isNotNull(), stateful.says("sequence", text, "a whole number"))
-        .otherwise(bad_end)
+        .when(bad_end, stateful.says("last", last, "a number, true or false"))
     )
-    moment, complaint = clock
-    needed = moment.isNull() & ~word.isin("close", "release")
-    time = F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).when(
-        moment.isNotNull(), F.least(moment, F.current_timestamp())
-    )
-    none, ms = F.lit(-1).cast("long"), F.coalesce(F.unix_millis(time), F.lit(0))
-    numbers = [F.coalesce(number, none), ms, F.coalesce(end, none)]
-    texts = [name, word, F.coalesce(problem, F.lit("")), packed(df.schema)]
-    row = bucketing.joined(numbers, texts).alias("row")
-    return df.select(name.alias("session"), row, time.alias(_CLOCK))
 
 
-def _last(df: DataFrame, last: str | Column | None, number: Column) -> tuple[Column, Column]:
-    """The number that is declared the last, and what is wrong with it."""
-    if last is None:
-        return F.lit(None).cast("bigint"), F.lit(None).cast("string")
-    column, kind = stateful.typed(df, "last", last)
-    if isinstance(kind, BooleanType):
-        return F.when(column, number), F.lit(None).cast("string")
-    declared, text = stateful.number(df, "last", last)
-    flag = F.lower(text)
-    end = F.when(flag == "true", number).otherwise(declared)
-    bad = text.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
-    return end, F.when(bad, stateful.says("last", text, "a number, true or false"))
+def _time(complaint: str) -> Column:
+    """An event's; only what closes or releases a session needs none."""
+    needed = F.col("time").isNull() & ~F.col("control").isin("close", "release")
+    return F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).when(
+        F.col("time").isNotNull(), F.least("time", F.current_timestamp())
+    )
+
+
+def _last(df: DataFrame, last: str | Column | None) -> Column:
+    return F.lit(None).cast("string") if last is None else stateful.text(df, "last", last)
 
 
 def _control(df: DataFrame, control: str | Column | None) -> Column:
     if control is not None:
-        return stateful.typed(df, "control", control)[0].cast("string")
+        return stateful.text(df, "control", control)
     if stateful.has_headers(df):
         return F.col("headers")[CONTROL]
     return F.lit(None).cast("string")
