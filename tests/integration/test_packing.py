@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -178,6 +179,15 @@ def test_long_texts_survive(spark):
     (row,) = again.select(*unpacked(again["text"], frame.schema)).selectExpr("length(x)").collect()
 
     assert 20_500_000 == row[0]
+
+
+def test_the_text_of_a_row_is_made_once(spark):
+    """It is what costs most: looked at, and handed on, in one projection it would be made twice."""
+    frame = spark.range(1).selectExpr("map('k', CAST(id AS STRING)) AS headers", "id AS data")
+
+    plan = packed(frame, "text").select("text")._jdf.queryExecution().optimizedPlan().toString()
+
+    assert 1 == len(re.findall("to_json|StructsToJsonEvaluator", plan))
 
 
 def test_a_row_without_an_event_has_no_columns(spark):

@@ -34,7 +34,7 @@ from zeh_spark.sessions.state import (
     Wait,
     encoded,
     opened,
-    packed,
+    raw_of,
     session_of,
     stored_of,
 )
@@ -231,7 +231,7 @@ class Batch:
     def _keep(self, name: str, stored: Stored) -> None:
         session = stored.session
         self._bucket.waits.pop(name, None)
-        self._bucket.sessions[name] = packed(stored)
+        self._bucket.sessions[name] = raw_of(stored)
         due = self._logic.due(session)
         if session.held or due is not None:
             self._bucket.waits[name] = Wait(session.held_count, session.since, due, session.stale)
@@ -248,7 +248,7 @@ class Batch:
         return next((each for each in self._bucket.closed if name in each.sessions), None)
 
     def _bury(self, name: str, session: Session, now: int) -> None:
-        raw = packed(session)
+        raw = raw_of(session)
         if known := self._tombstone(name):
             known.sessions[name] = raw
             return

@@ -87,7 +87,7 @@ session_of = msgspec.msgpack.Decoder(Session).decode
 _segment = msgspec.msgpack.Decoder(dict[int, str]).decode
 
 
-def packed(value: Session | Stored) -> Raw:
+def raw_of(value: Session | Stored) -> Raw:
     return Raw(_encode(value))
 
 
