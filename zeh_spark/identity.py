@@ -1,0 +1,106 @@
+"""Which feed an event comes from: the identity that producers' sequence numbers belong to. Pure.
+
+A producer's numbers are counted per feed, producer and stored partition, so an event is named by
+(feed, producer, stored partition, sequence number). Our publisher tells a feed's random id, and its
+epochs, when it is asked without parameters:
+
+    {"partitionCount": 4,
+     "feed": {"id": "9f86d081884c7d65",
+              "epochs": [{"id": "9f86d081884c7d65", "time": 0},
+                         {"id": "9f86d081884c7d65~1", "time": 1764000000000}]}}
+
+After a restore a producer's numbers are used again for other events. `zeh-spark new-history` then
+begins an epoch: events whose `zeh-time` is at or after the epoch's `time` have its id. Feeds of
+other publishers are named by the option `feedId`, else by their URL, and have one epoch.
+
+The reader adds the id to the headers that it asked for, as `zeh-feed`. Rejected: a stamp of the
+publisher's, which would not fit into lines that are stored already.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HEADER = "zeh-feed"
+"""The header that the reader adds to each event."""
+
+EPOCH = r"^([0-9a-f]{16})~([0-9]{1,9})$"
+"""The id of a feed's later epoch: the feed's id, and the epoch's number. Of the first epoch it is
+the feed's id alone."""
+
+_ID = re.compile(r"[0-9a-f]{16}(~[0-9]{1,9})?")
+_FEED = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Part of a feed's history: the events committed from `time` on, in ms since 1970, have `id`."""
+
+    id: str
+    time: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedIdentity:
+    """A feed's id and its epochs, by time; the first one begins at 0.
+
+    `told`: whether the publisher told them; else `id` is the option `feedId` or the URL.
+    """
+
+    id: str
+    epochs: tuple[Epoch, ...]
+    told: bool = True
+
+    def at(self, time: int) -> str:
+        """Return the id of the epoch in which an event was committed (`zeh-time`, ms)."""
+        return self.epochs[bisect_right(self.epochs, time, key=lambda each: each.time) - 1].id
+
+    @property
+    def feeds(self) -> frozenset[str]:
+        """The ids that the feed has had: a copy of a feed begins with an id of its own."""
+        return frozenset({self.id, *(feed_of(each.id) for each in self.epochs)})
+
+    def document(self) -> dict[str, Any]:
+        """Return what discovery tells as the member `feed`."""
+        return {"id": self.id, "epochs": [{"id": e.id, "time": e.time} for e in self.epochs]}
+
+
+def untold(name: str) -> FeedIdentity:
+    """Return the identity of a feed whose publisher tells none: the option `feedId`, or the URL."""
+    return FeedIdentity(name, (Epoch(name),), told=False)
+
+
+def parse(document: object) -> FeedIdentity:
+    """Read the member `feed` of a discovery answer. Raises ValueError for any other form."""
+    if not isinstance(document, Mapping):
+        raise ValueError(f"feed must be an object, got {document!r}")
+    feed, listed = document.get("id"), document.get("epochs")
+    if not isinstance(feed, str) or not _FEED.fullmatch(feed):
+        raise ValueError(f"feed.id must be 16 hexadecimal digits, got {feed!r}")
+    if not isinstance(listed, Sequence) or isinstance(listed, str) or not listed:
+        raise ValueError(f"feed.epochs must be a list that is not empty, got {listed!r}")
+    epochs = tuple(_epoch(each) for each in listed)
+    times = [each.time for each in epochs]
+    if times[0] != 0 or any(a >= b for a, b in zip(times, times[1:], strict=False)):
+        raise ValueError(f"feed.epochs must begin at time 0 and ascend, got {times}")
+    if feed_of(epochs[-1].id) != feed:
+        raise ValueError(f"the last of feed.epochs must be of feed {feed!r}, got {epochs[-1].id!r}")
+    return FeedIdentity(feed, epochs)
+
+
+def _epoch(document: object) -> Epoch:
+    if isinstance(document, Mapping):
+        name, time = document.get("id"), document.get("time")
+        if isinstance(name, str) and _ID.fullmatch(name) and type(time) is int and time >= 0:
+            return Epoch(name, time)
+    raise ValueError(f"each of feed.epochs must have an id and a time, got {document!r}")
+
+
+def feed_of(epoch: str) -> str:
+    """Return the feed's id from that of one of its epochs."""
+    match = re.match(EPOCH, epoch)
+    return match[1] if match else epoch
