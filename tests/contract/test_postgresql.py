@@ -17,6 +17,7 @@ from zeh_spark.publisher import Problem, open_store
 from zeh_spark.publisher import postgresql as dialect
 from zeh_spark.publisher.sql import SqlStore
 from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.testing.site import Clock, set_clock
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -52,8 +53,41 @@ def test_tables_are_asked_for_by_who_must_not_make_them(site: PostgresqlSite) ->
 def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: SqlStore) -> None:
     """An old program does not harm what a newer one has written."""
     store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 99")))
-    with pytest.raises(StoreError, match="version 99; this zeh-spark knows 3: upgrade it"):
+    with pytest.raises(StoreError, match="version 99; this zeh-spark knows 4: upgrade it"):
         open_store(site.url)
+
+
+def _as_version_3(store: SqlStore) -> None:
+    """Without what version 4 has added."""
+    store._write(lambda db: db.execute(text("DROP TABLE zeroeventhub.epochs")))
+    store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 3")))
+
+
+def test_store_of_version_3_goes_on(site: PostgresqlSite, store: SqlStore) -> None:
+    """My feeds keep their events, their cursors and their ids, also if five publishers upgrade the
+    store at once while an older one goes on publishing; and take epochs from then on.
+    """
+    publish(store, chunk(0, b"1"))
+    name, _ = store.identity(FEED).id, _as_version_3(store)
+    assert [] == in_threads(5, lambda _: open_store(site.url).close())
+    publish(store, chunk(0, b"2"))
+    begun = site.open().begin_epoch(FEED)
+    publish(store, chunk(0, b"3"))
+    found = [begun.at(each.time) for each in everything(store)]
+    assert ([b"1", b"2", b"3"], [name, name, begun.epochs[1].id]) == (data(store), found)
+
+
+def test_who_may_not_upgrade_a_store_is_told(site: PostgresqlSite, store: SqlStore) -> None:
+    """My publisher's role owns nothing there: I hear which role has to open the store once."""
+    _as_version_3(store)
+    server, database = site._server, site._databases[-1]
+    server.execute("DROP ROLE IF EXISTS upgrader")
+    server.execute("CREATE ROLE upgrader LOGIN")
+    server.execute("GRANT USAGE ON SCHEMA zeroeventhub TO upgrader", database)
+    server.execute("GRANT ALL ON ALL TABLES IN SCHEMA zeroeventhub TO upgrader", database)
+    with pytest.raises(StoreError, match=r"version 3.*permission denied.*owns the schema"):
+        open_store(site.url.replace("//zeh@", "//upgrader@"))
+    open_store(site.url).close()
 
 
 def test_tables_of_others_are_not_in_the_way(site: PostgresqlSite) -> None:
@@ -236,6 +270,21 @@ def test_commits_of_two_feeds_do_not_wait_for_each_other(store: SqlStore) -> Non
         publish(store, chunk(0, b"2"), feed="other")
         store.stage(FEED, call(0, producer="q"), upload(chunk(0, b"3")))
     assert [b"1"] == data(store)
+
+
+def test_an_epoch_waits_for_the_commit_that_is_under_way(
+    store: SqlStore, site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its event is of the epoch before, although the epoch was asked for before it was there."""
+    set_clock(monkeypatch, Clock())
+    store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
+    beginning = threading.Thread(target=site.open().begin_epoch, args=(FEED,))
+    with commit_under_way(store, call(0), one):
+        beginning.start()
+        until(site.somebody_waits_for_a_lock)
+    beginning.join()
+    identity = store.identity(FEED)
+    assert identity.epochs[0].id == identity.at(everything(store)[0].time)
 
 
 def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store: SqlStore) -> None:

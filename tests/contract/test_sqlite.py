@@ -109,7 +109,30 @@ def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> No
         open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
-        assert (3,) == other.execute("PRAGMA user_version").fetchone()
+        assert (4,) == other.execute("PRAGMA user_version").fetchone()
+
+
+def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
+    """My feeds keep their events, their cursors and their ids, and take epochs from then on."""
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        publish(store, chunk(0, b"1"))
+        before, name = everything(store), store.identity("orders").id
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("DROP TABLE epochs")  # all that version 4 has added
+        other.execute("PRAGMA user_version = 3")
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        assert ([name], before) == (
+            [e.id for e in store.identity("orders").epochs],
+            everything(store),
+        )
+        begun = store.begin_epoch("orders")
+        publish(store, chunk(0, b"2"))
+        assert (name, begun.epochs[1].id) == (
+            begun.at(before[0].time),
+            begun.at(everything(store)[1].time),
+        )
 
 
 def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
@@ -118,7 +141,7 @@ def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         other.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="version 99; this zeh-spark knows 3: upgrade it"):
+    with pytest.raises(StoreError, match="version 99; this zeh-spark knows 4: upgrade it"):
         open_store(f"sqlite:///{file}")
 
 

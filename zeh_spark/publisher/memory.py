@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zeh_spark.errors import StoreError
+from zeh_spark.identity import Epoch, FeedIdentity
 from zeh_spark.publisher import producers, refusals
 from zeh_spark.publisher.batches import (
     RECEIPTS,
@@ -20,6 +21,7 @@ from zeh_spark.publisher.batches import (
     after,
     base,
 )
+from zeh_spark.publisher.epochs import identity_of, next_epoch
 from zeh_spark.publisher.memory_log import Log
 from zeh_spark.publisher.producers import known_receipt, unwrapped
 from zeh_spark.publisher.publication import Moved, as_one, in_batch_order, joined, packs, published
@@ -81,6 +83,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._feeds: dict[str, FeedState] = {}
+        self._epochs: dict[str, tuple[Epoch, ...]] = {}
         self._logs: dict[str, Log] = {}
         self._blobs: list[bytes] = []
         self._stagings: dict[str, list[_Staging]] = {}
@@ -112,6 +115,17 @@ class MemoryStore:
                 FeedSummary(feed.name, feed.partitions, log.events, log.size, feed.time)
                 for feed, log in logs
             ]
+
+    def identity(self, feed: str) -> FeedIdentity:
+        return identity_of(self.feed(feed), self._epochs.get(feed, ()))
+
+    def begin_epoch(self, feed: str, *, copy: bool = False) -> FeedIdentity:
+        with self._lock:
+            state = self.feed(feed)
+            new = next_epoch(state, self.identity(feed), now_ms(), copy=copy)
+            self._epochs[feed] = (*self._epochs.get(feed, ()), new)
+            self._feeds[feed] = replace(state, time=new.time)
+        return self.identity(feed)
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._lock:

@@ -83,6 +83,11 @@ _DEFAULTS = {
 }
 """Of the connection, unless the URL says otherwise."""
 
+_UPGRADES: Mapping[int, tuple[str, ...]] = {
+    3: (),  # epochs
+}
+"""What brings a store of a version to the next one, before tables that are missing are made."""
+
 _TABLES = (
     f"CREATE TABLE {SCHEMA}.store (version integer NOT NULL)",
     f"INSERT INTO {SCHEMA}.store VALUES ({VERSION})",
@@ -189,9 +194,11 @@ def _engine(address: URL, **options: Any) -> Engine:
 
 
 def _prepare(engine: Engine, must_exist: bool) -> None:
-    """Make the tables where there are none; refuse what a later version has made."""
+    """Make the tables where there are none, upgrade older ones; refuse what a later version has
+    made.
+    """
     with engine.begin() as connection:
-        # Two processes that start at once make them once.
+        # Two processes that start at once make them once, and upgrade them once.
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
         here = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.store"})
         if here is None:
@@ -208,13 +215,33 @@ def _prepare(engine: Engine, must_exist: bool) -> None:
             for each in _AFTER_TABLES:
                 connection.exec_driver_sql(each)
             return
-        version = connection.scalar(text(f"SELECT version FROM {SCHEMA}.store"))
-        if version != VERSION:
+        version = connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one()
+        if version != VERSION and version not in _UPGRADES:
             raise StoreError(
                 f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it"
             )
+        if version != VERSION:
+            _upgrade(connection, version)
         if connection.scalar(text("SELECT current_setting('fsync')")) != "on":
             log.warning("fsync is off in this PostgreSQL: what is acknowledged may get lost")
+
+
+def _upgrade(connection: Connection, version: int) -> None:
+    """Bring the tables of an older version to VERSION, in the transaction of the caller. Publishers
+    of that version may go on meanwhile. Raises StoreError if the role may not do it.
+    """
+    try:
+        for each in range(version, VERSION):
+            for statement in _UPGRADES[each]:
+                connection.exec_driver_sql(statement)
+        metadata.create_all(connection)
+        connection.execute(text(f"UPDATE {SCHEMA}.store SET version = {VERSION}"))
+    except DBAPIError as exc:
+        raise StoreError(
+            f"the store is of version {version}, and its upgrade to version {VERSION} failed: "
+            f"{_reason(exc)}. Open it once as the role that owns the schema {SCHEMA}, for instance "
+            f"with zeh-spark feeds"
+        ) from exc
 
 
 class Writing:

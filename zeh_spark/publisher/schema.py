@@ -18,7 +18,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 3
+VERSION = 4
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -41,6 +41,15 @@ feeds = Table(
     Column("history", LargeBinary, nullable=False),
     Column("time", BigInteger, nullable=False),
     sqlite_autoincrement=True,
+)
+# The epochs of a feed after its first one, which has the feed's id and no row.
+epochs = Table(
+    "epochs",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # 1, 2, …: their order
+    Column("id", String(26), nullable=False),
+    Column("time", BigInteger, nullable=False),
 )
 blobs = Table(
     "blobs",

@@ -22,7 +22,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import sql_batches, sql_producers, sql_uploads
+from zeh_spark.identity import FeedIdentity
+from zeh_spark.publisher import sql_batches, sql_epochs, sql_producers, sql_uploads
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
 from zeh_spark.publisher.dialect import Database
 from zeh_spark.publisher.problems import Problem
@@ -147,6 +148,13 @@ class SqlStore:
                 FeedSummary(name, partitions, int(events), int(size), time)
                 for name, partitions, events, size, time in rows
             ]
+
+    def identity(self, feed: str) -> FeedIdentity:
+        with self._reading() as connection:
+            return sql_epochs.identity(connection, feed)
+
+    def begin_epoch(self, feed: str, *, copy: bool = False) -> FeedIdentity:
+        return self._write(partial(sql_epochs.begin_epoch, feed=feed, copy=copy))
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._reading() as connection, suppress(Problem):

@@ -47,6 +47,7 @@ _UPGRADES = {
         "ALTER TABLE chunks ADD COLUMN sequence BIGINT",
     ),
     2: (),  # retention
+    3: (),  # epochs
 }
 """What brings a store of a version to the next one, before tables that are missing are made."""
 

@@ -20,6 +20,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from zeh_spark.errors import StoreError
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.publisher import refusals
 from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
 
@@ -74,8 +75,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """A feed as of now. `origin` is its random id, the history before its first chunk; `history`
-    the one up to `head`.
+    """A feed as of now. `origin` is random, the history before its first chunk; its first 8 bytes
+    are the feed's id. `history` is the one up to `head`. `time` is that of the last commit or of
+    the last epoch, whichever is later, in ms since 1970.
     """
 
     name: str
@@ -88,7 +90,7 @@ class FeedState:
 
 @dataclass(frozen=True, slots=True)
 class FeedSummary:
-    """`time` of the last commit in ms since 1970, 0 if there was none."""
+    """`time` of the last commit or epoch in ms since 1970, 0 if there was none."""
 
     name: str
     partitions: int
@@ -143,6 +145,25 @@ class Store(Protocol):
 
     def feeds(self) -> list[FeedSummary]:
         """All feeds by name."""
+
+    def identity(self, feed: str) -> FeedIdentity:
+        """Return the feed's id and its epochs. Raises UnknownFeedError."""
+
+    def begin_epoch(self, feed: str, *, copy: bool = False) -> FeedIdentity:
+        """Begin an epoch of a feed: after a restore, before anything is published.
+
+        Events committed before have a `zeh-time` below the epoch's time, events committed after it
+        have one at or above it, also if the clock goes back. No id is ever given twice, even if a
+        restore has taken an epoch back. What `epochs.next_epoch` decides is written in one
+        transaction, with the feed's row locked and its `time` set to the epoch's.
+
+        Args:
+            copy: the store is a copy that goes on beside the original: its feed is another feed
+                from now on, with a new id.
+
+        Raises:
+            UnknownFeedError: the store has no such feed.
+        """
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
         """Whether an upload is wanted, as of now; the receipt if its batch is committed.

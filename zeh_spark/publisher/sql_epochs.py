@@ -1,0 +1,33 @@
+"""A feed's epochs in a SQL database: parts of a transaction."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select, update
+
+from zeh_spark.identity import Epoch, FeedIdentity
+from zeh_spark.publisher.epochs import identity_of, next_epoch
+from zeh_spark.publisher.schema import epochs, feeds
+from zeh_spark.publisher.sql_producers import Lock, find_feed
+from zeh_spark.publisher.store import FeedState, now_ms
+
+
+def identity(connection: Connection, feed: str) -> FeedIdentity:
+    """Return a feed's id and its epochs. Raises UnknownFeedError."""
+    return _known(connection, *find_feed(connection, feed))
+
+
+def begin_epoch(connection: Connection, feed: str, *, copy: bool) -> FeedIdentity:
+    """Begin an epoch of a feed, whose row is locked from here on. Raises UnknownFeedError."""
+    feed_id, state = find_feed(connection, feed, Lock.CHANGE)
+    known = _known(connection, feed_id, state)
+    new = next_epoch(state, known, now_ms(), copy=copy)
+    row = {"feed": feed_id, "number": len(known.epochs), "id": new.id, "time": new.time}
+    connection.execute(insert(epochs), row)
+    connection.execute(update(feeds).where(feeds.c.id == feed_id).values(time=new.time))
+    return identity_of(state, (*known.epochs[1:], new))
+
+
+def _known(connection: Connection, feed_id: int, state: FeedState) -> FeedIdentity:
+    query = select(epochs.c.id, epochs.c.time).where(epochs.c.feed == feed_id)
+    rows = connection.execute(query.order_by(epochs.c.number))
+    return identity_of(state, [Epoch(row.id, row.time) for row in rows])

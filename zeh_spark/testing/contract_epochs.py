@@ -1,0 +1,185 @@
+"""A feed's identity: its random id, and the epochs that tell events of a restored store apart."""
+
+from __future__ import annotations
+
+import threading
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zeh_spark.identity import Epoch, FeedIdentity, feed_of, parse
+from zeh_spark.publisher import Store
+from zeh_spark.publisher.store import UnknownFeedError
+from zeh_spark.testing.site import Clock, Opened, Site
+from zeh_spark.testing.writers import FEED, chunk, everything, publish
+
+
+def times(store: Store) -> list[int]:
+    """The `zeh-time` of all chunks, in the feed's order."""
+    return [each.time for each in everything(store)]
+
+
+def test_feeds_id_is_the_beginning_of_its_origin(store: Store) -> None:
+    """A feed that exists already has an id, and one epoch."""
+    name = store.feed(FEED).origin[:8].hex()
+    assert FeedIdentity(name, (Epoch(name, 0),)) == store.identity(FEED)
+
+
+def test_each_feed_has_an_id_of_its_own(store: Store) -> None:
+    """Sequence numbers of two feeds are never taken for each other's, and one feed's epoch leaves
+    the other feed alone.
+    """
+    store.create("other", 2)
+    before = store.identity("other")
+    assert before.id != store.begin_epoch(FEED).id
+    assert before == store.identity("other")
+
+
+def test_unknown_feed_has_no_identity(store: Store) -> None:
+    """A typing error begins no epoch."""
+    for ask in (store.identity, store.begin_epoch):
+        with pytest.raises(UnknownFeedError):
+            ask("nothing")
+
+
+def test_a_later_epoch_keeps_the_feeds_id(store: Store) -> None:
+    """After a restore the feed is the same one; its events from now on are other ones."""
+    first = store.identity(FEED)
+    begun = store.begin_epoch(FEED), store.begin_epoch(FEED)
+    assert [first.id] * 2 == [each.id for each in begun]
+    assert begun[1] == store.identity(FEED) == parse(begun[1].document())
+    ids = [each.id for each in begun[1].epochs]
+    assert [first.id] * 3 == [feed_of(each) for each in ids]
+    numbers = [int(each.partition("~")[2] or 0) for each in ids]
+    assert numbers == sorted({*numbers})
+    assert first.epochs == begun[0].epochs[:1] == begun[1].epochs[:1]
+    assert begun[0].epochs == begun[1].epochs[:2]
+
+
+def test_a_copy_gets_an_id_of_its_own(store: Store) -> None:
+    """A copy that goes on beside the original is another feed; what both have keeps its id."""
+    first = store.begin_epoch(FEED)
+    copied = store.begin_epoch(FEED, copy=True)
+    again = store.begin_epoch(FEED)
+    assert (copied.id, 0) == (copied.epochs[-1].id, copied.epochs[-1].id.count("~"))
+    assert copied.id not in first.feeds
+    assert {first.id, copied.id} == copied.feeds == again.feeds
+    assert copied.epochs == (*first.epochs, copied.epochs[-1])
+    assert copied.id == again.id == feed_of(again.epochs[-1].id) != again.epochs[-1].id
+    assert again == store.identity(FEED) == parse(again.document())
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_time_tells_the_events_of_epochs_apart(store: Store, clock: Clock, copy: bool) -> None:
+    """Each event's `zeh-time` tells its epoch, although the clock stands still."""
+    publish(store, chunk(0, b"1"))
+    begun = store.begin_epoch(FEED, copy=copy)
+    publish(store, chunk(0, b"2"))
+    before, after = times(store)
+    assert before < begun.epochs[-1].time <= after
+    assert [each.id for each in begun.epochs] == [begun.at(before), begun.at(after)]
+
+
+@pytest.mark.parametrize("hours", [-48, 0, 48])
+def test_time_tells_them_apart_when_the_clock_goes_back(
+    store: Store, clock: Clock, hours: int
+) -> None:
+    """Events after the epoch have its time at least, whatever the clock says by then; and the next
+    epoch begins after them.
+    """
+    publish(store, chunk(0, b"1"))
+    begun = store.begin_epoch(FEED)
+    clock.pass_hours(hours)
+    publish(store, chunk(1, b"2"))
+    clock.pass_hours(-72)
+    next_one = store.begin_epoch(FEED)
+    publish(store, chunk(0, b"3"))
+    one, two, three = times(store)
+    assert one < begun.epochs[1].time <= two < next_one.epochs[2].time <= three
+
+
+def test_epoch_of_an_empty_feed_counts_from_its_first_event(store: Store, clock: Clock) -> None:
+    """A feed that was restored to its beginning."""
+    begun = store.begin_epoch(FEED)
+    clock.pass_hours(-1)
+    publish(store, chunk(0, b"1"))
+    assert clock.now < begun.epochs[1].time <= times(store)[0]
+
+
+@pytest.mark.timeout(600)
+def test_time_tells_any_epochs_apart(new_site: type[Site], store: Store, clock: Clock) -> None:
+    """Whatever order commits, epochs and changes of the clock come in."""
+    steps = st.sampled_from(["commit", "epoch", "copy", "1", "-1"])
+    names = (f"feed{number}" for number in count())
+
+    @settings(max_examples=max(10, settings().max_examples // new_site.slowness))
+    @given(st.lists(steps, max_size=12))
+    def holds(steps: list[str]) -> None:
+        store.create(name := next(names), 2)
+        ids = [_taken(store, name, clock, step) for step in steps]
+        identity = store.identity(name)
+        found = [identity.at(each.time) for each in everything(store, name)]
+        assert [each for each in ids if each] == found
+        assert identity == parse(identity.document())
+
+    holds()
+
+
+def _taken(store: Store, feed: str, clock: Clock, step: str) -> str | None:
+    """Take a step; the id of the epoch that a commit belongs to."""
+    if step == "commit":
+        publish(store, chunk(0, b"1"), feed=feed)
+        return store.identity(feed).epochs[-1].id
+    if step in ("epoch", "copy"):
+        store.begin_epoch(feed, copy=step == "copy")
+    else:
+        clock.pass_hours(int(step))
+    return None
+
+
+def test_identity_survives_a_crash_and_is_everybodys(site: Site, store: Store) -> None:
+    """All publishers of a store tell the same."""
+    begun = store.begin_epoch(FEED)
+    assert begun == site.open().identity(FEED)
+    site.crash()
+    assert begun == site.open().identity(FEED)
+
+
+def test_an_epoch_that_a_restore_took_back_is_not_given_again(site: Site, store: Store) -> None:
+    """I restore the same backup twice. Events of the first restored history were read; those of
+    the second one have the same numbers, and are others.
+    """
+    publish(store, chunk(0, b"1"))
+    backup = site.copy()
+    seen = {store.identity(FEED).epochs[-1].id}
+    for _ in range(3):
+        site.restore(backup)
+        again = site.open()
+        begun = again.begin_epoch(FEED)
+        publish(again, chunk(0, b"2"))
+        seen.add(begun.at(everything(again)[-1].time))
+    assert 4 == len(seen)
+
+
+def test_epochs_that_begin_at_once_are_all_kept(opened: Opened, store: Store) -> None:
+    """Commits and epochs of several publishers come one after the other."""
+    stores, raised = [store, opened()] * 3, []
+
+    def run(store: Store) -> None:
+        try:
+            store.begin_epoch(FEED)
+            publish(store, chunk(0, b"1"))
+        except BaseException as exc:  # noqa: BLE001 - the test fails with it
+            raised.append(exc)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    identity = store.identity(FEED)
+    assert ([], 7) == (raised, len({each.id for each in identity.epochs}))
+    assert identity == parse(identity.document())
+    assert sorted(times(store)) == times(store)
