@@ -197,6 +197,8 @@ def problems_raised() -> Iterator[tuple[str, int, set[str]]]:
             yield values[0], values[1], members
         elif function == "bad_request":
             yield from [(values[0], 400, members)] if values[0] else []
+            if values[0] in query.DISCOVERY:  # the app adds what the feed tells
+                yield values[0], 400, members | {"feed"}
         elif function == "_refused":
             yield values[0], values[1], of_refusals | members
         elif function == "invalid":

@@ -30,11 +30,11 @@ from starlette.types import Message, Send
 from zeh_spark import wire
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import problems
-from zeh_spark.publisher.feed import Block, ChunkFeed, Feed, KeepsCursors
+from zeh_spark.publisher.feed import Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
 from zeh_spark.publisher.lines import body, renderer
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.publishing import STAGING_QUOTA, PublishApi
-from zeh_spark.publisher.query import Ask, parse_query, resumed
+from zeh_spark.publisher.query import DISCOVERY, Ask, parse_query, resumed
 from zeh_spark.publisher.store import (
     OutcomeUnknownError,
     Store,
@@ -126,7 +126,7 @@ class Publisher:
     async def read(self, request: Request) -> Response:
         name = request.path_params.get("feed", "")
         feed = await self._feed(name)
-        ask = parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
+        ask = await self._asked(request, name, feed)
         keep = request.method == "GET"
         limiter = self._writers if ask.cursor_set else self._limiters.get(name, self._limiter)
         cursors = await anyio.to_thread.run_sync(
@@ -144,6 +144,18 @@ class Publisher:
             headers=headers,
             media_type=f"{wire.CONTENT_TYPE}; charset=utf-8",
         )
+
+    async def _asked(self, request: Request, name: str, feed: Feed) -> Ask:
+        """What a request asks. Raises Problem; one for n tells which feed it is."""
+        try:
+            return parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
+        except Problem as problem:
+            if problem.name not in DISCOVERY or not isinstance(feed, TellsIdentity):
+                raise
+            identity = await self._in_thread(name, feed.identity)
+            if identity is None:
+                raise
+            raise problem.with_members(feed=identity.document()) from None
 
     async def _page(
         self, request: Request, name: str, feed: Feed, ask: Ask, cursors: Mapping[int, str]

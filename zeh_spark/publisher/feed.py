@@ -29,6 +29,7 @@ from typing import Protocol, runtime_checkable
 from zeh_spark import wire
 from zeh_spark.chunks import lines_of
 from zeh_spark.errors import StoreError
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.publisher.problems import bad_cursor, cursor_gone, other_history
 from zeh_spark.publisher.publication import tag
 from zeh_spark.publisher.store import Anchor, Chunk, FeedState, Store
@@ -88,6 +89,20 @@ class KeepsCursors(Protocol):
     def load_cursors(self, name: str, n: int) -> dict[int, str]: ...
 
 
+@runtime_checkable
+class TellsIdentity(Protocol):
+    """A feed that tells its readers which feed it is, see `zeh_spark.identity`. Readers name any
+    other feed by its URL, or by their option `feedId`.
+    """
+
+    def identity(self) -> FeedIdentity | None:
+        """Return the feed's id and its epochs as of now; None if it has no id. May block.
+
+        Raises StoreError, as `Feed.page` does: to tell none because the store does not answer would
+        make another feed of it.
+        """
+
+
 class ChunkFeed:
     """A feed of a store.
 
@@ -118,6 +133,9 @@ class ChunkFeed:
 
     def version(self) -> object:
         return self._store.version()
+
+    def identity(self) -> FeedIdentity:
+        return self._store.identity(self._name)
 
     def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
         self._store.save_cursors(self._name, name, n, cursors)

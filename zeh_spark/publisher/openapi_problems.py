@@ -71,8 +71,15 @@ PROBLEMS = {
     ),
     "duplicate-parameter": _bad("A parameter is given twice.", parameter=TEXT),
     # Of reading.
-    "partition-count-missing": _bad("n is missing.", partitionCount=COUNT),
-    "bad-partition-count": _bad("n is no allowed number.", partitionCount=COUNT, maximum=COUNT),
+    "partition-count-missing": Known(
+        400, f"n is missing. {FIX}", {"partitionCount": COUNT, "feed": ref("Feed")}, ("feed",)
+    ),
+    "bad-partition-count": Known(
+        400,
+        f"n is no allowed number. {FIX}",
+        {"partitionCount": COUNT, "maximum": COUNT, "feed": ref("Feed")},
+        ("feed",),
+    ),
     "partition-out-of-range": _bad("A cursorN has an N of n or more.", partition=COUNT, n=COUNT),
     "malformed-cursor": _bad(
         "A cursor has no form that this feed gives.", partition=COUNT, cursor=TEXT

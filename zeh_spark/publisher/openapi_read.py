@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zeh_spark import wire
 from zeh_spark.publisher.feed import DEFAULT_HINT
-from zeh_spark.publisher.openapi_parts import TEXT, Schema, in_query, record, ref
+from zeh_spark.publisher.openapi_parts import COUNT, TEXT, Schema, in_query, record, ref
 from zeh_spark.publisher.openapi_problems import responses
 from zeh_spark.publisher.query import MAX_N, MAX_WAIT
 from zeh_spark.publisher.store import MAX_PARTITIONS
@@ -13,7 +13,7 @@ RULES = f"""
 A feed has 1 to {MAX_PARTITIONS} stored partitions, numbered from 0. A reader works with any n of
 its own: its partition v is made of the stored partitions p with p mod n = v, so each event is in
 exactly one of its partitions. To learn how many there are, ask without n: `partition-count-missing`
-tells `partitionCount`.
+tells `partitionCount`, and in the member `feed` which feed it is.
 
 **The answer** is lines of JSON, each ended by one LF, in UTF-8 without BOM; an LF is the only end
 of a line. A line with the member `cursor` is a *checkpoint*, one with `data` an *event*; ignore
@@ -39,8 +39,16 @@ published the event, in which batch. `zeh-partition`: the stored partition, what
 `zeh-sequence`: the event's number among those of the same producer and stored partition, from 0,
 without gaps, in the feed's order. `zeh-time`: when its batch was committed, in ms since 1970; it
 never decreases in a feed. All but the first are decimal text. Producer, partition and sequence
-together are a key of an event. Events that older versions stored have zeh-partition and zeh-time
-only.
+together are a key of an event, in a feed that was never restored to an earlier state. Events that
+older versions stored have zeh-partition and zeh-time only.
+
+**Which feed it is.** `feed.id` is random, and the same under each address of the feed. After a
+restore of the publisher's store, producers use sequence numbers again for other events; the
+operator then begins an *epoch*. `feed.epochs` lists the epochs by `time`: an event belongs to the
+last one whose `time` is at most its `zeh-time`. The epoch's id, producer, partition and sequence
+together are a key of an event in every feed and after every restore. A copy of a store that goes on
+beside the original gets a feed id of its own, for events that are published from then on. A feed
+that tells no member `feed` has no id.
 """
 
 PROBLEMS = (
@@ -80,7 +88,19 @@ def schemas() -> dict[str, Schema]:
             "`headers` is left out where none were asked for, or it has none of those.",
         },
         "Checkpoint": checkpoint,
+        "Feed": _feed(),
         "Line": {"anyOf": [ref("Checkpoint"), ref("Event")]},
+    }
+
+
+def _feed() -> Schema:
+    feed, epoch = "[0-9a-f]{16}", "[0-9a-f]{16}(~[0-9]{1,9})?"
+    name = {"type": "string", "pattern": f"^{epoch}$"}
+    epochs = {"type": "array", "minItems": 1, "items": record(id=name, time=COUNT)}
+    return {
+        **record(id={"type": "string", "pattern": f"^{feed}$"}, epochs=epochs),
+        "description": "Which feed it is, and its epochs by `time`, the first one at 0. The id of "
+        "a later epoch is that of the feed, `~` and a number.",
     }
 
 

@@ -33,6 +33,10 @@ class Problem(ZeroEventHubError):
             **self.members,
         }
 
+    def with_members(self, **more: Any) -> Problem:
+        """Return the same problem with more members in its document."""
+        return Problem(self.name, self.status, self.detail, **self.members, **more)
+
 
 def bad_request(name: str, detail: str, **members: Any) -> Problem:
     return Problem(name, 400, detail, **members)

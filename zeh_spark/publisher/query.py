@@ -16,6 +16,9 @@ from zeh_spark.publisher.problems import Problem, bad_request
 MAX_N = 65_536
 MAX_WAIT = 60.0
 
+DISCOVERY = ("partition-count-missing", "bad-partition-count")
+"""Problems that tell a reader what a feed is: its partition count, and the member `feed`."""
+
 _CURSOR = re.compile(r"cursor(0|[1-9][0-9]{0,8})")
 _KNOWN = {"n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor"}
 _PRINTABLE = re.compile(r"[ -~]+")
@@ -85,7 +88,9 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _n(text: str | None, partition_count: int) -> int:
-    """Whatever is wrong with n, the reader learns the partition count: that is the handshake."""
+    """Whatever is wrong with n, the reader learns the partition count: that is the handshake. The
+    app adds the feed's identity, if the feed tells one.
+    """
     if text is None:
         raise bad_request(
             "partition-count-missing",

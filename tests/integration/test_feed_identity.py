@@ -1,0 +1,105 @@
+"""Which feed a publisher says it serves, to readers that ask for its partition count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+import requests
+
+from tests.fix_publisher import Publisher
+from tests.integration.test_openapi import check
+from zeh_spark import identity
+from zeh_spark.errors import StoreError
+from zeh_spark.identity import Epoch, FeedIdentity
+from zeh_spark.publisher import Block
+from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.testing import running_publisher
+
+ASKED = ["", "n=0", "n=two&cursor0=_first"]
+"""Questions that the partition count is the answer to."""
+
+
+class Plain:
+    """A feed of a service's own, as one that was written before feeds had ids."""
+
+    partitions = 1
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        yield from (Block(each, b"", "0") for each in asked)
+
+    def version(self) -> object:
+        return 0
+
+
+class Named(Plain):
+    def __init__(self, told: FeedIdentity | StoreError | None) -> None:
+        self._told = told
+
+    def identity(self) -> FeedIdentity | None:
+        if isinstance(self._told, StoreError):
+            raise self._told
+        return self._told
+
+
+@pytest.mark.parametrize("query", ASKED)
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+def test_reader_is_told_which_feed_it_is(publisher: Publisher, query: str, epochs: int) -> None:
+    """With the partition count I learn the feed's id and its epochs, as the description says."""
+    for number in range(epochs):
+        publisher.store.begin_epoch("orders", copy=number == 1)
+    answer = requests.get(f"{publisher.url}?{query}", timeout=30)
+    check("/{feed}", "GET", answer)
+    told = identity.parse(answer.json()["feed"])
+    assert publisher.store.identity("orders") == told
+    assert (epochs + 1, 2) == (len(told.epochs), answer.json()["partitionCount"])
+
+
+def test_a_new_epoch_is_told_at_once(publisher: Publisher) -> None:
+    """The command may have been run in another process, while the publisher serves."""
+    publisher.get()
+    begun = publisher.store.begin_epoch("orders")
+    assert begun.document() == publisher.get().problem["feed"]
+
+
+@pytest.mark.parametrize("query", ["n=2", "n=2&cursor0=17", "n=2&n=2"])
+def test_other_refusals_do_not_tell_it(quiet_publisher: Publisher, query: str) -> None:
+    """They say what was wrong with the question."""
+    assert "feed" not in quiet_publisher.get(query).problem
+
+
+@pytest.mark.parametrize("feed", [Plain(), Named(None)])
+def test_feed_without_an_id_tells_none(feed: Plain) -> None:
+    """A service's own feed is served as before; readers name it by its URL."""
+    with running_publisher({"orders": feed}) as base:
+        document = requests.get(f"{base}/orders", timeout=30).json()
+    assert (1, False) == (document["partitionCount"], "feed" in document)
+
+
+def test_services_own_feed_may_have_an_id() -> None:
+    """A method of one line, and I have it."""
+    told = FeedIdentity("0" * 16, (Epoch("0" * 16),))
+    with running_publisher({"orders": Named(told)}) as base:
+        document = requests.get(f"{base}/orders", timeout=30).json()
+    assert told == identity.parse(document["feed"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(StoreBusyError("locked"), 503), (StoreError("broken"), 500)]
+)
+def test_feed_that_cannot_tell_its_id_now_is_not_another_feed(
+    error: StoreError, status: int
+) -> None:
+    """While the database is away I am asked to try again; the feed does not look as if it had no
+    id.
+    """
+    with running_publisher({"orders": Named(error)}) as base:
+        answer = requests.get(f"{base}/orders", timeout=30)
+    assert (status, False) == (answer.status_code, "partitionCount" in answer.json())
+
+
+def test_a_feed_is_the_same_one_under_each_address(publisher: Publisher) -> None:
+    """Two publishers of one store tell the same."""
+    with running_publisher(publisher.store) as base:
+        other = requests.get(f"{base}/orders", timeout=30).json()
+    assert publisher.get().problem["feed"] == other["feed"]
