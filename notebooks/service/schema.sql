@@ -32,7 +32,8 @@ CREATE INDEX IF NOT EXISTS outbox_zeroeventhub_4
     ON outbox ((mod(('x' || substr(md5(coalesce(order_id::text, id::text)), 1, 8))::bit(32)::bigint, 4)), tx, id);
 
 CREATE TABLE IF NOT EXISTS zeroeventhub_history (
-    table_name text PRIMARY KEY, history text NOT NULL, cluster text);
-INSERT INTO zeroeventhub_history
-    SELECT 'outbox', left(gen_random_uuid()::text, 8), system_identifier::text
+    table_name text PRIMARY KEY, history text NOT NULL, cluster text, feed_id text);
+INSERT INTO zeroeventhub_history (table_name, history, cluster, feed_id)
+    SELECT 'outbox', left(gen_random_uuid()::text, 8), system_identifier::text,
+        right(replace(gen_random_uuid()::text, '-', ''), 16)
     FROM pg_control_system() ON CONFLICT DO NOTHING;

@@ -8,9 +8,11 @@ from sqlalchemy import Connection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher.table import Table
-from zeh_spark.publisher.table_ddl import mended
+from zeh_spark.publisher.table_ddl import gone_history, mended
 from zeh_spark.publisher.table_sql import HISTORY, REMOVED, Fault, More, literal, quoted
 from zeh_spark.publisher.table_statements import DELETES
+
+NEW_FEED_ID = "lower(hex(randomblob(8)))"
 
 _HIDDEN = re.compile(
     r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|\[[^\]]*\]", re.DOTALL
@@ -28,7 +30,7 @@ def sqlite_faults(connection: Connection, table: Table) -> list[Fault]:
     statement = statement_of(connection, table, "table")
     is_view = not statement and statement_of(connection, table, "view")
     if not statement and not is_view:
-        made = (create_table(table), *create_history(table))
+        made = (create_table(table), *create_history(connection, table))
         return [Fault(f"there is no table {table.name}", made)]
     types = column_types(connection, table)
     faults = [
@@ -43,7 +45,8 @@ def sqlite_faults(connection: Connection, table: Table) -> list[Fault]:
         )
         faults.append(Fault(reason, _rebuilt(connection, table, statement)))
     if not _has_history(connection, table):
-        faults.append(Fault(f"{table.name} has no history of its own", create_history(table)))
+        made = create_history(connection, table)
+        faults.append(Fault(f"{table.name} has no history of its own", made))
     return faults
 
 
@@ -56,6 +59,8 @@ def sqlite_ddl(connection: Connection, table: Table, more: More) -> list[str]:
     if more.grant_to:
         raise StoreError("SQLite has no roles: who may read the file may serve it")
     found = mended(table, sqlite_faults(connection, table))
+    if _has_history(connection, table) and feed_id(connection, table) is None:
+        found += [each for each in create_feed_id(connection, table) if each not in found]
     return found + list(_retention(table)) * (
         more.retention and not notes_removed(connection, table)
     )
@@ -78,13 +83,46 @@ def create_table(table: Table) -> str:
     return f"CREATE TABLE IF NOT EXISTS {quoted(table.bare_name)} (\n" + ",\n".join(columns) + ");"
 
 
-def create_history(table: Table) -> tuple[str, ...]:
+def create_history(connection: Connection, table: Table) -> tuple[str, ...]:
     return (
         f"CREATE TABLE IF NOT EXISTS {HISTORY}"
-        f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL);",
-        f"INSERT OR IGNORE INTO {HISTORY}"
-        f" VALUES ({literal(table.bare_name)}, lower(hex(randomblob(4))));",
+        f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT);",
+        *_feed_id_column(connection),
+        f"INSERT OR IGNORE INTO {HISTORY} (table_name, history, feed_id)\n"
+        f"    VALUES ({literal(table.bare_name)}, lower(hex(randomblob(4))), {NEW_FEED_ID});",
     )
+
+
+def create_feed_id(connection: Connection, table: Table) -> tuple[str, ...]:
+    """The feed gets an id, unless it has one."""
+    return (
+        *_feed_id_column(connection),
+        f"UPDATE {HISTORY} SET feed_id = {NEW_FEED_ID}"
+        f" WHERE table_name = {literal(table.bare_name)} AND feed_id IS NULL;",
+    )
+
+
+def lacks_feed_ids(connection: Connection) -> bool:
+    """Whether the table of histories is there, without the column feed_id."""
+    found = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
+    return bool(found) and "feed_id" not in {row[1] for row in found}
+
+
+def feed_id(connection: Connection, table: Table) -> str | None:
+    """Raises StoreError if the feed's history is gone."""
+    if lacks_feed_ids(connection):
+        return None
+    mine = f"SELECT feed_id FROM {HISTORY} WHERE table_name = {literal(table.bare_name)}"
+    found = connection.exec_driver_sql(mine).first()
+    if found is None:
+        raise gone_history(table, create_history(connection, table))
+    return found[0]  # type: ignore[no-any-return]
+
+
+def _feed_id_column(connection: Connection) -> tuple[str, ...]:
+    """SQLite cannot add a column IF NOT EXISTS, so this statement cannot be run again."""
+    add = f"ALTER TABLE {HISTORY} ADD COLUMN feed_id TEXT;"
+    return (add,) if lacks_feed_ids(connection) else ()
 
 
 def statement_of(connection: Connection, table: Table, kind: str) -> str | None:

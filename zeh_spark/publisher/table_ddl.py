@@ -30,7 +30,7 @@ class Facts:
     """What there is. `kind`: pg_class.relkind, empty if there is no such table; `indexes`: the
     whole and valid ones, whether they are unique, and their columns or expressions; `unfinished`:
     names of those that are not valid; `triggers`: those that are on, with the bodies of their
-    functions.
+    functions; `lacks_feed_ids`: the table of histories is there, without the column feed_id.
     """
 
     columns: Mapping[str, Column]
@@ -40,6 +40,8 @@ class Facts:
     triggers: Mapping[str, str]
     subscribed: bool
     has_history: bool
+    has_feed_id: bool
+    lacks_feed_ids: bool
     has_removed: bool
     sees_cluster: bool
     hides_rows: bool
@@ -69,7 +71,7 @@ def postgresql_faults(table: Table, facts: Facts) -> list[Fault]:
             statements.next_tx(table),
             statements.create_table(table),
             *_index(table, facts),
-            *statements.history(table),
+            *statements.history(table, add_column=facts.lacks_feed_ids),
         )
         return [Fault(f"there is no table {table.name}", made)]
     if facts.kind not in {"r", "p", "v"}:
@@ -96,7 +98,8 @@ def postgresql_faults(table: Table, facts: Facts) -> list[Fault]:
         faults += _tx_faults(table, facts)
         faults += _index_faults(table, facts)
     if not facts.has_history:
-        faults.append(Fault(f"{table.name} has no history of its own", statements.history(table)))
+        made = statements.history(table, add_column=facts.lacks_feed_ids)
+        faults.append(Fault(f"{table.name} has no history of its own", made))
     if facts.notes_removed and not _notes_as_it_is(table, facts):
         reason = "its trigger notes what is deleted by partitions that it has no more"
         renewed = statements.retention(table, uuid=facts.uuid, renewed=True)
@@ -109,6 +112,8 @@ def postgresql_ddl(table: Table, facts: Facts, more: More) -> list[str]:
     if facts.is_view and (more.updates or more.retention):
         raise StoreError(f"{table.name} is a view; give the option for its table")
     found = mended(table, postgresql_faults(table, facts))
+    if facts.has_history and not facts.has_feed_id:
+        found += statements.feed_id(table, add_column=facts.lacks_feed_ids)
     if more.notify and not facts.notifies and not facts.is_view:
         found += statements.notify(table)
     if more.updates and not facts.moves_updates:
@@ -220,6 +225,14 @@ def refusal(table: Table, faults: Sequence[Fault]) -> str:
 
 def gone_history(table: Table, missing: tuple[str, ...]) -> StoreError:
     return StoreError(refusal(table, [Fault(f"{HISTORY} has no row for it any more", missing)]))
+
+
+def no_feed_ids(table: Table, missing: Sequence[str]) -> StoreError:
+    return StoreError(
+        f"{HISTORY} has no column feed_id yet, for the id that table {table.name} is to get as a "
+        f"copy. Run these statements, which zeh-spark ddl prints, and then this again:\n"
+        + "\n".join(missing)
+    )
 
 
 def _plain(text: str) -> str:

@@ -33,6 +33,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import OptionError, StoreError
+from zeh_spark.identity import Epoch, FeedIdentity, parse
 from zeh_spark.publisher.feed import DEFAULT_HINT, Block, covered
 from zeh_spark.publisher.problems import Problem
 from zeh_spark.publisher.store import StoreBusyError
@@ -40,7 +41,15 @@ from zeh_spark.publisher.table import Cells, Cursor, Row, Table
 from zeh_spark.publisher.table_ddl import refusal
 from zeh_spark.publisher.table_guard import Guard
 from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
-from zeh_spark.publisher.table_sql import READ_BYTES, Fault, Holder, More, Standing, TableSql
+from zeh_spark.publisher.table_sql import (
+    HISTORY,
+    READ_BYTES,
+    Fault,
+    Holder,
+    More,
+    Standing,
+    TableSql,
+)
 from zeh_spark.publisher.table_sqlite import SqliteTable
 from zeh_spark.publisher.table_starts import Starts, after
 from zeh_spark.publisher.table_statements import CHANNEL
@@ -160,15 +169,36 @@ class SqlTableFeed:
         held = self._guard
         return TableState(standing.history, held.holder, held.seconds, self._skipped)
 
-    def new_history(self) -> str:
+    def identity(self) -> FeedIdentity | None:
+        """Return the feed's id, which is kept beside the table's history; None if the table was
+        prepared by a version that gave none, until what `zeh-spark ddl` prints was run. It has one
+        epoch: its events have no numbers and no times.
+
+        Raises StoreError for a table that cannot be a feed, and for an id of another form.
+        """
+        self._prepared()
+        if (name := self._do(self._sql.feed_id)) is None:
+            return None
+        try:
+            return parse(FeedIdentity(name, (Epoch(name),)).document())
+        except ValueError as exc:
+            raise StoreError(
+                f"the id of table {self.table.name} in {HISTORY} is {name!r}; it must be 16 digits "
+                f"of 0-9 and a-f. Set feed_id to NULL there, and run what zeh-spark ddl prints"
+            ) from exc
+
+    def new_history(self, *, copy: bool = False) -> str:
         """For a table that was restored from a copy: rows that are there come before all others,
         and cursors that were given until now are refused. Needs the rights of the table's owner.
         Returns the new history.
+
+        `copy`: the table is a copy that goes on beside the original, and its feed another one: it
+        gets a new id, too. Raises StoreError.
         """
         self._prepared()
         engine = self.engine.execution_options(no_parameters=True)
         with self._errors(), engine.begin() as connection:
-            return self._sql.new_history(connection)
+            return self._sql.new_history(connection, copy=copy)
 
     def ddl(
         self,

@@ -83,7 +83,7 @@ class PostgresqlTable(TableSql):
             f" FROM {self._beside(HISTORY)} WHERE table_name = {name}"
         ).first()
         if found is None:
-            raise table_ddl.gone_history(self.table, table_statements.history(self.table))
+            raise self._gone_history()
         history, same_cluster, horizon, end, standby, server, triggers = found
         if triggers != len(self.facts.triggers):  # made, or dropped, meanwhile
             self.inspect(connection)
@@ -97,6 +97,21 @@ class PostgresqlTable(TableSql):
             for partition, tx, key, times in noted:
                 removed[partition] = Removed((tx, key if self.uuid else int(key)), times)
         return Standing(history, removed, (end,), (horizon,), standby, server)
+
+    def feed_id(self, connection: Connection) -> str | None:
+        if not _has_feed_ids(connection, self.table):
+            return None
+        found = connection.exec_driver_sql(
+            f"SELECT feed_id FROM {self._beside(HISTORY)}"
+            f" WHERE table_name = {literal(self.table.bare_name)}"
+        ).first()
+        if found is None:
+            raise self._gone_history()
+        return found[0]  # type: ignore[no-any-return]
+
+    def _gone_history(self) -> StoreError:
+        missing = table_statements.history(self.table, add_column=self.facts.lacks_feed_ids)
+        return table_ddl.gone_history(self.table, missing)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         found = connection.exec_driver_sql(
@@ -142,10 +157,14 @@ class PostgresqlTable(TableSql):
         ).one()
         return Holder(*found)
 
-    def new_history(self, connection: Connection) -> str:
+    def new_history(self, connection: Connection, *, copy: bool) -> str:
         """Rows that are there get tx 0, and so stand before all others, in order of their ids."""
         moved = f"UPDATE {self.name} SET {self.tx} = 0 WHERE {self.tx} <> 0"
         facts = inspected(connection, self.table)
+        if copy and facts.lacks_feed_ids:
+            missing = table_statements.feed_id(self.table, add_column=True)
+            raise table_ddl.no_feed_ids(self.table, missing)
+        renamed = f", feed_id = {table_statements.NEW_FEED_ID}" if copy else ""
         trigger = quoted(table_statements.UPDATES) if facts.moves_updates else None
         if trigger:
             connection.exec_driver_sql(f"ALTER TABLE {self.name} DISABLE TRIGGER {trigger}")
@@ -160,7 +179,7 @@ class PostgresqlTable(TableSql):
         return str(
             connection.exec_driver_sql(
                 f"UPDATE {self._beside(HISTORY)} SET history = left(gen_random_uuid()::text, 8),"
-                f" cluster = {CLUSTER} WHERE table_name = {literal(self.table.bare_name)}"
+                f" cluster = {CLUSTER}{renamed} WHERE table_name = {literal(self.table.bare_name)}"
                 f" RETURNING history"
             ).scalar_one()
         )
@@ -268,6 +287,15 @@ WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
 """
 
 
+def _has_feed_ids(connection: Connection, table: Table) -> bool:
+    """Whether the table of histories has the column feed_id."""
+    found = connection.exec_driver_sql(
+        f"SELECT 1 FROM pg_attribute WHERE attname = 'feed_id' AND NOT attisdropped"
+        f" AND attrelid = to_regclass({literal(qualified(table, HISTORY))})"
+    )
+    return found.first() is not None
+
+
 def inspected(connection: Connection, table: Table) -> Facts:
     """What there is of a table. One that is absent has no columns."""
     name = literal(qualified(table, table.bare_name))
@@ -285,10 +313,12 @@ def inspected(connection: Connection, table: Table) -> Facts:
         " has_function_privilege('pg_control_system()', 'execute'),"
         " coalesce(row_security_active(to_regclass({0})), false)"
     )
+    has_ids = history and _has_feed_ids(connection, table)
+    row = None
     if history:
-        mine = f"table_name = {literal(table.bare_name)}"
-        rows = connection.exec_driver_sql(f"SELECT 1 FROM {qualified(table, HISTORY)} WHERE {mine}")
-        history = rows.first() is not None
+        feed_id = "feed_id" if has_ids else "NULL"
+        mine = f"{qualified(table, HISTORY)} WHERE table_name = {literal(table.bare_name)}"
+        row = connection.exec_driver_sql(f"SELECT {feed_id} FROM {mine}").first()
     return Facts(
         columns=columns,
         kind=kind or "",
@@ -296,7 +326,9 @@ def inspected(connection: Connection, table: Table) -> Facts:
         unfinished=frozenset(index for whole, _, index, _ in indexes if not whole),
         triggers=dict(tuple(each) for each in found(_TRIGGERS)),
         subscribed=subscribed,
-        has_history=history,
+        has_history=row is not None,
+        has_feed_id=row is not None and row[0] is not None,
+        lacks_feed_ids=history and not has_ids,
         has_removed=removed,
         sees_cluster=sees,
         hides_rows=hides,

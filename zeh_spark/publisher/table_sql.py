@@ -128,6 +128,12 @@ class TableSql(ABC):
         """Raises StoreError or Problem for a table that cannot be read as it stands."""
 
     @abstractmethod
+    def feed_id(self, connection: Connection) -> str | None:
+        """Return the feed's id; None if the table was prepared by a version that gave none. Raises
+        StoreError if the feed's history is gone.
+        """
+
+    @abstractmethod
     def newest(self, connection: Connection) -> tuple[object, bool]:
         """What is different once there may be more to read, and whether rows wait to be settled."""
 
@@ -152,8 +158,10 @@ class TableSql(ABC):
         """Who keeps rows that are committed from being read."""
 
     @abstractmethod
-    def new_history(self, connection: Connection) -> str:
-        """Begin one, in a transaction of the caller's: older cursors are refused from then on."""
+    def new_history(self, connection: Connection, *, copy: bool) -> str:
+        """Begin one, in a transaction of the caller's: older cursors are refused from then on. A
+        `copy` gets a new feed id, too. Raises StoreError if there is no column for it.
+        """
 
     @abstractmethod
     def ddl(self, connection: Connection, more: More) -> list[str]:

@@ -71,7 +71,8 @@ class SqliteTable(TableSql):
             f"SELECT history FROM {HISTORY} WHERE table_name = {name}"
         ).scalar()
         if history is None:
-            raise table_ddl.gone_history(self.table, sqlite_ddl.create_history(self.table))
+            missing = sqlite_ddl.create_history(connection, self.table)
+            raise table_ddl.gone_history(self.table, missing)
         self.notes_removed = sqlite_ddl.notes_removed(connection, self.table)
         removed: dict[int, Removed] = {}
         if self.notes_removed:
@@ -85,6 +86,9 @@ class SqliteTable(TableSql):
             history, removed, (0, (connection.exec_driver_sql(given).scalar() or 0) + 1)
         )
 
+    def feed_id(self, connection: Connection) -> str | None:
+        return sqlite_ddl.feed_id(connection, self.table)
+
     def newest(self, connection: Connection) -> tuple[object, bool]:
         newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self.name} AS r"
         return connection.exec_driver_sql(newest).scalar() or 0, False
@@ -92,12 +96,17 @@ class SqliteTable(TableSql):
     def holder(self, connection: Connection) -> Holder | None:
         return None
 
-    def new_history(self, connection: Connection) -> str:
+    def new_history(self, connection: Connection, *, copy: bool) -> str:
         name = literal(self.table.bare_name)
+        if copy and sqlite_ddl.lacks_feed_ids(connection):
+            missing = sqlite_ddl.create_feed_id(connection, self.table)
+            raise table_ddl.no_feed_ids(self.table, missing)
+        renamed = f", feed_id = {sqlite_ddl.NEW_FEED_ID}" if copy else ""
         if self.notes_removed:
             connection.exec_driver_sql(f"DELETE FROM {REMOVED} WHERE table_name = {name}")
         connection.exec_driver_sql(
-            f"UPDATE {HISTORY} SET history = lower(hex(randomblob(4))) WHERE table_name = {name}"
+            f"UPDATE {HISTORY} SET history = lower(hex(randomblob(4))){renamed}"
+            f" WHERE table_name = {name}"
         )
         return self.standing(connection).history
 

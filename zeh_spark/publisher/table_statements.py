@@ -105,14 +105,34 @@ def drop_index(table: Table, keys: str) -> str:
     return f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(table, index_name(table, keys))};"
 
 
-def history(table: Table) -> tuple[str, ...]:
+NEW_FEED_ID = "right(replace(gen_random_uuid()::text, '-', ''), 16)"
+
+
+def history(table: Table, *, add_column: bool) -> tuple[str, ...]:
+    """`add_column`: HISTORY is there already, of a version without feed_id."""
     return (
         f"CREATE TABLE IF NOT EXISTS {qualified(table, HISTORY)} (\n"
-        f"    table_name text PRIMARY KEY, history text NOT NULL, cluster text);",
-        f"INSERT INTO {qualified(table, HISTORY)}\n"
+        f"    table_name text PRIMARY KEY, history text NOT NULL, cluster text, feed_id text);",
+        *_feed_id_column(table, add_column),
+        f"INSERT INTO {qualified(table, HISTORY)} (table_name, history, cluster, feed_id)\n"
         f"    SELECT {literal(table.bare_name)}, left(gen_random_uuid()::text, 8),"
-        f" system_identifier::text\n    FROM pg_control_system() ON CONFLICT DO NOTHING;",
+        f" system_identifier::text,\n    {NEW_FEED_ID}\n"
+        f"    FROM pg_control_system() ON CONFLICT DO NOTHING;",
     )
+
+
+def feed_id(table: Table, *, add_column: bool) -> tuple[str, ...]:
+    """The feed gets an id, unless it has one."""
+    return (
+        *_feed_id_column(table, add_column),
+        f"UPDATE {qualified(table, HISTORY)} SET feed_id = {NEW_FEED_ID}\n"
+        f"    WHERE table_name = {literal(table.bare_name)} AND feed_id IS NULL;",
+    )
+
+
+def _feed_id_column(table: Table, wanted: bool) -> tuple[str, ...]:
+    add = f"ALTER TABLE {qualified(table, HISTORY)} ADD COLUMN IF NOT EXISTS feed_id text;"
+    return (add,) if wanted else ()
 
 
 def notify(table: Table) -> tuple[str, ...]:
