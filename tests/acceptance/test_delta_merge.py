@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from chispa import assert_df_equality
@@ -225,12 +226,42 @@ def test_columns_may_have_any_name(spark, tmp_path, names):
 
 def test_a_version_of_an_app_is_merged_once(merge, spark):
     """For the stream of a Delta table; and no setting stays behind."""
-    for value in (10, 11):
-        merge(event(1, value), app_id="silver", version=0)
+    for _ in range(2):
+        merge(event(1, 10), event(3, 30), app_id="silver", version=0)
     merge(event(2, 20), app_id="silver", version=1)
+    merge(event(3, 30), event(1, 10), app_id="silver", version=0)
 
-    assert {1: 10, 2: 20} == merge.shown()
+    assert {1: 10, 2: 20, 3: 30} == merge.shown()
     assert [] == [name for name in spark.conf.getAll if "txn" in name or "userMetadata" in name]
+
+
+def test_a_version_with_other_rows_is_refused(merge):
+    """Delta itself would leave them out without a word. What the error prints keeps the first."""
+    merge(event(1, 10), app_id="silver", version=7)
+
+    with pytest.raises(LakehouseError, match="Spark gives it again with") as raised:
+        merge(event(1, 11), app_id="silver", version=7)
+    accept = re.search(r"accept='(.*?)'", str(raised.value))[1]
+    merge(event(1, 11), app_id="silver", version=7, accept=accept)
+    with pytest.raises(LakehouseError, match="Spark gives it again with"):
+        merge(event(1, 12), app_id="silver", version=7, accept=accept)
+    with pytest.raises(LakehouseError, match="up to 7, but not that one"):
+        merge(event(1, 11), app_id="silver", version=6)
+
+    assert {1: 10} == merge.shown()
+
+
+def test_a_version_that_a_restore_took_back_is_not_left_out(merge, spark):
+    """Delta's transaction stays, and it would leave the batch out: the error says so."""
+    merge(event(1, 10), app_id="silver", version=0)
+    version = spark.sql(f"DESCRIBE HISTORY delta.`{merge.table}`").first().version
+    merge(event(1, 11), app_id="silver", version=1)
+    spark.sql(f"RESTORE TABLE delta.`{merge.table}` TO VERSION AS OF {version}")
+
+    with pytest.raises(LakehouseError, match="a RESTORE does not take the transaction back"):
+        merge(event(1, 11), app_id="silver", version=1)
+
+    assert {1: 10} == merge.shown()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ it. The same commit carries a Delta transaction (`app`, `number`), by which Delt
 of two writers that go on from one record at the same time.
 
     {"zeh_spark": 1, "name": …, "app": "zeh-spark:<name>:<generation>", "number": k,
-     "query": id, "batch": N, "cursors": {"<feed>": {"0": …, …}, …}}
+     "query": id, "batch": N, "cursors": {"<feed>": {"0": …, …}, …},
+     "content": [rows, sum]}                      of a query with state, see `content`
 
 Rule for editors: Delta writes nothing, and says nothing, where a transaction's number is not above
 the table's; and RESTORE takes back rows and records, but not transactions. So numbers go on from
@@ -32,6 +33,19 @@ Cursors = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What a batch holds: its number of rows, and the sum of their hashes modulo 2^64, as 16
+    hexadecimal digits. `content_of` makes it.
+    """
+
+    rows: int
+    sum: str
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows with the sum {self.sum}"
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """A line of the table's history."""
 
@@ -52,19 +66,30 @@ class Record:
     query: str
     batch: int
     cursors: Cursors
+    content: Content | None = None
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "zeh_spark": FORMAT,
-                "name": self.name,
-                "app": self.app,
-                "number": self.number,
-                "query": self.query,
-                "batch": self.batch,
-                "cursors": self.cursors,
-            }
-        )
+        document: dict[str, Any] = {
+            "zeh_spark": FORMAT,
+            "name": self.name,
+            "app": self.app,
+            "number": self.number,
+            "query": self.query,
+            "batch": self.batch,
+            "cursors": self.cursors,
+        }
+        if self.content:
+            document["content"] = [self.content.rows, self.content.sum]
+        return json.dumps(document)
+
+    @property
+    def transaction(self) -> dict[str, str]:
+        """What Delta keeps with the batch's commit."""
+        return {
+            "txnAppId": self.app,
+            "txnVersion": str(self.number),
+            "userMetadata": self.to_json(),
+        }
 
     def __str__(self) -> str:
         return f"batch {self.batch} of query {self.query}, {shown(self.cursors)}"
@@ -105,7 +130,8 @@ def record_of(metadata: str | None, table: str) -> Record | None:
             expected=FORMAT,
             got=document["zeh_spark"],
         )
-    return Record(**{member: document[member] for member in _MEMBERS})
+    content = Content(*document["content"]) if "content" in document else None
+    return Record(**{member: document[member] for member in _MEMBERS}, content=content)
 
 
 def standing(
@@ -142,6 +168,16 @@ def standing(
     unknown = _unknown(beginning, commits[-1].version)
     generation = version if unknown else max(restored or 0, beginning.version if beginning else 0)
     return Standing(version, None, tuple(others.values()), generation, unknown)
+
+
+def versions(commits: Iterable[Commit], app: str, table: str) -> dict[int, Record]:
+    """Return the records of an app that count, by their numbers, newest first."""
+    found = (record_of(each.metadata, table) for each in _that_count(commits, table))
+    records: dict[int, Record] = {}
+    for record in found:
+        if record and record.app == app:
+            records.setdefault(record.number, record)
+    return records
 
 
 def _unknown(beginning: Commit | None, oldest: int) -> str | None:

@@ -13,25 +13,39 @@ Runs on the driver.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
-from zeh_spark.lakehouse import commits
+from zeh_spark.lakehouse import claims, commits
+from zeh_spark.lakehouse.checkpoint import Checkpoint
+from zeh_spark.lakehouse.claims import UNNAMED
 from zeh_spark.lakehouse.commits import Record, Standing
-from zeh_spark.lakehouse.delta_table import Table, delta_class
+from zeh_spark.lakehouse.content import content_of, evaluated
+from zeh_spark.lakehouse.delta_table import Table, TableState, delta_class
 from zeh_spark.lakehouse.following import Batch, next_record
-from zeh_spark.lakehouse.merging import DELETED, Merge, check_free, option_text
-from zeh_spark.source import offset_log
-from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
+from zeh_spark.lakehouse.merging import (
+    DELETED,
+    Merge,
+    accepted_feed,
+    check_free,
+    name_unnamed,
+    option_text,
+)
+from zeh_spark.lakehouse.precedence import ACCEPT
+from zeh_spark.source.offsets import Reached
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("zeh_spark.lakehouse")
 
 Transform = Callable[[DataFrame, int], DataFrame]
 
@@ -48,7 +62,7 @@ _TRIES = 10
 """Of a batch that other writers of the table get in the way of."""
 
 _written: dict[tuple[str, str], tuple[str, int]] = {}
-"""In this process: the run and batch that wrote each table and name last."""
+"""In this process: the run and batch that wrote each table, by its id, and name last."""
 
 
 def to_delta(
@@ -173,8 +187,8 @@ class DeltaFeedWriter:
         self._accept = accept
         self._options = {key: option_text(value) for key, value in options.items()}
         self._query: str | None = None
-        self._stands: Standing | None = None
-        self._location = ""
+        self._known: _Known | None = None
+        self._has_state: bool | None = None
         self._last: tuple[int, commits.Cursors] | None = None
 
     @at_spark_border
@@ -184,77 +198,152 @@ class DeltaFeedWriter:
         from delta import exceptions
 
         place = self._place(spark, number)
-        call = self._once(spark, number)
-        for attempt in range(_TRIES):
-            try:
-                self._write_once(batch, place)
-                break
-            except (
-                exceptions.ConcurrentAppendException,
-                exceptions.ConcurrentDeleteReadException,
-                exceptions.ConcurrentDeleteDeleteException,
-                exceptions.ConcurrentTransactionException,
-                exceptions.ConcurrentWriteException,
-                exceptions.MetadataChangedException,
-                exceptions.ProtocolChangedException,
-            ):
-                if attempt + 1 == _TRIES:
-                    raise
-        _written[self._table, self._name] = call
+        run = spark.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
+        with evaluated(batch) if self._has_state else nullcontext():
+            if self._has_state:
+                place = replace(place, content=content_of(batch))
+            for attempt in range(_TRIES):
+                try:
+                    self._write_once(batch, place, run)
+                    break
+                except (
+                    exceptions.ConcurrentAppendException,
+                    exceptions.ConcurrentDeleteReadException,
+                    exceptions.ConcurrentDeleteDeleteException,
+                    exceptions.ConcurrentTransactionException,
+                    exceptions.ConcurrentWriteException,
+                    exceptions.MetadataChangedException,
+                    exceptions.ProtocolChangedException,
+                ):
+                    if attempt + 1 == _TRIES:
+                        raise
         self._last = number, place.end
 
-    def _once(self, spark: SparkSession, number: int) -> tuple[str, int]:
-        """This run and batch, which have not written the table yet: the rows of a second call
-        would be taken for those of the first.
-        """
-        run = spark.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
-        if _written.get((self._table, self._name)) == (run, number):
+    def _write_once(self, batch: DataFrame, place: Batch, run: str) -> None:
+        table = Table(batch.sparkSession, self._table)
+        state = table.state()
+        if state:
+            self._check_first_call(state, run, place.number)
+        stands = self._standing(table, state)
+        record = next_record(self._table, self._name, stands, place, self._accept)
+        frame = self._transform(batch, place.number) if self._transform else batch
+        if record is None:
+            self._leave_out(frame, stands, place)
+            return
+        added = self._added(record)
+        merge = self._merge(table, frame, place, added)
+        if merge is None:
+            self._check_appended(table, stands)
+            check_free(self._table, frame, list(added))
+            frame = frame.withColumns(added)
+            if stands.version < 0:
+                table.save(frame.limit(0).write.options(**self._options))
+        state = self._claimed(table, place)
+        if merge:
+            merge.run(frame, record.transaction, added, unnamed=state.properties.get(UNNAMED))
+        else:
+            table.save(frame.write.options(**self._options, **record.transaction))
+        self._check_written(table, record, place, state)
+        _written[state.id, self._name] = run, place.number
+
+    def _check_first_call(self, state: TableState, run: str, number: int) -> None:
+        """Refuse a second call in a batch: its rows would be taken for those of the first."""
+        if _written.get((state.id, self._name)) == (run, number):
             raise LakehouseError(
                 f"table {self._table}, name={self._name!r}, was written in this batch ({number}) "
                 f"already: one call for each table and batch; unite the frames before",
                 table=self._table,
                 got=number,
             )
-        return run, number
 
-    def _write_once(self, batch: DataFrame, place: Batch) -> None:
-        table = Table(batch.sparkSession, self._table)
-        stands = self._standing(table)
-        record = next_record(self._table, self._name, stands, place, self._accept)
-        frame = self._transform(batch, place.number) if self._transform else batch
-        if record is None:  # a stateful query has to see its rows evaluated all the same
-            frame.write.format("noop").mode("overwrite").save()
-            return
-        commit = {
-            "txnAppId": record.app,
-            "txnVersion": str(record.number),
-            "userMetadata": record.to_json(),
-        }
-        added = self._added(record)
-        if self._merge_keys is not None:
-            merge = Merge(table, self._merge_keys, self._deleted, self._options)
-            merge.run(frame, commit, added)
-        else:
-            self._check_appended(table, stands)
-            check_free(self._table, frame, list(added))
-            frame = frame.withColumns(added)
-            if stands.version < 0:  # a commit that makes a table with a name keeps no metadata
-                table.save(frame.limit(0).write.options(**self._options))
-            table.save(frame.write.options(**self._options, **commit))
-        self._check_written(table, record)
+    def _leave_out(self, frame: DataFrame, stands: Standing, place: Batch) -> None:
+        """Leave out a batch that the table has. Spark has to see its rows evaluated all the same,
+        or the query's state would lack them.
+        """
+        if place.content and stands.record and stands.record.content is None:
+            log.warning(
+                "table %s, name=%r: batch %d was written by an older version, which kept no sum of "
+                "its rows: whether they are the same cannot be told",
+                self._table,
+                self._name,
+                place.number,
+            )
+        frame.write.format("noop").mode("overwrite").save()
 
-    def _standing(self, table: Table) -> Standing:
-        """As it was behind the last batch, if the table's version is still the same."""
-        if self._stands and table.version(self._location) == self._stands.version:
-            return self._stands
+    def _merge(
+        self, table: Table, frame: DataFrame, place: Batch, added: dict[str, Column]
+    ) -> Merge | None:
+        """The batch's MERGE, its table made and its columns there; None if rows are appended."""
+        if self._merge_keys is None:
+            return None
+        merge = Merge(table, self._merge_keys, self._deleted, self._options, feeds=place.ids)
+        accepted = accepted_feed(self._accept)
+        if merge.is_older():
+            name_unnamed(table, accepted or self._only_feed(table, place))
+        elif accepted:
+            name_unnamed(table, accepted)
+        merge.prepare(frame, added)
+        return merge
+
+    def _only_feed(self, table: Table, place: Batch) -> str:
+        """The one feed of a table that an older version has merged."""
+        names = table.feeds() | set(place.end)
+        if len(names) > 1 or len(place.ids) != 1:
+            raise LakehouseError(
+                f"table {self._table} was merged by an older version, which did not tell feeds "
+                f"apart, and there are several ({', '.join(sorted(names))}): a row of one may hide "
+                f"a newer event of another that has a producer of the same name. Merge the feeds "
+                f"into a new table; or, if the rows are all of one feed, say "
+                f"accept={ACCEPT!r} followed by one of {', '.join(place.ids)}",
+                table=self._table,
+                expected=1,
+                got=sorted(names),
+            )
+        return place.ids[0]
+
+    def _standing(self, table: Table, state: TableState | None) -> Standing:
+        """Where the table stands; as after the last batch, if it is still the same."""
+        known = self._known
+        if known and state and (known.id, known.version) == (state.id, state.version):
+            return known.stands
         return table.standing(self._name, self._cursor_column)
 
-    def _check_written(self, table: Table, record: Record) -> None:
-        """Delta writes nothing, and says nothing, where another writer came before with the same
-        number; and a restore may have come between.
+    def _claimed(self, table: Table, place: Batch) -> TableState:
+        """The table's state, with the feeds of the batch claimed for this name."""
+        state = self._state(table)
+        if wanted := claims.missing(self._table, self._name, place.ids, state.properties):
+            table.set_properties(wanted)
+            state = self._state(table)
+            claims.missing(self._table, self._name, place.ids, state.properties)
+        return state
+
+    def _state(self, table: Table) -> TableState:
+        state = table.state()
+        if state is None:
+            raise self._gone(table)
+        return state
+
+    def _gone(self, table: Table) -> LakehouseError:
+        return LakehouseError(
+            f"table {table.text} was dropped while a batch was written to it, and perhaps made "
+            f"anew: what was in it is not in the new one. Start a new checkpointLocation, with "
+            f"startingCursors from zeh_spark.lakehouse.cursors",
+            table=table.text,
+        )
+
+    def _check_written(
+        self, table: Table, record: Record, place: Batch, before: TableState
+    ) -> None:
+        """Check that the batch is in the table that was looked at before, and the feed still ours.
+
+        Delta writes nothing, and says nothing, where another writer came before with the same
+        number; and a restore, or a new table, may have come between.
         """
-        self._location = self._location or table.location()
-        self._stands = stands = table.standing(self._name)
+        state = self._state(table)
+        if state.id != before.id:
+            raise self._gone(table)
+        claims.missing(self._table, self._name, place.ids, state.properties)
+        stands = table.standing(self._name)
         if stands.record != record:
             raise LakehouseError(
                 f"table {self._table}, name={self._name!r}: {record} was to be written, and the "
@@ -264,6 +353,9 @@ class DeltaFeedWriter:
                 expected=record.cursors,
                 got=stands.record and stands.record.cursors,
             )
+        self._known = None
+        if state.version == stands.version:
+            self._known = _Known(state.id, stands.version, stands)
 
     def _check_appended(self, table: Table, stands: Standing) -> None:
         if self._last is None and stands.version >= 0 and DELETED in table.columns():
@@ -283,20 +375,24 @@ class DeltaFeedWriter:
 
     def _place(self, spark: SparkSession, number: int) -> Batch:
         """The batch's query and cursors, by the checkpoint's files."""
-        query = self._checked_query(spark)
-        ends = self._feeds(spark, number)
+        checkpoint = Checkpoint(spark, self._checkpoint)
+        query = self._checked_query(checkpoint)
+        ends = checkpoint.feeds(number, self._table)
         end = {each.feed: each.cursors for each in ends}
         if self._last and self._last[0] == number - 1:
             start = self._last[1]
         elif number:
-            start = {each.feed: each.cursors for each in self._feeds(spark, number - 1)}
+            before = checkpoint.feeds(number - 1, self._table)
+            start = {each.feed: each.cursors for each in before}
         else:  # without a beginning of its own the first offset is the beginning
             start = {each.feed: _beginning(each) for each in ends}
-        return Batch(query, number, start, end, stateful=number == 0 and self._has_state(spark))
+        self._has_state = checkpoint.has_state() if self._has_state is None else self._has_state
+        ids = tuple(sorted(getattr(each, "id", None) or each.feed for each in ends))
+        return Batch(query, number, start, end, stateful=number == 0 and self._has_state, ids=ids)
 
-    def _checked_query(self, spark: SparkSession) -> str:
+    def _checked_query(self, checkpoint: Checkpoint) -> str:
         """The running query's id, which has to be that of the checkpoint."""
-        running = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        running = checkpoint.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if running is None:
             raise LakehouseError(
                 f"table {self._table}: a DeltaFeedWriter is called by a query's foreachBatch, in "
@@ -304,7 +400,7 @@ class DeltaFeedWriter:
                 table=self._table,
             )
         if running != self._query:
-            stored = self._id(spark)
+            stored = checkpoint.query_id()
             if stored != running:
                 raise CheckpointError(
                     f"checkpointLocation={self._checkpoint!r} is not that of the query which calls "
@@ -312,69 +408,17 @@ class DeltaFeedWriter:
                     expected=running,
                     got=stored,
                 )
-            self._query, self._last, self._stands = running, None, None
+            self._query, self._last, self._known, self._has_state = running, None, None, None
         return running
 
-    def _id(self, spark: SparkSession) -> str:
-        try:
-            return offset_log.query_id(self._read(spark, "metadata"))
-        except (Py4JJavaError, ValueError) as exc:
-            raise CheckpointError(
-                f"checkpointLocation={self._checkpoint!r} is no checkpoint of a query: give the "
-                f"one that the query has ({_reason(exc)})"
-            ) from exc
 
-    def _feeds(self, spark: SparkSession, number: int) -> list[Reached]:
-        """Where the query's feeds are behind a batch."""
-        try:
-            found = offset_log.source_offsets(self._read(spark, f"offsets/{number}"))
-        except (Py4JJavaError, ValueError) as exc:
-            raise CheckpointError(
-                f"{self._checkpoint}/offsets/{number} cannot be read: {_reason(exc)}"
-            ) from exc
-        others = [each for each in found if not is_of_a_feed(each)]
-        if others:
-            raise LakehouseError(
-                f"table {self._table}: the query reads from a stream that is no ZeroEventHub feed "
-                f"(its offset is {others[0]!r}), whose place could not be found again in the "
-                f"table: join it as a table instead, or write with zeh_spark.lakehouse.merge",
-                table=self._table,
-                got=others[0],
-            )
-        feeds = [reached(each) for each in found if is_of_a_feed(each)]
-        names = [each.feed for each in feeds]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise LakehouseError(
-                f"table {self._table}: the query reads the feed {twice} twice, from two places: "
-                f"read it once and use the frame twice, or give each its own feedId",
-                table=self._table,
-                got=names,
-            )
-        return feeds
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Where the table stood after the last batch: it is the same while id and version are."""
 
-    def _has_state(self, spark: SparkSession) -> bool:
-        """Spark makes the folder when it plans the first batch of such a query."""
-        files, path = self._file(spark, "state")
-        return bool(files.exists(path))
-
-    def _file(self, spark: SparkSession, name: str) -> tuple[Any, Any]:
-        jvm: Any = spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(f"{self._checkpoint}/{name}")
-        return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path
-
-    def _read(self, spark: SparkSession, name: str) -> str:
-        """A file of the checkpoint, whatever characters its path has. Raises Py4JJavaError."""
-        jvm: Any = spark._jvm
-        files, path = self._file(spark, name)
-        stream = files.open(path)
-        try:
-            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-
-def _reason(exc: Exception) -> str:
-    return str(exc.java_exception) if isinstance(exc, Py4JJavaError) else str(exc)
+    id: str
+    version: int
+    stands: Standing
 
 
 def _beginning(first: Reached) -> dict[str, str]:

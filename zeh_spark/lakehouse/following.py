@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import xxhash
 
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.commits import Cursors, Record, Standing, app_of, shown
+from zeh_spark.lakehouse.commits import Content, Cursors, Record, Standing, app_of, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The batch that Spark gives: what lies between two places of its feeds. `stateful`: it is a
-    query's first one, and the query keeps state.
+    """The batch that Spark gives: what lies between two places of its feeds.
+
+    `stateful`: it is a query's first one, and the query keeps state. `content`: what the batch of
+    such a query holds; a batch without state is known by its cursors. `ids`: the ids of its feeds.
     """
 
     query: str
@@ -25,6 +27,8 @@ class Batch:
     start: Cursors
     end: Cursors
     stateful: bool = False
+    content: Content | None = None
+    ids: tuple[str, ...] = ()
 
 
 def next_record(
@@ -37,10 +41,9 @@ def next_record(
     last = stands.record
     if last is None:
         _check_first(table, name, stands, batch, accept)
-        return Record(
-            name, app_of(name, stands.generation), 0, batch.query, batch.number, batch.end
-        )
+        return _record(batch, name, app_of(name, stands.generation), 0)
     if (last.query, last.batch, last.cursors) == (batch.query, batch.number, batch.end):
+        check_content(table, last, batch.content, accept)
         return None
     partitions = _other_partitions(last, batch)
     accepted = partitions is not None and accept == _acceptance(partitions, batch)
@@ -48,7 +51,36 @@ def next_record(
         raise _out_of_place(table, name, last, batch)
     _check_state(table, name, last, batch, accept)
     app = last.app if stands.generation is None else app_of(name, stands.generation)
-    return Record(name, app, last.number + 1, batch.query, batch.number, batch.end)
+    return _record(batch, name, app, last.number + 1)
+
+
+def _record(batch: Batch, name: str, app: str, number: int) -> Record:
+    return Record(name, app, number, batch.query, batch.number, batch.end, batch.content)
+
+
+def check_content(table: str, last: Record, content: Content | None, accept: str | None) -> None:
+    """Compare a batch that is in the table with the same batch as Spark gives it again.
+
+    A record of an older version has no content, and is not judged.
+
+    Raises:
+        LakehouseError: the batch has other rows now. `accept` keeps those of the table.
+    """
+    if content is None or last.content is None or content == last.content:
+        return
+    wanted = f"{last.app}@{last.number} with {last.content.sum[:8]} over {content.sum[:8]}"
+    if accept != wanted:
+        raise LakehouseError(
+            f"table {table}, name={last.name!r}: batch {last.batch} is in the table with "
+            f"{last.content}, and Spark gives it again with {content}. An option of the query was "
+            f"changed while the batch was not complete (of in_order, drop_seen or a writer), its "
+            f"code was changed, or its rows depend on chance or on a clock. Start the query as it "
+            f"was before; change it after a batch has ended. To keep the rows of the table, and "
+            f"drop those that came now, say accept={wanted!r}",
+            table=table,
+            expected=last.content,
+            got=content,
+        )
 
 
 def _check_state(table: str, name: str, last: Record, batch: Batch, accept: str | None) -> None:

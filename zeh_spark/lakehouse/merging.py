@@ -2,17 +2,17 @@
 
 Beside the events' own columns such a table keeps, for each key, which event it shows:
 
-    _zeh_producer, _zeh_partition, _zeh_sequence    the stamps of that event; NULL if it has none
+    _zeh_feed                                       the feed and epoch of that event
+    _zeh_producer, _zeh_partition, _zeh_sequence    its stamps; NULL if it has none
+    _zeh_time                                       when it was committed to the feed, ms
     _zeh_deleted                                    whether it deleted the key
     _zeh_changed                                    when it was merged
 
-An event wins over the one that the table shows if its sequence number is higher, where both are of
-one producer and stored partition; else if it arrives later. A deleted key stays as a row, so that
-an older event that arrives late does not bring it back, until `purge`.
+Which event wins is decided in `precedence`. A deleted key stays as a row, so that an older event
+that arrives late does not bring it back, until `purge`.
 
-Within a batch the newest event of each producer and stored partition is left, by number, and of
-these the two that arrived last: the table's own event can outrank one of them only, as it is of one
-producer, so the MERGE needs no more to decide.
+Rows that an older version wrote have no `_zeh_feed`. They are of the feed that the table's property
+`zeh_spark.unnamedFeed` names; where it names none, they are met only by events without a feed.
 
 Runs on the driver; builds expressions.
 """
@@ -28,39 +28,55 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from zeh_spark import identity
 from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse import app_versions
+from zeh_spark.lakehouse.claims import UNNAMED
+from zeh_spark.lakehouse.commits import Record
+from zeh_spark.lakehouse.content import content_of, evaluated
 from zeh_spark.lakehouse.delta_table import Table, delta_errors
+from zeh_spark.lakehouse.precedence import (
+    ACCEPT,
+    ARRIVAL,
+    FEED,
+    IDENTITY,
+    STAMPS,
+    TIME,
+    newest,
+    quoted,
+    wins,
+)
 
-STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
 DELETED = "_zeh_deleted"
 CHANGED = "_zeh_changed"
-_ARRIVAL = "_zeh_arrival"
 _CONFIGURATION = "spark.databricks.delta."
 
 
 def stamped(df: DataFrame) -> DataFrame:
-    """The frame with the columns `_zeh_producer STRING, _zeh_partition INT, _zeh_sequence BIGINT`,
-    out of its `headers`; NULL where an event has no stamps. A frame that has them stays as it is.
+    """Return the frame with the columns that name each event, made of its `headers`.
 
-    Raises LakehouseError for a frame with neither.
+    They are `_zeh_feed STRING, _zeh_producer STRING, _zeh_partition INT, _zeh_sequence BIGINT,
+    _zeh_time BIGINT` (ms since 1970), NULL where an event has no such header. Columns that the
+    frame has already stay as they are.
+
+    Raises:
+        LakehouseError: the frame has neither `headers` nor the columns.
     """
-    if set(STAMPS) <= set(df.columns):
-        return df
-    if "headers" not in df.columns or not isinstance(df.schema["headers"].dataType, MapType):
-        raise LakehouseError(
-            "to merge, the frame needs the column 'headers', which holds the events' stamps, or "
-            "zeh_spark.lakehouse.stamped(df) has to be called before headers are dropped. For "
-            "events without stamps, of which the one that arrives last wins, add "
-            "headers as NULL: .withColumn('headers', F.lit(None).cast('map<string,string>'))",
-            got=df.columns,
-        )
-    header = F.col("headers")
-    values = (
-        header["zeh-producer"],
-        header["zeh-partition"].cast("int"),
-        header["zeh-sequence"].cast("long"),
+    missing = [name for name in IDENTITY if name not in df.columns]
+    if "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType):
+        header = F.col("headers")
+        values = {name: header[IDENTITY[name][0]].cast(IDENTITY[name][1]) for name in missing}
+        return df.withColumns(values) if values else df
+    if set(STAMPS) <= set(df.columns):  # of a table that an older version has written
+        none = {name: F.lit(None).cast(IDENTITY[name][1]) for name in missing}
+        return df.withColumns(none) if none else df
+    raise LakehouseError(
+        "to merge, the frame needs the column 'headers', which holds the events' stamps, or "
+        "zeh_spark.lakehouse.stamped(df) has to be called before headers are dropped. For "
+        "events without stamps, of which the one that arrives last wins, add "
+        "headers as NULL: .withColumn('headers', F.lit(None).cast('map<string,string>'))",
+        got=df.columns,
     )
-    return df.withColumns(dict(zip(STAMPS, values, strict=True)))
 
 
 def merge(
@@ -71,26 +87,73 @@ def merge(
     deleted: str | None = None,
     app_id: str | None = None,
     version: int | None = None,
+    accept: str | None = None,
     **options: object,
 ) -> None:
     """Merge a batch of events into a table, which is made if there is none: one row for each key.
 
-    For `foreachBatch` of a stream whose source is not a feed, a Delta table's for instance, with
-    `app_id` and `version=batchId`: Delta then takes each batch of a query once. (A new checkpoint
-    is another query: what it brings again is merged again.) `deleted` is a SQL condition on the
-    frame's columns. Feeds have `DeltaFeedWriter`, which checks more.
+    It is for `foreachBatch` of a stream whose source is not a feed, a Delta table's for instance.
+    With `app_id` and `version=batchId` each batch of a query is merged once, and a batch that is
+    repeated with other rows is refused. A new checkpoint is another query: what it brings again is
+    merged again. Feeds have `DeltaFeedWriter`, which checks more.
 
-    Raises LakehouseError for missing columns.
+    Args:
+        df: the batch.
+        table: a path or a name.
+        keys: the columns that a row of the table is found by.
+        deleted: a SQL condition on the frame's columns, true for events that delete their key.
+        app_id: the name of the job, as long as the table lives.
+        version: the number of the batch; needs `app_id`.
+        accept: what an error has printed.
+        options: Delta's, like mergeSchema.
+
+    Raises:
+        LakehouseError: columns are missing, or the batch does not fit the table.
     """
-    transaction = {}
     if (app_id is None) != (version is None):
         raise LakehouseError("app_id and version need each other", table=table)
-    if app_id is not None:
-        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        app = f"{app_id}:{query}" if query else app_id
-        transaction = {"txnAppId": app, "txnVersion": str(version)}
     target = Table(df.sparkSession, table)
-    Merge(target, keys, deleted, options).run(df, transaction)
+    made = Merge(target, keys, deleted, options)
+    made.prepare(df)
+    unnamed = name_unnamed(target, accepted_feed(accept))
+    if app_id is None or version is None:
+        made.run(df, {}, unnamed=unnamed)
+        return
+    query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    app = f"{app_id}:{query}" if query else app_id
+    with evaluated(df):
+        record = Record(f"merge:{app_id}", app, version, query or "", version, {}, content_of(df))
+        if app_versions.is_next(target, record, accept):
+            made.run(df, record.transaction, unnamed=unnamed)
+            app_versions.check_written(target, record)
+
+
+def accepted_feed(accept: str | None) -> str | None:
+    """Return the feed that `accept` names for the rows without one; None if it is about others."""
+    if accept is None or not accept.startswith(ACCEPT):
+        return None
+    return accept.removeprefix(ACCEPT).strip()
+
+
+def name_unnamed(table: Table, feed: str | None = None) -> str | None:
+    """Keep in a property of the table which feed its rows are of that name none.
+
+    Returns the feed that the table has named before, else `feed`; None if it is not known. Raises
+    LakehouseError if the table names another one.
+    """
+    state = table.state()
+    known = state.properties.get(UNNAMED) if state else None
+    if known and feed and known != feed:
+        raise LakehouseError(
+            f"table {table.text}: its rows without a feed are of {known}, as its property "
+            f"{UNNAMED} says, and accept names {feed}: leave accept out",
+            table=table.text,
+            expected=known,
+            got=feed,
+        )
+    if feed and not known:
+        table.set_properties({UNNAMED: feed})
+    return known or feed
 
 
 def purge(spark: SparkSession, table: str, older_than: str) -> None:
@@ -118,40 +181,67 @@ class Merge:
     """One MERGE for each batch."""
 
     def __init__(
-        self, table: Table, keys: Sequence[str], deleted: str | None, options: Mapping[str, object]
+        self,
+        table: Table,
+        keys: Sequence[str],
+        deleted: str | None,
+        options: Mapping[str, object],
+        *,
+        feeds: Sequence[str] = (),
     ) -> None:
+        """`feeds`: the ids of the feeds that the query reads, if they are known. An event without
+        `zeh-feed` is of the one feed; if there are several, it is refused.
+        """
         self._table = table
         self._keys = [keys] if isinstance(keys, str) else list(keys)
         self._deleted = deleted
         self._options = {name: option_text(value) for name, value in options.items()}
+        self._feeds = feeds
 
     def run(
         self,
         df: DataFrame,
         commit: Mapping[str, str],
         constants: Mapping[str, Column] | None = None,
+        unnamed: str | None = None,
     ) -> None:
-        """`commit` holds what is Delta's to keep with the commit: txnAppId, txnVersion and
-        userMetadata. `constants` are columns to add to the rows that are changed.
+        """Merge a batch, in one commit, into a table that `prepare` has made.
+
+        Args:
+            df: the batch.
+            commit: what Delta keeps with the commit: txnAppId, txnVersion and userMetadata.
+            constants: columns to add to the rows that are changed.
+            unnamed: the feed of the table's rows that name none; None if it is not known.
         """
-        constants = constants or {}
-        check_free(self._table.text, df, [DELETED, CHANGED, _ARRIVAL, *constants])
-        events = self._events(df).withColumns(dict(constants))
-        self._prepare(events.drop(_ARRIVAL))
-        columns = [name for name in events.columns if name != _ARRIVAL]
+        events = self._made(df, constants or {})
+        columns = [name for name in events.columns if name != ARRIVAL]
         matched = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in self._keys)
         first: dict[str, str | Column] = {quoted(n): f"s._zeh_first.{quoted(n)}" for n in columns}
         second: dict[str, str | Column] = {quoted(n): f"s._zeh_second.{quoted(n)}" for n in columns}
         builder = (
             self._table.delta()
             .alias("t")
-            .merge(newest(events, self._keys).alias("s"), matched)
-            .whenMatchedUpdate(_wins("s._zeh_first"), first)
-            .whenMatchedUpdate("s._zeh_second IS NOT NULL", second)
+            .merge(newest(events, self._keys, self._table.text).alias("s"), matched)
+            .whenMatchedUpdate(wins("s._zeh_first", unnamed, self._table.text), first)
+            .whenMatchedUpdate(
+                F.expr("s._zeh_second IS NOT NULL")
+                & wins("s._zeh_second", unnamed, self._table.text),
+                second,
+            )
             .whenNotMatchedInsert(values=first)
         )
         with committing(self._table.spark, commit), delta_errors(self._table.text):
             builder.execute()
+
+    def prepare(self, df: DataFrame, constants: Mapping[str, Column] | None = None) -> None:
+        """Make the table, or give it the columns that are new, in commits without rows before the
+        batch's own.
+        """
+        self._prepare(self._made(df, constants or {}).drop(ARRIVAL))
+
+    def _made(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
+        check_free(self._table.text, df, [DELETED, CHANGED, ARRIVAL, *constants])
+        return self._events(df).withColumns(dict(constants))
 
     def _events(self, df: DataFrame) -> DataFrame:
         """Each with its stamps and its place in the batch; checked for keys."""
@@ -169,9 +259,10 @@ class Merge:
         return stamped(df).withColumns(
             {
                 **{key: self._not_null(key) for key in self._keys},
+                FEED: self._named(),
                 DELETED: deleted,
                 CHANGED: F.current_timestamp(),
-                _ARRIVAL: F.monotonically_increasing_id(),
+                ARRIVAL: F.monotonically_increasing_id(),
             }
         )
 
@@ -199,17 +290,38 @@ class Merge:
         )
         return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
 
+    def _named(self) -> Column:
+        """The feed of each event that has a producer."""
+        if not self._feeds:
+            return F.col(FEED)
+        complaint = (
+            f"table {self._table.text}: the query reads several feeds, and an event has the "
+            f"producer of one and no {identity.HEADER}: read with headers=_all, and keep the "
+            f"column headers, or {FEED}"
+        )
+        only = F.lit(self._feeds[0]) if len(self._feeds) == 1 else F.raise_error(F.lit(complaint))
+        lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
+        return F.when(lacking, only).otherwise(F.col(FEED))
+
     def _prepare(self, events: DataFrame) -> None:
-        """Make the table, or give it the columns that are new: commits without rows, before the
-        batch's own.
-        """
         if self._table.exists():
-            known = self._table.frame().schema
+            known = self._add_identity(self._table.frame().schema)
             self._check_keys(known, events.schema)
             if not self._evolves or not _new_fields(known, events.schema):
                 self._check_columns(known)
                 return
         self._table.save(events.limit(0).write.options(**self._options))
+
+    def is_older(self) -> bool:
+        """Whether an older version has made the table, which did not tell feeds apart."""
+        return self._table.exists() and bool(_lacking(self._table.frame().schema))
+
+    def _add_identity(self, known: StructType) -> StructType:
+        """Give a table of an older version the columns that name its events' feed and time."""
+        if not (lacking := _lacking(known)):
+            return known
+        self._table.add_columns({name: IDENTITY[name][1] for name in lacking})
+        return self._table.frame().schema
 
     @property
     def _evolves(self) -> bool:
@@ -232,7 +344,7 @@ class Merge:
                 )
 
     def _check_columns(self, known: StructType) -> None:
-        missing = [name for name in (*STAMPS, DELETED, CHANGED) if name not in known.fieldNames()]
+        missing = [name for name in (*IDENTITY, DELETED, CHANGED) if name not in known.fieldNames()]
         if missing:
             raise LakehouseError(
                 f"table {self._table.text} lacks the columns {', '.join(missing)}, which a merge "
@@ -244,42 +356,11 @@ class Merge:
             )
 
 
-def newest(events: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """For each key `_zeh_first` and `_zeh_second`, the events that arrived last of those which are
-    the newest of their producer and stored partition; the second is NULL if there is no other.
-    """
-    columns = [quoted(name) for name in events.columns if name != _ARRIVAL]
-    keys = [quoted(key) for key in keys]
-    order = F.struct(STAMPS[2], _ARRIVAL)
-    event = F.struct(_ARRIVAL, F.struct(*columns).alias("event"))
-    by_producer = (
-        events.repartition(*keys)
-        .groupBy(*keys, *(F.col(name).alias(f"_zeh_by{name}") for name in STAMPS[:2]))
-        .agg(F.max_by(event, order).alias("_zeh_newest"))
-    )
-    listed = F.array_sort(
-        F.collect_list("_zeh_newest"),
-        lambda left, right: F.sign(right[_ARRIVAL] - left[_ARRIVAL]).cast("int"),
-    )
-    return (
-        by_producer.groupBy(*keys)
-        .agg(listed.alias("_zeh_listed"))
-        .select(
-            *keys,
-            F.get("_zeh_listed", F.lit(0))["event"].alias("_zeh_first"),
-            F.get("_zeh_listed", F.lit(1))["event"].alias("_zeh_second"),
-        )
-    )
-
-
-def _wins(event: str) -> str:
-    """Whether an event comes in the place of the table's. Without stamps: the later arrival."""
-    producer, partition, sequence = STAMPS
-    known = (
-        f"t.{producer} = {event}.{producer} AND t.{partition} = {event}.{partition} "
-        f"AND {event}.{sequence} <= t.{sequence}"
-    )
-    return f"NOT coalesce({known}, false)"
+def _lacking(known: StructType) -> list[str]:
+    """The columns that a merged table of an older version does not have."""
+    names = set(known.fieldNames())
+    merged = {*STAMPS, DELETED, CHANGED} <= names
+    return [name for name in (FEED, TIME) if name not in names] if merged else []
 
 
 def _new_fields(known: DataType | None, given: DataType) -> bool:
@@ -323,10 +404,6 @@ def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]
                 spark.conf.unset(names[name])
             else:
                 spark.conf.set(names[name], old)
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def option_text(value: object) -> str:

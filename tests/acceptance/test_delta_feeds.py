@@ -1,0 +1,121 @@
+"""Several feeds in one merged Delta table: one feed's numbers say nothing about another's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fix_lake import why_absent
+
+pytest.importorskip("delta", reason=why_absent())
+
+from tests.acceptance.test_delta_merge import merging
+from zeh_spark import lakehouse
+from zeh_spark.errors import LakehouseError
+
+EU, US = "e" * 16, "a" * 16
+
+
+def event(key, value, number, feed=EU, *, time=None, gone=False, producer="orders-job"):
+    headers = {
+        "zeh-feed": feed,
+        "zeh-producer": producer,
+        "zeh-partition": "0",
+        "zeh-sequence": str(number),
+        "zeh-time": None if time is None else str(time),
+    }
+    return key, value, gone, {name: each for name, each in headers.items() if each is not None}
+
+
+@pytest.fixture
+def merge(spark, tmp_path):
+    return merging(spark, str(tmp_path / "merged"))
+
+
+@pytest.fixture
+def old(merge, spark):
+    """A table that an older version has merged: key 1 with number 10 of `orders-job`."""
+    columns = "key INT, value INT, gone BOOLEAN, headers MAP<STRING, STRING>"
+    rows = spark.createDataFrame([event(1, 10, 10, None)], columns)
+    made = lakehouse.stamped(rows).drop("_zeh_feed", "_zeh_time")
+    made.selectExpr("*", "false AS _zeh_deleted", "now() AS _zeh_changed").write.format(
+        "delta"
+    ).save(merge.table)
+    return merge
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
+@pytest.mark.parametrize("gone", [False, True], ids=["a change", "a deletion"])
+def test_a_newer_event_of_another_feed_wins_though_its_number_is_lower(merge, together, gone):
+    """One job publishes to two feeds under one name: each feed has numbers of its own."""
+    older, newer = event(100, 1, 10, EU), event(100, 2, 0, US, gone=gone)
+
+    if together:
+        merge(older, newer)
+    else:
+        merge(older)
+        merge(newer)
+
+    assert ({} if gone else {100: 2}) == merge.shown()
+
+
+def test_an_older_event_of_the_same_feed_changes_nothing(merge):
+    """Whatever other feeds have brought."""
+    merge(event(1, 10, 5, EU, time=50), event(2, 20, 7, US, time=70))
+    merge(event(1, 9, 4, EU, time=40), event(2, 19, 6, US, time=60))
+
+    assert {1: 10, 2: 20} == merge.shown()
+
+
+def test_an_event_of_a_later_epoch_wins_though_its_number_is_lower(merge):
+    """After `new-history` the restored feed uses numbers again, and is right."""
+    merge(event(1, 10, 9, EU, time=90), event(2, 20, 8, EU, time=80))
+    merge(event(1, 11, 3, f"{EU}~1", time=100))
+    merge(event(1, 8, 8, EU, time=80), event(2, 21, 4, f"{EU}~10", time=101))
+    merge(event(2, 22, 4, f"{EU}~9", time=99))
+
+    assert {1: 11, 2: 21} == merge.shown()
+
+
+@pytest.mark.parametrize("number", [9, 10], ids=["a lower number", "the same number"])
+def test_numbers_that_a_restored_feed_uses_again_are_refused(merge, number):
+    """A later time proves it; the error names the remedy, and the table stays as it is."""
+    merge(event(1, 10, 10, time=1000))
+
+    with pytest.raises(LakehouseError) as raised:
+        merge(event(1, 11, number, time=2000))
+
+    told = str(raised.value)
+    assert "was restored to an earlier state" in told and "zeh-spark new-history FEED" in told
+    assert {1: 10} == merge.shown()
+
+
+def test_a_restore_shows_within_a_batch(merge):
+    """Whichever of the two events would be merged."""
+    with pytest.raises(LakehouseError, match="was restored to an earlier state"):
+        merge(event(1, 10, 10, time=1000), event(1, 11, 9, time=2000))
+
+
+def test_a_table_of_an_older_version_is_not_guessed_about(old):
+    """Its rows do not tell their feed: an event of the same producer is refused, until it is said
+    which feed they are of.
+    """
+    old(event(2, 20, 3, US))
+    with pytest.raises(LakehouseError, match="one of the two does not tell its feed") as raised:
+        old(event(1, 11, 9, EU))
+    assert EU in str(raised.value) and "accept='rows without a feed are of '" in str(raised.value)
+
+    old(event(1, 11, 9, EU), accept=f"rows without a feed are of {EU}")
+    assert {1: 10, 2: 20} == old.shown()
+
+    old(event(1, 12, 0, US))
+    assert {1: 12, 2: 20} == old.shown()
+
+    with pytest.raises(LakehouseError, match="leave accept out"):
+        old(event(1, 13, 9, US), accept=f"rows without a feed are of {US}")
+
+
+def test_an_event_without_a_producer_needs_no_feed(old):
+    """It is newer because it arrives later, as ever."""
+    old((1, 11, False, {}))
+
+    assert {1: 11} == old.shown()

@@ -1,0 +1,65 @@
+"""Each version of an app once: how `merge` takes a batch that has a number, and no cursors.
+
+Delta leaves out a transaction whose number is not above the app's last one, without a word and
+whatever its rows are. So each batch's commit holds a record with the batch's content, and a batch
+that comes again is compared with it.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from zeh_spark.errors import LakehouseError
+from zeh_spark.lakehouse.commits import Record
+from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.following import check_content
+
+log = logging.getLogger("zeh_spark.lakehouse")
+
+
+def is_next(table: Table, record: Record, accept: str | None) -> bool:
+    """Whether a batch is to be written; False if the table has it already.
+
+    Raises:
+        LakehouseError: the table has other rows under the batch's number, or later batches and not
+            this one.
+    """
+    known = table.versions(record.app)
+    if before := known.get(record.number):
+        check_content(table.text, before, record.content, accept)
+        return False
+    if known and record.number < (last := max(known)):
+        raise LakehouseError(
+            f"table {table.text}: {record.app} gives version {record.number}, and the table has "
+            f"its versions up to {last}, but not that one: Delta would leave the batch out. The "
+            f"checkpoint was taken back to an older state, or another query uses the same app_id: "
+            f"stop the other one, or start a new checkpointLocation",
+            table=table.text,
+            expected=last + 1,
+            got=record.number,
+        )
+    return True
+
+
+def check_written(table: Table, record: Record) -> None:
+    """Check that Delta has written the batch. Raises LakehouseError if a RESTORE took it away."""
+    if record.number in table.versions(record.app):
+        return
+    if table.was_restored():
+        raise LakehouseError(
+            f"table {table.text}: Delta has left out version {record.number} of {record.app}, "
+            f"which it had before a RESTORE took the rows back: a RESTORE does not take the "
+            f"transaction back. Start a new checkpointLocation from the place that the table has "
+            f"now, or give another app_id",
+            table=table.text,
+            got=record.number,
+        )
+    log.warning(
+        "table %s: Delta has version %d of %s already, from a version of zeh-spark that kept no "
+        "content: whether the rows are the same cannot be told",
+        table.text,
+        record.number,
+        record.app,
+    )

@@ -1,0 +1,73 @@
+"""Claims: which name keeps a feed in a table. Pure.
+
+The same feed under two names would be in the table twice. A name therefore claims its feeds before
+it writes their first rows, in properties of the table:
+
+    zeh_spark.feed.<hash of the feed's id>    {"feed": <id>, "name": <name>}
+
+Delta refuses the second of two transactions that change a table's properties, so that one of two
+names that claim a feed at the same time is refused and reads the other one's claim. Rejected: to
+look for the feed in the records of others, which does not find what is written at the same time.
+
+A feed's id is the one that its publisher tells (see `zeh_spark.identity`), so that a feed is known
+under each of its addresses; else the option `feedId` or the URL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+import xxhash
+
+from zeh_spark.errors import LakehouseError
+
+_CLAIM = "zeh_spark.feed."
+UNNAMED = "zeh_spark.unnamedFeed"
+"""Property of a merged table: the feed of the rows that an older version wrote without one."""
+
+
+def property_of(feed: str) -> str:
+    """Return the name of the property that holds a feed's claim."""
+    return f"{_CLAIM}{xxhash.xxh3_64_hexdigest(feed.encode())}"
+
+
+def missing(
+    table: str, name: str, feeds: Iterable[str], properties: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the properties to set, so that `name` has claimed all of these feeds.
+
+    Args:
+        table: for the error.
+        name: the name that is about to write.
+        feeds: the ids of the feeds in the batch.
+        properties: the table's.
+
+    Raises:
+        LakehouseError: another name has claimed one of the feeds.
+    """
+    wanted = {}
+    for feed in feeds:
+        key = property_of(feed)
+        if key not in properties:
+            wanted[key] = json.dumps({"feed": feed, "name": name})
+        elif (owner := _owner(properties[key])) != name:
+            raise LakehouseError(
+                f"table {table}: the feed {feed} is kept in it under name={owner!r}, and this "
+                f"query has name={name!r}: its events would be there twice. Go on under that "
+                f"name, or take another table. If no query writes the feed under that name any "
+                f"more, and none of its rows are left: ALTER TABLE … UNSET TBLPROPERTIES "
+                f"('{key}')",
+                table=table,
+                expected=owner,
+                got=name,
+            )
+    return wanted
+
+
+def _owner(claim: str) -> str:
+    """The name in a claim; the claim itself where it is none that was written here."""
+    try:
+        return str(json.loads(claim)["name"])
+    except (ValueError, TypeError, KeyError):
+        return claim

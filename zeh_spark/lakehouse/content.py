@@ -1,0 +1,76 @@
+"""What a batch holds: the number of its rows, and a sum over them that their order does not change.
+
+A batch of a stateful query, or of a stream that is no feed, is known by its number only. After a
+crash Spark repeats it, and it may hold other rows then: the query's options were changed, or an
+expression depends on chance. The sum tells.
+
+Rule for editors: the rows are evaluated once, by `persist`, before they are summed and before
+anything is written. Rejected: Spark's `Observation`, which is complete only after the commit that
+has to hold the sum, and which counts rows of a MERGE twice.
+
+Runs on the driver; builds a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from zeh_spark.lakehouse.commits import Content
+
+_EXACT = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
+    "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
+}
+"""Options of `to_json` with which different values have different texts."""
+
+_HALF = 32
+
+
+@contextmanager
+def evaluated(frame: DataFrame) -> Iterator[DataFrame]:
+    """Give the frame with its rows evaluated once, however often they are read."""
+    if _is_evaluated(frame):
+        yield frame
+        return
+    frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
+
+
+def _is_evaluated(frame: DataFrame) -> bool:
+    """Whether the frame's plan only reads rows that are persisted, as the frames of `route` do."""
+    plan: Any = frame._jdf.queryExecution().withCachedData()
+    leaves = plan.collectLeaves()
+    names = [str(leaves.apply(place).nodeName()) for place in range(leaves.size())]
+    return bool(names) and all(name == "InMemoryRelation" for name in names)
+
+
+def content_of(frame: DataFrame) -> Content:
+    """Count and sum the rows. Call it within `evaluated`.
+
+    The hash of a row is xxhash64 of its JSON: of the columns themselves it refuses MAP, and leaves
+    NULL out, so that rows with NULL in different columns would be equal. Its halves are summed by
+    themselves, because a sum of BIGINTs overflows.
+    """
+    row = F.to_json(F.struct(*(F.col(_quoted(name)) for name in frame.columns)), _EXACT)
+    number = F.xxhash64(row)
+    low, high = number.bitwiseAND(F.lit((1 << _HALF) - 1)), F.shiftrightunsigned(number, _HALF)
+    counted = frame.select(low.alias("low"), high.alias("high"))
+    rows, lows, highs = counted.agg(
+        F.count("*"), F.coalesce(F.sum("low"), F.lit(0)), F.coalesce(F.sum("high"), F.lit(0))
+    ).collect()[0]
+    total = (lows + (highs << _HALF)) % (1 << 64)
+    return Content(rows, f"{total:016x}")
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

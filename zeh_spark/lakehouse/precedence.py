@@ -1,0 +1,157 @@
+"""Which event of a key a merged table shows: expressions for its MERGE.
+
+An event wins over the one that the table shows if its epoch or its sequence number is higher, where
+both are of one feed, producer and stored partition; else if it arrives later.
+
+Within a batch the newest event of each feed, producer and stored partition is left, by number, and
+of these the two that arrived last: the table's own event can outrank one of them only, as it is of
+one producer, so the MERGE needs no more to decide.
+
+Within an epoch numbers are given in the order of commits, so an event with a lower number and a
+later time than another one proves that the feed was restored: its numbers are used again for other
+events. The MERGE then fails.
+
+Runs on the driver; builds expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from zeh_spark import identity
+
+STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
+FEED = "_zeh_feed"
+TIME = "_zeh_time"
+IDENTITY = {
+    FEED: (identity.HEADER, "string"),
+    "_zeh_producer": ("zeh-producer", "string"),
+    "_zeh_partition": ("zeh-partition", "int"),
+    "_zeh_sequence": ("zeh-sequence", "bigint"),
+    TIME: ("zeh-time", "bigint"),
+}
+"""The columns that `stamped` adds, each with the header that it is made of and its type."""
+
+ARRIVAL = "_zeh_arrival"
+"""Where an event stands in its batch."""
+
+ACCEPT = "rows without a feed are of "
+"""What `accept` begins with that names the feed of old rows."""
+
+
+def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
+    """For each key `_zeh_first` and `_zeh_second`, the events that arrived last of those which are
+    the newest of their feed, producer and stored partition; the second is NULL if there is no
+    other. The query fails where two events prove that the feed was restored.
+    """
+    columns = [quoted(name) for name in events.columns if name != ARRIVAL]
+    keys = [quoted(key) for key in keys]
+    epoch = _epoch(F.col(FEED))
+    order = F.struct(epoch.alias("epoch"), STAMPS[2], ARRIVAL)
+    event = F.struct(ARRIVAL, F.struct(*columns).alias("event"))
+    latest = F.struct(epoch.alias("epoch"), F.col(TIME).alias("time"))
+    by = {"feed": _feed(F.col(FEED)), **{name: F.col(name) for name in STAMPS[:2]}}
+    by_producer = (
+        events.repartition(*keys)
+        .groupBy(*keys, *(column.alias(f"_zeh_by{name}") for name, column in by.items()))
+        .agg(F.max_by(event, order).alias("_zeh_newest"), F.max(latest).alias("_zeh_latest"))
+    )
+    found = F.col("_zeh_newest")["event"]
+    restored = F.coalesce(F.col("_zeh_latest")["time"] > found[TIME], F.lit(False))
+    complaint = _restored(table, found, F.col("_zeh_latest")["time"])
+    checked = F.when(restored, F.raise_error(complaint)).otherwise(F.col("_zeh_newest"))
+    listed = F.array_sort(
+        F.collect_list(checked),
+        lambda left, right: F.sign(right[ARRIVAL] - left[ARRIVAL]).cast("int"),
+    )
+    return (
+        by_producer.groupBy(*keys)
+        .agg(listed.alias("_zeh_listed"))
+        .select(
+            *keys,
+            F.get("_zeh_listed", F.lit(0))["event"].alias("_zeh_first"),
+            F.get("_zeh_listed", F.lit(1))["event"].alias("_zeh_second"),
+        )
+    )
+
+
+def wins(event: str, unnamed: str | None, table: str) -> Column:
+    """Whether an event comes in the place of the table's. Without stamps: the later arrival.
+
+    The MERGE fails for an event that cannot be compared: a row of its producer has no feed, or the
+    feed was restored.
+    """
+    mine, theirs = F.col(event), F.struct(*(F.col(f"t.{name}").alias(name) for name in IDENTITY))
+    given, shown = mine[FEED], F.coalesce(theirs[FEED], F.lit(unnamed))
+    producer = (mine[STAMPS[0]] == theirs[STAMPS[0]]) & (mine[STAMPS[1]] == theirs[STAMPS[1]])
+    unknown = producer & (given.isNull() != shown.isNull())
+    same = producer & _feed(given).eqNullSafe(_feed(shown))
+    epoch, before = _epoch(given), _epoch(shown)
+    older = (epoch < before) | ((epoch == before) & (mine[STAMPS[2]] <= theirs[STAMPS[2]]))
+    restored = same & (epoch == before) & older & (mine[TIME] > theirs[TIME])
+    return (
+        F.when(F.coalesce(unknown, F.lit(False)), _fail(_unnamed(table, mine, given)))
+        .when(F.coalesce(restored, F.lit(False)), _fail(_restored(table, theirs, mine[TIME])))
+        .otherwise(~F.coalesce(same & older, F.lit(False)))
+    )
+
+
+def _feed(column: Column) -> Column:
+    """The feed of one of its epochs."""
+    return F.regexp_replace(column, identity.EPOCH, "$1")
+
+
+def _epoch(column: Column) -> Column:
+    """The number of an epoch; 0 for the first one, and where there is none."""
+    number = F.regexp_extract(column, identity.EPOCH, 2).try_cast("int")
+    return F.coalesce(number, F.lit(0))
+
+
+def _fail(complaint: Column) -> Column:
+    return F.raise_error(complaint).cast("boolean")
+
+
+def _unnamed(table: str, event: Column, feed: Column) -> Column:
+    """What to do about a row whose feed is not known."""
+    return F.concat(
+        F.lit(f"table {table}: an event of the feed "),
+        F.coalesce(feed, F.lit("that is not named")),
+        F.lit(", producer "),
+        event[STAMPS[0]],
+        F.lit(
+            ", meets a row of that producer, and one of the two does not tell its feed: an older "
+            "version wrote it, or its headers were dropped. If the table's rows without a feed are "
+            f"all of one feed, say which: accept={ACCEPT!r} followed by the feed's id, which is "
+            "the header zeh-feed of its events"
+        ),
+    )
+
+
+def _restored(table: str, newest: Column, time: Column) -> Column:
+    """What to do about numbers that are used again."""
+    return F.concat(
+        F.lit(f"table {table}: the feed "),
+        F.coalesce(newest[FEED], F.lit("(not named)")),
+        F.lit(" was restored to an earlier state: its producer "),
+        newest[STAMPS[0]],
+        F.lit(", partition "),
+        newest[STAMPS[1]].cast("string"),
+        F.lit(", published the number "),
+        newest[STAMPS[2]].cast("string"),
+        F.lit(" at "),
+        newest[TIME].cast("string"),
+        F.lit(" ms, and that one or a lower one again at "),
+        time.cast("string"),
+        F.lit(
+            " ms for another event. Run zeh-spark new-history FEED at the publisher, publish what "
+            "was published since the restore once more, and start a new checkpointLocation; or "
+            "restore the table, too, to a commit before the restore"
+        ),
+    )
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
