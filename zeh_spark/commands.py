@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
-from click.core import ParameterSource
 
 import zeh_spark as package
 from zeh_spark import feed_commands, keeping_commands, letter_commands, table_commands
@@ -45,7 +43,7 @@ from zeh_spark.publisher.config import Config, load_config, opened_tables
 from zeh_spark.publisher.csv_rows import CsvFormat
 from zeh_spark.publisher.load import Source
 from zeh_spark.publisher.store import StoreBusyError, UnknownFeedError
-from zeh_spark.table_commands import CONFIG
+from zeh_spark.table_commands import CONFIG, settings_of
 
 
 class _Commands(click.Group):
@@ -104,9 +102,7 @@ def serve(
       zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
       zeh-spark serve --config conf/publisher.toml
     """
-    config = load_config(file) if file else Config(store=url)
-    if file and ctx.get_parameter_source("url") is not ParameterSource.DEFAULT:
-        config = msgspec.structs.replace(config, store=url)
+    config = settings_of(ctx, file, url)
     host, port = host or config.host, config.port if port is None else port
     with ExitStack() as stack:
         tables = stack.enter_context(opened_tables(config))

@@ -1,4 +1,6 @@
-"""The commands about a service's own tables: `ddl`, `new-history`."""
+"""The commands that prepare and mend what is served: `ddl`, for a service's own tables, and
+`new-history`, for tables and feeds of a store.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from zeh_spark.command_line import STORE, moment, opened
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import shown_url
-from zeh_spark.publisher.config import FeedConfig, engine_of, load_config, table_feed
+from zeh_spark.publisher.config import Config, FeedConfig, engine_of, load_config, table_feed
+from zeh_spark.publisher.store import UnknownFeedError
 from zeh_spark.publisher.table_feed import SqlTableFeed
 
 CONFIG = click.option(
@@ -66,7 +72,7 @@ def ddl(
     if file:
         if partitions != 1 or partition_by:
             raise click.UsageError("--config has the feed's partitions; change them there.")
-        config, name = _configured(file, table, url)
+        config, name = _configured(load_config(file), table, url)
     elif url:
         name = table
         config = FeedConfig(
@@ -83,30 +89,108 @@ def ddl(
 
 @click.command()
 @click.argument("feed")
+@STORE
 @CONFIG
-@click.option("--url", metavar="URL", help="The database as its owner, if not that of --config.")
-@click.confirmation_option(prompt="Its readers will have to begin anew. Go on?")
-def new_history(feed: str, file: Path | None, url: str | None) -> None:
-    """Let a feed's table begin anew, after it was restored from a copy.
+@click.option(
+    "--url", "owner", metavar="URL",
+    help="A table's database as its owner, if not that of --config.",
+)  # fmt: skip
+@click.option("--copy", is_flag=True, help="This is a copy, which goes on beside the original.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def new_history(
+    ctx: click.Context,
+    feed: str,
+    url: str,
+    file: Path | None,
+    owner: str | None,
+    copy: bool,
+    yes: bool,
+) -> None:
+    """Tell readers that a feed was restored from a backup, or copied.
 
-    Rows that are there come before all that will be written, in order of their ids, and cursors
-    that were given until now are refused (409). The role has to own the table.
+    Run it right after each restore of a store or a table to an earlier state, for each feed, before
+    the publisher is started again and before anything is published.
+
+    A feed of a store: a restore lets producers use sequence numbers again for other events. Events
+    that are published from now on get another id in the header zeh-feed, so that no reader takes
+    them for those that it had before the restore. No reader begins anew because of this. It works
+    while `serve` runs, too, but what was published between the restore and this command cannot be
+    told apart.
+
+    A feed that is a table, by --config: rows that are there come before all that will be written,
+    in order of their ids, and cursors that were given until now are refused (409): readers begin
+    anew. The role has to own the table.
+
+    --copy: a copy is another feed, and gets an id of its own. Run it on the copy, not on the
+    original.
 
     \b
-    Example:
+    Examples:
+      zeh-spark new-history orders --store sqlite:///feeds.db
+      zeh-spark new-history orders --store sqlite:///copy.db --copy
       zeh-spark new-history orders --config conf/publisher.toml
     """
-    if not file:
-        raise click.UsageError("Give --config FILE.")
-    config, name = _configured(file, feed, url)
+    config = settings_of(ctx, file, url)
+    if config.store and feed not in config.feeds:
+        if owner:
+            raise click.UsageError(f"--url is for tables; feed {feed!r} is in a store.")
+        _new_epoch(config.store, feed, copy=copy, yes=yes)
+    else:
+        _new_history(*_configured(config, feed, owner), copy=copy, yes=yes)
+
+
+def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
+    """The settings of --config; --store, if it is given, or if there is no file, names the store.
+    Raises StoreError.
+    """
+    config = load_config(file) if file else Config(store=url)
+    if file and ctx.get_parameter_source("url") is not ParameterSource.DEFAULT:
+        config = msgspec.structs.replace(config, store=url)
+    return config
+
+
+def _new_epoch(url: str, feed: str, *, copy: bool, yes: bool) -> None:
+    """A feed of a store."""
+    with opened(url) as store:
+        try:
+            before = store.identity(feed)
+        except UnknownFeedError as exc:
+            raise StoreError(f"{exc}; for a table, give its feed's name and --config FILE") from exc
+        _confirm(
+            f"Feed {feed!r} in {shown_url(url)} becomes another feed than {before.id}, for events "
+            f"that are published from now on."
+            if copy
+            else f"Readers take what is published to feed {feed!r} in {shown_url(url)} from now on "
+            f"for new events, never for those before.",
+            yes=yes,
+        )
+        begun = store.begin_epoch(feed, copy=copy)
+    epoch = begun.epochs[-1]
+    click.echo(
+        f"Feed {feed!r} in {shown_url(url)} has the id {begun.id}. Events that are published from "
+        f"now on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)})."
+    )
+
+
+def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> None:
+    """A feed that is a table."""
+    _confirm("Its readers will have to begin anew.", yes=yes)
     with _feed(config, name, writes=True) as opened:
-        history = opened.new_history()
-    click.echo(f"Table {config.table!r} in {shown_url(config.url)} has the new history {history}.")
+        history = opened.new_history(copy=copy)
+        told = opened.identity()
+    which = f" and the id {told.id}" if told else ", and no id yet: see zeh-spark ddl"
+    where = f"Table {config.table!r} in {shown_url(config.url)}"
+    click.echo(f"{where} has the new history {history}{which}.")
 
 
-def _configured(file: Path, name: str, url: str | None) -> tuple[FeedConfig, str]:
+def _confirm(what: str, *, yes: bool) -> None:
+    if not yes:
+        click.confirm(f"{what} Go on?", abort=True)
+
+
+def _configured(config: Config, name: str, url: str | None) -> tuple[FeedConfig, str]:
     """By the feed's name, or the table's."""
-    config = load_config(file)
     by_table = (feed for feed, each in config.feeds.items() if each.table == name)
     feed = name if name in config.feeds else next(by_table, name)
     found = config.feed(feed)

@@ -1,0 +1,188 @@
+"""After a restore, events that have the sequence numbers of others are told apart: by the command
+line and HTTP alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.fix_backup import Place
+from tests.fix_publisher import HERE, served
+from zeh_spark.identity import FeedIdentity, feed_of, parse
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import publish
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def run(*words: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "zeh_spark.cli", "new-history", *words],
+            env={**os.environ, "PYTHONPATH": str(HERE), **environment},
+            cwd=tmp_path, capture_output=True, text=True, check=False, input=typed,
+        )  # fmt: skip
+
+    return run
+
+
+def add(url: str, *events: object) -> None:
+    with closing(open_store(url)) as store:
+        publish(store, "orders", events, partition=0)
+
+
+def told(base: str) -> FeedIdentity:
+    return parse(requests.get(f"{base}/orders", timeout=30).json()["feed"])
+
+
+def stamps(base: str) -> dict[Any, tuple[str, int]]:
+    """Of each event, by its data: producer, partition and number; time."""
+    first = "&".join(f"cursor{each}=_first" for each in range(3))
+    text = requests.get(f"{base}/orders?n=3&headers=_all&{first}", timeout=30).text
+    events = [each for each in map(json.loads, text.splitlines()) if "data" in each]
+    names = ("zeh-producer", "zeh-partition", "zeh-sequence")
+    return {
+        each["data"]: (
+            ":".join(each["headers"][name] for name in names),
+            int(each["headers"]["zeh-time"]),
+        )
+        for each in events
+    }
+
+
+def test_events_after_a_restore_are_told_apart(place: Place, run: Run) -> None:
+    """I publish, back up, publish more, and restore the backup: what I publish next has the numbers
+    of what the restore undid. After `new-history` readers see that they are other events.
+    """
+    add(place.url, "kept")
+    backup = place.back_up()
+    add(place.url, "undone")
+    with served(place.url) as (base, _):
+        before, old = told(base), stamps(base)
+    place.restore(backup)
+    done = run("orders", "--store", place.url, "--yes")
+    add(place.url, "new")
+    with served(place.url) as (base, _):
+        after, new = told(base), stamps(base)
+    assert (0, 1, 2) == (done.returncode, len(before.epochs), len(after.epochs)), done.stderr
+    assert {"kept", "new"} == new.keys()
+    assert old["undone"][0] == new["new"][0]
+    begin = after.epochs[1]
+    assert new["kept"][1] < begin.time <= new["new"][1]
+    ids = [before.at(old["undone"][1]), after.at(new["kept"][1]), after.at(new["new"][1])]
+    assert [before.id, before.id, begin.id] == ids
+    assert before.id == after.id == feed_of(begin.id) != begin.id
+    assert begin.id in done.stdout and str(begin.time) in done.stdout
+
+
+def test_it_may_run_while_the_feed_is_served(place: Place, run: Run) -> None:
+    """Readers are told at once, and no cursor is refused."""
+    add(place.url, 1)
+    with served(place.url) as (base, _):
+        first = "n=1&cursor0=_first"
+        text = requests.get(f"{base}/orders?{first}", timeout=30).text
+        cursor = json.loads(text.splitlines()[-1])["cursor"]
+        done = run("orders", "--store", place.url, "--yes")
+        add(place.url, 2)
+        answer = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
+        after = told(base)
+    assert (0, 2) == (done.returncode, len(after.epochs)), done.stderr
+    assert (200, 1) == (answer.status_code, answer.text.count('"data":2'))
+
+
+def test_a_copy_becomes_another_feed(tmp_path: Path, run: Run) -> None:
+    """The copy goes on beside the original; their events are never taken for each other's."""
+    original, copy = (f"sqlite:///{tmp_path / name}.db" for name in ("original", "copy"))
+    with closing(open_store(original)) as store:
+        store.create("orders", 3)
+    add(original, "shared")
+    backup = [sys.executable, "-m", "zeh_spark.cli", "backup", str(tmp_path / "copy.db")]
+    subprocess.run([*backup, "--store", original], cwd=HERE, check=True, capture_output=True)
+    done = run("orders", "--copy", "--yes", ZEH_STORE=copy)
+    for url in (original, copy):
+        add(url, url)
+    found = []
+    for url in (original, copy):
+        with served(url) as (base, _):
+            found.append((told(base), stamps(base)))
+    (one, ours), (other, theirs) = found
+    assert (0, 2) == (done.returncode, len({one.id, other.id})), done.stderr
+    assert ours[original][0] == theirs[copy][0]
+    assert one.at(ours["shared"][1]) == other.at(theirs["shared"][1]) == one.id
+    assert other.id == other.at(theirs[copy][1])
+    assert other.id in done.stdout
+
+
+@pytest.mark.parametrize("typed", ["n\n", ""])
+def test_it_asks_first(tmp_path: Path, run: Run, typed: str) -> None:
+    """I may change my mind; the question says what it is about, and nothing is done."""
+    url = f"sqlite:///{tmp_path}/feeds.db"
+    with closing(open_store(url)) as store:
+        name = store.create("orders", 3).origin[:8].hex()
+        asked = run("orders", typed=typed), run("orders", "--copy", typed=typed)
+        assert 1 == len(store.identity("orders").epochs)
+    assert [1, 1] == [each.returncode for each in asked]
+    assert "new events, never for those before" in asked[0].stdout
+    assert f"becomes another feed than {name}" in asked[1].stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "there is no feed 'nothing' in this store; for a table, give"),
+        (["orders", "--url", "sqlite:///x.db"], "--url is for tables"),
+        (["orders", "--store", "sqlite:///nothing.db"], "there is no store nothing.db"),
+        (["outbox", "--config", "publisher.toml"], "there is no feed 'outbox' in this store"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, run: Run, words: list[str], said: str) -> None:
+    """A typing error changes nothing; a table's name is not taken for a feed of the store."""
+    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
+        store.create("orders", 3)
+    (tmp_path / "publisher.toml").write_text(
+        'store = "sqlite:///feeds.db"\n[feeds.sales]\nurl = "sqlite:///shop.db"\n'
+        'table = "outbox"\ndata = "body"\n'
+    )
+    done = run(*words, "--yes")
+    assert (True, True, False) == (
+        done.returncode > 0, said in done.stderr, "Traceback" in done.stderr,
+    ), done.stderr  # fmt: skip
+
+
+def test_settings_name_a_store_and_a_table(tmp_path: Path, run: Run) -> None:
+    """One file for both: each feed by its name, and each is done its own way."""
+    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
+        store.create("orders", 3)
+    shop, settings = tmp_path / "shop.db", tmp_path / "publisher.toml"
+    with closing(sqlite3.connect(shop)) as database:
+        database.executescript(
+            "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, body JSON);"
+            "CREATE TABLE zeroeventhub_history (table_name, history, feed_id);"
+            "INSERT INTO zeroeventhub_history VALUES ('outbox', '01234567', '0123456789abcdef');"
+        )
+    settings.write_text(
+        'store = "sqlite:///feeds.db"\n[feeds.sales]\nurl = "sqlite:///shop.db"\n'
+        'table = "outbox"\ndata = "body"\n'
+    )
+    stored = run("orders", "--config", str(settings), "--yes")
+    kept = run("sales", "--config", str(settings), "--yes")
+    copied = run("sales", "--config", str(settings), "--yes", "--copy")
+    with closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as store:
+        assert store.identity("orders").epochs[1].id in stored.stdout
+    with closing(sqlite3.connect(shop)) as database:
+        ((history, name),) = database.execute("SELECT history, feed_id FROM zeroeventhub_history")
+    assert "0123456789abcdef" in kept.stdout, kept.stderr
+    assert f"has the new history {history} and the id {name}." in copied.stdout, copied.stderr
+    assert name != "0123456789abcdef"
