@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from tests.fix_raw_server import ok
+from tests.fix_raw_server import NO_IDENTITY, ok
 from zeh_spark import wire
 from zeh_spark.decode import Decoder
 from zeh_spark.options import parse
@@ -56,6 +56,7 @@ def read(raw_server):
 
     def run(feed, partitions=None, **given):
         raw_server.respond = feed
+        raw_server.discovery = raw_server.discovery or NO_IDENTITY
         count = partitions or len(feed.partitions)
         usual = {"url": raw_server.url, "partitionCount": str(count), "retryTimeout": "1s"}
         options = parse(SourceOptions, {**usual, "pageSizeHint": "10", **given})

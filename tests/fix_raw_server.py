@@ -85,6 +85,10 @@ def refused(status: int, text: str = "", **headers: str | int) -> Answer:
     return ok(text.encode(), status, **{"content_type": "text/plain", **headers})
 
 
+NO_IDENTITY = refused(400, "handshake error: partition count missing")
+"""What a publisher that tells neither partition count nor identity says."""
+
+
 def redirect(location: str, status: int = 307) -> Answer:
     return ok(b"", status, location=location)
 
@@ -140,6 +144,10 @@ class RawServer:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
+        self.discovery: Answer | None = None
+        """What a request without the parameter `n` gets. If it is set, such requests are neither
+        scripted nor among `requests`."""
+        self.discovered = 0
         self.respond: Callable[[Request], Answer] = self._next_scripted
         self._scripted: list[Answer] = []
         self._tls = tls
@@ -173,6 +181,15 @@ class RawServer:
         for thread in self._threads:
             thread.join(_PATIENCE)
 
+    def _answer(self, request: Request) -> Answer:
+        if self.discovery and request.method == "GET" and "n" not in request.query:
+            with self._lock:
+                self.discovered += 1
+            return self.discovery
+        with self._lock:
+            self.requests.append(request)
+        return self.respond(request)
+
     def _next_scripted(self, request: Request) -> Answer:
         with self._lock:
             if not self._scripted:
@@ -200,9 +217,7 @@ class RawServer:
                 self._open.add(connection)
             with connection.makefile("rb") as reader:
                 while request := _read_request(reader, number):
-                    with self._lock:
-                        self.requests.append(request)
-                    if not _send(connection, self.respond(request)):
+                    if not _send(connection, self._answer(request)):
                         break
         with self._lock:
             self._open.discard(connection)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.fix_raw_server import ok, refused
+from tests.fix_raw_server import NO_IDENTITY, ok, refused
 from tests.patience import PATIENCE
 from zeh_spark._compat import ReadAllAvailable
 from zeh_spark.decode import Decoder
@@ -69,6 +69,7 @@ class Feed:
 
     def __post_init__(self):
         self.server.respond = self.respond
+        self.server.discovery = self.server.discovery or NO_IDENTITY
 
     def respond(self, request):
         query = request.query

@@ -35,14 +35,24 @@ _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAY
 
 
 class TransientError(Exception):
-    """May be gone at the next try. `final` is raised when there is no time for one."""
+    """May be gone at the next try. `final` is raised when there is no time for one. `status` and
+    `body` are those of the answer, if there was one.
+    """
 
     def __init__(
-        self, final: ZeroEventHubError, retry_after: float | None = None, reason: str = ""
+        self,
+        final: ZeroEventHubError,
+        retry_after: float | None = None,
+        reason: str = "",
+        *,
+        status: int | None = None,
+        body: str | None = None,
     ) -> None:
         super().__init__(reason or str(final))
         self.final = final
         self.retry_after = retry_after
+        self.status = status
+        self.body = body
 
 
 def network_failure(exc: Exception, url: FeedUrl) -> Exception:
@@ -113,9 +123,10 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         if pause:
             message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
         if document.get("remedy"):  # time alone does not help
-            raise TransientError(PublisherError(message, status=status, body=text), pause)
+            final = PublisherError(message, status=status, body=text)
+            raise TransientError(final, pause, status=status, body=text)
         message += "; 'retryTimeout' says how long to try"
-        raise TransientError(UnavailableError(message), pause)
+        raise TransientError(UnavailableError(message), pause, status=status, body=text)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
     remedy = {
         401: "; check 'token' or 'tokenFile'",

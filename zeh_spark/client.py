@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
 from zeh_spark import wire
-from zeh_spark.answers import TransientError, body_text, problem_document
+from zeh_spark.answers import TransientError
 from zeh_spark.credentials import masked
-from zeh_spark.errors import OptionError, PublisherError
-from zeh_spark.options import MAX_PARTITIONS, ClientOptions
+from zeh_spark.discovery import Discovered, discover
+from zeh_spark.errors import PublisherError
+from zeh_spark.options import ClientOptions
 from zeh_spark.transport import Patience, Transport
 
-_MISSING_PARAMETER = {400, 422}
 _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000
 _ANEW = (
@@ -105,31 +105,13 @@ class FeedClient:
         """
         return Page(self, request, hold, any_end)
 
-    def partition_count(self) -> int:
-        """Ask without parameters; a publisher may tell its partition count in the 400 that it
-        answers (RFC 9457).
-
-        Raises OptionError naming `partitionCount` where it does not.
+    def discover(
+        self, partition_count: int | None = None, *, told: bool | None = None
+    ) -> Discovered:
+        """Ask how many partitions the feed has, unless that is known, and which feed it is: see
+        `discovery.discover`.
         """
-        patience = self.patience()
-        while True:
-            try:
-                with self.transport.request("GET") as response:
-                    count = problem_document(body_text(response)).get("partitionCount")
-            except TransientError as failure:
-                patience.wait(failure)
-                continue
-            except PublisherError as exc:
-                if exc.status not in _MISSING_PARAMETER:
-                    raise
-                count = problem_document(exc.body or "").get("partitionCount")
-            if type(count) is int and 0 < count <= MAX_PARTITIONS:
-                return count
-            raise OptionError(
-                f"option 'partitionCount' is missing, and the publisher of {self.transport.url} "
-                f"does not tell it: give the number of partitions that its documentation names",
-                option="partitionCount",
-            )
+        return discover(self.transport, self.patience(), partition_count, told=told)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ segments [a block's objects fit the cache, and collecting would walk them again 
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,14 +22,21 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark import wire
 from zeh_spark.errors import MalformedLineError
+from zeh_spark.identity import HEADER, FeedIdentity
 
 T = TypeVar("T")
 
 _BLOCK = 1 << 20
+_TIME_DIGITS = 18
+"""The most that a `zeh-time` has: ms since 1970, which fit 64 bits."""
+
+_TIME = re.compile(rf"[0-9]{{1,{_TIME_DIGITS}}}")
+
 _MOST_NAMES = 64
 """Blocks with more different header names than this have their headers made one by one."""
 _FIELDS = {
@@ -63,32 +71,43 @@ class Decoder:
     corrupt: str
     permissive: bool
 
-    def batches(self, lines: bytes, partition: int) -> Iterator[pa.RecordBatch]:
-        """Record batches of about 1 MiB of lines, in order; together one row for each event."""
+    def batches(
+        self, lines: bytes, partition: int, feed: FeedIdentity | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Return record batches of about 1 MiB of lines, in order; together one row for each event.
+
+        Args:
+            lines: event lines of one partition.
+            partition: its number.
+            feed: the identity whose epochs' ids the events get as the header `zeh-feed`; None adds
+                no header.
+        """
+        if "headers" not in self.columns:
+            feed = None
         for block in blocks(lines):
             with _without_gc():
-                batch = self._batch(block, partition)
+                batch = self._batch(block, partition, feed)
             if batch.num_rows:
                 yield batch
 
-    def _batch(self, block: bytes, partition: int) -> pa.RecordBatch:
+    def _batch(self, block: bytes, partition: int, feed: FeedIdentity | None) -> pa.RecordBatch:
         lines = _usual(block, partition)
         if lines is not None:
             data = _joined([line.data for line in lines])
-            headers = _cut_headers([line.headers or b"{}" for line in lines])
+            headers = _cut_headers([line.headers or b"{}" for line in lines], feed)
             if headers is None and (events := _decoded(wire.decode_events, block)):
-                headers = _headers(events)
+                headers = _headers(events) if stamp(events, feed) else None
             if headers is not None and _is_utf8(data):
                 return self._record_batch(partition, headers, data)
-        return self._unusual(block, partition)
+        return self._unusual(block, partition, feed)
 
-    def _unusual(self, block: bytes, partition: int) -> pa.RecordBatch:
+    def _unusual(self, block: bytes, partition: int, feed: FeedIdentity | None) -> pa.RecordBatch:
         """Line by line. A line of another partition always raises [it may be there twice]."""
         events: list[wire.Event] = []
         corrupt: dict[int, str] = {}
         for line in block.split(b"\n"):
             try:
-                event = wire.parse_event(line, partition) if line else None
+                event = parse_stamped(line, partition, feed) if line else None
             except MalformedLineError:
                 if not self.permissive:
                     raise
@@ -136,7 +155,7 @@ def _usual(block: bytes, partition: int) -> list[_Line] | None:
         return None
     if not {line.partition for line in lines} <= {partition, None, UNSET}:
         return None
-    return None if any(line.data is UNSET for line in lines) else lines
+    return lines if {type(line.data) for line in lines} <= {Raw} else None
 
 
 def _decoded(decode: Callable[[bytes], T], block: bytes) -> T | None:
@@ -173,12 +192,57 @@ def _nullable(events: Sequence[wire.Event]) -> pa.Array:
     ).cast(pa.string())
 
 
-def _cut_headers(objects: Sequence[Raw | bytes]) -> pa.MapArray | None:
+def stamp(events: Sequence[wire.Event], feed: FeedIdentity | None) -> bool:
+    """Put the id of its epoch among each event's headers, as `zeh-feed`; one that is there already
+    is replaced.
+
+    Returns False at the first event whose `zeh-time` does not tell in which of several epochs it
+    was committed.
+    """
+    for event in events if feed else ():
+        headers = dict(event.headers or {})
+        epoch = _epoch(headers.get(wire.TIME_HEADER), feed)  # type: ignore[arg-type]  # not None here
+        if epoch is None:
+            return False
+        headers.pop(HEADER, None)
+        event.headers = {**headers, HEADER: epoch}
+    return True
+
+
+def _epoch(time: str | None, feed: FeedIdentity) -> str | None:
+    if len(feed.epochs) == 1:
+        return feed.epochs[0].id
+    return feed.at(int(time)) if time and _TIME.fullmatch(time) else None
+
+
+def parse_stamped(line: bytes, partition: int, feed: FeedIdentity | None) -> wire.Event | None:
+    """Parse one event line, as `wire.parse_event`, and stamp it.
+
+    Raises MalformedLineError also for an event that belongs to none of several epochs.
+    """
+    event = wire.parse_event(line, partition)
+    if event is not None and feed and not stamp([event], feed):
+        raise MalformedLineError(
+            f"partition {partition}: an event has no valid {wire.TIME_HEADER!r} among its headers, "
+            f"so it cannot be told to which of the feed's {len(feed.epochs)} epochs it belongs: "
+            f"{wire.excerpt(line)}; tell the publisher's owner, or put such lines into a column "
+            f"with mode=PERMISSIVE",
+            partition=partition,
+            body=wire.excerpt(line),
+        )
+    return event
+
+
+def _cut_headers(objects: Sequence[Raw | bytes], feed: FeedIdentity | None) -> pa.MapArray | None:
     """Headers without a Python object for each: 0.5 µs an event with seven, against 1.4 µs.
 
     `objects` are JSON. Where they hold no backslash, quotation marks are what strings begin and end
     with: every fourth stretch between two of them is a name, every other one in between a value.
-    None for what is not so simple: escapes, blanks, values that are no strings, a name twice.
+    None for what is not so simple: escapes, blanks, values that are no strings, a name twice; and
+    with several epochs an event without a valid `zeh-time`.
+
+    The entry `zeh-feed` is taken, like the others, from stretches of one text: its name and the
+    epochs' ids are appended to it.
     """
     text = b"".join(objects)
     if b"\\" in text:
@@ -194,21 +258,61 @@ def _cut_headers(objects: Sequence[Raw | bytes]) -> pa.MapArray | None:
     ):
         return None
     marks[::2] += 1
-    stretches = _strings(np.append(marks, len(text)).astype(np.int32), text)
-    names, values = (stretches.take(pa.array(np.arange(first, len(marks), 4))) for first in (0, 2))
+    added = [each.encode() for each in (HEADER, *(e.id for e in feed.epochs))] if feed else []
+    stretches = _strings(
+        np.concatenate((marks, np.cumsum([len(text), *map(len, added)]))).astype(np.int32),
+        b"".join((text, *added)),
+    )
+    names, values = (np.arange(first, len(marks), 4) for first in (0, 2))
     offsets //= 4
-    if not (_is_utf8(names) and _is_utf8(values) and _once(names, offsets)):
+    if feed:  # one entry more at each event's end
+        names = np.insert(names, offsets[1:], len(marks))
+        values = np.insert(values, offsets[1:], len(marks) + 1)
+        offsets += np.arange(len(offsets))
+    codes = (named := stretches.take(pa.array(names))).dictionary_encode()
+    if not (_is_utf8(codes.dictionary) and _once(codes, offsets)):
         return None
-    return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), names, values)
+    if feed and len(feed.epochs) > 1:
+        times = stretches.take(pa.array(values[_is_time(codes)]))
+        epochs = _epochs(times, feed)
+        if epochs is None or len(epochs) != len(objects):  # each event has one at most
+            return None
+        values[offsets[1:] - 1] += epochs
+    found = stretches.take(pa.array(values))
+    if not _is_utf8(found):
+        return None
+    return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), named, found)
 
 
-def _once(names: pa.StringArray, offsets: np.ndarray) -> bool:
+def _once(names: pa.DictionaryArray, offsets: np.ndarray) -> bool:
     """No event has a header twice."""
-    codes = names.dictionary_encode()
-    different = len(codes.dictionary)
+    different, codes = len(names.dictionary), names.indices.to_numpy()
+    if different and (offsets == np.arange(len(offsets)) * different).all():
+        each = codes.reshape(-1, different)
+        if (each == np.arange(different)).all():  # usually all have the same, in one order
+            return True
     event = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    pairs = event * different + codes.indices.to_numpy()
-    return different <= _MOST_NAMES and np.bincount(pairs, minlength=1).max() <= 1
+    return different <= _MOST_NAMES and bool(
+        np.bincount(event * different + codes, minlength=1).max() <= 1
+    )
+
+
+def _is_time(names: pa.DictionaryArray) -> np.ndarray:
+    """Which of the headers are `zeh-time`."""
+    code = names.dictionary.index(wire.TIME_HEADER).as_py()
+    return np.asarray(names.indices.to_numpy() == code)
+
+
+def _epochs(times: pa.StringArray, feed: FeedIdentity) -> np.ndarray | None:
+    """The numbers of the epochs in which events were committed; None if a time is not valid."""
+    valid = pc.and_(
+        pc.ascii_is_decimal(times), pc.less_equal(pc.binary_length(times), _TIME_DIGITS)
+    )
+    if not pc.all(valid, min_count=0).as_py():
+        return None
+    begins = np.array([each.time for each in feed.epochs])
+    committed = times.cast(pa.int64()).to_numpy()
+    return np.asarray(np.searchsorted(begins, committed, side="right") - 1)
 
 
 def _headers(events: Sequence[wire.Event]) -> pa.Array:

@@ -27,7 +27,7 @@ def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list
     its end. Raises ZeroEventHubError.
     """
     at_once = FeedClient(parse(ClientOptions, {"url": url, "retryTimeout": "0"}))
-    count = at_once.partition_count()  # who has mistyped the address need not wait
+    count = at_once.discover().partition_count  # who has mistyped the address need not wait
     client = FeedClient(parse(ClientOptions, {"url": url}))
     arrived: queue.Queue[list[bytes] | ZeroEventHubError | None] = queue.Queue(64)
     for partition in range(count):

@@ -49,6 +49,9 @@ readers can follow. [Where Python's stack ends depends on who parses, and from w
 RESERVED_HEADER = "zeh-"
 """Header names that begin so are the publisher's own stamps; writers drop them."""
 
+TIME_HEADER = "zeh-time"
+"""The stamp that says when an event was committed, in ms since 1970."""
+
 NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._:@=-]{1,100}")
 """What names of producers and batches look like. [Dots alone mean another path in a URL.]"""
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.fix_batch import Feed
-from tests.fix_raw_server import chunked, ok, refused, short
+from tests.fix_raw_server import NO_IDENTITY, chunked, ok, refused, short
 from zeh_spark import wire
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import (
@@ -53,6 +53,7 @@ def test_a_read_goes_on_exactly_where_the_last_one_ended(read, raw_server):
     """`last_cursors` is the seam between a feed's history and what comes later."""
     feed = Feed(range(35), [], range(5))
     raw_server.respond = feed
+    raw_server.discovery = NO_IDENTITY
     seam = last_cursors(raw_server.url, partitionCount="3")
     feed.partitions[0] += range(35, 60)
     feed.partitions[1] += range(3)
@@ -73,6 +74,7 @@ def test_a_batch_read_from_last_is_empty_on_a_quiet_feed(read):
 
 def scripted(server, partition_count=1, **given):
     """A reader of a scripted server, and its tasks."""
+    server.discovery = server.discovery or NO_IDENTITY
     usual = {"url": server.url, "partitionCount": str(partition_count), "retryTimeout": "5s"}
     options = parse(SourceOptions, {**usual, **given})
     reader = BatchReader(options, Decoder(("data",), "_corrupt_record", False))

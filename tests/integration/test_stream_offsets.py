@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.fix_raw_server import ok, refused
+from tests.fix_raw_server import NO_IDENTITY, ok, refused
 from tests.fix_stream import Log, position, wait_for
 from zeh_spark.errors import (
     CheckpointError,
@@ -221,19 +221,16 @@ def test_another_feeds_checkpoint_is_refused(feed, start, call, change, remedy):
 def test_the_partition_count_is_learned_once(feed, start):
     """A new query asks the publisher; a restart knows it from its checkpoint."""
     scripted = feed(Log(3), Log(3))
-    usual = scripted.server.respond
-    scripted.server.respond = lambda request: (
-        usual(request) if request.query else refused(400, '{"partitionCount":2}')
-    )
+    scripted.server.discovery = refused(400, '{"partitionCount":2}')
     options = {"url": scripted.server.url}
     run = start(**options)
     run.until(6)
     scripted.logs[0].count = 4
+    scripted.server.discovery = NO_IDENTITY
 
     again = start(offset=run.offset, **options)
-    again.until(1)
 
-    assert 1 == [each.query for each in scripted.server.requests].count({})
+    assert [3] == again.until(1)
 
 
 def test_explicit_cursors_have_to_fit_the_learned_count(raw_server, start):

@@ -14,6 +14,7 @@ from tests import strategies
 from zeh_spark import decode, wire
 from zeh_spark.decode import Decoder, blocks
 from zeh_spark.errors import MalformedLineError, PublisherError
+from zeh_spark.identity import Epoch, FeedIdentity, untold
 
 ALL = Decoder(("partition", "headers", "data"), "_corrupt_record", False)
 PERMISSIVE = Decoder(("partition", "headers", "data", "_corrupt_record"), "_corrupt_record", True)
@@ -26,8 +27,8 @@ SCHEMA = pa.schema(
 )
 
 
-def rows(lines, decoder=ALL, partition=0):
-    return [row for batch in decoder.batches(lines, partition) for row in batch.to_pylist()]
+def rows(lines, decoder=ALL, partition=0, feed=None):
+    return [row for batch in decoder.batches(lines, partition, feed) for row in batch.to_pylist()]
 
 
 def event(data, headers=b"{}"):
@@ -90,6 +91,95 @@ def test_columns_as_the_schema_has_them(columns):
 
     assert list(columns) == batch.schema.names
     assert 2 == batch.num_rows
+
+
+# The header zeh-feed
+
+FEED = "9f86d081884c7d65"
+ONE = FeedIdentity(FEED, (Epoch(FEED),))
+THREE = FeedIdentity(FEED, (Epoch(FEED), Epoch(f"{FEED}~1", 100), Epoch(f"{FEED}~2", 200)))
+
+
+def at(time, data=b"1", **more):
+    headers = {**more, **({} if time is None else {"zeh-time": str(time)})}
+    return event(data, json.dumps(headers, separators=(",", ":")).encode())
+
+
+def feeds(lines, feed, decoder=ALL):
+    """Each row's `zeh-feed`, None without; fails if one has it twice."""
+    found = [
+        [v for k, v in each["headers"] if k == "zeh-feed"] for each in rows(lines, decoder, 0, feed)
+    ]
+    assert {0, 1} >= {len(each) for each in found}
+    return [each[0] if each else None for each in found]
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (b"{}", []),
+        (b'{"a":"b"}', [("a", "b")]),
+        (b'{"a":"\\u00e9"}', [("a", "é")]),
+        (b'{"zeh-feed":"mine","a":"b"}', [("a", "b")]),
+        (b'{ "zeh-feed" : "mine" }', []),
+        (b"null", []),
+    ],
+)
+@pytest.mark.parametrize("feed", [ONE, untold("https://orders.example/feed")], ids=["id", "URL"])
+def test_each_event_says_which_feed_it_comes_from(headers, expected, feed):
+    """Once, behind its own headers; what a publisher sends under that name is replaced."""
+    got = rows(event(b"1", headers) + event(b"2", b'{"c":"d"}'), feed=feed)
+
+    added = [("zeh-feed", feed.id)]
+    assert [row("1", [*expected, *added]), row("2", [("c", "d"), *added])] == got
+
+
+def test_the_order_of_headers_stays():
+    """The entry is the last one of each event, however many it has."""
+    lines = event(b"1", b'{"b":"1","a":"2"}') + event(b"2") + event(b"3", b'{"a":"3"}')
+
+    assert [["b", "a", "zeh-feed"], ["zeh-feed"], ["a", "zeh-feed"]] == [
+        [name for name, _ in each["headers"]] for each in rows(lines, feed=ONE)
+    ]
+
+
+def test_an_event_belongs_to_the_epoch_of_its_time():
+    """Producers' numbers of another epoch are other events."""
+    times = [0, 99, 100, 101, 199, 200, 10**12, "099", "100"]
+
+    assert [
+        *[FEED] * 2, *[f"{FEED}~1"] * 3, *[f"{FEED}~2"] * 2, FEED, f"{FEED}~1",
+    ] == feeds(b"".join(at(time, type="é") for time in times), THREE)  # fmt: skip
+
+
+@pytest.mark.parametrize("time", [None, "", "x", "-1", "1e3", "1.5", " 100", "٣", "1" * 19])
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_event_without_a_time_belongs_to_no_one_of_several_epochs(time, alone):
+    """It is a malformed line, which the error shows; a feed of one epoch needs no times."""
+    lines = at(time) if alone else at(150) + at(time, data=b"2") + at(250)
+    bad = at(time, data=b"1" if alone else b"2")
+
+    with pytest.raises(
+        MalformedLineError, match=r"no valid 'zeh-time'.* 3 epochs.*\\?data"
+    ) as error:
+        rows(lines, feed=THREE)
+
+    assert wire.excerpt(bad.rstrip(b"\n")) == error.value.body
+    assert {FEED} == set(feeds(lines, ONE))
+
+
+def test_permissive_keeps_an_event_without_a_time_in_the_column_of_bad_lines():
+    """The others get their ids; what is no event gets none."""
+    lines = at(150) + at(None, data=b"2") + event(b"NaN") + at(250)
+
+    assert [f"{FEED}~1", None, None, f"{FEED}~2"] == feeds(lines, THREE, PERMISSIVE)
+
+
+def test_headers_that_are_not_read_need_no_time():
+    """A query for data alone has nowhere to put an id."""
+    data = Decoder(("data",), "c", False)
+
+    assert [{"data": "1"}] == rows(at(None), data, feed=THREE)
 
 
 # Lines that are no events
@@ -195,6 +285,33 @@ def test_headers_cut_from_a_block_are_those_of_each_line(texts):
         assert [[*each.items()] for each in expected] == [
             each["headers"] for each in rows(b"".join(lines))
         ]
+
+
+TIMES = st.sampled_from(["0", "99", "100", "250", "0100", "", "x", "1" * 19]) | st.none()
+NAMES = st.sampled_from(["a", "b", "zeh-producer", "zeh-feed", "zéh"])
+STAMPED = st.lists(
+    st.tuples(TIMES, st.dictionaries(NAMES, STRINGS, max_size=3), st.booleans()), max_size=8
+)
+
+
+@given(STAMPED, st.sampled_from([ONE, THREE, untold("https://orders.example/feed?x=é")]))
+def test_a_block_gets_the_same_ids_as_its_lines(events, feed):
+    """Law: columns at a time give what each line by itself gives."""
+    lines = b""
+    for time, headers, blank in events:
+        given = {**headers, **({} if time is None else {"zeh-time": time})}
+        text = json.dumps(given, separators=(", ", ":") if blank else (",", ":"))
+        lines += event(b"1", text.encode())
+    try:
+        expected = [
+            [*decode.parse_stamped(line, 0, feed).headers.items()] for line in lines.splitlines()
+        ]
+    except MalformedLineError:
+        with pytest.raises(MalformedLineError):
+            rows(lines, feed=feed)
+    else:
+        assert expected == [each["headers"] for each in rows(lines, feed=feed)]
+        assert all(("zeh-feed", feed.id) in each for each in expected if len(feed.epochs) == 1)
 
 
 @given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"") + b"\n")))

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
+from zeh_spark.identity import Epoch, FeedIdentity, untold
 from zeh_spark.options import parse as parse_options
 from zeh_spark.source import offsets
-from zeh_spark.source.offsets import Offset, Position, Staged, initial, parse
+from zeh_spark.source.offsets import Offset, Position, Staged, check_identity, initial, parse
 from zeh_spark.source.options import SourceOptions
 
 URL = "https://orders.example/feed"
@@ -31,6 +32,7 @@ known = st.builds(
     st.just(URL),
     st.lists(positions, min_size=1, max_size=12).map(tuple),
     staged=st.none() | staged,
+    id=st.none() | st.just("9f86d081884c7d65"),
 ).filter(
     lambda offset: (
         not offset.staged
@@ -79,6 +81,19 @@ def test_the_text_is_canonical():
         '"stage":"s","batch":"b","segments":2,"partitions":{'
         '"0":{"cursor":"c1","events":3,"bytes":45,"digest":"' + "0f" * 16 + '"},'
         '"1":{"cursor":"c9","events":0,"bytes":0}}}'
+    )
+
+
+def test_the_feeds_own_id_stands_behind_its_name():
+    """Where the publisher told it; offsets without it stay as they were."""
+    with_id = Offset(URL, (Position("c1"),), id="9f86d081884c7d65").to_json()
+    without = Offset(URL, (Position("c1"),)).to_json()
+
+    assert ["version", "feed", "id", "partitionCount", "partitions"] == list(with_id)
+    assert ["version", "feed", "partitionCount", "partitions"] == list(without)
+    assert ("9f86d081884c7d65", None) == (
+        offsets.reached(with_id).id,
+        offsets.reached(without).id,
     )
 
 
@@ -165,6 +180,8 @@ def test_a_feed_that_moved_goes_on_under_its_stored_name():
         {**STORED, "stage": "s", "batch": "b", "segments": 0},
         {**STORED, "stage": "s", "batch": "b", "segments": -1},
         {**STORED, "stage": "s"},
+        {**STORED, "id": 5},
+        {**STORED, "id": None},
     ],
     ids=str,
 )
@@ -172,6 +189,41 @@ def test_what_we_did_not_write_is_named(document):
     """A damaged checkpoint is an error with its text, not a Python accident."""
     with pytest.raises(CheckpointError, match=r"did not write.*new checkpointLocation"):
         parse(document, options())
+
+
+A, B = "9f86d081884c7d65", "60303ae22b998861"
+COPY = FeedIdentity(B, (Epoch(A), Epoch(f"{A}~1", 10), Epoch(B, 20)))
+
+
+@pytest.mark.parametrize(
+    ("known", "identity"),
+    [
+        (None, untold("orders")),
+        (None, FeedIdentity(A, (Epoch(A),))),
+        (A, FeedIdentity(A, (Epoch(A),))),
+        (A, FeedIdentity(A, (Epoch(A), Epoch(f"{A}~1", 10)))),
+        (A, COPY),
+    ],
+)
+def test_a_checkpoint_goes_on_with_its_feed_and_with_a_copy_of_it(known, identity):
+    """Whether it knows the feed's id already, or not."""
+    check_identity(known, identity, URL)
+
+
+@pytest.mark.parametrize(
+    ("known", "identity", "why"),
+    [
+        (A, FeedIdentity(B, (Epoch(B),)), f"{A}.*{URL} now serves another feed, '{B}'"),
+        (B, FeedIdentity(A, (Epoch(A),)), f"{B}.*now serves another feed, '{A}'"),
+        (A, untold(URL), f"{A}.*tells no id.*Upgrade all publishers of the feed first"),
+    ],
+)
+def test_a_checkpoint_does_not_go_on_with_another_feed(known, identity, why):
+    """Its cursors would mean other events; the error has both ids and what to do."""
+    with pytest.raises(CheckpointError, match=why) as caught:
+        check_identity(known, identity, URL)
+
+    assert known == caught.value.expected != caught.value.got
 
 
 def test_another_format_is_refused_before_anything_else_is_read():

@@ -9,6 +9,7 @@ import pytest
 from zeh_spark.client import PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError
+from zeh_spark.identity import Epoch, FeedIdentity
 from zeh_spark.options import parse
 from zeh_spark.source.batch import BatchReader, FeedPartition
 from zeh_spark.source.offsets import Position
@@ -17,6 +18,7 @@ from zeh_spark.source.segments import Segment, pack
 from zeh_spark.source.staging import Staging
 from zeh_spark.source.stream import SegmentPartition, StreamReader
 
+IDENTITY = FeedIdentity("9f86d081884c7d65", (Epoch("9f86d081884c7d65"),))
 DECODER = Decoder(("partition", "data"), "_corrupt_record", False)
 OPTIONS = parse(
     SourceOptions,
@@ -84,7 +86,9 @@ def test_a_batch_reader_travels_with_what_its_tasks_need():
     "value",
     [
         FeedPartition(PageRequest(0, "c", 1, 10, ("a",)), "t", exact=True),
+        FeedPartition(PageRequest(0, "c", 1, 10), None, exact=False, feed=IDENTITY),
         SegmentPartition(b"payload"),
+        SegmentPartition(b"payload", feed=IDENTITY),
         OPTIONS,
         DECODER,
         Position("c", 1, 2, "d"),

@@ -58,7 +58,7 @@ class Audit:
         options = parse(ClientOptions, {"url": url})
         self._url = str(options.url)
         try:
-            partitions = FeedClient(at_once).partition_count()
+            partitions = FeedClient(at_once).discover().partition_count
         except OptionError as exc:
             raise not_ours(self._url, "it does not tell its partition count") from exc
         self._reader = FeedReader(options, partitions)

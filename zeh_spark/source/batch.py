@@ -22,6 +22,7 @@ from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import parse
 from zeh_spark.source.ending import (
     Ending,
@@ -44,12 +45,13 @@ _MOST_WITHOUT_EVENTS = 1000
 @dataclass(frozen=True)
 class FeedPartition(InputPartition):
     """A feed partition from `request.cursor` to its end, as module `ending` finds that. `exact`:
-    the target has to come.
+    the target has to come. `feed`: whose ids its events get as `zeh-feed`.
     """
 
     request: PageRequest
     target: str | None
     exact: bool
+    feed: FeedIdentity | None = None
 
 
 class BatchReader(DataSourceReader):
@@ -66,10 +68,13 @@ class BatchReader(DataSourceReader):
             raise self._decoder
         options = self._options
         client = self._client()
-        count = options.partition_count or client.partition_count()
+        found = client.discover(options.partition_count)
+        count = found.partition_count
         options.check_partitions(count)
+        feed = options.stamping(found.named(options.feed))
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
-            return list(pool.map(lambda each: self._plan(client, each, count), range(count)))
+            plans = pool.map(lambda each: self._plan(client, each, count), range(count))
+            return [replace(plan, feed=feed) for plan in plans]
 
     def _client(self) -> FeedClient:
         return FeedClient(self._options, max_interval=_MAX_INTERVAL)
@@ -96,8 +101,25 @@ class BatchReader(DataSourceReader):
         """In a task: follow one feed partition."""
         assert isinstance(partition, FeedPartition)
         assert isinstance(self._decoder, Decoder)
-        for lines in gathered(follow(self._client(), partition)):
-            yield from self._decoder.batches(lines, partition.request.partition)
+        client = self._client()
+        for lines in gathered(follow(client, partition)):
+            yield from self._decoder.batches(lines, partition.request.partition, partition.feed)
+        if partition.feed and partition.feed.told:
+            self._check_epochs(client, partition.request, partition.feed)
+
+    def _check_epochs(self, client: FeedClient, request: PageRequest, feed: FeedIdentity) -> None:
+        """Raises PublisherError if the feed began an epoch while it was read: events at the end may
+        have got the id of the epoch before it.
+        """
+        now = client.discover(request.partition_count, told=True).named(self._options.feed)
+        if now != feed:
+            raise PublisherError(
+                f"partition {request.partition}: when the query began, the publisher of "
+                f"{self._options.url} told the feed's identity as {feed.document()}, now it tells "
+                f"{now.document()}: an epoch has begun, or another feed is served, while this "
+                f"query read it. Run the query again",
+                partition=request.partition,
+            )
 
 
 def last_cursors(url: str, **options: str) -> str:
@@ -108,7 +130,7 @@ def last_cursors(url: str, **options: str) -> str:
     """
     parsed = parse(SourceOptions, {"url": url, **options})
     client = FeedClient(parsed)
-    count = parsed.partition_count or client.partition_count()
+    count = client.discover(parsed.partition_count).partition_count
     cursors = {}
     for partition in range(count):
         request = PageRequest(partition, wire.LAST, count, parsed.page_size_hint, parsed.headers)

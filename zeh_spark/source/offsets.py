@@ -4,15 +4,17 @@ Rule for editors: Spark compares offsets as JSON text, so `to_json` is the only 
 keys, and an unchanged offset is handed back as the object that came in. Cursors are opaque:
 compared for equality, never ordered.
 
-    {"version": 1, "feed": URL or feedId, "partitionCount": n,
+    {"version": 1, "feed": URL or feedId, "id": id, "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        where batches are staged
      "startingCursors": {"0": …, …},                                   behind the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
-Events, bytes and digest describe what lies between the previous offset and this one; a partition
-that did not move has neither events nor digest. Before the partition count is known, `*` stands for
-all. The offset that follows the initial one keeps that one's cursors [Spark does not write the
-initial offset down, and a table has to know where its first batch begins].
+`id` is the feed's own id (`FeedIdentity.id`); it is absent if the publisher told none, and from
+offsets of older versions. Events, bytes and digest describe what lies between the previous offset
+and this one; a partition that did not move has neither events nor digest. Before the partition
+count is known, `*` stands for all. The offset that follows the initial one keeps that one's cursors
+[Spark does not write the initial offset down, and a table has to know where its first batch
+begins].
 
 Runs on the driver; pure.
 """
@@ -25,6 +27,7 @@ from typing import Any, TypeGuard
 
 from zeh_spark import wire
 from zeh_spark.errors import CheckpointError
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.source.options import SourceOptions
 
 VERSION = 1
@@ -62,6 +65,7 @@ class Offset:
     everywhere: str = wire.FIRST
     staged: Staged | None = None
     started: tuple[str, ...] = ()
+    id: str | None = None
 
     @property
     def partition_count(self) -> int | None:
@@ -72,7 +76,7 @@ class Offset:
         if self.positions:
             return self
         positions = (Position(self.everywhere),) * partition_count
-        return Offset(self.feed, positions, staged=self.staged)
+        return Offset(self.feed, positions, staged=self.staged, id=self.id)
 
     def to_json(self) -> dict[str, Any]:
         """Canonical: equal offsets give equal text."""
@@ -80,11 +84,10 @@ class Offset:
             str(partition): _position_json(position)
             for partition, position in enumerate(self.positions)
         }
-        document: dict[str, Any] = {
-            "version": VERSION,
-            "feed": self.feed,
-            "partitionCount": self.partition_count,
-        }
+        document: dict[str, Any] = {"version": VERSION, "feed": self.feed}
+        if self.id is not None:
+            document["id"] = self.id
+        document["partitionCount"] = self.partition_count
         if self.staged:
             document["stage"] = self.staged.stage
             document["batch"] = self.staged.batch
@@ -124,11 +127,13 @@ def initial(options: SourceOptions) -> Offset:
 class Reached:
     """What an offset of any feed says to others: where it is, and for a query's first one where
     that began (None for all later ones). Cursors by partition; empty while all are at `_first`.
+    `id` is the feed's own id, None if the offset has none.
     """
 
     feed: str
     cursors: dict[str, str]
     started: dict[str, str] | None
+    id: str | None = None
 
 
 def is_of_a_feed(document: object) -> TypeGuard[dict[str, Any]]:
@@ -142,7 +147,8 @@ def reached(document: Mapping[str, Any]) -> Reached:
     partitions = document["partitions"].items()
     cursors = {number: position["cursor"] for number, position in partitions}
     started = document.get("startingCursors")
-    return Reached(document["feed"], _moved(cursors), None if started is None else _moved(started))
+    began = None if started is None else _moved(started)
+    return Reached(document["feed"], _moved(cursors), began, document.get("id"))
 
 
 def _moved(cursors: dict[str, str]) -> dict[str, str]:
@@ -181,14 +187,15 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         staged = Staged(str(document["stage"]), str(document["batch"]), int(document["segments"]))
     partitions = document["partitions"]
     feed = str(document["feed"])
+    identity = str(document["id"]) if "id" in document else None
     if document["partitionCount"] is None:
-        return Offset(feed, (), str(partitions[_EVERY]["cursor"]), staged)
+        return Offset(feed, (), str(partitions[_EVERY]["cursor"]), staged, id=identity)
     positions = tuple(
         _parsed_position(partitions[str(partition)])
         for partition in range(document["partitionCount"])
     )
     started = tuple(str(cursor) for cursor in document.get("startingCursors", {}).values())
-    return Offset(feed, positions, staged=staged, started=started)
+    return Offset(feed, positions, staged=staged, started=started, id=identity)
 
 
 def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:
@@ -224,3 +231,33 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
             expected=offset.partition_count,
             got=asked,
         )
+
+
+def check_identity(known: str | None, identity: FeedIdentity, url: object) -> None:
+    """Refuse a publisher that serves another feed than the checkpoint's.
+
+    Args:
+        known: the id of the checkpoint's feed; None if its offsets have none.
+        identity: what the publisher at `url` tells now.
+
+    Raises CheckpointError. A copy of a feed has an id of its own and is accepted: its epochs name
+    the feed that it was copied from.
+    """
+    if known is None or (identity.told and known in identity.feeds):
+        return
+    if identity.told:
+        raise CheckpointError(
+            f"the checkpoint belongs to the feed with the id {known!r}, but the publisher at {url} "
+            f"now serves another feed, {identity.id!r}, whose cursors mean other events. Correct "
+            f"the option 'url', or read the other feed with a new checkpointLocation",
+            expected=known,
+            got=identity.id,
+        )
+    raise CheckpointError(
+        f"the checkpoint belongs to the feed with the id {known!r}, but the publisher at {url} "
+        f"tells no id: an older version of zeh-spark serves the feed there, or it is another "
+        f"publisher. Upgrade all publishers of the feed first; if it is another feed, correct the "
+        f"option 'url' or use a new checkpointLocation",
+        expected=known,
+        got=None,
+    )

@@ -9,6 +9,7 @@ from typing import Literal
 
 from zeh_spark import wire
 from zeh_spark.errors import OptionError
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import (
     ClientOptions,
     option,
@@ -204,6 +205,26 @@ class SourceOptions(ClientOptions):
     def feed(self) -> str:
         """The feed's identity in the checkpoint."""
         return self.feed_id or self.url.identity
+
+    def stamping(self, identity: FeedIdentity) -> FeedIdentity | None:
+        """Return the identity whose ids the events get as the header `zeh-feed`; None if the query
+        asks for no header of the publisher's (`zeh-…`).
+
+        Raises OptionError if the feed has several epochs and `headers` leaves out `zeh-time`, which
+        tells in which of them an event was committed.
+        """
+        if self.headers == (wire.ALL_HEADERS,):
+            return identity
+        if not any(name.startswith(wire.RESERVED_HEADER) for name in self.headers):
+            return None
+        if len(identity.epochs) > 1 and wire.TIME_HEADER not in self.headers:
+            raise OptionError(
+                f"option 'headers' is {','.join(self.headers)!r}, and the feed {self.url} has "
+                f"{len(identity.epochs)} epochs, in which producers use the same sequence numbers; "
+                f"only 'zeh-time' tells which epoch an event belongs to. Add zeh-time to 'headers'",
+                option="headers",
+            )
+        return identity
 
     def check_partitions(self, partition_count: int) -> None:
         """Explicit cursors name every partition. Raises OptionError."""

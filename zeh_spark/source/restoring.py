@@ -15,10 +15,12 @@ from pyspark.sql import functions as F
 
 from zeh_spark import wire
 from zeh_spark.answers import TransientError
+from zeh_spark.discovery import discover
 from zeh_spark.errors import CheckpointError, PublisherError
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import parse
 from zeh_spark.source.offset_log import source_offsets
-from zeh_spark.source.offsets import is_of_a_feed
+from zeh_spark.source.offsets import check_identity, is_of_a_feed
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.transport import Transport
 
@@ -30,13 +32,19 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     still knows, as JSON for `startingCursors` of a new checkpoint.
 
     For a feed whose publisher was restored: what lies behind these cursors is what the feed has
-    now. `options` are those of the query's format. Raises CheckpointError if nothing is shared.
+    now. `options` are those of the query's format. Raises CheckpointError if nothing is shared, or
+    if the publisher serves another feed than the checkpoint's.
     """
     parsed = parse(SourceOptions, {"url": url, **options})
     transport, known, seen = Transport(parsed), {}, 0
     count = parsed.partition_count
-    for cursors in committed(checkpointLocation, parsed.feed):
+    identity: FeedIdentity | None = None
+    for cursors, feed in committed(checkpointLocation, parsed.feed):
         seen, count = seen + 1, len(cursors)
+        if identity is None:
+            found = discover(transport, transport.patience(), count, told=bool(feed) or None)
+            identity = found.named(parsed.feed)
+        check_identity(feed, identity, parsed.url)
         for partition, cursor in enumerate(cursors):
             if partition not in known and _knows(transport, count, partition, cursor):
                 known[partition] = cursor
@@ -57,8 +65,10 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     )
 
 
-def committed(checkpoint: str, feed: str) -> Iterator[Sequence[str]]:
-    """The cursors of a query's committed batches, by partition, newest first."""
+def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str | None]]:
+    """Return the cursors of a query's committed batches, by partition, newest first; with each the
+    feed's own id, None if the publisher told none.
+    """
     spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
     def files(folder: str) -> dict[int, str]:
@@ -76,7 +86,8 @@ def committed(checkpoint: str, feed: str) -> Iterator[Sequence[str]]:
         for offset in source_offsets(text) if number in done else ():
             if is_of_a_feed(offset) and offset["feed"] == feed and offset["partitionCount"]:
                 count = offset["partitionCount"]
-                yield [offset["partitions"][str(each)]["cursor"] for each in range(count)]
+                cursors = [offset["partitions"][str(each)]["cursor"] for each in range(count)]
+                yield cursors, offset.get("id")
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:

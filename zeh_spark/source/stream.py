@@ -4,7 +4,8 @@ The driver reads every page once, because only reading tells where a batch may e
 bytes to the tasks, which decode them (see DESIGN in the README's "How it works").
 
 Rule for editors: `StreamReader` is pickled, by the planner and into tasks, so it holds options
-until its first call and takes none of them along: no URL and no token reach an executor.
+until its first call and takes none of them along: no token reaches an executor, and of the URL at
+most what names a feed that has no id (without user, the query as a digest: `FeedUrl.identity`).
 `partitions` and `read` may run more than once for the same batch and give the same each time.
 """
 
@@ -24,6 +25,7 @@ from zeh_spark._compat import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAva
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.source import offsets, planning
 from zeh_spark.source.cursor_set import CursorSet
 from zeh_spark.source.fetching import Fetcher, first_checkpoint
@@ -42,12 +44,15 @@ _KEEP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class SegmentPartition(InputPartition):
-    """A segment on its way to a task: its bytes, or the place where they are staged."""
+    """A segment on its way to a task: its bytes, or the place where they are staged. `feed`: whose
+    ids its events get as `zeh-feed`.
+    """
 
     payload: bytes | None = field(default=None, repr=False)
     staging: Staging | None = field(default=None, repr=False)
     batch: str = ""
     segment: int = 0
+    feed: FeedIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert partition.staging is not None
             payload = partition.staging.read(partition.batch, partition.segment)
         for feed_partition, lines in unpack(payload):
-            yield from self._decoder.batches(lines, feed_partition)
+            yield from self._decoder.batches(lines, feed_partition, partition.feed)
 
     @property
     def _begun(self) -> StreamDriver:
@@ -162,6 +167,7 @@ class StreamDriver:
         self._batch: _Batch | None = None
         self._staging: Staging | None = None
         self._partition_count = options.partition_count
+        self._identity: FeedIdentity | None = None
 
     def latest_offset(self, start: dict[str, Any], *, finite: bool) -> dict[str, Any]:
         """The end of the next batch; `start` itself when nothing is due."""
@@ -218,17 +224,29 @@ class StreamDriver:
 
     def _parsed(self, document: Mapping[str, Any]) -> Offset:
         offset = offsets.parse(document, self.options)
-        if self._partition_count is None:
-            self._partition_count = self._learned_count(offset)
-        return offset.resolved(self._partition_count)
+        if self._partition_count is None and offset != offsets.initial(self.options):
+            self._partition_count = offset.partition_count
+        if self._identity is None or self._partition_count is None:
+            self._identify(offset)
+        elif offset.id:
+            offsets.check_identity(offset.id, self._identity, self.options.url)
+        return offset.resolved(self._partition_count or 0)
 
-    def _learned_count(self, offset: Offset) -> int:
-        """From the checkpoint, or from the publisher for a new query."""
-        if offset.partition_count and offset != offsets.initial(self.options):
-            return offset.partition_count
-        count = self._client.partition_count()
-        self.options.check_partitions(count)
-        return count
+    def _identify(self, offset: Offset) -> FeedIdentity:
+        """Ask the publisher which feed it serves, and for the partition count of a new query.
+
+        Raises CheckpointError if it is not the feed of the offset, or of this run.
+        """
+        before, count = self._identity, self._partition_count
+        known = offset.id or (before.id if before and before.told else None)
+        told = bool(known) if before or known else None
+        found = self._client.discover(count, told=told)
+        identity = found.named(self.options.feed)
+        offsets.check_identity(known, identity, self.options.url)
+        if count is None:
+            self.options.check_partitions(found.partition_count)
+        self._identity, self._partition_count = identity, found.partition_count
+        return identity
 
     def _fetcher_at(self, offset: Offset, *, finite: bool) -> Fetcher:
         cursors = list(_cursors(offset))
@@ -254,9 +272,8 @@ class StreamDriver:
 
         with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
             positions = tuple(pool.map(resolve, range(len(offset.positions)), offset.positions))
-        return replace(
-            offset, positions=positions, started=tuple(each.cursor for each in positions)
-        )
+        started = tuple(each.cursor for each in positions)
+        return replace(offset, positions=positions, started=started, id=self._id)
 
     def _request(self, partition: int, cursor: str, partition_count: int) -> PageRequest:
         options = self.options
@@ -271,6 +288,7 @@ class StreamDriver:
         for partition, intervals in taken.items():
             positions[partition] = _position(intervals)
         self._cursors = [position.cursor for position in positions]
+        feed = self._stamping(offset) if any(position.events for position in positions) else None
         lines = {
             partition: [interval.lines for interval in intervals if interval.events]
             for partition, intervals in taken.items()
@@ -278,13 +296,24 @@ class StreamDriver:
         payloads = self._packed(lines, sum(position.bytes for position in positions))
         staged = self._staging.keep(payloads) if self._staging else None
         started = _cursors(offset) if start == offsets.initial(self.options).to_json() else ()
-        end = Offset(offset.feed, tuple(positions), staged=staged, started=started).to_json()
+        end = Offset(offset.feed, tuple(positions), staged=staged, started=started, id=self._id)
         partitions = (
-            _staged_partitions(self._staging, staged)
+            _staged_partitions(self._staging, staged, feed)
             if self._staging and staged
-            else [SegmentPartition(_checked(payload)) for payload in payloads]
+            else [SegmentPartition(_checked(payload), feed=feed) for payload in payloads]
         )
-        return _Batch(start, end, partitions)
+        return _Batch(start, end.to_json(), partitions)
+
+    @property
+    def _id(self) -> str | None:
+        """The feed's own id, which offsets keep."""
+        return self._identity.id if self._identity and self._identity.told else None
+
+    def _stamping(self, offset: Offset) -> FeedIdentity | None:
+        """Return the identity for a batch's events, which have been fetched: an epoch that began
+        while the query runs is known then.
+        """
+        return self.options.stamping(self._identify(offset))
 
     def _packed(self, lines: Mapping[int, list[bytes]], size: int) -> Iterator[bytes]:
         """Segments, compressed on all cores."""
@@ -306,10 +335,12 @@ class StreamDriver:
             origin = replace(origin, positions=tuple(map(Position, target.started)))
         staging = self._staging_of(target.staged.stage) if target.staged else None
         if staging and target.staged and staging.has(target.staged):
-            return _staged_partitions(staging, target.staged)
+            return _staged_partitions(staging, target.staged, self._stamping(target))
         lines = read_again(self._client, self.options, origin.positions, target.positions)
         size = sum(len(block) for blocks in lines.values() for block in blocks)
-        return [SegmentPartition(_checked(payload)) for payload in self._packed(lines, size)]
+        feed = self._stamping(target) if size else None
+        payloads = self._packed(lines, size)
+        return [SegmentPartition(_checked(payload), feed=feed) for payload in payloads]
 
     def _staging_of(self, stage: str) -> Staging | None:
         location = self.options.staging_location
@@ -337,9 +368,11 @@ def _position(intervals: Sequence[wire.Interval]) -> Position:
     return Position(intervals[-1].cursor, events, size, digest)
 
 
-def _staged_partitions(staging: Staging, staged: Staged) -> list[SegmentPartition]:
+def _staged_partitions(
+    staging: Staging, staged: Staged, feed: FeedIdentity | None
+) -> list[SegmentPartition]:
     return [
-        SegmentPartition(staging=staging, batch=staged.batch, segment=number)
+        SegmentPartition(staging=staging, batch=staged.batch, segment=number, feed=feed)
         for number in range(staged.segments)
     ]
 

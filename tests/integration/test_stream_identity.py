@@ -1,0 +1,293 @@
+"""Which feed a stream's and a batch query's events come from: asked, kept in offsets, put among the
+headers.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from tests.fix_raw_server import NO_IDENTITY, refused
+from tests.fix_stream import Feed, Log, wait_for
+from zeh_spark.answers import PROBLEM
+from zeh_spark.decode import Decoder
+from zeh_spark.errors import CheckpointError, OptionError, PublisherError
+from zeh_spark.options import parse
+from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.stream import StreamReader
+
+A, B = "9f86d081884c7d65", "60303ae22b998861"
+HEADERS = Decoder(("headers", "data"), "_corrupt_record", False)
+
+
+class Stamped(Log):
+    """Events whose `zeh-time` is their number."""
+
+    def event(self, number, partition=0):
+        headers = b'{"zeh-time":"%d"}' % number
+        return b'{"partition":%d,"headers":%b,"data":%d}\n' % (partition, headers, number)
+
+
+def tells(*epochs):
+    """A publisher's answer without parameters; epochs are (id, time)."""
+    document = {
+        "type": f"{PROBLEM}partition-count-missing",
+        "partitionCount": 1,
+        "feed": {
+            "id": epochs[-1][0].partition("~")[0],
+            "epochs": [{"id": name, "time": time} for name, time in epochs],
+        },
+    }
+    return refused(400, json.dumps(document))
+
+
+@pytest.fixture
+def stamped(raw_server):
+    """`stamped(count, answer)`: a feed whose publisher tells what the answer says."""
+
+    def begin(count, answer=NO_IDENTITY, **more):
+        raw_server.discovery = answer
+        return Feed(raw_server, [Stamped(count, **more)])
+
+    return begin
+
+
+@pytest.fixture
+def follow(stamped):
+    """`follow(feed, offset, …)`: a stream's reader."""
+    readers = []
+
+    def begin(feed, **given):
+        usual = {"url": feed.server.url, "retryTimeout": "5s", "wait": "0", "pollInterval": "10ms"}
+        options = parse(SourceOptions, {**usual, "partitionCount": "1", **given})
+        readers.append(StreamReader(options, HEADERS))
+        return readers[-1]
+
+    yield begin
+    for reader in readers:
+        reader.stop()
+
+
+def feeds(reader, start, end):
+    """The `zeh-feed` of a batch's events."""
+    return [
+        dict(row["headers"]).get("zeh-feed")
+        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
+        for batch in pickle.loads(pickle.dumps(reader)).read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def next_batch(reader, start):
+    """The offset behind the next events."""
+    wait_for(lambda: reader.latestOffset(start) is not start)
+    return json.loads(json.dumps(reader.latestOffset(start)))
+
+
+def first_batch(reader):
+    start = reader.initialOffset()
+    return start, json.loads(json.dumps(reader.latestOffset(start)))
+
+
+def test_events_say_which_feed_they_come_from(stamped, follow):
+    """A stream's events have the id of the epoch of their time; the offset has the feed's id."""
+    reader = follow(stamped(4, tells((A, 0), (f"{A}~1", 2))))
+
+    start, end = first_batch(reader)
+
+    assert [A, A, f"{A}~1", f"{A}~1"] == feeds(reader, start, end)
+    assert A == end["id"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [({}, "http://localhost:{}/feed/v1"), ({"feedId": "orders"}, "orders")]
+)
+def test_a_feed_without_an_identity_is_named_by_option_or_url(stamped, follow, given, name):
+    """Other publishers' feeds work as before; offsets have no id."""
+    feed = stamped(2)
+    reader = follow(feed, **given)
+
+    start, end = first_batch(reader)
+
+    assert [name.format(feed.server.port)] * 2 == feeds(reader, start, end)
+    assert "id" not in end
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [("none", [None] * 2), ("type", [None] * 2), ("zeh-producer", [A] * 2), ("_all", [A] * 2)],
+)
+def test_only_who_asks_for_stamps_gets_the_feed(stamped, follow, headers, expected):
+    """And the publisher is asked for what the option says, so a batch is repeated as it was."""
+    feed = stamped(2, tells((A, 0)))
+    reader = follow(feed, headers=headers)
+
+    start, end = first_batch(reader)
+
+    assert expected == feeds(reader, start, end)
+    asked = {each.query.get("headers", "none") for each in feed.server.requests}
+    assert {headers} == asked
+
+
+def test_epochs_need_the_time_among_the_headers(stamped, follow):
+    """Without it nobody could tell whose numbers an event has; the error says what to add."""
+    reader = follow(stamped(2, tells((A, 0), (f"{A}~1", 1))), headers="zeh-producer,zeh-sequence")
+
+    with pytest.raises(OptionError, match="Add zeh-time to 'headers'"):
+        first_batch(reader)
+
+
+def test_an_epoch_that_begins_while_the_query_runs_is_known(stamped, follow):
+    """Its first events have its id."""
+    feed = stamped(2, tells((A, 0)))
+    reader = follow(feed)
+    _, end = first_batch(reader)
+    feed.server.discovery = tells((A, 0), (f"{A}~1", 2))
+    feed.logs[0].count = 4
+
+    wait_for(lambda: reader.reportLatestOffset()["readyEvents"] == 2)
+    later = reader.latestOffset(end)
+
+    assert [f"{A}~1"] * 2 == feeds(reader, end, later)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_repeated_batch_has_the_same_ids(stamped, follow, tmp_path, staged):
+    """After a restart, staged or read again, and with an epoch more."""
+    given = {"stagingLocation": str(tmp_path)} if staged else {}
+    feed = stamped(4, tells((A, 0), (f"{A}~1", 2)))
+    first = follow(feed, **given)
+    start, end = first_batch(first)
+    before = feeds(first, start, end)
+    feed.server.discovery = tells((A, 0), (f"{A}~1", 2), (f"{A}~2", 4))
+
+    again = feeds(follow(feed, **given), start, end)
+
+    assert [A, A, f"{A}~1", f"{A}~1"] == before == again
+
+
+def test_an_offset_of_an_older_version_gets_the_id_with_the_next_events(stamped, follow):
+    """Not before: Spark takes every other offset for news."""
+    feed = stamped(2)
+    _, old = first_batch(follow(feed))
+    feed.server.discovery = tells((A, 0))
+    reader = follow(feed)
+
+    unchanged = reader.latestOffset(old)
+    feed.logs[0].count = 3
+    end = next_batch(reader, old)
+
+    assert old is unchanged
+    assert "id" not in old
+    assert A == end["id"]
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (tells((B, 0)), f"{A}.* now serves another feed, '{B}'"),
+        (NO_IDENTITY, f"{A}.*tells no id.*Upgrade all publishers"),
+    ],
+    ids=["another feed", "no identity"],
+)
+@pytest.mark.parametrize("running", [True, False])
+def test_a_checkpoint_is_not_read_on_from_another_feed(stamped, follow, now, why, running):
+    """Whether the publisher changes while the query runs or is stopped: nothing of it is taken."""
+    feed = stamped(2, tells((A, 0)))
+    reader = follow(feed)
+    _, end = first_batch(reader)
+    feed.server.discovery = now
+    feed.logs[0].count = 4
+
+    with pytest.raises(CheckpointError, match=why):
+        next_batch(reader if running else follow(feed), end)
+
+
+def test_what_was_taken_comes_again_when_the_identity_could_not_be_asked(stamped, follow):
+    """A failure between fetching and the offset loses nothing."""
+    feed = stamped(2, tells((A, 0)))
+    reader = follow(feed, retryTimeout="0s")
+    _, end = first_batch(reader)
+    feed.logs[0].count = 4
+    wait_for(lambda: reader.reportLatestOffset()["readyEvents"] == 2)
+    feed.server.discovery = refused(503, "maintenance")
+    with pytest.raises(Exception, match="maintenance"):
+        reader.latestOffset(end)
+    feed.server.discovery = tells((A, 0))
+
+    assert 2 == next_batch(reader, end)["partitions"]["0"]["events"]
+
+
+def test_a_copy_of_the_feed_is_read_on(stamped, follow):
+    """Its older events keep the ids that they had."""
+    feed = stamped(2, tells((A, 0)))
+    _, end = first_batch(follow(feed))
+    feed.server.discovery = tells((A, 0), (B, 3))
+    feed.logs[0].count = 4
+    reader = follow(feed)
+
+    later = next_batch(reader, end)
+
+    assert [A, B] == feeds(reader, end, later)
+    assert B == later["id"]
+
+
+# Batch queries
+
+
+def batch(feed, **given):
+    usual = {"url": feed.server.url, "retryTimeout": "1s", "partitionCount": "1"}
+    reader = BatchReader(parse(SourceOptions, {**usual, **given}), HEADERS)
+    return pickle.loads(pickle.dumps((reader, list(reader.partitions()))))
+
+
+def test_a_batch_querys_events_say_which_feed_they_come_from(stamped):
+    """As a stream's do."""
+    reader, (task,) = batch(stamped(4, tells((A, 0), (f"{A}~1", 2))))
+
+    read = [
+        dict(row["headers"])["zeh-feed"] for each in reader.read(task) for row in each.to_pylist()
+    ]
+
+    assert [A, A, f"{A}~1", f"{A}~1"] == read
+
+
+def test_an_epoch_that_begins_under_a_batch_query_stops_it(stamped):
+    """Its tasks knew the epochs of the beginning; a task that fails delivers nothing."""
+    feed = stamped(4, tells((A, 0)))
+    reader, (task,) = batch(feed)
+    feed.server.discovery = tells((A, 0), (f"{A}~1", 2))
+
+    with pytest.raises(PublisherError, match=f"{A}~1.*Run the query again"):
+        list(reader.read(task))
+
+
+def test_our_publisher_and_its_readers_agree_on_the_feed(publisher):
+    """What it tells is what events have; a stream and a batch query have the same."""
+    publisher.publish(1, 2, 3)
+    usual = {"url": publisher.url, "wait": "0"}
+    reader = StreamReader(parse(SourceOptions, usual), HEADERS)
+    tables = BatchReader(parse(SourceOptions, usual), HEADERS)
+    start, end = first_batch(reader)
+
+    streamed = feeds(reader, start, end)
+    read = [
+        dict(row["headers"])["zeh-feed"]
+        for task in tables.partitions()
+        for each in tables.read(task)
+        for row in each.to_pylist()
+    ]
+
+    reader.stop()
+    assert [end["id"]] * 3 == streamed == read
+
+
+def test_a_reader_takes_no_address_to_its_tasks(stamped, follow):
+    """Where the feed has an id, nothing of the URL reaches an executor."""
+    reader = follow(stamped(2, tells((A, 0))))
+    start, end = first_batch(reader)
+
+    assert b"localhost" not in pickle.dumps((reader, reader.partitions(start, end)))

@@ -1,0 +1,127 @@
+"""What a publisher tells of its feed when it is asked without parameters: how many partitions, and
+which feed.
+
+Our publisher answers 400 with a problem document (RFC 9457) that has the members `partitionCount`
+and `feed` (see `identity`). Other publishers answer anything: a refusal without these members, a
+page, an error of their framework. Their feeds have no identity of their own.
+
+Rule for editors: a publisher that does not answer for a moment must never make its feed look like
+another one, so only a final answer means that a feed tells no identity.
+
+Runs on the driver, in batch tasks and in commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zeh_spark.answers import PROBLEM, TransientError, body_text, problem_document
+from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
+from zeh_spark.identity import FeedIdentity, parse, untold
+from zeh_spark.options import MAX_PARTITIONS
+from zeh_spark.transport import Patience, Transport
+
+_MISSING_PARAMETER = {400, 422}
+_OF_A_FRAMEWORK = {500, 501}
+"""What a publisher may answer every time to a request that it does not expect."""
+
+_TRIES = 3
+"""Such an answer may also be a passing failure in front of our publisher, so it has to repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """A feed's number of partitions; its identity, None if its publisher tells none."""
+
+    partition_count: int
+    identity: FeedIdentity | None = None
+
+    def named(self, name: str) -> FeedIdentity:
+        """Return the identity, or one made of a name: the option `feedId`, or the URL."""
+        return self.identity or untold(name)
+
+
+def discover(
+    transport: Transport,
+    patience: Patience,
+    partition_count: int | None = None,
+    *,
+    told: bool | None = None,
+) -> Discovered:
+    """Ask for a feed's number of partitions and its identity.
+
+    Args:
+        partition_count: the number of partitions if it is known (the option, a checkpoint). Then
+            every final answer but 401 and 403 is taken; if it has no identity, the feed has none.
+        told: whether the feed has told an identity before; None if that is not known. If it has, an
+            answer 500 or 501 is always a passing failure.
+
+    Raises OptionError naming `partitionCount` if that is neither known nor told, PublisherError for
+    an identity that cannot be read and for final answers, UnavailableError after `retryTimeout`.
+    """
+    while True:
+        try:
+            document = _asked(transport, partition_count is not None)
+            break
+        except TransientError as failure:
+            foreign = partition_count is not None and told is not True and _is_foreign(failure)
+            if foreign and (told is False or patience.attempts + 1 >= _TRIES):
+                document = {}
+                break
+            try:
+                patience.wait(failure)
+            except ZeroEventHubError:
+                if not foreign:
+                    raise
+                document = {}
+                break
+    count = partition_count or _count(document, transport)
+    return Discovered(count, _identity(document, transport))
+
+
+def _asked(transport: Transport, count_known: bool) -> dict[str, Any]:
+    """Return the answer's document; an empty one for an answer that says nothing."""
+    try:
+        with transport.request("GET") as response:
+            return {} if count_known else problem_document(body_text(response))
+    except AccessError:
+        raise
+    except PublisherError as exc:
+        if exc.status is None or not (count_known or exc.status in _MISSING_PARAMETER):
+            raise
+        return problem_document(exc.body or "")
+
+
+def _is_foreign(failure: TransientError) -> bool:
+    """Return whether this may be another publisher's lasting answer to a request without
+    parameters.
+    """
+    said = str(problem_document(failure.body or "").get("type"))
+    return failure.status in _OF_A_FRAMEWORK and not said.startswith(PROBLEM)
+
+
+def _count(document: dict[str, Any], transport: Transport) -> int:
+    count = document.get("partitionCount")
+    if type(count) is int and 0 < count <= MAX_PARTITIONS:
+        return count
+    raise OptionError(
+        f"option 'partitionCount' is missing, and the publisher of {transport.url} "
+        f"does not tell it: give the number of partitions that its documentation names",
+        option="partitionCount",
+    )
+
+
+def _identity(document: dict[str, Any], transport: Transport) -> FeedIdentity | None:
+    """Read the member `feed`; other publishers' documents may have one with another meaning."""
+    if not str(document.get("type")).startswith(PROBLEM) or "feed" not in document:
+        return None
+    try:
+        return parse(document["feed"])
+    except ValueError as exc:
+        raise PublisherError(
+            f"the publisher of {transport.url} tells which feed it serves in a form that this "
+            f"version of zeh-spark cannot read: {exc}. Upgrade zeh-spark here, or ask the "
+            f"publisher's owner what stands between the two and changes its answers",
+            body=str(document["feed"]),
+        ) from None
