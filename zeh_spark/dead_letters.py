@@ -31,6 +31,7 @@ import xxhash
 from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark import chunks, wire
+from zeh_spark.identity import HEADER, ID
 from zeh_spark.options import MAX_PARTITIONS
 
 LETTER_BYTES = (
@@ -138,6 +139,9 @@ class Place:
     letter ever gets [a hash of the row: two equal rows are two letters, and a mended one is the
     same letter still. Without the time: another feed, or one that was restored, gives the same
     ones again].
+
+    `feed` is the header `zeh-feed`: the id of the epoch of the dead-letter feed that the letter was
+    read from. It is None for a letter that an older version printed.
     """
 
     producer: str
@@ -145,12 +149,28 @@ class Place:
     partition: int
     sequence: int
     time: int
+    feed: str | None = None
 
     @property
     def name(self) -> str:
-        """As that of a batch."""
-        whose = xxhash.xxh3_64_hexdigest(self.producer.encode())
-        return f"dead:{self.batch}:{self.partition}:{self.sequence}:{self.time}:{whose}"
+        """As that of a batch: the feed, if its publisher told its id, and the producer as a hash.
+
+        A `zeh-feed` made of a URL is left out: the same letter has another one if it is read from
+        another address, or after its publisher was upgraded.
+        """
+        whose = f"{self.feed}/{self.producer}" if self.has_feed else self.producer
+        shown = xxhash.xxh3_64_hexdigest(whose.encode())
+        return f"dead:{self.batch}:{self.partition}:{self.sequence}:{self.time}:{shown}"
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether it is known which feed the letter comes from."""
+        return self.feed is not None and bool(ID.fullmatch(self.feed))
+
+    @property
+    def without_feed(self) -> Place:
+        """The place under which older versions of zeh-spark published the letter."""
+        return replace(self, feed=None)
 
     @property
     def base(self) -> str:
@@ -245,7 +265,9 @@ def _read(line: bytes) -> tuple[Place, _Part | None]:
 def _place(headers: Mapping[str, str]) -> Place:
     names = ("zeh-batch", "zeh-partition", "zeh-sequence", "zeh-time")
     try:
-        place = Place(headers["zeh-producer"], *(int(headers[name]) for name in names))
+        batch, partition, sequence, time = (int(headers[name]) for name in names)
+        whose, feed = headers["zeh-producer"], headers.get(HEADER)
+        place = Place(whose, batch, partition, sequence, time, feed)
     except (KeyError, ValueError):
         place = None
     if place is None or not (wire.NAME.fullmatch(place.base) and wire.NAME.fullmatch(place.name)):

@@ -11,7 +11,6 @@ segments [a block's objects fit the cache, and collecting would walk them again 
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,15 +27,11 @@ from msgspec import UNSET, Raw, UnsetType
 from zeh_spark import wire
 from zeh_spark.errors import MalformedLineError
 from zeh_spark.identity import HEADER, FeedIdentity
+from zeh_spark.stamps import TIME_DIGITS, parse_stamped, stamp
 
 T = TypeVar("T")
 
 _BLOCK = 1 << 20
-_TIME_DIGITS = 18
-"""The most that a `zeh-time` has: ms since 1970, which fit 64 bits."""
-
-_TIME = re.compile(rf"[0-9]{{1,{_TIME_DIGITS}}}")
-
 _MOST_NAMES = 64
 """Blocks with more different header names than this have their headers made one by one."""
 _FIELDS = {
@@ -192,47 +187,6 @@ def _nullable(events: Sequence[wire.Event]) -> pa.Array:
     ).cast(pa.string())
 
 
-def stamp(events: Sequence[wire.Event], feed: FeedIdentity | None) -> bool:
-    """Put the id of its epoch among each event's headers, as `zeh-feed`; one that is there already
-    is replaced.
-
-    Returns False at the first event whose `zeh-time` does not tell in which of several epochs it
-    was committed.
-    """
-    for event in events if feed else ():
-        headers = dict(event.headers or {})
-        epoch = _epoch(headers.get(wire.TIME_HEADER), feed)  # type: ignore[arg-type]  # not None here
-        if epoch is None:
-            return False
-        headers.pop(HEADER, None)
-        event.headers = {**headers, HEADER: epoch}
-    return True
-
-
-def _epoch(time: str | None, feed: FeedIdentity) -> str | None:
-    if len(feed.epochs) == 1:
-        return feed.epochs[0].id
-    return feed.at(int(time)) if time and _TIME.fullmatch(time) else None
-
-
-def parse_stamped(line: bytes, partition: int, feed: FeedIdentity | None) -> wire.Event | None:
-    """Parse one event line, as `wire.parse_event`, and stamp it.
-
-    Raises MalformedLineError also for an event that belongs to none of several epochs.
-    """
-    event = wire.parse_event(line, partition)
-    if event is not None and feed and not stamp([event], feed):
-        raise MalformedLineError(
-            f"partition {partition}: an event has no valid {wire.TIME_HEADER!r} among its headers, "
-            f"so it cannot be told to which of the feed's {len(feed.epochs)} epochs it belongs: "
-            f"{wire.excerpt(line)}; tell the publisher's owner, or put such lines into a column "
-            f"with mode=PERMISSIVE",
-            partition=partition,
-            body=wire.excerpt(line),
-        )
-    return event
-
-
 def _cut_headers(objects: Sequence[Raw | bytes], feed: FeedIdentity | None) -> pa.MapArray | None:
     """Headers without a Python object for each: 0.5 µs an event with seven, against 1.4 µs.
 
@@ -305,9 +259,7 @@ def _is_time(names: pa.DictionaryArray) -> np.ndarray:
 
 def _epochs(times: pa.StringArray, feed: FeedIdentity) -> np.ndarray | None:
     """The numbers of the epochs in which events were committed; None if a time is not valid."""
-    valid = pc.and_(
-        pc.ascii_is_decimal(times), pc.less_equal(pc.binary_length(times), _TIME_DIGITS)
-    )
+    valid = pc.and_(pc.ascii_is_decimal(times), pc.less_equal(pc.binary_length(times), TIME_DIGITS))
     if not pc.all(valid, min_count=0).as_py():
         return None
     begins = np.array([each.time for each in feed.epochs])

@@ -23,6 +23,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 HEADER = "zeh-feed"
@@ -32,13 +33,15 @@ EPOCH = r"^([0-9a-f]{16})~([0-9]{1,9})$"
 """The id of a feed's later epoch: the feed's id, and the epoch's number. Of the first epoch it is
 the feed's id alone."""
 
-_ID = re.compile(r"[0-9a-f]{16}(~[0-9]{1,9})?")
+ID = re.compile(r"[0-9a-f]{16}(~[0-9]{1,9})?")
+"""The id of an epoch, as our publisher tells it."""
+
 _FEED = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Part of a feed's history: the events committed from `time` on, in ms since 1970, have `id`."""
+    """Part of a feed's history: events committed from `time` on (ms since 1970) have `id`."""
 
     id: str
     time: int = 0
@@ -85,7 +88,7 @@ def parse(document: object) -> FeedIdentity:
         raise ValueError(f"feed.epochs must be a list that is not empty, got {listed!r}")
     epochs = tuple(_epoch(each) for each in listed)
     times = [each.time for each in epochs]
-    if times[0] != 0 or any(a >= b for a, b in zip(times, times[1:], strict=False)):
+    if times[0] != 0 or any(a >= b for a, b in pairwise(times)):
         raise ValueError(f"feed.epochs must begin at time 0 and ascend, got {times}")
     if feed_of(epochs[-1].id) != feed:
         raise ValueError(f"the last of feed.epochs must be of feed {feed!r}, got {epochs[-1].id!r}")
@@ -95,7 +98,7 @@ def parse(document: object) -> FeedIdentity:
 def _epoch(document: object) -> Epoch:
     if isinstance(document, Mapping):
         name, time = document.get("id"), document.get("time")
-        if isinstance(name, str) and _ID.fullmatch(name) and type(time) is int and time >= 0:
+        if isinstance(name, str) and ID.fullmatch(name) and type(time) is int and time >= 0:
             return Epoch(name, time)
     raise ValueError(f"each of feed.epochs must have an id and a time, got {document!r}")
 

@@ -19,6 +19,7 @@ from zeh_spark.chunks import Chunker
 from zeh_spark.dead_letters import Letter, Place, Row, Unreadable
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.events import partition_for
+from zeh_spark.identity import HEADER
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import Producer
 from zeh_spark.publish_client import Batch, PublishClient
@@ -65,6 +66,7 @@ def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
     Raises Unreadable for one that cannot be published, or comes again mended in another way.
     """
     found: dict[Place, Mended] = {}
+    named: dict[Place, Mended] = {}
     for letter in letters:
         try:
             row = letter.row
@@ -73,12 +75,28 @@ def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
             each = _mended(letter, row, partition_count)
         except ValueError as exc:
             raise Unreadable(letter.line, str(exc)) from None
+        _check_feed(each, named.setdefault(letter.place.without_feed, each))
         first = found.setdefault(letter.place, each)
         if first.event != each.event:
             raise Unreadable(
                 letter.line, f"it is the letter of line {first.line}, mended in another way"
             )
     return list(found.values())
+
+
+def _check_feed(letter: Mended, other: Mended) -> None:
+    """Refuse two letters of which only one says from which feed it was read: whether they are the
+    same letter cannot be told.
+    """
+    if letter.place.has_feed == other.place.has_feed:
+        return
+    lacks, has = sorted((letter, other), key=lambda each: each.place.has_feed)
+    raise Unreadable(
+        letter.line,
+        f"the letters of lines {lacks.line} and {has.line} may be the same one: only line "
+        f"{has.line} has the header {HEADER!r} with a feed's id; print that of line {lacks.line} "
+        f"again with zeh-spark dead-letters, and mend it",
+    )
 
 
 def _mended(letter: Letter, row: Row, partition_count: int) -> Mended:
@@ -101,19 +119,21 @@ def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Repl
 
     Raises what publishing raises; those before are published, and the same call goes on there.
     """
+    client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     producers: dict[str, Producer] = {}
     for each in letters:
-        name, row = each.place.base, each.row
+        name, row, place = each.place.base, each.row, each.place.name
         if name not in producers:
             producers[name] = Producer(url, name, **options)
         by = producers[name]
         try:
-            with by.batch(each.place.name) as batch:
+            place = _name(client, each.place, by.run)
+            with by.batch(place) as batch:
                 batch.add(each.data, key=row.key, partition=row.partition, headers=row.headers)
         except PublishError as exc:
             if exc.problem not in _OF_ONE:
                 raise
-            yield Replayed(each, Outcome.REFUSED, _reason(each, exc))
+            yield Replayed(each, Outcome.REFUSED, _reason(each, place, exc))
             continue
         except OutcomeUnknownError as exc:
             raise UnavailableError(
@@ -124,12 +144,24 @@ def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Repl
         yield Replayed(each, Outcome.PUBLISHED if published else Outcome.REPEATED)
 
 
-def _reason(letter: Mended, refusal: PublishError) -> str:
+def _name(client: PublishClient, place: Place, run: str) -> str:
+    """Return the name of the batch that publishes a letter.
+
+    Older versions left the feed out of it. A letter that they have published keeps that name: under
+    it the publisher knows the letter, and compares it.
+    """
+    older = place.without_feed
+    if place.name == older.name:
+        return place.name
+    before = Batch(f"{place.base}#{older.name}", BATCH_INCARNATION, run, 0)
+    return older.name if client.look_up(before).receipt else place.name
+
+
+def _reason(letter: Mended, name: str, refusal: PublishError) -> str:
     if refusal.problem == "batch-conflict":
-        place = letter.place
         return (
             f"this letter was published before, mended in another way, as batch "
-            f"{place.base}#{place.name}"
+            f"{letter.place.base}#{name}"
         )
     return (
         f"producer {letter.place.base!r} was deleted on that feed; publish the event under another "

@@ -8,26 +8,34 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, Raw
 
 from zeh_spark import wire
 from zeh_spark.client import FeedClient, PageRequest
-from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.errors import PublisherError, ZeroEventHubError
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.stamps import parse_stamped
 
 WAIT = 20
 PAUSE = 1.0
 _HINT = 1000
 
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
 
 def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list[bytes]]:
-    """Events of all partitions as they come, without newlines: their data, or the `whole` line.
+    """Events of all partitions as they come, without newlines: their data, or the `whole` line,
+    with the id of its feed's epoch among its headers, as `zeh-feed`.
 
     Order holds within a partition. Ends, unless `endless`, once every partition has been read to
     its end. Raises ZeroEventHubError.
     """
     at_once = FeedClient(parse(ClientOptions, {"url": url, "retryTimeout": "0"}))
-    count = at_once.discover().partition_count  # who has mistyped the address need not wait
+    asked = at_once.discover()  # who has mistyped the address need not wait
+    count = asked.partition_count
+    feed = asked.named(at_once.transport.url.identity) if whole else None
     client = FeedClient(parse(ClientOptions, {"url": url}))
     arrived: queue.Queue[list[bytes] | ZeroEventHubError | None] = queue.Queue(64)
     for partition in range(count):
@@ -40,7 +48,7 @@ def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list
             WAIT if endless else 0,
         )
         worker = threading.Thread(
-            target=_read, args=(client, request, whole, arrived.put), daemon=True
+            target=_read, args=(client, request, feed, arrived.put), daemon=True
         )
         worker.start()
     while count:
@@ -56,26 +64,48 @@ def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list
 def _read(
     client: FeedClient,
     request: PageRequest,
-    whole: bool,
+    feed: FeedIdentity | None,
     put: Callable[[list[bytes] | ZeroEventHubError | None], object],
 ) -> None:
+    told = feed is not None and feed.told
     try:
-        for lines in _pages(client, request):
-            put(shown(lines, request.partition, whole))
+        for lines in _lines(client, request, joined=told):
+            if feed and told:  # after the page: an epoch that began meanwhile is known
+                feed = _again(client, request, feed)
+            put(shown(lines, request.partition, feed))
         put(None)
     except ZeroEventHubError as exc:
         put(exc)
 
 
-def _pages(client: FeedClient, request: PageRequest) -> Iterator[bytes]:
-    """Lines behind a cursor, page after page; without `wait`, until a page brings none."""
+def _again(client: FeedClient, request: PageRequest, feed: FeedIdentity) -> FeedIdentity:
+    """Return the identity that the publisher tells now. Raises PublisherError for another feed."""
+    url = client.transport.url
+    now = client.discover(request.partition_count, told=True).named(url.identity)
+    if feed.id not in now.feeds:
+        raise PublisherError(
+            f"the publisher of {url} served the feed {feed.id!r}, and now it serves {now.id!r}: "
+            f"run the command again if that is the one you mean"
+        )
+    return now
+
+
+def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterator[bytes]:
+    """Lines behind a cursor, page after page; without `wait`, until a page brings none. Those of a
+    page as they come, or `joined`.
+    """
     cursor = request.cursor
     while True:
         begun, events = time.monotonic(), 0
         page = client.page(replace(request, cursor=cursor))
+        held: list[bytes] = []
         for interval in page:
             events += interval.events
-            yield interval.lines
+            held.append(interval.lines)
+            if not joined:
+                yield held.pop()
+        if events and held:
+            yield b"".join(held)
         cursor = page.cursor
         if not events and not request.wait:
             return
@@ -83,12 +113,22 @@ def _pages(client: FeedClient, request: PageRequest) -> Iterator[bytes]:
             time.sleep(PAUSE)  # a publisher that does not know `wait`
 
 
-def shown(lines: bytes, partition: int, whole: bool) -> list[bytes]:
-    """Lines of a feed as they are printed."""
+def shown(lines: bytes, partition: int, feed: FeedIdentity | None) -> list[bytes]:
+    """Return lines of a feed as they are printed: whole, with the header `zeh-feed`; without a
+    `feed` the data alone.
+
+    Raises MalformedLineError.
+    """
     found = []
     for line in lines.split(b"\n"):
-        event = wire.parse_event(line, partition) if line.strip() else None
-        if event:
-            data = b"null" if event.data is UNSET else bytes(event.data)
-            found.append(line.strip() if whole else data)
+        event = parse_stamped(line, partition, feed) if line.strip() else None
+        if event and feed:
+            found.append(_with_headers(line, event.headers))
+        elif event:
+            found.append(b"null" if event.data is UNSET else bytes(event.data))
     return found
+
+
+def _with_headers(line: bytes, headers: object) -> bytes:
+    """Return the line with other headers; everything else in it stays byte for byte."""
+    return msgspec.json.encode({**_members(line), "headers": headers})

@@ -6,6 +6,7 @@ Two feeds, each on a store of its own: what happens when only one of them knows 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, serv
 from tests.fix_raw_server import RawServer, ok, refused
 from tests.fix_sink import lost, remedy
 from zeh_spark import replaying
+from zeh_spark.client import FeedClient
 from zeh_spark.dead_letters import letters
 from zeh_spark.errors import (
     AccessError,
@@ -26,6 +28,7 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
+from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish_client import Batch, TaskDone
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.writer import StreamWriter, stage
@@ -387,3 +390,55 @@ def test_the_driver_says_how_many_rows_were_refused(two: Two, caplog: Any) -> No
     assert [
         f"batch 0 of producer p: 3 rows cannot be published and are dead letters in {two.dead_url}"
     ] == warnings
+
+
+# Letters of several feeds, and of older versions
+
+
+def mended_letter(two, data="2", **headers):
+    """The one letter of `two`, mended, with other headers; None takes one away."""
+    pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
+    (letter,) = (json.loads(line) for page in pages for line in page)
+    letter["data"]["row"]["data"] = data
+    named = {**letter["headers"], **{f"zeh-{name}": each for name, each in headers.items()}}
+    letter["headers"] = {name: each for name, each in named.items() if each is not None}
+    return json.dumps(letter).encode()
+
+
+def replayed(two, line):
+    (found,) = replaying.replay(two.url, replaying.mended(letters([line]), 2))
+    return found.outcome.value, found.reason
+
+
+def test_letters_of_two_feeds_with_the_same_stamps_are_both_published(two: Two) -> None:
+    """Each feed counts from 0: the letter of another one is not the same letter again."""
+    two.publish(0, ["1", BAD])
+    one, other = mended_letter(two), mended_letter(two, feed="60303ae22b998861")
+
+    said = [replayed(two, each)[0] for each in (one, other, one, other)]
+
+    assert ["published", "published", "published before", "published before"] == said
+    assert 3 == len(two.events())
+
+
+def test_a_letter_that_an_older_version_published_is_not_published_again(two: Two) -> None:
+    """Printed again by this one it says which feed it comes from; it is the same letter still."""
+    two.publish(0, ["1", BAD])
+    assert "published" == replayed(two, mended_letter(two, feed=None))[0]
+
+    again = replayed(two, mended_letter(two))
+    otherwise = replayed(two, mended_letter(two, data="3"))
+
+    assert "published before" == again[0]
+    assert "refused" == otherwise[0]
+    assert re.search(r"mended in another way, as batch p#dead:0:", otherwise[1])
+    assert 2 == len(two.events())
+
+
+def test_letters_are_printed_with_the_feed_that_they_come_from(two: Two) -> None:
+    """As its publisher tells it; what an address is made of is not needed."""
+    two.publish(0, ["1", BAD])
+    found = FeedClient(parse(ClientOptions, {"url": direct(two.dead, "dead")})).discover().identity
+
+    assert found
+    assert found.id == json.loads(mended_letter(two))["headers"]["zeh-feed"]

@@ -16,6 +16,7 @@ from zeh_spark import chunks, wire
 from zeh_spark.dead_letters import LETTER_BYTES, Place, Unreadable, cut, letter, letter_id, letters
 from zeh_spark.replaying import mended
 
+FEED, OTHER = "9f86d081884c7d65", "60303ae22b998861"
 PLACE = Place("orders-job", 17, 3, 5, 1795000000000)
 
 
@@ -27,6 +28,7 @@ def line(data, place=PLACE, sequence=None, partition=0):
         "zeh-partition": str(place.partition),
         "zeh-sequence": str(place.sequence if sequence is None else sequence),
         "zeh-time": str(place.time),
+        **({} if place.feed is None else {"zeh-feed": place.feed}),
     }
     return wire.event_line(partition, stamps, data) + b"\n"
 
@@ -242,17 +244,42 @@ def test_places_have_names_that_batches_may_have():
     place = Place("p" * 100 + "#" + "k" * 100, 2**63 - 1, 99_999, 2**63 - 1, 2**63 - 1)
 
     assert wire.NAME.fullmatch(place.name)
+    assert wire.NAME.fullmatch(replace(place, feed=f"{FEED}~999999999").name)
     assert "p" * 100 == place.base
+
+
+def test_a_letter_of_an_older_version_keeps_its_name():
+    """The publisher knows it by that, and would publish it a second time under another one."""
+    name = "dead:17:3:5:1795000000000:b5e91d3e87116cfb"
+
+    assert name == PLACE.name == replace(PLACE, feed=FEED).without_feed.name
+    assert name != replace(PLACE, feed=FEED).name
+
+
+@pytest.mark.parametrize("feed", ["http://a.example/dead", "http://b.example/dead?" + "0" * 64])
+def test_an_address_is_no_part_of_a_letters_name(feed):
+    """A feed that has no id may be read from several; its letters are the same ones."""
+    assert PLACE.name == replace(PLACE, feed=feed).name
+
+
+def test_parts_of_two_feeds_are_two_letters():
+    """Of the same content, at the same place, in any order."""
+    both = [replace(PLACE, feed=each) for each in (FEED, OTHER)]
+    one, other = (lines(long_letter(), each) for each in both)
+    mixed = [each for pair in zip(one, other, strict=True) for each in pair]
+
+    assert both == [each.place for each in letters(mixed)]
 
 
 def test_no_two_letters_have_one_name():
     places = [
-        Place(producer, batch, partition, sequence, time)
+        Place(producer, batch, partition, sequence, time, feed)
         for producer in ("a", "b", "a#1", "a#2")
         for batch in (0, 1, 11)
         for partition in (0, 1)
         for sequence in (0, 1, 11)
         for time in (1, 11)
+        for feed in (None, FEED, f"{FEED}~1", OTHER)
     ]
 
     assert len(places) == len({(each.base, each.name) for each in places})

@@ -15,6 +15,7 @@ from zeh_spark import decode, wire
 from zeh_spark.decode import Decoder, blocks
 from zeh_spark.errors import MalformedLineError, PublisherError
 from zeh_spark.identity import Epoch, FeedIdentity, untold
+from zeh_spark.stamps import parse_stamped
 
 ALL = Decoder(("partition", "headers", "data"), "_corrupt_record", False)
 PERMISSIVE = Decoder(("partition", "headers", "data", "_corrupt_record"), "_corrupt_record", True)
@@ -304,7 +305,7 @@ def test_a_block_gets_the_same_ids_as_its_lines(events, feed):
         lines += event(b"1", text.encode())
     try:
         expected = [
-            [*decode.parse_stamped(line, 0, feed).headers.items()] for line in lines.splitlines()
+            [*parse_stamped(line, 0, feed).headers.items()] for line in lines.splitlines()
         ]
     except MalformedLineError:
         with pytest.raises(MalformedLineError):

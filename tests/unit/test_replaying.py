@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from tests.unit.test_dead_letters import PLACE, line, lines, long_letter
+from tests.unit.test_dead_letters import FEED, OTHER, PLACE, line, lines, long_letter
 from zeh_spark.chunks import LINE_BYTES
 from zeh_spark.dead_letters import Unreadable, letters
 from zeh_spark.replaying import mended
@@ -71,6 +72,23 @@ def test_equal_rows_are_two_letters():
     twice = given({"data": "1"}, {"data": "1"})
 
     assert 2 == len(checked([*twice, *twice]))
+
+
+def test_equal_letters_of_two_feeds_are_two_letters():
+    """Their numbers mean other events."""
+    data = json.dumps({"row": {"data": "1"}}).encode()
+
+    assert 2 == len(checked([line(data, replace(PLACE, feed=each)) for each in (FEED, OTHER)]))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_letters_of_which_one_does_not_name_its_feed_are_refused(order):
+    """A file of an older version beside a new one: whether they are the same cannot be told."""
+    data = json.dumps({"row": {"data": "1"}}).encode()
+    given = [line(data), line(data, replace(PLACE, feed=FEED))][::order]
+
+    with pytest.raises(Unreadable, match=r"'zeh-feed'.*print that of line .* again"):
+        checked(given)
 
 
 def test_a_letter_that_is_mended_in_two_ways_is_refused():
