@@ -56,6 +56,8 @@ def fill(spark: SparkSession, rows: int, folder: Path) -> str:
         spark.range(rows)
         .selectExpr("id", f"id DIV {_STEPS} AS session", f"id % {_STEPS} AS step")
         .selectExpr("*", f"session * {_STEPS} + step * 10000 - {early} AS place")
+        # A producer's numbers are given in the order of its commits.
+        .selectExpr("*", "row_number() OVER (PARTITION BY id % 4 ORDER BY place) - 1 AS number")
     )
     last = rows + 10_000 * _STEPS
     for batch in range(BATCHES):
@@ -64,7 +66,7 @@ def fill(spark: SparkSession, rows: int, folder: Path) -> str:
         part = events.where(f"place >= {begin} AND place < {end}").orderBy("place").coalesce(2)
         headers = f"""map('order', cast(session AS STRING), 'step', cast(step AS STRING),
             'last', '{_STEPS - 1}', 'zeh-producer', concat('p', id % 4), 'zeh-partition',
-            '0', 'zeh-sequence', cast(id DIV 4 AS STRING),
+            '0', 'zeh-sequence', cast(number AS STRING),
             'zeh-time', cast(1700000000000 + place AS STRING))"""
         part.selectExpr("0 AS partition", f"{headers} AS headers", f"{_DATA} AS data").write.mode(
             "append"

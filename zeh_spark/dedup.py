@@ -3,8 +3,9 @@
     once = dedup.drop_seen(df)                                  # by the stamps of our publisher
     once = dedup.drop_seen(df, producer="device", sequence="counter")
 
-A key is a producer, with the stored partition where there is one: never the reader's `partition`
-column, in which several stored ones may be together, each with numbers of its own.
+Numbers belong to a feed (of its epochs, see `identity`), a producer and a stored partition: never
+to the reader's `partition` column, in which several stored ones may be together, each with numbers
+of its own.
 
 The function runs on the driver, the processor in tasks.
 """
@@ -13,19 +14,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import Raw
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from zeh_spark import bucketing, stateful
-from zeh_spark.errors import OptionError
+from zeh_spark import bucketing, dedup_state, identity, stateful
+from zeh_spark.dedup_state import NO_FEED, Accepted, Bucket
+from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.packing import packed, unpacked
-from zeh_spark.seen import NEW, UNKNOWN, Seen
+from zeh_spark.seen import NEW, UNKNOWN, Seen, reused
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 STATE = "zeh_seen"
-VERSION = 1
 FLAGS = ("new", "unknown", "unstamped")
 _COLUMNS = ("event", "dedup", "counts")
+_FORMAT = "zeroeventhub"
 
 
 def drop_seen(
@@ -44,44 +46,86 @@ def drop_seen(
     sequence: str | Column | None = None,
     partition: str | Column | None = None,
     *,
+    feed: str | Column | None = None,
     window: int = 1_000_000,
     buckets: int = 16,
     metrics: str = "dedup",
+    accept: str | None = None,
 ) -> DataFrame:
-    """The rows of a stream whose (producer, partition, sequence) was not there before.
+    """Return the rows of a stream whose (feed, producer, partition, sequence) is new.
 
-    The arguments are SQL expressions or columns; without any, the headers `zeh-producer`,
-    `zeh-partition` and `zeh-sequence`. The result has the frame's columns and `dedup`: "new"; or
-    "unknown" for a number in a hole that was closed because the producer is `window` numbers
-    further, so that it may have been there; or "unstamped" for rows without a producer or a number.
-    Only those that surely were there are dropped, and counted in `metrics`.
+    The result has the frame's columns and `dedup`: "new"; or "unknown" for a number in a hole that
+    was closed because the producer is `window` numbers further, so that it may have been there; or
+    "unstamped" for rows without a producer or a number. Only those that surely were there are
+    dropped, and counted in `metrics`.
 
     Of rows with one number in a batch, one is left. Rows of a producer come in the order of their
-    numbers. Raises OptionError for what does not fit the frame or the session.
+    numbers.
+
+    Args:
+        df: a streaming frame, with the column `headers` unless the next three are given.
+        producer: an SQL expression or a column; by default the header `zeh-producer`.
+        sequence: its numbers, from 0; by default the header `zeh-sequence`. With producer= only.
+        partition: what else numbers belong to; by default the header `zeh-partition`.
+        feed: the feed that numbers belong to; by default, and without producer=, the header
+            `zeh-feed`. Where it is NULL, the row is of the query's only feed.
+        window: how far behind a producer's highest number holes are kept, in numbers.
+        buckets: how many values the state has; fixed for a checkpoint.
+        metrics: the name of the counts among the query's observed metrics.
+        accept: what an error has told you to say about the state of an older version.
+
+    Raises:
+        OptionError: an argument does not fit the frame or the session.
+
+    The query fails with CheckpointError if its state may have mixed the numbers of several feeds;
+    and with PublisherError if the publisher uses numbers again, as it does after a restore. That
+    is judged by the header `zeh-time`, without producer= only.
     """
     stateful.check(df, "dedup.drop_seen")
     stateful.at_least("window", window, 1)
     stateful.at_least("buckets", buckets, 1)
     stateful.check_free(df, ["dedup"])
     key, text = _key(df, producer, sequence, partition)
-    # In steps, each a projection of its own: what is named once is computed once for a row.
-    said = packed(df, stateful.EVENT).select(
-        key.alias("key"), text.alias("sequence"), F.col(stateful.EVENT).alias("event")
-    )
-    numbered = said.withColumn("number", stateful.number("sequence"))
-    stamped = F.col("key").isNotNull() & F.col("number").isNotNull()
-    keyed = numbered.select(
-        F.when(stamped, F.col("key")).otherwise(F.lit("")).alias("key"),
-        F.when(stamped, F.col("number")).otherwise(F.lit(-1)).alias("number"),
-        "event",
-    )
-    row = bucketing.joined([F.col("number")], [F.col("key"), F.col("event")])
-    rows = keyed.select("key", row.alias("row"))
-    processor = _Processor(window, buckets)
+    told = feed is not None or producer is None
+    if accept is not None and not told:
+        raise OptionError("accept= is about feeds: give feed=, too", option="accept")
+    time = _time(df) if producer is None else F.lit(-1)
+    rows = _rows(df, key, text, _feed(df, feed, told), time)
+    accepted = dedup_state.accepted(accept) if accept is not None else None
+    processor = _Processor(window, buckets, _feeds_read(df) if told else None, accepted)
     given = bucketing.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
     sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers", "buckets")}
     found = bucketing.observed(given, metrics, sums)
     return found.select(*unpacked(F.col("event"), df.schema), "dedup")
+
+
+def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Column) -> DataFrame:
+    """Give each row as `key`, which chooses its bucket, and `row`, see `bucketing.joined`.
+
+    The feed is no part of what chooses the bucket, so that state of version 1 is found. It is one
+    text with the key in `row`, which is empty where there is no key or no number.
+    """
+    # In steps, each a projection of its own: what is named once is computed once for a row.
+    said = packed(df, stateful.EVENT).select(
+        key.alias("key"),
+        sequence.alias("sequence"),
+        feed.alias("feed"),
+        time.alias("time"),
+        F.col(stateful.EVENT).alias("event"),
+    )
+    numbered = said.withColumn("number", stateful.number("sequence"))
+    stamped = (F.col("key") != "") & F.col("number").isNotNull()
+    slot = F.concat(F.char_length("feed"), F.lit(" "), "feed", "key")
+    keyed = numbered.select(
+        F.when(stamped, F.col("key")).otherwise(F.lit("")).alias("key"),
+        F.when(stamped, F.col("number")).otherwise(F.lit(-1)).alias("number"),
+        F.when(stamped, slot).otherwise(F.lit("")).alias("slot"),
+        "time",
+        "event",
+    )
+    numbers = [F.col("number"), F.col("time")]
+    row = bucketing.joined(numbers, [F.col("slot"), F.col("event")])
+    return keyed.select("key", row.alias("row"))
 
 
 def _key(
@@ -111,77 +155,145 @@ def _key(
     return who, stateful.text(df, "sequence", sequence)
 
 
-class _Bucket(msgspec.Struct, array_like=True):
-    buckets: int
-    keys: dict[str, Raw] = {}
+def _feed(df: DataFrame, feed: str | Column | None, told: bool) -> Column:
+    if not told:
+        return F.lit(NO_FEED)
+    given = feed if feed is not None else f"headers['{identity.HEADER}']"
+    return F.coalesce(stateful.text(df, "feed", given), F.lit(NO_FEED))
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Bucket).decode
-_seen = msgspec.msgpack.Decoder(Seen).decode
+def _time(df: DataFrame) -> Column:
+    """When an event was committed, in ms; -1 if it does not say so."""
+    return F.coalesce(F.col("headers")["zeh-time"].try_cast("bigint"), F.lit(-1))
+
+
+def _feeds_read(df: DataFrame) -> int:
+    """Count the feeds that the frame's plan reads: sources of our format, by their URLs."""
+    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+    plans = [leaves.apply(number) for number in range(leaves.size())]
+    streams = [each for each in plans if each.getClass().getSimpleName() == "StreamingRelationV2"]
+    options = [each.extraOptions() for each in streams if each.sourceName().lower() == _FORMAT]
+    return len({each.get("url") or each.get("path") for each in options})
+
+
 _json = msgspec.json.Encoder().encode
 
 
-class _Processor(StatefulProcessor):
-    """Gives each number once; the same for the same batches, whatever the order of their rows."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The events of a batch whose numbers are kept together, by their numbers."""
 
-    def __init__(self, window: int, count: int) -> None:
+    feed: str
+    key: str
+    numbers: NDArray[np.int64]
+    times: NDArray[np.int64]
+    events: NDArray[Any]
+
+
+class _Processor(StatefulProcessor):
+    """Gives each number once; the same for the same batches, whatever the order of their rows.
+
+    `feeds`: how many the query reads; None if numbers are not told apart by feeds.
+    """
+
+    def __init__(
+        self, window: int, count: int, feeds: int | None, accepted: Accepted | None
+    ) -> None:
         self._window = window
         self._count = count
+        self._feeds = feeds
+        self._accepted = accepted
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState(STATE, "seen BINARY")
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        self._save(_Bucket(self._count))
+        self._save(Bucket(self._count))
 
+    @at_spark_border
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         bucket = self._opened()
-        counts: Counter[str] = Counter()
-        for name, numbers, events in _by_key(rows):
-            seen = _seen(bucket.keys[name]) if name in bucket.keys else Seen()
-            given = _judged(seen, numbers, events) if name else {"unstamped": np.sort(events)}
+        unstamped, slots = _read(rows)
+        if self._feeds is not None:
+            bucket.claim(slots, self._feeds, self._accepted)
+        # All that the bucket refuses, it refuses before it gives any event.
+        judged = [(_checked(bucket, group), group) for group in _groups(bucket, slots)]
+        counts: Counter[str] = Counter(unstamped=len(unstamped))
+        yield from _frames(np.sort(np.array(unstamped, object)), "unstamped")
+        for seen, group in judged:
+            given = _judged(seen, group.numbers, group.events)
             for flag, some in given.items():
                 counts[flag] += len(some)
                 yield from _frames(some, flag)
-            counts["dropped"] += len(numbers) - sum(map(len, given.values()))
-            if name:
-                seen.add(numbers, self._window)
-                bucket.keys[name] = Raw(_encode(seen))
+            counts["dropped"] += len(group.numbers) - sum(map(len, given.values()))
+            seen.add(group.numbers, self._window)
+            seen.keep_time(group.numbers, group.times)
+            bucket.put(group.feed, group.key, seen)
         self._save(bucket)
-        told = _json({**counts, "producers": len(bucket.keys), "buckets": 1}).decode()
+        told = _json({**counts, "producers": bucket.keys, "buckets": 1}).decode()
         yield from bucketing.frames([(None, None, told)], _COLUMNS)
 
     def close(self) -> None:
         pass
 
-    def _opened(self) -> _Bucket:
+    def _opened(self) -> Bucket:
         value = self._state.get()
-        blob = bytes(value[0]) if value else None
-        bucket = _decode(bucketing.opened(blob, VERSION, self._count))
-        bucketing.same("buckets", self._count, bucket.buckets)
-        return bucket
+        return dedup_state.opened(bytes(value[0]) if value else None, self._count)
 
-    def _save(self, bucket: _Bucket) -> None:
-        self._state.update((bytes([VERSION]) + _encode(bucket),))
+    def _save(self, bucket: Bucket) -> None:
+        self._state.update((dedup_state.encoded(bucket),))
 
 
-def _by_key(
-    frames: Iterator[pd.DataFrame],
-) -> Iterator[tuple[str, NDArray[np.int64], NDArray[Any]]]:
-    """Each key's numbers, ascending, and their events."""
-    found: dict[str, tuple[list[int], list[str]]] = defaultdict(lambda: ([], []))
+_Rows: TypeAlias = tuple[list[int], list[int], list[str]]
+"""Numbers, times and events."""
+
+
+def _read(frames: Iterator[pd.DataFrame]) -> tuple[list[str], dict[tuple[str, str], _Rows]]:
+    """Return the events without a number; and by feed and key those that have one."""
+    found: dict[str, _Rows] = defaultdict(lambda: ([], [], []))
     for row in bucketing.rows(frames):
-        number, length, texts = row.split(" ", 2)
-        key = found[texts[: int(length)]]
-        key[0].append(int(number))
-        key[1].append(texts[int(length) :])
-    for name in sorted(found):
-        ascending, events = np.array(found[name][0], np.int64), np.array(found[name][1], object)
+        number, time, length, texts = row.split(" ", 3)
+        end = int(length)
+        numbers, times, events = found[texts[:end]]
+        numbers.append(int(number))
+        times.append(int(time))
+        events.append(texts[end:])
+    unstamped = found.pop("", ([], [], []))[2]
+    return unstamped, {_slot(name): rows for name, rows in found.items()}
+
+
+def _slot(name: str) -> tuple[str, str]:
+    """Return feed and key, as `drop_seen` joined them."""
+    length, _, texts = name.partition(" ")
+    return texts[: int(length)], texts[int(length) :]
+
+
+def _groups(bucket: Bucket, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Group]:
+    """Yield the events of each slot of the bucket, ascending."""
+    untold = {key for feed, key in slots if feed == NO_FEED}
+    found: dict[tuple[str, str], _Rows] = {}
+    for (feed, key), rows in slots.items():
+        mine = found.setdefault(bucket.slot(feed, key, untold), rows)
+        if mine is not rows:  # some of them told their feed, some did not
+            mine[0].extend(rows[0])
+            mine[1].extend(rows[1])
+            mine[2].extend(rows[2])
+    for feed, key in sorted(found):
+        numbers, times, events = found[feed, key]
+        ascending = np.array(numbers, np.int64)
         order = np.argsort(ascending, kind="stable")
-        yield name, ascending[order], events[order]
+        timed, texts = np.array(times, np.int64), np.array(events, object)
+        yield _Group(feed, key, ascending[order], timed[order], texts[order])
+
+
+def _checked(bucket: Bucket, group: _Group) -> Seen:
+    """What was seen. Raises PublisherError if the publisher has used a number again."""
+    seen = bucket.get(group.feed, group.key)
+    if reuse := reused(seen, group.numbers, group.times):
+        raise dedup_state.used_again(group.feed or bucket.owner, group.key, reuse)
+    return seen
 
 
 def _judged(

@@ -10,10 +10,14 @@ Behind `floor`, every run is known. Between them are holes that were closed, bec
 Decision: a number there is reported, and not dropped. (Rejected: the highest number alone, as
 Pulsar keeps it. Rows of one batch come from several tasks, in any order, and the late ones would be
 lost.)
+
+Beside the numbers stands the time of the highest one, which tells numbers that are used again: a
+producer's numbers and the times of its commits ascend together, see `reused`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,11 +32,17 @@ NEW, UNKNOWN, SEEN = 0, 1, 2
 
 
 class Seen(msgspec.Struct, array_like=True):
-    """`certain` <= `floor` < all of `runs`."""
+    """`certain` <= `floor` < all of `runs`.
+
+    `top` is the highest number whose time is known, and `time` its time in ms; -1 if there is none.
+    State of version 1 has neither.
+    """
 
     certain: int = -1
     floor: int = -1
     runs: list[tuple[int, int]] = []
+    top: int = -1
+    time: int = -1
 
     def judged(self, numbers: NDArray[np.int64]) -> NDArray[np.int8]:
         """For each number, whether it is NEW, SEEN or UNKNOWN; repeated ones are not looked for."""
@@ -47,6 +57,12 @@ class Seen(msgspec.Struct, array_like=True):
         self._absorb()
         if self.runs:
             self._close_holes(self.runs[-1][1] - window)
+
+    def keep_time(self, numbers: NDArray[np.int64], times: NDArray[np.int64]) -> None:
+        """Keep the time of the highest of some ascending numbers; a time of -1 is not known."""
+        timed = np.flatnonzero(times >= 0)
+        if len(timed) and numbers[timed[-1]] >= self.top:
+            self.top, self.time = int(numbers[timed[-1]]), int(times[timed[-1]])
 
     def _absorb(self) -> None:
         """What follows the certain ones without a gap."""
@@ -71,6 +87,51 @@ class Seen(msgspec.Struct, array_like=True):
         firsts, lasts = np.array(self.runs, np.int64).T
         at = np.searchsorted(firsts, numbers, "right") - 1
         return np.asarray((at >= 0) & (numbers <= lasts[at]))
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Proof that a number was used again: it is not above `other`, and its `time` is later.
+
+    Times are in ms since 1970.
+    """
+
+    number: int
+    time: int
+    other: int
+    other_time: int
+
+
+def reused(seen: Seen, numbers: NDArray[np.int64], times: NDArray[np.int64]) -> Reuse | None:
+    """Return a proof that one of these numbers was used for two events, None if there is none.
+
+    A producer gets its numbers in the order of its commits, and a feed's times never go down. So
+    a <= b implies time(a) <= time(b), among the numbers of the batch and the highest one before.
+    A publisher that was restored from a backup counts on from there, at later times.
+
+    Args:
+        seen: what was kept of the batches before.
+        numbers: the batch's, ascending. Events with one number may be in any order.
+        times: of their commits, in ms; -1 for an event without a time, which is not judged.
+    """
+    if len(times) and times.min() < 0:
+        numbers, times = numbers[times >= 0], times[times >= 0]
+    if not len(numbers):
+        return None
+    later = np.diff(times)
+    ascend = not np.any((later < 0) | ((later != 0) & (np.diff(numbers) == 0)))
+    if ascend and (numbers[0] > seen.top and times[0] >= seen.time):
+        return None
+    if seen.top >= 0:
+        numbers, times = np.append(numbers, seen.top), np.append(times, seen.time)
+    # Of events with one number the latest comes first, so that any other time after it is earlier.
+    order = np.lexsort((-times, numbers))
+    numbers, times = numbers[order], times[order]
+    wrong = np.flatnonzero(np.diff(times) < 0)
+    if not len(wrong):
+        return None
+    at = int(wrong[0])
+    return Reuse(int(numbers[at]), int(times[at]), int(numbers[at + 1]), int(times[at + 1]))
 
 
 def runs_of(numbers: NDArray[np.int64]) -> intervals.Runs:

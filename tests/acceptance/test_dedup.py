@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections import Counter
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
-from zeh_spark import dedup
+import msgspec
+import requests
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
 
+from tests.fix_backup import SqliteFile
+from tests.fix_publisher import served
+from zeh_spark import dedup
+from zeh_spark.publisher import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parents[2]
 OWN = {
     "producer": "get_json_object(data, '$.d')",
     "sequence": "get_json_object(data, '$.i')",
@@ -73,3 +92,276 @@ def test_what_is_dropped_is_counted(publisher, stream, collected):
     assert (3, 2, 0, 2) == tuple(
         counts[name] for name in ("new", "dropped", "unknown", "producers")
     )
+
+
+# Several feeds
+
+
+def load(store_url, feed, numbers):
+    """As a user does it who names no producer."""
+    lines = "".join(json.dumps({"i": i, "d": "a"}) + "\n" for i in numbers)
+    command(["load", feed, "-", "--store", store_url], lines)
+
+
+def command(words, given=""):
+    words = [sys.executable, "-m", "zeh_spark.cli", *words]
+    subprocess.run(words, cwd=HERE, input=given, text=True, check=True, capture_output=True)
+
+
+def id_of(url):
+    """The id that a publisher tells of a feed."""
+    return requests.get(url, timeout=30).json()["feed"]["id"]
+
+
+def older_read(frame):
+    """A frame as an older version of the reader gave it."""
+    return frame.withColumn("headers", F.map_filter("headers", lambda name, _: name != "zeh-feed"))
+
+
+@pytest.fixture
+def returns(publisher):
+    """A second feed beside `orders`: its URL."""
+    publisher.store.create("returns", 2)
+    return f"{publisher.base}/returns"
+
+
+@pytest.fixture
+def both(publisher, returns, stream):
+    """`both(…)`: the events of the two feeds."""
+
+    def union(**options):
+        return (
+            stream(url=publisher.url, **options).load().union(stream(url=returns, **options).load())
+        )
+
+    return union
+
+
+def test_two_feeds_that_were_loaded_alike_both_pass_whole(publisher, both, run):
+    """Their events have the same producer and the same numbers. Read again, none passes."""
+    load(publisher.store_url, "orders", range(50))
+    load(publisher.store_url, "returns", range(50, 100))
+    again = both(partitionCount="1", maxEventsPerTrigger="10")
+
+    found = run(dedup.drop_seen(both().union(again)))
+
+    assert Counter(("new", i) for i in range(100)) == found
+
+
+def test_own_numbers_of_two_feeds_are_told_apart_by_an_argument(publisher, both, run):
+    """Two devices of one name: `feed=` has the role of the header."""
+    load(publisher.store_url, "orders", range(5))
+    load(publisher.store_url, "returns", range(8))
+
+    found = run(dedup.drop_seen(both(), **OWN, feed="headers['zeh-feed']"))
+
+    assert Counter({("new", i): 2 if i < 5 else 1 for i in range(8)}) == found
+
+
+# State of an older version
+
+
+@pytest.fixture
+def older(monkeypatch):
+    """`older()`: within it, queries keep state as version 1 did."""
+
+    class Version1(dedup._Processor):
+        def __init__(self, window, count, feeds, accepted):
+            super().__init__(window, count, None, None)
+
+        def _save(self, bucket):
+            known = {key: bucket.get("", key) for key in bucket.numbers}
+            numbers = {key: [seen.certain, seen.floor, seen.runs] for key, seen in known.items()}
+            blob = bytes([1]) + msgspec.msgpack.encode([bucket.buckets, numbers])
+            self._state.update((blob,))
+
+    @contextmanager
+    def within():
+        with monkeypatch.context() as patched:
+            patched.setattr(dedup, "_Processor", Version1)
+            yield
+
+    return within
+
+
+@dataclass
+class Bronze:
+    """A table of events as they were read, which a query deduplicates."""
+
+    spark: SparkSession
+    folder: Path
+
+    def land(self, frame):
+        frame.select("headers", "data").write.mode("append").parquet(str(self.folder))
+
+    def stream(self):
+        schema = "headers MAP<STRING, STRING>, data STRING"
+        return self.spark.readStream.schema(schema).parquet(str(self.folder))
+
+
+@pytest.fixture
+def bronze(spark, tmp_path):
+    folder = tmp_path / "bronze"
+    folder.mkdir()
+    return Bronze(spark, folder)
+
+
+@pytest.fixture
+def read(spark):
+    """`read(url, …)`: the events that the feed has now."""
+    return lambda url, **options: (
+        spark.read.format("zeroeventhub").options(url=url, **options).load()
+    )
+
+
+def refused(run, frame):
+    """What a query says that is refused, as often as it is started."""
+    said = []
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException) as error:
+            run(frame)
+        said.append(re.findall(r"zeh_spark\.errors\.(.*)", str(error.value))[-1])
+    assert said[0] == said[1]
+    return said[0]
+
+
+def test_state_of_an_older_version_drops_what_was_seen(publisher, bronze, read, run, older):
+    """The feed that comes first has made it."""
+    load(publisher.store_url, "orders", range(40))
+    bronze.land(older_read(read(publisher.url)))
+    with older():
+        first = run(dedup.drop_seen(bronze.stream()))
+    load(publisher.store_url, "orders", range(40, 60))
+    bronze.land(read(publisher.url))
+    second = run(dedup.drop_seen(bronze.stream()))
+    bronze.land(read(publisher.url))
+    third = run(dedup.drop_seen(bronze.stream()))
+
+    assert Counter(("new", i) for i in range(40)) == first
+    assert Counter(("new", i) for i in range(40, 60)) == second
+    assert Counter() == third
+
+
+def test_state_of_an_older_version_of_two_feeds_is_refused_until_you_say_whose_it_is(
+    publisher, returns, both, run, older
+):
+    """Their numbers are mixed in it: the other feed begins anew."""
+    load(publisher.store_url, "orders", range(20))
+    with older():
+        run(dedup.drop_seen(older_read(both())))
+    load(publisher.store_url, "orders", range(20, 30))
+    load(publisher.store_url, "returns", range(100, 130))
+
+    said = refused(run, dedup.drop_seen(both()))
+    accept = f"old numbers are of {id_of(publisher.url)}, not of {id_of(returns)}"
+    found = run(dedup.drop_seen(both(), accept=accept))
+
+    assert said.startswith("CheckpointError: drop_seen: the checkpoint has numbers")
+    assert f"accept={accept!r}" in said
+    assert Counter(("new", i) for i in (*range(20, 30), *range(100, 130))) == found
+
+
+def test_a_second_feed_at_numbers_of_an_older_version_is_refused(
+    publisher, returns, bronze, read, run, older
+):
+    """Also where the plan does not tell how many feeds there are."""
+    load(publisher.store_url, "orders", range(20))
+    load(publisher.store_url, "returns", range(20))
+    bronze.land(older_read(read(publisher.url)))
+    with older():
+        run(dedup.drop_seen(bronze.stream()))
+    bronze.land(read(publisher.url))
+    again = run(dedup.drop_seen(bronze.stream()))
+    bronze.land(read(returns))
+
+    said = refused(run, dedup.drop_seen(bronze.stream()))
+    accept = f"old numbers are of {id_of(publisher.url)}, not of {id_of(returns)}"
+    found = run(dedup.drop_seen(bronze.stream(), accept=accept))
+
+    assert Counter() == again
+    assert f"accept={accept!r}" in said
+    assert Counter(("new", i) for i in range(20)) == found
+
+
+# Publishers that were restored
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A store with the feed `orders` of one partition, which can be restored."""
+    place = SqliteFile(tmp_path)
+    with closing(open_store(place.url)) as store:
+        store.create("orders", 1)
+    return place
+
+
+@pytest.fixture
+def landed(place, bronze, read):
+    """`landed(…)`: what a publisher serves of some numbers is in the bronze table."""
+
+    def land(numbers):
+        with served(place.url) as (base, _):
+            events = read(f"{base}/orders")
+            bronze.land(events.where(F.get_json_object("data", "$.i").isin(*numbers)))
+            return id_of(f"{base}/orders")
+
+    return land
+
+
+def restored(place, landed, before=lambda: None, after=lambda: None):
+    """Ten events, a backup, twenty more that are read; then the backup, and ten others."""
+    load(place.url, "orders", range(10))
+    backup = place.back_up()
+    load(place.url, "orders", range(10, 30))
+    feed = landed(range(30))
+    before()
+    place.restore(backup)
+    after()
+    load(place.url, "orders", range(100, 110))
+    landed(range(100, 110))
+    return feed
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_numbers_that_a_restored_publisher_uses_again_are_refused(
+    batches, place, landed, bronze, run
+):
+    """Its other events would be dropped: whether they come in one batch with those that had the
+    numbers before, or later.
+    """
+
+    def frame():
+        return dedup.drop_seen(bronze.stream())
+
+    before = []
+    if batches == 2:
+        feed = restored(place, landed, before=lambda: before.append(run(frame())))
+    else:
+        feed = restored(place, landed)
+
+    said = refused(run, frame())
+
+    assert [Counter(("new", i) for i in range(30))] * (batches - 1) == before
+    assert said.startswith(f"PublisherError: drop_seen: feed {feed}, producer 'load', stored")
+    assert "zeh-spark new-history" in said
+
+
+def test_events_of_a_new_epoch_pass_though_their_numbers_were_used(place, landed, bronze, run):
+    """After `zeh-spark new-history` they are other events, in the same checkpoint, too."""
+    first = []
+
+    def frame():
+        return dedup.drop_seen(bronze.stream())
+
+    restored(
+        place,
+        landed,
+        before=lambda: first.append(run(frame())),
+        after=lambda: command(["new-history", "orders", "--store", place.url, "--yes"]),
+    )
+    second = run(frame())
+    landed(range(100, 110))
+
+    assert [Counter(("new", i) for i in range(30))] == first
+    assert Counter(("new", i) for i in range(100, 110)) == second
+    assert Counter() == run(frame())

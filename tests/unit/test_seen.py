@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.seen import NEW, SEEN, UNKNOWN, Seen, runs_of
+from zeh_spark.seen import NEW, SEEN, UNKNOWN, Seen, reused, runs_of
 
 batches = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=20), max_size=12)
 
@@ -64,3 +64,71 @@ def test_state_is_bounded_by_the_window(given_batches, window):
 def test_runs_of_numbers():
     assert [(1, 2), (4, 4), (7, 9)] == runs_of(np.array([1, 2, 2, 4, 7, 8, 9]))
     assert [] == runs_of(np.array([], np.int64))
+
+
+# Numbers that are used again
+
+stamps = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 9)), min_size=1, max_size=9)
+
+
+def proof(seen, events):
+    """What a batch of (number, time) proves, in the order in which its rows came."""
+    numbers = np.array([number for number, _ in events], np.int64)
+    times = np.array([time for _, time in events], np.int64)
+    order = np.argsort(numbers, kind="stable")
+    return reused(seen, numbers[order], times[order])
+
+
+def kept(events):
+    """What is kept of a batch's (number, time)."""
+    seen = Seen()
+    ascending = sorted(events)
+    seen.keep_time(np.array([n for n, _ in ascending]), np.array([t for _, t in ascending]))
+    return seen
+
+
+@given(stamps)
+def test_a_batch_is_refused_exactly_if_a_number_was_used_again(events):
+    """Numbers and times of one history ascend together; what has no time is not judged."""
+    timed = [(number, time) for number, time in events if time >= 0]
+    lawful = all(t <= u for a, t in timed for b, u in timed if a <= b)
+
+    assert lawful == (proof(Seen(), events) is None)
+
+
+@given(stamps, stamps)
+def test_a_batch_is_refused_exactly_if_it_contradicts_the_highest_number_before(before, events):
+    """Also if each of both is right by itself."""
+    highest = max([each for each in before if each[1] >= 0], default=None)
+    timed = [each for each in [*events, *([highest] if highest else [])] if each[1] >= 0]
+    lawful = all(t <= u for a, t in timed for b, u in timed if a <= b)
+
+    assert lawful == (proof(kept(before), events) is None)
+
+
+@given(stamps, stamps, st.randoms())
+def test_the_order_of_rows_makes_no_difference_to_what_is_refused(before, events, random):
+    """Nor to what the error says."""
+    shuffled = list(events)
+    random.shuffle(shuffled)
+
+    assert proof(kept(before), events) == proof(kept(before), shuffled)
+
+
+@given(stamps, stamps)
+def test_what_is_refused_is_proved_by_two_events(before, events):
+    """The number that was used again is not above the other, and its time is later."""
+    found = proof(kept(before), events)
+    if found is None:
+        return
+    told = {(found.number, found.time), (found.other, found.other_time)}
+    assert told <= {*before, *events}
+    assert found.number <= found.other
+    assert found.time > found.other_time
+
+
+def test_the_state_of_version_1_has_no_time():
+    """Its bytes are read as they are."""
+    old = msgspec.msgpack.encode([7, 9, [[12, 14]]])
+
+    assert Seen(7, 9, [(12, 14)], -1, -1) == msgspec.msgpack.decode(old, type=Seen)

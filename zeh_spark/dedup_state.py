@@ -1,0 +1,242 @@
+"""What deduplication keeps in a bucket of Spark's state, and whose its numbers are. Pure.
+
+    Bucket     numbers    key -> Seen: numbers that were seen without the id of their feed
+               owner      the feed that those belong to, once it is known
+               feeds      feed -> key -> Seen: numbers that were seen with it
+
+Numbers belong to (feed, epoch, key), see `identity`. Version 1 of the state knew no feeds, and an
+event may have none: such numbers are of the query's only feed, so the first feed that comes owns
+them. If a second one comes, the numbers of both may be mixed in one range, and some of its events
+may have been dropped for those of the other: that is refused, unless the user says whose they are.
+
+Runs in tasks; `accepted` on the driver, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw
+
+from zeh_spark import bucketing
+from zeh_spark.errors import CheckpointError, OptionError, PublisherError
+from zeh_spark.identity import EPOCH, feed_of
+from zeh_spark.seen import Reuse, Seen
+
+VERSION = 2
+NO_FEED = ""
+"""Stands for the feed of an event that does not tell it."""
+
+_ACCEPT = re.compile(r"old numbers are of (?P<owner>.+?)(?:, not of (?P<others>.+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the user has said of old numbers: whose they are, and which feeds begin anew."""
+
+    owner: str
+    others: frozenset[str] = frozenset()
+
+
+class Bucket(msgspec.Struct, array_like=True):
+    """`buckets` is the checkpoint's for ever. Version 1 ends after `numbers`. `others` are the
+    feeds that, as the user has said, have none of the old numbers.
+    """
+
+    buckets: int
+    numbers: dict[str, Raw] = {}
+    owner: str = NO_FEED
+    others: list[str] = []
+    feeds: dict[str, dict[str, Raw]] = {}
+
+    @property
+    def keys(self) -> int:
+        return len(self.numbers) + sum(map(len, self.feeds.values()))
+
+    def claim(
+        self, slots: Collection[tuple[str, str]], sources: int, accepted: Accepted | None
+    ) -> None:
+        """Decide which feed owns the numbers that were seen without one.
+
+        Args:
+            slots: (feed, key) of all events of a batch; the feed is `NO_FEED` if it is not told.
+            sources: how many feeds the query reads, as far as its plan tells.
+            accepted: what the user has said.
+
+        Raises:
+            CheckpointError: the numbers may be of several feeds.
+        """
+        untold = [key for feed, key in slots if feed == NO_FEED]
+        if not self.numbers and not untold:
+            return
+        named = {feed for feed, _ in slots} | self.feeds.keys() | {self.owner}
+        found = owner_of(self.owner, named - {NO_FEED}, self.others, sources, accepted)
+        self.owner = found.owner
+        self.others = sorted(found.others)
+        own = self.feeds.get(self.owner, {})
+        self.numbers.update({key: own.pop(key) for key in untold if key in own})
+
+    def slot(self, feed: str, key: str, untold: Collection[str]) -> tuple[str, str]:
+        """Return where the numbers of an event are kept: the owner's old keys stay where they are.
+
+        `untold`: the keys of the batch's events without a feed.
+        """
+        old = feed == self.owner and (key in self.numbers or key in untold)
+        return (NO_FEED if old else feed), key
+
+    def get(self, feed: str, key: str) -> Seen:
+        raw = self._of(feed).get(key)
+        return _seen(raw) if raw is not None else Seen()
+
+    def put(self, feed: str, key: str, seen: Seen) -> None:
+        self._of(feed)[key] = Raw(_encode(seen))
+
+    def _of(self, feed: str) -> dict[str, Raw]:
+        return self.numbers if feed == NO_FEED else self.feeds.setdefault(feed, {})
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Bucket).decode
+_seen = msgspec.msgpack.Decoder(Seen).decode
+
+
+def encoded(bucket: Bucket) -> bytes:
+    return bytes([VERSION]) + _encode(bucket)
+
+
+def opened(blob: bytes | None, buckets: int) -> Bucket:
+    """Read a bucket of version 1 or 2. Raises CheckpointError for another version or count."""
+    version = 1 if blob is not None and blob[0] == 1 else VERSION
+    bucket = _decode(bucketing.opened(blob, version, buckets))
+    bucketing.same("buckets", buckets, bucket.buckets)
+    return bucket
+
+
+# Whose the old numbers are
+
+
+def accepted(text: str) -> Accepted:
+    """Read `accept`. Raises OptionError."""
+    match = _ACCEPT.fullmatch(text)
+    if match is None:
+        raise OptionError(
+            f"accept={text!r} is not understood: give the text that an error of drop_seen printed, "
+            f"like 'old numbers are of FEED, not of OTHER'",
+            option="accept",
+        )
+    others = match["others"]
+    return Accepted(match["owner"], frozenset(others.split(", ") if others else ()))
+
+
+def owner_of(
+    owner: str,
+    named: Collection[str],
+    others: Iterable[str],
+    sources: int,
+    accepted: Accepted | None,
+) -> Accepted:
+    """Return whose the numbers are that were seen without a feed; `NO_FEED` if it is open yet.
+
+    Args:
+        owner: who has them by what was decided before, else `NO_FEED`.
+        named: the feeds of the batch and of the bucket.
+        others: feeds that have none of them, as the user said before.
+        sources: how many feeds the query reads, as far as its plan tells.
+        accepted: what the user says now.
+
+    Raises:
+        CheckpointError: there is more than one feed whose they may be.
+    """
+    if accepted is not None:
+        if owner not in (NO_FEED, accepted.owner):
+            raise CheckpointError(
+                f"accept says that the old numbers are of feed {accepted.owner!r}, and the "
+                f"checkpoint has recorded that they are of {owner!r}. Start a new checkpoint; or "
+                f"give accept as it was, or no accept",
+                expected=owner,
+                got=accepted.owner,
+            )
+        owner, others = accepted.owner, {*others, *accepted.others}
+    elif owner == NO_FEED:
+        owner = _only(named, sources)
+    excluded = frozenset(others)
+    known = [feed for feed in named if _follows(feed, owner) or _among(feed, excluded)]
+    if owner != NO_FEED and len(known) < len(named):
+        raise _mixed(named, owner, excluded)
+    return Accepted(owner, excluded)
+
+
+def _only(named: Collection[str], sources: int) -> str:
+    """Return the query's only feed, if it has come; a later epoch of it has numbers of its own."""
+    first = min(named, key=_place, default=NO_FEED)
+    if sources > 1 or any(not _follows(feed, first) for feed in named) or _place(first)[0]:
+        raise _mixed(named, NO_FEED, ())
+    return first
+
+
+def _place(epoch: str) -> tuple[int, str]:
+    match = re.match(EPOCH, epoch)
+    return (int(match[2]) if match else 0), epoch
+
+
+def _follows(feed: str, owner: str) -> bool:
+    """Whether it is the owner, or a later epoch of it, whose numbers cannot be among the old ones:
+    a key's events are read in the feed's order.
+    """
+    return feed_of(feed) == feed_of(owner) and _place(feed) >= _place(owner)
+
+
+def _among(feed: str, others: Collection[str]) -> bool:
+    return feed in others or feed_of(feed) in others
+
+
+def _mixed(named: Collection[str], owner: str, others: Iterable[str]) -> CheckpointError:
+    feeds = {*named, *others}
+    owners = [owner] if owner else sorted(named) or ["FEED"]
+    came = ", ".join(sorted(named)) or "none with an id"
+    texts = " or ".join(f"accept={_text(each, feeds - {each})!r}" for each in owners)
+    unseen = "" if not owner or owner in named else f" No event of {owner!r} was seen here."
+    return CheckpointError(
+        f"drop_seen: the checkpoint has numbers that were seen without the id of their feed, by an "
+        f"older version of zeh_spark or without the header zeh-feed. This query may read several "
+        f"feeds, or several epochs of one; here came {came}."
+        f"{unseen} Numbers of several feeds may be mixed there, so that events of one were dropped "
+        f"for those of another. Start a new checkpoint. Or, if you know that all old numbers are "
+        f"of one feed, name it, and those that begin anew: {texts}",
+        expected=owner or None,
+        got=sorted(named),
+    )
+
+
+def _text(owner: str, others: Collection[str]) -> str:
+    return f"old numbers are of {owner}" + (
+        f", not of {', '.join(sorted(others))}" if others else ""
+    )
+
+
+# Numbers that are used again
+
+
+def used_again(feed: str, key: str, reuse: Reuse) -> PublisherError:
+    """Return the error for a publisher that gave a number to two events."""
+    producer, partition = producer_of(key)
+    return PublisherError(
+        f"drop_seen: feed {feed or 'not told'}, producer {producer!r}, stored partition "
+        f"{partition!r}: number {reuse.number} has the time {reuse.time}, which is later than "
+        f"{reuse.other_time}, the time of number {reuse.other}. Numbers and times (ms since 1970) "
+        f"of one history ascend together, so the publisher was restored from a backup, and uses "
+        f"numbers again for other events, which would be dropped. Nothing of this batch was "
+        f"passed on. Run `zeh-spark new-history FEED` at the publisher: events from then on count "
+        f"as new numbers. Then start a new checkpoint from cursors that both histories share, see "
+        f"the README's chapter on restoring",
+        partition=int(partition) if partition.isdecimal() else None,
+    )
+
+
+def producer_of(key: str) -> tuple[str, str]:
+    """Return producer and stored partition of a key, as `dedup` puts it together in SQL."""
+    length, _, rest = key.partition(" ")
+    return rest[: int(length)], rest[int(length) :]
