@@ -238,13 +238,13 @@ class DeltaFeedWriter:
             frame = frame.withColumns(added)
             if stands.version < 0:
                 table.save(frame.limit(0).write.options(**self._options))
-        state = self._claimed(table, place)
+        ready = self._claimed(table, place, state)
         if merge:
-            merge.run(frame, record.transaction, added, unnamed=state.properties.get(UNNAMED))
+            merge.run(frame, record.transaction, added, unnamed=ready.properties.get(UNNAMED))
         else:
             table.save(frame.write.options(**self._options, **record.transaction))
-        self._check_written(table, record, place, state)
-        _written[state.id, self._name] = run, place.number
+        self._check_written(table, record, place, ready)
+        _written[ready.id, self._name] = run, place.number
 
     def _check_first_call(self, state: TableState, run: str, number: int) -> None:
         """Refuse a second call in a batch: its rows would be taken for those of the first."""
@@ -308,28 +308,28 @@ class DeltaFeedWriter:
             return known.stands
         return table.standing(self._name, self._cursor_column)
 
-    def _claimed(self, table: Table, place: Batch) -> TableState:
+    def _claimed(self, table: Table, place: Batch, before: TableState | None) -> TableState:
         """The table's state, with the feeds of the batch claimed for this name."""
-        state = self._state(table)
+        state = self._state(table, before)
         if wanted := claims.missing(self._table, self._name, place.ids, state.properties):
             table.set_properties(wanted)
-            state = self._state(table)
+            state = self._state(table, state)
             claims.missing(self._table, self._name, place.ids, state.properties)
         return state
 
-    def _state(self, table: Table) -> TableState:
+    def _state(self, table: Table, before: TableState | None) -> TableState:
+        """The table's state now. Raises LakehouseError if it is another table than before."""
         state = table.state()
-        if state is None:
-            raise self._gone(table)
+        if state is None or (before and before.id != state.id):
+            raise LakehouseError(
+                f"table {table.text} was dropped while a batch was written to it, and perhaps made "
+                f"anew: what was in it is not in the new one. Start a new checkpointLocation, with "
+                f"startingCursors from zeh_spark.lakehouse.cursors",
+                table=table.text,
+                expected=before and before.id,
+                got=state and state.id,
+            )
         return state
-
-    def _gone(self, table: Table) -> LakehouseError:
-        return LakehouseError(
-            f"table {table.text} was dropped while a batch was written to it, and perhaps made "
-            f"anew: what was in it is not in the new one. Start a new checkpointLocation, with "
-            f"startingCursors from zeh_spark.lakehouse.cursors",
-            table=table.text,
-        )
 
     def _check_written(
         self, table: Table, record: Record, place: Batch, before: TableState
@@ -339,9 +339,7 @@ class DeltaFeedWriter:
         Delta writes nothing, and says nothing, where another writer came before with the same
         number; and a restore, or a new table, may have come between.
         """
-        state = self._state(table)
-        if state.id != before.id:
-            raise self._gone(table)
+        state = self._state(table, before)
         claims.missing(self._table, self._name, place.ids, state.properties)
         stands = table.standing(self._name)
         if stands.record != record:
@@ -387,7 +385,7 @@ class DeltaFeedWriter:
         else:  # without a beginning of its own the first offset is the beginning
             start = {each.feed: _beginning(each) for each in ends}
         self._has_state = checkpoint.has_state() if self._has_state is None else self._has_state
-        ids = tuple(sorted(getattr(each, "id", None) or each.feed for each in ends))
+        ids = tuple(sorted(each.id or each.feed for each in ends))
         return Batch(query, number, start, end, stateful=number == 0 and self._has_state, ids=ids)
 
     def _checked_query(self, checkpoint: Checkpoint) -> str:

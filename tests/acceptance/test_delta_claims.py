@@ -1,0 +1,133 @@
+"""Whose a feed is in a Delta table, and which table that is: looked at with each batch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from tests.fix_lake import said, why_absent
+from tests.fix_stream import wait_for
+from tests.patience import PATIENCE
+
+pytest.importorskip("delta", reason=why_absent())
+
+from pyspark.sql import functions as F
+
+from zeh_spark.lakehouse.claims import property_of
+from zeh_spark.lakehouse.delta_table import Table
+
+CONTINUOUS = {"trigger": {"processingTime": "100 milliseconds"}}
+
+
+def test_a_feed_is_kept_under_one_name_even_if_two_begin_at_once(lake, gate):
+    """The second one would double every event: neither finds the other's rows when it begins."""
+    lake.add(range(50))
+    slow = lake.start(change=gate)
+    wait_for(gate.come.exists)
+
+    told = lake.fail(checkpoint="other", name="copies")
+
+    assert "is kept in it under name='orders', and this query has name='copies'" in told
+    gate.open()
+    assert slow.awaitTermination(PATIENCE)
+    assert lake.numbers() == Counter(range(50))
+    assert "its events would be there twice" in lake.fail(checkpoint="third", name="copies")
+
+
+def test_a_feed_is_known_under_another_address(lake):
+    """By the id that its publisher tells: localhost and 127.0.0.1 are one feed."""
+    lake.add(range(50))
+    lake.run()
+    lake.base = lake.base.replace("127.0.0.1", "localhost")
+
+    told = lake.fail(checkpoint="other", name="copies")
+
+    assert "is kept in it under name='orders'" in told
+    assert lake.numbers() == Counter(range(50))
+
+
+def test_a_claim_is_given_up_as_the_error_says(lake):
+    """A name that was mistyped, say, and has never written a row."""
+
+    def broken(frame):
+        return frame.withColumn("value", F.expr("if(i < 0, value, raise_error('not today'))"))
+
+    lake.add(range(50))
+    with pytest.raises(Exception, match="not today|TASK_WRITE_FAILED"):
+        lake.run(
+            name="odrers", change=lambda df: df.selectExpr("*", "assert_true(i < 0, 'not today')")
+        )
+
+    told = lake.fail(checkpoint="other")
+    assert "is kept in it under name='odrers'" in told
+    key = re.search(r"UNSET TBLPROPERTIES \('(.*?)'\)", told)[1]
+    lake.sql(f"ALTER TABLE {{}} UNSET TBLPROPERTIES ('{key}')")
+
+    lake.run(checkpoint="third")
+    assert lake.numbers() == Counter(range(50))
+
+
+def test_a_claim_that_is_taken_while_a_batch_is_written_is_noticed(lake, gate):
+    """Both have written then: the query stops at once, and not some batches later."""
+    lake.add(range(50))
+    query = lake.start(change=gate)
+    wait_for(gate.come.exists)
+    table = Table(lake.spark, lake.at("orders"))
+    properties = table.state().properties
+    ((key, claim),) = ((k, v) for k, v in properties.items() if k.startswith("zeh_spark."))
+    assert key == property_of(json.loads(claim)["feed"])
+    stolen = claim.replace('"orders"', '"thief"')
+    table.set_properties({key: stolen})
+    gate.open()
+
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+
+    assert "is kept in it under name='thief'" in said(raised.value)
+
+
+def make_anew(lake):
+    """Drop the table, and make it anew, empty, with the same version number."""
+    table = Table(lake.spark, lake.at("orders"))
+    before, schema = table.state(), lake.table().schema
+    lake.drop("orders")
+    lake.spark.createDataFrame([], schema).write.format("delta").save(lake.at("orders"))
+    for number in range(before.version):
+        table.set_properties({"made": f"{number}"})
+    after = table.state()
+    assert after.version == before.version and after.id != before.id
+
+
+def test_a_table_that_is_made_anew_under_a_running_query_is_refused(lake):
+    """Its version may be the same number again; what it held is gone."""
+    lake.add(range(50))
+    query = lake.start(**CONTINUOUS)
+    wait_for(lambda: query.lastProgress and query.lastProgress.batchId == 0)
+    query.processAllAvailable()
+    make_anew(lake)
+    lake.add(range(50, 80))
+
+    with pytest.raises(Exception) as raised:
+        query.awaitTermination(PATIENCE)
+
+    assert "the table is another one, or was emptied or replaced" in said(raised.value)
+    assert "the table is another one, or was emptied or replaced" in lake.fail()
+    assert lake.numbers() == Counter()
+
+
+def test_a_table_that_is_made_anew_while_a_batch_is_made_is_noticed(lake):
+    """The batch would land in the new table, which lacks those before."""
+    lake.grow(range(50))
+    lake.add(range(50, 80))
+
+    def transform(batch, number):
+        make_anew(lake)
+        return batch
+
+    told = lake.fail(transform=transform)
+
+    assert "was dropped while a batch was written to it" in told
+    assert lake.numbers() == Counter()

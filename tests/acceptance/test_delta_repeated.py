@@ -1,0 +1,169 @@
+"""A stateful query's batch that Spark repeats after a crash, into tables that have part of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+
+import pytest
+
+from tests.fix_lake import said, why_absent
+from tests.fix_sessions import needs_batches
+
+pytest.importorskip("delta", reason=why_absent())
+
+from pyspark.sql import functions as F
+
+from zeh_spark import lakehouse, sessions
+
+HOUR = 3600
+
+
+class Tables:
+    """Sessions of `orders` into a table for what is in order and one for dead letters."""
+
+    def __init__(self, orders):
+        self.orders = orders
+        self.at = {name: str(orders.folder / name) for name in ("ordered", "dead")}
+
+    def writer(self, name, **options):
+        return lakehouse.DeltaFeedWriter(
+            self.at[name], name=name, checkpointLocation=str(self.orders.checkpoint), **options
+        )
+
+    def run(self, *, crash=False, accept=None, **options):
+        """To the feed's end; `crash`: the dead letters' writer fails when there are some."""
+        ordered, dead = self.writer("ordered", accept=accept), self.writer("dead")
+
+        def crashing(frame, number):
+            if frame.count():
+                raise RuntimeError("the machine is gone")
+            dead(frame, number)
+
+        route = sessions.route(ordered=ordered, dead=crashing if crash else dead)
+        query = (
+            self.orders.frame(limit="1", **options)
+            .writeStream.foreachBatch(route)
+            .option("checkpointLocation", str(self.orders.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def fail(self, **options):
+        with pytest.raises(Exception) as raised:
+            self.run(**options)
+        return raised.value
+
+    def steps(self, name):
+        rows = self.orders.spark.read.format("delta").load(self.at[name])
+        return Counter((row[0], int(row[1])) for row in _steps(rows).collect())
+
+
+def _steps(rows):
+    return rows.where("headers IS NOT NULL").select("headers.order", "headers.step")
+
+
+@pytest.fixture
+def tables(orders):
+    """Order `a` lacks its step 0 for longer than the timeout."""
+    orders.add(("a", 1), ("a", 2), at=0)
+    orders.add(("b", 0), at=2 * HOUR)
+    orders.add(("b", 1), at=3 * HOUR)
+    return Tables(orders)
+
+
+@needs_batches
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [("dead-letter", "skip", "two events"), ("skip", "hold", "nothing, but doubles")],
+)
+def test_a_repeated_batch_with_other_options_is_refused(tables, before, after, lost):
+    """It would be lost, or be there twice, as the first table has the batch already."""
+    assert "the machine is gone" in str(tables.fail(crash=True, on_gap=before))
+    there = tables.steps("ordered")
+
+    told = said(tables.fail(on_gap=after))
+
+    assert "is in the table with" in told and "An option of the query was changed" in told
+    assert there == tables.steps("ordered")
+    tables.run(on_gap=before)
+    assert Counter([("a", 1), ("a", 2), ("b", 0), ("b", 1)]) == (
+        tables.steps("ordered") + tables.steps("dead")
+    )
+
+
+@needs_batches
+def test_what_the_error_prints_keeps_the_rows_of_the_table(tables):
+    """And lets the query go on, with the new option, from there."""
+    tables.fail(crash=True, on_gap="dead-letter")
+    told = said(tables.fail(on_gap="skip"))
+    accept = re.search(r"accept='(.*?)'", told)[1]
+
+    tables.run(on_gap="skip", accept=accept)
+
+    assert Counter([("b", 0), ("b", 1)]) == tables.steps("ordered")
+
+
+@needs_batches
+def test_options_may_change_between_batches(tables):
+    """When no writer has the batch that comes next."""
+    tables.run(on_gap="hold")
+    tables.orders.add(("c", 5), at=4 * HOUR)
+    tables.orders.add(("b", 2), at=8 * HOUR)
+    tables.orders.add(("b", 3), at=9 * HOUR)
+
+    tables.run(on_gap="skip")
+
+    steps = tables.steps("ordered")
+    assert Counter([("b", each) for each in range(4)]) == Counter(
+        {step: n for step, n in steps.items() if step[0] == "b"}
+    )
+    assert 1 == max(steps.values())
+
+
+@needs_batches
+def test_a_batch_of_an_older_version_goes_on_and_says_so(tables, monkeypatch, caplog):
+    """Its record has no sum: what the batch held cannot be told."""
+    from zeh_spark.lakehouse import commits
+
+    written = commits.Record.to_json
+    bare = lambda record: re.sub(r', "content": \[.*?\]', "", written(record))  # noqa: E731
+    with monkeypatch.context() as old:
+        old.setattr(commits.Record, "to_json", bare)
+        old.setattr(lakehouse.DeltaFeedWriter, "_check_written", lambda *_, **__: None)
+        tables.fail(crash=True, on_gap="dead-letter")
+
+    with caplog.at_level(logging.WARNING, "zeh_spark.lakehouse"):
+        tables.run(on_gap="dead-letter")
+
+    assert "whether they are the same cannot be told" in caplog.text
+    assert Counter([("a", 1), ("a", 2)]) == tables.steps("dead")
+
+
+@needs_batches
+def test_rows_that_depend_on_chance_are_refused_when_the_batch_comes_again(tables):
+    """The table has other ones already."""
+    ordered, dead = tables.writer("ordered"), tables.writer("dead")
+
+    def run(crash):
+        def crashing(frame, number):
+            if crash and frame.count():
+                raise RuntimeError("the machine is gone")
+            dead(frame, number)
+
+        frame = tables.orders.frame(limit="1").withColumn("data", F.expr("uuid()"))
+        route = sessions.route(ordered=ordered, dead=crashing)
+        query = frame.writeStream.foreachBatch(route)
+        query = query.option("checkpointLocation", str(tables.orders.checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    tables.orders.add(("c", 0), at=3 * HOUR)
+    with pytest.raises(Exception, match="the machine is gone"):
+        run(crash=True)
+    with pytest.raises(Exception) as raised:
+        run(crash=False)
+        run(crash=False)
+
+    assert "its rows depend on chance or on a clock" in said(raised.value)
