@@ -83,8 +83,9 @@ def feeds(reader, start, end):
 
 def next_batch(reader, start):
     """The offset behind the next events."""
-    wait_for(lambda: reader.latestOffset(start) is not start)
-    return json.loads(json.dumps(reader.latestOffset(start)))
+    ends = [start]
+    wait_for(lambda: ends.append(reader.latestOffset(start)) or ends[-1] is not start)
+    return json.loads(json.dumps(ends[-1]))
 
 
 def first_batch(reader):

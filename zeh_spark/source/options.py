@@ -176,8 +176,8 @@ class SourceOptions(ClientOptions):
     feed_id: str | None = option(
         parse_text,
         None,
-        "name of the feed in the checkpoint, instead of its URL",
-        query="streaming",
+        "name of the feed in the checkpoint, and in `zeh-feed` if its publisher tells no id, "
+        "instead of its URL",
     )
     cursor_set: str | None = option(
         parse_cursor_set,
