@@ -16,7 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from zeh_spark.chunks import CHUNK_EVENTS, EMPTY_UPLOAD, Chunker, Group, StagedChunk, upload_body
+from zeh_spark.chunks import (
+    CHUNK_EVENTS,
+    EMPTY_UPLOAD,
+    Chunker,
+    Content,
+    Group,
+    StagedChunk,
+    upload_body,
+)
 from zeh_spark.errors import (
     OutcomeUnknownError,
     PublishError,
@@ -59,6 +67,11 @@ class Attempt:
         self._given = self._spread = self._uploads = 0
         self._wanted = True
         self._failed: BaseException | None = None
+
+    @property
+    def content(self) -> Content:
+        """The number of events that were added so far, and the sum of their contents."""
+        return self._chunker.content
 
     def add(
         self,

@@ -108,6 +108,14 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def kept_first(kept: str, when: str, dropped: int) -> str:
+    """What `keepFirst` did: the batch stays as it was published, and what was given is dropped."""
+    return (
+        f"Published before, at {when}, with other events. keepFirst kept {kept} of then; the "
+        f"{counted(dropped, 'event')} given now were dropped: nothing was added."
+    )
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

@@ -29,6 +29,7 @@ from zeh_spark.command_line import (
     STORE,
     Size,
     counted,
+    kept_first,
     moment,
     name_of,
     opened,
@@ -225,6 +226,10 @@ def load(
                 f"{exc}; zeh-spark create {feed} --store {shown_url(url)} makes it"
             ) from exc
     seconds = time.monotonic() - begun
+    if loaded.dropped and loaded.receipt:
+        kept = counted(loaded.receipt.events, "event")
+        click.echo(kept_first(kept, moment(loaded.receipt.time), loaded.dropped))
+        return
     if loaded.repeated:
         click.echo(f"Published before with the same {counted(loaded.events, 'event')}: no change.")
         return

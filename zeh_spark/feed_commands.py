@@ -13,7 +13,17 @@ import click
 from zeh_spark import wire
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference
-from zeh_spark.command_line import ALLOW, BATCH, ENVELOPE, KEY, counted, moment, name_of, table
+from zeh_spark.command_line import (
+    ALLOW,
+    BATCH,
+    ENVELOPE,
+    KEY,
+    counted,
+    kept_first,
+    moment,
+    name_of,
+    table,
+)
 from zeh_spark.errors import RowError, StoreError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import Producer
@@ -94,6 +104,9 @@ def publish(
             raise StoreError("standard input has no events: nothing was published")
     receipt = open_batch.receipt
     events = counted(receipt.events, "event")
+    if open_batch.dropped:
+        click.echo(kept_first(events, moment(receipt.time), open_batch.dropped))
+        return
     if receipt.run != by.run:
         when = moment(receipt.time)
         click.echo(f"Published before, at {when}, with the same {events}: no change.")

@@ -202,6 +202,15 @@ class OpenBatch:
         return receipt
 
     @property
+    def dropped(self) -> int:
+        """How many events of this block were dropped, because the batch was published before with
+        others, and the override `keepFirst` keeps those; 0 if the events are what was published.
+        """
+        given, receipt = self._attempt.content, self.receipt
+        same = (receipt.events, receipt.digest) == (given.events, given.digest)
+        return 0 if same else given.events
+
+    @property
     def _attempt(self) -> Attempt:
         if self._begun is None:
             raise RuntimeError("the batch has not begun; use it as: with producer.batch() as batch")

@@ -127,6 +127,26 @@ def test_standard_input_is_published_whole_and_by_name(run: Run, env: dict[str, 
     assert ["1", "2", "3", "4"] == found.stdout.splitlines()
 
 
+def test_events_that_keep_first_drops_are_told(run: Run, env: dict[str, str]) -> None:
+    """The command says that what was given now is not published, and how much of it there is."""
+    run("create", "orders", "--partitions", "1")
+    load = ["load", "orders", "-", "--producer", "till-7", "--batch", "night"]
+    run(*load, stdin="1\n")
+    with serving(env) as (base, _):
+        publish = ["publish", f"{base}/orders", "--producer", "till-7", "--batch", "day"]
+        run(*publish, stdin="4\n")
+        for command in (publish, load):
+            refused = run(*command, stdin="5\n6\n").stderr
+            allowed = re.search(r"keepFirst=[^\s'\"]+", refused)
+            assert allowed, refused
+            kept = run(*command, "--allow", allowed[0].rstrip(".,;"), stdin="5\n6\n").stdout
+            assert "keepFirst kept 1 event of then; the 2 events given now were dropped" in kept
+            same = run(*command, stdin="4\n" if command is publish else "1\n").stdout
+            assert "with the same 1 event: no change" in same
+        found = run("tail", f"{base}/orders", "--from", "first", "--no-follow")
+    assert ["1", "4"] == found.stdout.splitlines()
+
+
 def test_old_events_go_as_they_were_told_to(run: Run, env: dict[str, str]) -> None:
     """I see what would go before it goes."""
     run("create", "orders", "--partitions", "1")

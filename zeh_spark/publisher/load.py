@@ -93,14 +93,26 @@ class Source:
 class Loaded:
     """What a load did, or has done so far. `position`: bytes of the current file that are read.
 
-    `repeated`: the batch was published before, with the same events, and nothing was added.
+    `repeated`: the batch was published before, and nothing was added. `content`: of the events that
+    were given.
     """
 
     events: int = 0
     bytes: int = 0
     receipt: Receipt | None = None
     repeated: bool = False
+    content: Content = Content()
     position: Callable[[], int] = field(default=lambda: 0, repr=False)
+
+    @property
+    def dropped(self) -> int:
+        """How many of the events were dropped, because the override `keepFirst` keeps others that
+        the batch was published with before.
+        """
+        receipt, given = self.receipt, self.content
+        if not receipt or (receipt.events, receipt.digest) == (given.events, given.digest):
+            return 0
+        return given.events
 
 
 def load(
@@ -117,10 +129,16 @@ def load(
     """
     loaded = Loaded()
     call = call or next_batch(store, feed, PRODUCER)
-    chunks = chunks_of(sources, call.partition_count, loaded, progress)
+    chunks = _summed(chunks_of(sources, call.partition_count, loaded, progress), loaded)
     loaded.receipt, new = publish(store, feed, call, chunks)
     loaded.repeated = not new
     return loaded
+
+
+def _summed(chunks: Iterable[StagedChunk], loaded: Loaded) -> Iterator[StagedChunk]:
+    for chunk in chunks:
+        loaded.content += chunk.content
+        yield chunk
 
 
 def next_batch(store: Store, feed: str, producer: str) -> Call:
