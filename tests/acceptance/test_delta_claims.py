@@ -57,9 +57,7 @@ def test_a_claim_is_given_up_as_the_error_says(lake):
 
     lake.add(range(50))
     with pytest.raises(Exception, match="not today|TASK_WRITE_FAILED"):
-        lake.run(
-            name="odrers", change=lambda df: df.selectExpr("*", "assert_true(i < 0, 'not today')")
-        )
+        lake.run(name="odrers", change=broken)
 
     told = lake.fail(checkpoint="other")
     assert "is kept in it under name='odrers'" in told
