@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +18,8 @@ from zeh_spark.command_line import STORE, moment, opened
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import shown_url
 from zeh_spark.publisher.config import Config, FeedConfig, engine_of, load_config, table_feed
-from zeh_spark.publisher.store import UnknownFeedError
+from zeh_spark.publisher.epochs import over_at
+from zeh_spark.publisher.store import UnknownFeedError, now_ms
 from zeh_spark.publisher.table_feed import SqlTableFeed
 
 CONFIG = click.option(
@@ -167,6 +169,8 @@ def _new_epoch(url: str, feed: str, *, copy: bool, yes: bool) -> None:
         )
         begun = store.begin_epoch(feed, copy=copy)
     epoch = begun.epochs[-1]
+    if 0 < (left := over_at(epoch) - now_ms()) <= 1000:
+        time.sleep(left / 1000)  # even in a loop of restores, the next one gets a higher number
     click.echo(
         f"Feed {feed!r} in {shown_url(url)} has the id {begun.id}. Events that are published from "
         f"now on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)})."

@@ -21,6 +21,8 @@ from tests.fix_backup import Place
 from tests.fix_publisher import HERE, served
 from zeh_spark.identity import FeedIdentity, feed_of, parse
 from zeh_spark.publisher import open_store
+from zeh_spark.publisher.epochs import over_at
+from zeh_spark.publisher.store import now_ms
 from zeh_spark.testing import publish
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -85,6 +87,18 @@ def test_events_after_a_restore_are_told_apart(place: Place, run: Run) -> None:
     assert [before.id, before.id, begin.id] == ids
     assert before.id == after.id == feed_of(begin.id) != begin.id
     assert begin.id in done.stdout and str(begin.time) in done.stdout
+
+
+def test_the_next_epoch_gets_a_higher_number_however_soon_it_comes(
+    tmp_path: Path, run: Run
+) -> None:
+    """A script restores a backup again and again: the command lets its second pass."""
+    url = f"sqlite:///{tmp_path}/feeds.db"
+    with closing(open_store(url)) as store:
+        store.create("orders", 3)
+        done = run("orders", "--yes")
+        begun = store.identity("orders").epochs[1]
+    assert (0, True) == (done.returncode, over_at(begun) <= now_ms())
 
 
 def test_it_may_run_while_the_feed_is_served(place: Place, run: Run) -> None:

@@ -1,12 +1,18 @@
 """A feed's id and its epochs, as the store keeps them: which id the next epoch gets, and from when.
 
 Each store keeps the later epochs of a feed; the first one is implicit (the feed's id, time 0).
-Every store decides with the functions here. Pure but for the random digits.
+Every store decides with the functions here. Pure, but for the random id of a copy.
 
 Invariant, which `Store.begin_epoch` keeps: events committed before an epoch began have a `zeh-time`
 below the epoch's time, events committed after it have one at or above it, also if the clock goes
 back. The feed's row therefore gets the epoch's time, and a commit takes the later of its clock and
 the feed's time (`publication.published`).
+
+The number of a later epoch is that of the second in which it began. A restore to a state before an
+epoch takes the epoch back, and events that were published in it have been read: the next epoch must
+neither get the same id, or its events would be taken for those, nor a lower number, or they would
+be taken for older ones. Rejected: to count 1, 2, 3, which gives the same id again when a backup is
+restored for the second time; random numbers, which may be lower then.
 """
 
 from __future__ import annotations
@@ -14,12 +20,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from zeh_spark.errors import StoreError
 from zeh_spark.identity import Epoch, FeedIdentity, feed_of
 from zeh_spark.publisher.store import FeedState
 
+_NUMBERED_FROM = 1_577_836_800_000
+"""2020-01-01, in ms since 1970: numbers of epochs are seconds since then, until 2051."""
+
 _MAX_NUMBER = 999_999_999
-_SHARE = 100
-"""A new number is drawn from the next hundredth of those that are left."""
+"""As many digits as `identity.EPOCH` has."""
 
 
 def identity_of(feed: FeedState, later: Sequence[Epoch]) -> FeedIdentity:
@@ -36,19 +45,30 @@ def next_epoch(feed: FeedState, known: FeedIdentity, now: int, *, copy: bool) ->
         known: its identity so far.
         now: the clock, in ms since 1970.
         copy: the store is a copy that goes on beside the original; its feed gets a new id.
+
+    Raises:
+        StoreError: no number is left for a later epoch, as the clock is far ahead.
     """
     last = known.epochs[-1]
     time = max(now, feed.time + 1, last.time + 1)
-    return Epoch(secrets.token_hex(8) if copy else _later_id(known.id, last.id), time)
+    if copy:
+        return Epoch(secrets.token_hex(8), time)
+    number = max(int(last.id.partition("~")[2] or 0) + 1, (now - _NUMBERED_FROM) // 1000)
+    if number > _MAX_NUMBER:
+        raise StoreError(
+            f"feed {feed.name!r}: an epoch that begins at {now} ms since 1970 would get the number "
+            f"{number}; the largest one is {_MAX_NUMBER}. Set the clock right; or give the feed a "
+            f"new id: zeh-spark new-history --copy"
+        )
+    return Epoch(f"{known.id}~{number}", time)
 
 
-def _later_id(feed: str, last: str) -> str:
-    """Return the id of an epoch: its number is above the last one's, by a random amount.
+def over_at(epoch: Epoch) -> int:
+    """Return when the second is over that the epoch's number stands for, in ms since 1970; 0 if it
+    has none.
 
-    A restore to a state before an epoch takes the epoch back, and events that were published in it
-    have been read. The next epoch must not get the same id: its events would be taken for those.
-    Rejected: the last number + 1, which gives that id again after the second restore of a backup.
+    Whoever begins an epoch waits for it, so that the next one gets a higher number, even if a
+    restore has taken this one back meanwhile.
     """
-    number = int(last.partition("~")[2] or 0)
-    more = secrets.randbelow(max(1, (_MAX_NUMBER - number) // _SHARE))
-    return f"{feed}~{number + 1 + more}"
+    number = epoch.id.partition("~")[2]
+    return _NUMBERED_FROM + (int(number) + 1) * 1000 if number else 0

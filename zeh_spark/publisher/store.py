@@ -153,16 +153,19 @@ class Store(Protocol):
         """Begin an epoch of a feed: after a restore, before anything is published.
 
         Events committed before have a `zeh-time` below the epoch's time, events committed after it
-        have one at or above it, also if the clock goes back. No id is ever given twice, even if a
-        restore has taken an epoch back. What `epochs.next_epoch` decides is written in one
-        transaction, with the feed's row locked and its `time` set to the epoch's.
+        have one at or above it, also if the clock goes back. Unless it goes back, the epoch's
+        number is higher than that of any epoch that began in an earlier second, even if a restore
+        has taken that one back; whoever begins an epoch waits until `epochs.over_at`.
+
+        What `epochs.next_epoch` decides is written in one transaction, with the feed's row locked
+        and its `time` set to the epoch's.
 
         Args:
             copy: the store is a copy that goes on beside the original: its feed is another feed
                 from now on, with a new id.
 
         Raises:
-            UnknownFeedError: the store has no such feed.
+            StoreError: the store has no such feed, or the clock is far ahead.
         """
 
     def admit(self, feed: str, call: Call) -> Receipt | None:

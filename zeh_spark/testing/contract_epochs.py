@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zeh_spark.errors import StoreError
 from zeh_spark.identity import Epoch, FeedIdentity, feed_of, parse
 from zeh_spark.publisher import Store
+from zeh_spark.publisher.epochs import over_at
 from zeh_spark.publisher.store import UnknownFeedError
 from zeh_spark.testing.site import Clock, Opened, Site
 from zeh_spark.testing.writers import FEED, chunk, everything, publish
@@ -147,20 +149,33 @@ def test_identity_survives_a_crash_and_is_everybodys(site: Site, store: Store) -
     assert begun == site.open().identity(FEED)
 
 
-def test_an_epoch_that_a_restore_took_back_is_not_given_again(site: Site, store: Store) -> None:
-    """I restore the same backup twice. Events of the first restored history were read; those of
-    the second one have the same numbers, and are others.
+def test_an_epoch_that_a_restore_took_back_is_not_given_again(
+    site: Site, store: Store, clock: Clock
+) -> None:
+    """I restore the same backup again and again. Events of each restored history were read; those
+    of the next one have the same sequence numbers, are others, and come after them.
     """
     publish(store, chunk(0, b"1"))
     backup = site.copy()
-    seen = {store.identity(FEED).epochs[-1].id}
+    seen = []
     for _ in range(3):
         site.restore(backup)
         again = site.open()
         begun = again.begin_epoch(FEED)
         publish(again, chunk(0, b"2"))
-        seen.add(begun.at(everything(again)[-1].time))
-    assert 4 == len(seen)
+        seen.append(begun.at(everything(again)[-1].time))
+        clock.now = max(clock.now, over_at(begun.epochs[-1]))
+    numbers = [int(each.partition("~")[2]) for each in seen]
+    assert numbers == sorted({*numbers})
+
+
+def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store: Store, clock: Clock) -> None:
+    """Its number would have more digits than readers take. A new id is still to be had."""
+    clock.pass_hours(24 * 365 * 100)
+    with pytest.raises(StoreError, match="Set the clock right"):
+        store.begin_epoch(FEED)
+    assert 1 == len(store.identity(FEED).epochs)
+    assert 2 == len(parse(store.begin_epoch(FEED, copy=True).document()).epochs)
 
 
 def test_epochs_that_begin_at_once_are_all_kept(opened: Opened, store: Store) -> None:
