@@ -11,6 +11,8 @@ pytest.importorskip("delta", reason=why_absent())
 from tests.acceptance.test_delta_merge import merging
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
+from zeh_spark.lakehouse.claims import UNNAMED
+from zeh_spark.lakehouse.delta_table import Table
 
 EU, US = "e" * 16, "a" * 16
 
@@ -119,3 +121,89 @@ def test_an_event_without_a_producer_needs_no_feed(old):
     old((1, 11, False, {}))
 
     assert {1: 11} == old.shown()
+
+
+def keys(lake, table="orders"):
+    rows = lake.table(table).where("NOT _zeh_deleted").select("key", "value").collect()
+    return {row.key: row.value for row in rows}
+
+
+MERGED = {"merge_keys": ["key"], "deleted": "op = 'delete'"}
+
+
+@pytest.fixture
+def two_feeds(lake):
+    """One job publishes to both feeds: key a gets number 10 of `orders`, then 0 of `returns`."""
+    for number in range(10):
+        lake.publish({"key": "other", "value": str(number)})
+    lake.publish({"key": "a", "value": "older"}, {"key": "gone", "value": "older"})
+    lake.publish({"key": "a", "value": "newer"}, feed="returns")
+    lake.publish({"key": "gone", "op": "delete"}, feed="returns")
+    return lake
+
+
+def test_two_feeds_are_merged_by_one_query(two_feeds):
+    """The union of two feeds keeps the events that came last."""
+    lake = two_feeds
+
+    lake.run(change=lambda df: df.unionByName(lake.read("returns")), **MERGED)
+
+    assert {"other": "9", "a": "newer"} == keys(lake)
+    feeds = lake.table().where("key IN ('a', 'gone')").select("_zeh_feed").distinct().collect()
+    assert [lake.store.identity("returns").id] == [row[0] for row in feeds]
+
+
+def test_two_feeds_are_merged_by_two_queries(two_feeds):
+    """Into one table, each with a name of its own."""
+    lake = two_feeds
+    lake.run(**MERGED)
+    returns = lake.read("returns")
+
+    lake.run(checkpoint="second", name="returns", change=lambda _: returns, **MERGED)
+
+    assert {"other": "9", "a": "newer"} == keys(lake)
+
+
+def test_a_table_of_an_older_version_goes_on_if_it_has_one_feed(lake):
+    """It gets the new columns, and keeps to be told which event is newer."""
+    lake.publish({"key": "a", "value": "1"})
+    lake.run(**MERGED)
+    _forget_identity(lake)
+    lake.publish({"key": "b", "value": "2"})
+
+    lake.run(**MERGED)
+
+    assert {"a": "1", "b": "2"} == keys(lake)
+    properties = Table(lake.spark, lake.at("orders")).state().properties
+    assert lake.store.identity("orders").id == properties[UNNAMED]
+
+
+def test_a_table_of_an_older_version_with_two_feeds_is_refused(two_feeds):
+    """Its rows may be of either, and hide newer events of the other."""
+    lake = two_feeds
+    both = {"source": {}, "change": lambda df: df.unionByName(lake.read("returns")), **MERGED}
+    lake.run(**both)
+    _forget_identity(lake)
+    lake.publish({"key": "b", "value": "2"})
+
+    told = lake.fail(**both)
+    assert "did not tell feeds apart, and there are several" in told
+    orders = lake.store.identity("orders").id
+    assert orders in told
+
+    lake.run(accept=f"rows without a feed are of {orders}", **both)
+    assert {"other": "9", "a": "newer", "b": "2"} == keys(lake)
+
+
+def _forget_identity(lake):
+    """Make the table what an older version would have made of it."""
+    table = lake.at("orders")
+    state = Table(lake.spark, table).state()
+    mapped = {"delta.columnMapping.mode": "name"}
+    Table(lake.spark, table).set_properties(
+        {**mapped, "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
+    )
+    lake.sql("ALTER TABLE {} DROP COLUMNS (_zeh_feed, _zeh_time)")
+    for name in state.properties:
+        if name.startswith("zeh_spark."):
+            lake.sql(f"ALTER TABLE {{}} UNSET TBLPROPERTIES ('{name}')")
