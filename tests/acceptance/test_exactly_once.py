@@ -1,12 +1,14 @@
 """The first promise: each event once, through any crash, or an error that says what to do."""
 
+import shutil
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
-from tests.fix_raw_server import ok
+from tests.fix_raw_server import NO_IDENTITY, ok
 from zeh_spark import wire
-from zeh_spark.publisher import MemoryStore
+from zeh_spark.publisher import MemoryStore, open_store
 from zeh_spark.testing import publish, running_publisher
 
 PARTITIONS = 3
@@ -71,18 +73,24 @@ def test_the_reference_publisher_is_read_once_through_a_crash(start_reference_se
     assert Counter(streaming.table.rows()) == Counter(once)
 
 
-def test_a_batch_that_the_feed_no_longer_gives_is_refused(orders, job):
-    """After a crash the feed has other events: the job stops and names the ways on."""
-    _, url = orders
-    streaming = job(url=url, maxEventsPerTrigger="200", feedId="orders")
-    streaming.run(crash=(0, "planned"))
-    other = MemoryStore()
-    other.create("orders", PARTITIONS)
-    publish(other, "orders", [{"i": i} for i in range(500, 1400)])
+def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path):
+    """After a crash the feed, restored from a backup, has other events: the job stops and names the
+    ways on.
+    """
+    with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
+        store.create("orders", PARTITIONS)
+    shutil.copy(tmp_path / "orders.db", tmp_path / "backup.db")
+    with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
+        publish(store, "orders", [{"i": i} for i in range(900)])
+        with running_publisher(store) as url:
+            streaming = job(url=f"{url}/orders", maxEventsPerTrigger="200", feedId="orders")
+            streaming.run(crash=(0, "planned"))
 
-    with running_publisher(other) as url:
-        streaming.options["url"] = f"{url}/orders"
-        done = streaming.attempt()
+    with closing(open_store(f"sqlite:///{tmp_path}/backup.db")) as restored:
+        publish(restored, "orders", [{"i": i} for i in range(500, 1400)])
+        with running_publisher(restored) as url:
+            streaming.options["url"] = f"{url}/orders"
+            done = streaming.attempt()
 
     assert done.returncode == 1
     for words in ("ReplayError: partition ", "'stagingLocation'", "replay=accept"):
@@ -90,8 +98,28 @@ def test_a_batch_that_the_feed_no_longer_gives_is_refused(orders, job):
     assert streaming.table.rows() == []
 
 
+def test_another_feed_under_the_name_is_refused(orders, job):
+    """Its cursors would mean other events; the job stops with both ids and says what to do."""
+    _, url = orders
+    streaming = job(url=url, maxEventsPerTrigger="200", feedId="orders")
+    streaming.run(crash=(0, "planned"))
+    other = MemoryStore()
+    other.create("orders", PARTITIONS)
+    publish(other, "orders", [{"i": i} for i in range(900)])
+
+    with running_publisher(other) as url:
+        streaming.options["url"] = f"{url}/orders"
+        done = streaming.attempt()
+
+    assert done.returncode == 1
+    for words in ("CheckpointError: the checkpoint belongs", "serves another feed", "'url'"):
+        assert words in done.stderr
+    assert streaming.table.rows() == []
+
+
 def test_an_unfit_batch_passes_with_replay_accept(raw_server, job):
     """What the error advises takes what the feed gives now, up to where the batch ended."""
+    raw_server.discovery = NO_IDENTITY
     raw_server.respond = feed_of(range(100))
     streaming = job(url=raw_server.url, partitionCount="1", maxEventsPerTrigger="60")
     streaming.run(crash=(1, "planned"))

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.fix_raw_server import NO_IDENTITY
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -180,7 +181,7 @@ def test_an_unwritable_staging_location_is_refused(fail_stream, base):
 
 def test_lines_that_are_no_events_stop_the_query(fail_batch, raw_server):
     """NaN is called by its name; the line is shown."""
-    raw_server.respond = feed_with_nan
+    raw_server.respond, raw_server.discovery = feed_with_nan, NO_IDENTITY
 
     said = fail_batch(url=raw_server.url, partitionCount="1")
 
@@ -190,7 +191,7 @@ def test_lines_that_are_no_events_stop_the_query(fail_batch, raw_server):
 
 def test_lines_that_are_no_events_can_be_kept_aside(spark, raw_server):
     """PERMISSIVE puts them into the corrupt-record column."""
-    raw_server.respond = feed_with_nan
+    raw_server.respond, raw_server.discovery = feed_with_nan, NO_IDENTITY
     frame = (
         spark.read.format("zeroeventhub")
         .option("mode", "PERMISSIVE")
