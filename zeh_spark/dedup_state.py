@@ -229,9 +229,8 @@ def used_again(feed: str, key: str, reuse: Reuse) -> PublisherError:
         f"{reuse.other_time}, the time of number {reuse.other}. Numbers and times (ms since 1970) "
         f"of one history ascend together, so the publisher was restored from a backup, and uses "
         f"numbers again for other events, which would be dropped. Nothing of this batch was "
-        f"passed on. Run `zeh-spark new-history FEED` at the publisher: events from then on count "
-        f"as new numbers. Then start a new checkpoint from cursors that both histories share, see "
-        f"the README's chapter on restoring",
+        f"passed on. Run `zeh-spark new-history FEED --since {reuse.other_time + 1}` at the "
+        f"publisher, so that events since then count as new numbers, and start the query again",
         partition=int(partition) if partition.isdecimal() else None,
     )
 

@@ -97,6 +97,11 @@ def ddl(
     "--url", "owner", metavar="URL",
     help="A table's database as its owner, if not that of --config.",
 )  # fmt: skip
+@click.option(
+    "--since", type=click.IntRange(1), metavar="MS",
+    help="For a feed of a store: begin at this zeh-time (ms since 1970), which a reader's error has"
+    " named, not now.",
+)  # fmt: skip
 @click.option("--copy", is_flag=True, help="This is a copy, which goes on beside the original.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_context
@@ -106,6 +111,7 @@ def new_history(
     url: str,
     file: Path | None,
     owner: str | None,
+    since: int | None,
     copy: bool,
     yes: bool,
 ) -> None:
@@ -117,8 +123,9 @@ def new_history(
     A feed of a store: a restore lets producers use sequence numbers again for other events. Events
     that are published from now on get another id in the header zeh-feed, so that no reader takes
     them for those that it had before the restore. No reader begins anew because of this. It works
-    while `serve` runs, too, but what was published between the restore and this command cannot be
-    told apart.
+    while `serve` runs, too. If something was published between the restore and this command, give
+    --since with the time that readers name when they refuse it: a time after the last event that
+    the backup had, and not after the first event that was published since the restore.
 
     A feed that is a table, by --config: rows that are there come before all that will be written,
     in order of their ids, and cursors that were given until now are refused (409): readers begin
@@ -137,8 +144,10 @@ def new_history(
     if config.store and feed not in config.feeds:
         if owner:
             raise click.UsageError(f"--url is for tables; feed {feed!r} is in a store.")
-        _new_epoch(config.store, feed, copy=copy, yes=yes)
+        _new_epoch(config.store, feed, copy=copy, since=since, yes=yes)
     else:
+        if since is not None:
+            raise click.UsageError(f"--since is for feeds of a store; feed {feed!r} is a table.")
         _new_history(*_configured(config, feed, owner), copy=copy, yes=yes)
 
 
@@ -152,28 +161,29 @@ def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
     return config
 
 
-def _new_epoch(url: str, feed: str, *, copy: bool, yes: bool) -> None:
+def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool) -> None:
     """A feed of a store."""
     with opened(url) as store:
         try:
             before = store.identity(feed)
         except UnknownFeedError as exc:
             raise StoreError(f"{exc}; for a table, give its feed's name and --config FILE") from exc
+        begin = "now" if since is None else f"{since} ms since 1970 ({moment(since)})"
         _confirm(
             f"Feed {feed!r} in {shown_url(url)} becomes another feed than {before.id}, for events "
-            f"that are published from now on."
+            f"that are published from {begin} on."
             if copy
-            else f"Readers take what is published to feed {feed!r} in {shown_url(url)} from now on "
-            f"for new events, never for those before.",
+            else f"Readers take what is published to feed {feed!r} in {shown_url(url)} from {begin}"
+            f" on for new events, never for those before.",
             yes=yes,
         )
-        begun = store.begin_epoch(feed, copy=copy)
+        begun = store.begin_epoch(feed, copy=copy, since=since)
     epoch = begun.epochs[-1]
     if 0 < (left := over_at(epoch) - now_ms()) <= 1000:
         time.sleep(left / 1000)  # even in a loop of restores, the next one gets a higher number
     click.echo(
         f"Feed {feed!r} in {shown_url(url)} has the id {begun.id}. Events that are published from "
-        f"now on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)})."
+        f"{begin} on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)})."
     )
 
 

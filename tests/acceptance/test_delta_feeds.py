@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from contextlib import closing
+
 import pytest
 
-from tests.fix_lake import why_absent
+import zeh_spark
+from tests.fix_backup import SqliteFile
+from tests.fix_lake import said, why_absent
+from tests.fix_publisher import HERE, served
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -13,6 +21,8 @@ from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.claims import UNNAMED
 from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import publish
 
 EU, US = "e" * 16, "a" * 16
 
@@ -207,3 +217,52 @@ def _forget_identity(lake):
     for name in state.properties:
         if name.startswith("zeh_spark."):
             lake.sql(f"ALTER TABLE {{}} UNSET TBLPROPERTIES ('{name}')")
+
+
+def test_a_merged_table_goes_on_after_the_publisher_was_restored(spark, tmp_path):
+    """The table was not restored, and has an event that the restore undid: the error says what to
+    run at the publisher, and the same query then goes on.
+    """
+    place, table = SqliteFile(tmp_path), str(tmp_path / "merged")
+    with closing(open_store(place.url)) as store:
+        store.create("orders", 1)
+
+    def add(key, value):
+        with closing(open_store(place.url)) as store:
+            publish(store, "orders", [{"key": key, "value": value}])
+
+    def run(base, checkpoint, **options):
+        feed = spark.readStream.format("zeroeventhub").options(**options).load(f"{base}/orders")
+        rows = zeh_spark.parsed(feed, "key STRING, value STRING").drop("partition")
+        query = (
+            rows.writeStream.foreachBatch(lambda batch, _: lakehouse.merge(batch, table, ["key"]))
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with served(place.url) as (base, _):
+        add("a", "kept")
+        run(base, "first", feedId="orders")
+        backup = place.back_up()
+        add("b", "undone")
+        add("a", "undone")
+        run(base, "first", feedId="orders")
+    place.restore(backup)
+    add("a", "new")
+    with served(place.url) as (base, _):
+        first = str(tmp_path / "first")
+        seam = zeh_spark.shared_cursors(first, f"{base}/orders", feedId="orders")
+        with pytest.raises(Exception) as raised:
+            run(base, "second", startingCursors=seam, feedId="orders")
+        told = said(raised.value)
+        since = re.search(r"zeh-spark new-history FEED --since (\d+)", told)[1]
+        words = ["new-history", "orders", "--store", place.url, "--since", since, "--yes"]
+        subprocess.run([sys.executable, "-m", "zeh_spark.cli", *words], cwd=HERE, check=True)
+        add("c", "new")
+
+        run(base, "second", startingCursors=seam, feedId="orders")
+
+    rows = spark.read.format("delta").load(table).select("key", "value").collect()
+    assert {"a": "new", "b": "undone", "c": "new"} == {row.key: row.value for row in rows}

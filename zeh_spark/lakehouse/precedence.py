@@ -145,10 +145,11 @@ def _restored(table: str, newest: Column, time: Column) -> Column:
         newest[TIME].cast("string"),
         F.lit(" ms, and that one or a lower one again at "),
         time.cast("string"),
+        F.lit(" ms for another event. Run zeh-spark new-history FEED --since "),
+        (newest[TIME] + 1).cast("string"),
         F.lit(
-            " ms for another event. Run zeh-spark new-history FEED at the publisher, publish what "
-            "was published since the restore once more, and start a new checkpointLocation; or "
-            "restore the table, too, to a commit before the restore"
+            " at the publisher, so that events since then count as new ones, and start the query "
+            "again"
         ),
     )
 

@@ -6,7 +6,8 @@ Every store decides with the functions here. Pure, but for the random id of a co
 Invariant, which `Store.begin_epoch` keeps: events committed before an epoch began have a `zeh-time`
 below the epoch's time, events committed after it have one at or above it, also if the clock goes
 back. The feed's row therefore gets the epoch's time, and a commit takes the later of its clock and
-the feed's time (`publication.published`).
+the feed's time (`publication.published`). An epoch that begins `since` an earlier time also has the
+events from then on: those that were published between a restore and the command.
 
 The number of a later epoch is that of the second in which it began. A restore to a state before an
 epoch takes the epoch back, and events that were published in it have been read: the next epoch must
@@ -37,7 +38,9 @@ def identity_of(feed: FeedState, later: Sequence[Epoch]) -> FeedIdentity:
     return FeedIdentity(feed_of(epochs[-1].id), epochs)
 
 
-def next_epoch(feed: FeedState, known: FeedIdentity, now: int, *, copy: bool) -> Epoch:
+def next_epoch(
+    feed: FeedState, known: FeedIdentity, now: int, *, copy: bool, since: int | None = None
+) -> Epoch:
     """Return the epoch to begin.
 
     Args:
@@ -45,12 +48,21 @@ def next_epoch(feed: FeedState, known: FeedIdentity, now: int, *, copy: bool) ->
         known: its identity so far.
         now: the clock, in ms since 1970.
         copy: the store is a copy that goes on beside the original; its feed gets a new id.
+        since: the time from which events belong to the epoch, in ms since 1970; None: from now on.
 
     Raises:
-        StoreError: no number is left for a later epoch, as the clock is far ahead.
+        StoreError: no number is left for a later epoch, as the clock is far ahead; or `since` is in
+            the future, or not after the beginning of the last epoch.
     """
     last = known.epochs[-1]
     time = max(now, feed.time + 1, last.time + 1)
+    if since is not None:
+        if not last.time < since <= time:
+            raise StoreError(
+                f"feed {feed.name!r}: an epoch cannot begin at {since} ms since 1970: the last one "
+                f"began at {last.time}, and it is {time} now. Give a time between the two"
+            )
+        time = since
     if copy:
         return Epoch(secrets.token_hex(8), time)
     number = max(int(last.id.partition("~")[2] or 0) + 1, (now - _NUMBERED_FROM) // 1000)

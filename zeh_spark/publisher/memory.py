@@ -119,12 +119,14 @@ class MemoryStore:
     def identity(self, feed: str) -> FeedIdentity:
         return identity_of(self.feed(feed), self._epochs.get(feed, ()))
 
-    def begin_epoch(self, feed: str, *, copy: bool = False) -> FeedIdentity:
+    def begin_epoch(
+        self, feed: str, *, copy: bool = False, since: int | None = None
+    ) -> FeedIdentity:
         with self._lock:
             state = self.feed(feed)
-            new = next_epoch(state, self.identity(feed), now_ms(), copy=copy)
+            new = next_epoch(state, self.identity(feed), now_ms(), copy=copy, since=since)
             self._epochs[feed] = (*self._epochs.get(feed, ()), new)
-            self._feeds[feed] = replace(state, time=new.time)
+            self._feeds[feed] = replace(state, time=max(state.time, new.time))
         return self.identity(feed)
 
     def admit(self, feed: str, call: Call) -> Receipt | None:

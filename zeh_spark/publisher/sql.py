@@ -153,8 +153,10 @@ class SqlStore:
         with self._reading() as connection:
             return sql_epochs.identity(connection, feed)
 
-    def begin_epoch(self, feed: str, *, copy: bool = False) -> FeedIdentity:
-        return self._write(partial(sql_epochs.begin_epoch, feed=feed, copy=copy))
+    def begin_epoch(
+        self, feed: str, *, copy: bool = False, since: int | None = None
+    ) -> FeedIdentity:
+        return self._write(partial(sql_epochs.begin_epoch, feed=feed, copy=copy, since=since))
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._reading() as connection, suppress(Problem):

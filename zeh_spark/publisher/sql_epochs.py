@@ -16,14 +16,17 @@ def identity(connection: Connection, feed: str) -> FeedIdentity:
     return _known(connection, *find_feed(connection, feed))
 
 
-def begin_epoch(connection: Connection, feed: str, *, copy: bool) -> FeedIdentity:
+def begin_epoch(
+    connection: Connection, feed: str, *, copy: bool, since: int | None
+) -> FeedIdentity:
     """Begin an epoch of a feed, whose row is locked from here on. Raises UnknownFeedError."""
     feed_id, state = find_feed(connection, feed, Lock.CHANGE)
     known = _known(connection, feed_id, state)
-    new = next_epoch(state, known, now_ms(), copy=copy)
+    new = next_epoch(state, known, now_ms(), copy=copy, since=since)
     row = {"feed": feed_id, "number": len(known.epochs), "id": new.id, "time": new.time}
     connection.execute(insert(epochs), row)
-    connection.execute(update(feeds).where(feeds.c.id == feed_id).values(time=new.time))
+    moment = max(state.time, new.time)
+    connection.execute(update(feeds).where(feeds.c.id == feed_id).values(time=moment))
     return identity_of(state, (*known.epochs[1:], new))
 
 

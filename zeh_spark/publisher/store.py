@@ -149,7 +149,9 @@ class Store(Protocol):
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs. Raises UnknownFeedError."""
 
-    def begin_epoch(self, feed: str, *, copy: bool = False) -> FeedIdentity:
+    def begin_epoch(
+        self, feed: str, *, copy: bool = False, since: int | None = None
+    ) -> FeedIdentity:
         """Begin an epoch of a feed: after a restore, before anything is published.
 
         Events committed before have a `zeh-time` below the epoch's time, events committed after it
@@ -158,14 +160,17 @@ class Store(Protocol):
         has taken that one back; whoever begins an epoch waits until `epochs.over_at`.
 
         What `epochs.next_epoch` decides is written in one transaction, with the feed's row locked
-        and its `time` set to the epoch's.
+        and its `time` set to the epoch's, if that is later.
 
         Args:
             copy: the store is a copy that goes on beside the original: its feed is another feed
                 from now on, with a new id.
+            since: the `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
+                were published between the restore and this call.
 
         Raises:
-            StoreError: the store has no such feed, or the clock is far ahead.
+            StoreError: the store has no such feed, the clock is far ahead, or `since` is in the
+                future or not after the beginning of the last epoch.
         """
 
     def admit(self, feed: str, call: Call) -> Receipt | None:

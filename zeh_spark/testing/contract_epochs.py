@@ -102,6 +102,30 @@ def test_time_tells_them_apart_when_the_clock_goes_back(
     assert one < begun.epochs[1].time <= two < next_one.epochs[2].time <= three
 
 
+def test_an_epoch_may_begin_at_an_earlier_time(store: Store, clock: Clock) -> None:
+    """Events that were published between the restore and the command belong to it, too."""
+    publish(store, chunk(0, b"1"))
+    clock.pass_hours(1)
+    publish(store, chunk(0, b"2"))
+    kept, since = times(store)
+    begun = store.begin_epoch(FEED, since=since)
+    publish(store, chunk(0, b"3"))
+    assert since == begun.epochs[-1].time and begun == store.identity(FEED)
+    first, second = (each.id for each in begun.epochs)
+    assert [first, second, second] == [begun.at(each) for each in times(store)]
+    assert kept < since <= times(store)[-1]
+
+
+def test_an_epoch_begins_between_the_last_one_and_now(store: Store, clock: Clock) -> None:
+    """It takes no event from the epoch before the last, and none of the future."""
+    publish(store, chunk(0, b"1"))
+    begun = store.begin_epoch(FEED)
+    for since in (begun.epochs[-1].time, clock.now + 3_600_000):
+        with pytest.raises(StoreError, match="Give a time between the two"):
+            store.begin_epoch(FEED, since=since)
+    assert begun == store.identity(FEED)
+
+
 def test_epoch_of_an_empty_feed_counts_from_its_first_event(store: Store, clock: Clock) -> None:
     """A feed that was restored to its beginning."""
     begun = store.begin_epoch(FEED)
