@@ -107,14 +107,14 @@ def test_events_say_which_feed_they_come_from(stamped, follow):
     ("given", "name"), [({}, "http://localhost:{}/feed/v1"), ({"feedId": "orders"}, "orders")]
 )
 def test_a_feed_without_an_identity_is_named_by_option_or_url(stamped, follow, given, name):
-    """Other publishers' feeds work as before; offsets have no id."""
+    """Other publishers' feeds work as before."""
     feed = stamped(2)
     reader = follow(feed, **given)
 
     start, end = first_batch(reader)
 
     assert [name.format(feed.server.port)] * 2 == feeds(reader, start, end)
-    assert "id" not in end
+    assert name.format(feed.server.port) == end["feed"] == end["id"]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,7 @@ def test_an_offset_of_an_older_version_gets_the_id_with_the_next_events(stamped,
     """Not before: Spark takes every other offset for news."""
     feed = stamped(2)
     _, old = first_batch(follow(feed))
+    del old["id"]
     feed.server.discovery = tells((A, 0))
     reader = follow(feed)
 
@@ -184,6 +185,24 @@ def test_an_offset_of_an_older_version_gets_the_id_with_the_next_events(stamped,
     assert old is unchanged
     assert "id" not in old
     assert A == end["id"]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_checkpoint_keeps_the_name_that_it_knows_the_feed_by(stamped, follow, running):
+    """When the publisher is upgraded, and tells an id: to deduplication it would be another feed,
+    whose events have not been seen.
+    """
+    feed = stamped(2)
+    reader = follow(feed)
+    start, end = first_batch(reader)
+    (name,) = {*feeds(reader, start, end)}
+    feed.server.discovery = tells((A, 0))
+    feed.logs[0].count = 4
+
+    later = next_batch(reader := reader if running else follow(feed), end)
+
+    assert [name] * 2 == feeds(reader, end, later)
+    assert name == later["id"]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ compared for equality, never ordered.
      "startingCursors": {"0": …, …},                                   behind the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
-`id` is the feed's own id (`FeedIdentity.id`); it is absent if the publisher told none, and from
-offsets of older versions. Events, bytes and digest describe what lies between the previous offset
-and this one; a partition that did not move has neither events nor digest. Before the partition
-count is known, `*` stands for all. The offset that follows the initial one keeps that one's cursors
-[Spark does not write the initial offset down, and a table has to know where its first batch
-begins].
+`id` is what the checkpoint knows the feed by (`FeedIdentity.id`): its own id; or `feed` again, if
+the publisher told none when the query began. Offsets of older versions have no `id`. Events, bytes
+and digest describe what lies between the previous offset and this one; a partition that did not
+move has neither events nor digest. Before the partition count is known, `*` stands for all. The
+offset that follows the initial one keeps that one's cursors: Spark does not write the initial
+offset down, and a table has to know where its first batch begins.
 
 Runs on the driver; pure.
 """
@@ -127,7 +127,7 @@ def initial(options: SourceOptions) -> Offset:
 class Reached:
     """What an offset of any feed says to others: where it is, and for a query's first one where
     that began (None for all later ones). Cursors by partition; empty while all are at `_first`.
-    `id` is the feed's own id, None if the offset has none.
+    `id` is what the checkpoint knows the feed by, None in an offset of an older version.
     """
 
     feed: str
@@ -237,13 +237,13 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
     """Refuse a publisher that serves another feed than the checkpoint's.
 
     Args:
-        known: the id of the checkpoint's feed; None if its offsets have none.
+        known: the id in the checkpoint's offsets; None if they have none.
         identity: what the publisher at `url` tells now.
 
     Raises CheckpointError. A copy of a feed has an id of its own and is accepted: its epochs name
     the feed that it was copied from.
     """
-    if known is None or (identity.told and known in identity.feeds):
+    if known is None or known == identity.id or (identity.told and known in identity.feeds):
         return
     if identity.told:
         raise CheckpointError(

@@ -87,7 +87,8 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
             if is_of_a_feed(offset) and offset["feed"] == feed and offset["partitionCount"]:
                 count = offset["partitionCount"]
                 cursors = [offset["partitions"][str(each)]["cursor"] for each in range(count)]
-                yield cursors, offset.get("id")
+                known = offset.get("id")
+                yield cursors, None if known == feed else known
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:

@@ -25,7 +25,7 @@ from zeh_spark._compat import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAva
 from zeh_spark.client import FeedClient, PageRequest
 from zeh_spark.decode import Decoder
 from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
-from zeh_spark.identity import FeedIdentity
+from zeh_spark.identity import FeedIdentity, untold
 from zeh_spark.source import offsets, planning
 from zeh_spark.source.cursor_set import CursorSet
 from zeh_spark.source.fetching import Fetcher, first_checkpoint
@@ -235,13 +235,18 @@ class StreamDriver:
     def _identify(self, offset: Offset) -> FeedIdentity:
         """Ask the publisher which feed it serves, and for the partition count of a new query.
 
+        A checkpoint that began without an id goes on with the feed's name, also after the publisher
+        was upgraded and tells one: state and tables know its events by that name.
+
         Raises CheckpointError if it is not the feed of the offset, or of this run.
         """
-        before, count = self._identity, self._partition_count
-        known = offset.id or (before.id if before and before.told else None)
-        told = bool(known) if before or known else None
-        found = self._client.discover(count, told=told)
-        identity = found.named(self.options.feed)
+        before, count, name = self._identity, self._partition_count, self.options.feed
+        known = offset.id or (before.id if before else None)
+        if known == name and count is not None:
+            self._identity = untold(name)
+            return self._identity
+        found = self._client.discover(count, told=True if known else None)
+        identity = found.named(name)
         offsets.check_identity(known, identity, self.options.url)
         if count is None:
             self.options.check_partitions(found.partition_count)
@@ -306,8 +311,8 @@ class StreamDriver:
 
     @property
     def _id(self) -> str | None:
-        """The feed's own id, which offsets keep."""
-        return self._identity.id if self._identity and self._identity.told else None
+        """What the checkpoint knows the feed by: its own id, or its name if it tells none."""
+        return self._identity.id if self._identity else None
 
     def _stamping(self, offset: Offset) -> FeedIdentity | None:
         """Return the identity for a batch's events, which have been fetched: an epoch that began
