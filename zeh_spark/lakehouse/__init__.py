@@ -11,7 +11,8 @@ from zeh_spark.lazy import names_of
 
 if TYPE_CHECKING:
     from zeh_spark.lakehouse.delta_reader import from_delta
-    from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter, cursors, to_delta
+    from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter
+    from zeh_spark.lakehouse.feed_table import cursors, to_delta
     from zeh_spark.lakehouse.merging import merge, purge, stamped
 
 __all__ = ["DeltaFeedWriter", "cursors", "from_delta", "merge", "purge", "stamped", "to_delta"]
@@ -20,12 +21,12 @@ __getattr__ = names_of(
     __name__,
     {
         "DeltaFeedWriter": "zeh_spark.lakehouse.delta_writer",
-        "cursors": "zeh_spark.lakehouse.delta_writer",
+        "cursors": "zeh_spark.lakehouse.feed_table",
         "from_delta": "zeh_spark.lakehouse.delta_reader",
         "merge": "zeh_spark.lakehouse.merging",
         "purge": "zeh_spark.lakehouse.merging",
         "stamped": "zeh_spark.lakehouse.merging",
-        "to_delta": "zeh_spark.lakehouse.delta_writer",
+        "to_delta": "zeh_spark.lakehouse.feed_table",
     },
 )
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -42,9 +42,6 @@ from zeh_spark.lakehouse.merging import (
 from zeh_spark.lakehouse.precedence import ACCEPT
 from zeh_spark.source.offsets import Reached
 
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
 log = logging.getLogger("zeh_spark.lakehouse")
 
 Transform = Callable[[DataFrame, int], DataFrame]
@@ -63,86 +60,6 @@ _TRIES = 10
 
 _written: dict[tuple[str, str], tuple[str, int]] = {}
 """In this process: the run and batch that wrote each table, by its id, and name last."""
-
-
-def to_delta(
-    df: DataFrame,
-    table: str,
-    *,
-    name: str,
-    checkpointLocation: str,
-    merge_keys: Sequence[str] | None = None,
-    trigger: dict[str, Any] | None = None,
-    **options: Any,
-) -> StreamingQuery:
-    """Start a query that keeps a feed in a Delta table. `options` are those of `DeltaFeedWriter`.
-
-    `df` reads the feed, with `startingCursors` from `cursors(spark, table, name=name)`, so that a
-    new checkpoint goes on where the table is. `trigger` holds the arguments of Spark's own, like
-    {"availableNow": True}.
-    """
-    if not df.isStreaming:
-        raise LakehouseError(
-            f"table {table}: the frame is not a stream; read the feed with spark.readStream, and "
-            f"trigger={{'availableNow': True}} for a run that ends",
-            table=table,
-        )
-    writer = DeltaFeedWriter(
-        table, name=name, checkpointLocation=checkpointLocation, merge_keys=merge_keys, **options
-    )
-    Table(df.sparkSession, table).exists()  # what is wrong with it shows here, and not in a stream
-    stream = df.writeStream.foreachBatch(writer).queryName(f"{name} to {table}")
-    if trigger:
-        stream = stream.trigger(**trigger)
-    return stream.option("checkpointLocation", checkpointLocation).start()
-
-
-def cursors(
-    spark: SparkSession,
-    table: str | Sequence[str],
-    *,
-    name: str,
-    feed: str | None = None,
-    cursorColumn: str | None = None,
-) -> str:
-    """Where a table stands in its feed, for the option `startingCursors`; "first" if there is no
-    table, or it has nothing of this name. Of several tables that one query writes, all have to be
-    at one place.
-
-    `feed` (URL or feedId) is needed where the name's query reads several. `cursorColumn` as for the
-    writer. Raises LakehouseError where a table may hold more than its log tells, and where tables
-    are at different places.
-    """
-    tables = [table] if isinstance(table, str) else list(table)
-    places = {
-        each: _cursors(spark, each, checked_name(name), feed, cursorColumn) for each in tables
-    }
-    if len(set(places.values())) != 1:
-        shown = "; ".join(f"{each}: {place}" for each, place in places.items())
-        raise LakehouseError(
-            f"the tables are at different places ({shown}): bring each of them to the feed's end "
-            f"by a query of its own, with a checkpoint of its own and the same name, before one "
-            f"query writes them all again",
-            got=places,
-        )
-    return places.popitem()[1]
-
-
-def _cursors(
-    spark: SparkSession, table: str, name: str, feed: str | None, column: str | None
-) -> str:
-    stands = Table(spark, table).standing(name, column)
-    if stands.record:
-        return commits.starting_cursors(stands.record, feed, table)
-    if stands.unknown is not None:
-        raise LakehouseError(
-            f"table {table} may hold events of name={name!r} up to cursors that are not known "
-            f"({stands.unknown}): give startingCursors that you know to be right; the writer then "
-            f"says what to accept",
-            table=table,
-            got=stands.unknown,
-        )
-    return "first"
 
 
 class DeltaFeedWriter:
