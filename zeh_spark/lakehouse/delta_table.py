@@ -34,6 +34,7 @@ _PAGE = 50
 
 _ALL = 2**31 - 1
 
+_CONFIGURATION = "spark.databricks.delta."
 _LOGS = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.tahoe.DeltaLog")
 
 _INSTALL = (
@@ -292,6 +293,27 @@ def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
     if not isinstance(jvm.io.delta.tables.DeltaTable, JavaClass):
         raise LakehouseError(f"table {table}: this session has no Delta: {_INSTALL}", table=table)
     return DeltaTable
+
+
+@contextlib.contextmanager
+def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]:
+    """For a statement that takes no options: Delta's settings for its commit, and no other's."""
+    names = {
+        "txnAppId": f"{_CONFIGURATION}write.txnAppId",
+        "txnVersion": f"{_CONFIGURATION}write.txnVersion",
+        "userMetadata": f"{_CONFIGURATION}commitInfo.userMetadata",
+    }
+    before = {name: spark.conf.get(names[name], None) for name in commit}
+    for name, value in commit.items():
+        spark.conf.set(names[name], value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(names[name])
+            else:
+                spark.conf.set(names[name], old)
 
 
 @contextlib.contextmanager

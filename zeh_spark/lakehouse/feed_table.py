@@ -1,4 +1,4 @@
-"""A feed in a Delta table, from outside: start a query that keeps it, and ask where the table stands.
+"""Start a query that keeps a feed in a Delta table, and ask where the table stands.
 
 Runs on the driver.
 """

@@ -20,8 +20,7 @@ Runs on the driver; builds expressions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,7 +33,7 @@ from zeh_spark.lakehouse import app_versions
 from zeh_spark.lakehouse.claims import UNNAMED
 from zeh_spark.lakehouse.commits import Record
 from zeh_spark.lakehouse.content import content_of, evaluated
-from zeh_spark.lakehouse.delta_table import Table, delta_errors
+from zeh_spark.lakehouse.delta_table import Table, committing, delta_errors
 from zeh_spark.lakehouse.precedence import (
     ACCEPT,
     ARRIVAL,
@@ -49,7 +48,6 @@ from zeh_spark.lakehouse.precedence import (
 
 DELETED = "_zeh_deleted"
 CHANGED = "_zeh_changed"
-_CONFIGURATION = "spark.databricks.delta."
 
 
 def stamped(df: DataFrame) -> DataFrame:
@@ -383,27 +381,6 @@ def check_free(table: str, df: DataFrame, names: Sequence[str]) -> None:
             table=table,
             got=taken,
         )
-
-
-@contextmanager
-def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]:
-    """For a statement that takes no options: Delta's settings for its commit, and no other's."""
-    names = {
-        "txnAppId": f"{_CONFIGURATION}write.txnAppId",
-        "txnVersion": f"{_CONFIGURATION}write.txnVersion",
-        "userMetadata": f"{_CONFIGURATION}commitInfo.userMetadata",
-    }
-    before = {name: spark.conf.get(names[name], None) for name in commit}
-    for name, value in commit.items():
-        spark.conf.set(names[name], value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(names[name])
-            else:
-                spark.conf.set(names[name], old)
 
 
 def option_text(value: object) -> str:
