@@ -56,7 +56,7 @@ def test_a_claim_is_given_up_as_the_error_says(lake):
         return frame.withColumn("value", F.expr("if(i < 0, value, raise_error('not today'))"))
 
     lake.add(range(50))
-    with pytest.raises(Exception, match="not today|TASK_WRITE_FAILED"):
+    with pytest.raises(Exception, match=r"not today|TASK_WRITE_FAILED"):
         lake.run(name="odrers", change=broken)
 
     told = lake.fail(checkpoint="other")
