@@ -304,9 +304,7 @@ def test_a_block_gets_the_same_ids_as_its_lines(events, feed):
         text = json.dumps(given, separators=(", ", ":") if blank else (",", ":"))
         lines += event(b"1", text.encode())
     try:
-        expected = [
-            [*parse_stamped(line, 0, feed).headers.items()] for line in lines.splitlines()
-        ]
+        expected = [[*parse_stamped(line, 0, feed).headers.items()] for line in lines.splitlines()]
     except MalformedLineError:
         with pytest.raises(MalformedLineError):
             rows(lines, feed=feed)
