@@ -31,7 +31,7 @@ import xxhash
 from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark import chunks, wire
-from zeh_spark.identity import HEADER, ID
+from zeh_spark.identity import HEADER, ID, FeedIdentity
 from zeh_spark.options import MAX_PARTITIONS
 
 LETTER_BYTES = (
@@ -167,6 +167,12 @@ class Place:
         """Whether it is known which feed the letter comes from."""
         return self.feed is not None and bool(ID.fullmatch(self.feed))
 
+    def in_feed(self, feed: FeedIdentity) -> Place:
+        """Return the place with the id of the feed's epoch that the letter belongs to, as
+        `zeh-spark dead-letters` prints it. A letter that names a feed keeps that one.
+        """
+        return self if self.feed is not None else replace(self, feed=feed.at(self.time))
+
     @property
     def without_feed(self) -> Place:
         """The place under which older versions of zeh-spark published the letter."""
@@ -266,7 +272,7 @@ def _place(headers: Mapping[str, str]) -> Place:
     names = ("zeh-batch", "zeh-partition", "zeh-sequence", "zeh-time")
     try:
         batch, partition, sequence, time = (int(headers[name]) for name in names)
-        whose, feed = headers["zeh-producer"], headers.get(HEADER)
+        whose, feed = headers["zeh-producer"], headers.get(HEADER) or None
         place = Place(whose, batch, partition, sequence, time, feed)
     except (KeyError, ValueError):
         place = None

@@ -15,6 +15,7 @@ from zeh_spark import dead_letters, replaying, wire
 from zeh_spark.command_line import counted
 from zeh_spark.dead_letters import Unreadable
 from zeh_spark.errors import StoreError
+from zeh_spark.identity import FeedIdentity
 from zeh_spark.replaying import Outcome
 from zeh_spark.tailing import follow
 
@@ -55,7 +56,12 @@ def list_letters(url: str) -> None:
 
 @click.command("replay-dead")
 @click.argument("url")
-def replay_dead(url: str) -> None:
+@click.option(
+    "--letters-of", metavar="URL",
+    help="Dead-letter feed of the letters without the header zeh-feed, which an older version "
+    "printed. Other letters keep the feed that they name.",
+)  # fmt: skip
+def replay_dead(url: str, letters_of: str | None) -> None:
     """Publish mended dead letters, from standard input, to the feed at URL, each once.
 
     A line is a letter as dead-letters prints it (or tail --headers), whose row.data is the event
@@ -63,15 +69,19 @@ def replay_dead(url: str) -> None:
     of them still cannot be published, none is, and the error names the line. The command can be
     repeated, and be given letters again: each is published once, as it came first.
 
+    A letter has to say which dead-letter feed it is from. Files that an older version printed do
+    not: print the letters again, or name their feed with --letters-of.
+
     \b
     Example:
       zeh-spark dead-letters http://127.0.0.1:8080/orders-dead > dead.ndjson
       jq -c '(.data.row.data | strings) |= gsub("NaN"; "null")' dead.ndjson |
         zeh-spark replay-dead http://127.0.0.1:8080/orders
     """
+    feed = None if letters_of is None else _dead_letter_feed(letters_of, url)
     count = replaying.partition_count(url, **_PATIENCE)
     with _named("standard input", "; nothing was published"):
-        letters = replaying.mended(dead_letters.letters(sys.stdin.buffer), count)
+        letters = replaying.mended(dead_letters.letters(sys.stdin.buffer), count, feed)
     outcomes: Counter[Outcome] = Counter()
     try:
         for each in replaying.replay(url, letters, **_PATIENCE):
@@ -82,6 +92,17 @@ def replay_dead(url: str) -> None:
         _tell(outcomes, len(letters))
     if outcomes[Outcome.REFUSED]:
         sys.exit(1)
+
+
+def _dead_letter_feed(url: str, target: str) -> FeedIdentity:
+    """Return the identity of the feed at `url`. Raises UsageError if it is the target's."""
+    feed = replaying.identity_of(url, **_PATIENCE)
+    if feed.id == replaying.identity_of(target, **_PATIENCE).id:
+        raise click.UsageError(
+            f"--letters-of {url} is the feed that the letters are published to; give the "
+            f"dead-letter feed that they were printed from."
+        )
+    return feed
 
 
 @contextmanager

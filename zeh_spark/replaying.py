@@ -5,6 +5,17 @@ known again, whatever file it comes in, and however often [several letters in on
 overlaps with another one would be another batch, and double them]. It is a named batch of the
 producer whose row it was.
 
+The name covers the dead-letter feed (`zeh-feed`), so that letters of two feeds with the same stamps
+are both published. The three forms of `zeh-feed`:
+
+1. An id: it is part of the name.
+2. A URL, because the feed's publisher told no id when the letter was printed: the name leaves it
+   out, and is the one that older versions gave.
+3. None, because an older version printed the letter. The line does not say whether the feed has an
+   id, so the caller has to name the feed; discovery then gives the letter form 1 or 2. Without
+   that it is refused. Rejected: to take form 2 for it. A letter that was published under form 1
+   would be published again, silently.
+
 Runs in commands.
 """
 
@@ -16,10 +27,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zeh_spark.chunks import Chunker
+from zeh_spark.client import FeedClient
 from zeh_spark.dead_letters import Letter, Place, Row, Unreadable
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.events import partition_for
-from zeh_spark.identity import HEADER
+from zeh_spark.identity import HEADER, FeedIdentity
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import Producer
 from zeh_spark.publish_client import Batch, PublishClient
@@ -60,10 +72,17 @@ class Replayed:
     reason: str = ""
 
 
-def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
+def mended(
+    letters: Iterable[Letter], partition_count: int, letters_of: FeedIdentity | None = None
+) -> list[Mended]:
     """All that have an event, judged as the sink does. A letter that comes again is there once.
 
-    Raises Unreadable for one that cannot be published, or comes again mended in another way.
+    Args:
+        partition_count: of the feed that the letters are published to.
+        letters_of: the dead-letter feed of the letters that do not name theirs (`zeh-feed`).
+
+    Raises Unreadable for one that cannot be published, or comes again mended in another way, or
+    does not name its feed if there is no `letters_of`.
     """
     found: dict[Place, Mended] = {}
     named: dict[Place, Mended] = {}
@@ -72,11 +91,12 @@ def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
             row = letter.row
             if row is None:
                 continue
-            each = _mended(letter, row, partition_count)
+            place = _in_feed(letter.place, letters_of)
+            each = _mended(letter.line, place, row, partition_count)
         except ValueError as exc:
             raise Unreadable(letter.line, str(exc)) from None
-        _check_feed(each, named.setdefault(letter.place.without_feed, each))
-        first = found.setdefault(letter.place, each)
+        _check_feed(each, named.setdefault(place.without_feed, each))
+        first = found.setdefault(place, each)
         if first.event != each.event:
             raise Unreadable(
                 letter.line, f"it is the letter of line {first.line}, mended in another way"
@@ -84,9 +104,26 @@ def mended(letters: Iterable[Letter], partition_count: int) -> list[Mended]:
     return list(found.values())
 
 
+def _in_feed(place: Place, letters_of: FeedIdentity | None) -> Place:
+    """Return the place with its feed: the one that the letter names, else `letters_of`.
+
+    Raises ValueError if there is neither.
+    """
+    if letters_of:
+        return place.in_feed(letters_of)
+    if place.feed is None:
+        raise ValueError(
+            f"it does not say which dead-letter feed it is from (it has no header {HEADER!r}, an "
+            f"older version of zeh-spark printed it), so it could be published a second time; "
+            f"print it again with zeh-spark dead-letters, and mend it, or name that feed with the "
+            f"option --letters-of URL"
+        )
+    return place
+
+
 def _check_feed(letter: Mended, other: Mended) -> None:
-    """Refuse two letters of which only one says from which feed it was read: whether they are the
-    same letter cannot be told.
+    """Refuse two letters of which only one names its feed by an id: whether they are the same
+    letter cannot be told.
     """
     if letter.place.has_feed == other.place.has_feed:
         return
@@ -99,12 +136,12 @@ def _check_feed(letter: Mended, other: Mended) -> None:
     )
 
 
-def _mended(letter: Letter, row: Row, partition_count: int) -> Mended:
+def _mended(line: int, place: Place, row: Row, partition_count: int) -> Mended:
     data = row.event()
     partition = partition_for(row.key, row.partition, partition_count)
     longest = partition_count - 1 if partition is None else partition
     Chunker().add(longest, row.headers or {}, data)
-    return Mended(letter.line, letter.place, row, data)
+    return Mended(line, place, row, data)
 
 
 def partition_count(url: str, **options: str) -> int:
@@ -112,6 +149,16 @@ def partition_count(url: str, **options: str) -> int:
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     nobody = Batch("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
     return client.look_up(nobody).partition_count
+
+
+def identity_of(url: str, **options: str) -> FeedIdentity:
+    """Ask which feed a URL leads to. A feed whose publisher tells no id is named by the URL, as
+    `zeh-spark dead-letters` prints it.
+
+    Raises ZeroEventHubError, also for an address at which there is no feed.
+    """
+    client = FeedClient(parse(ClientOptions, {"url": url, **options}))
+    return client.discover().named(client.transport.url.identity)
 
 
 def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Replayed]:

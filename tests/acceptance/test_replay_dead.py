@@ -192,6 +192,58 @@ def test_letters_at_the_same_place_of_another_feed_are_other_letters(shop: Shop)
     assert Counter(f'{{"i": {n}}}' for n in range(1, 5)) == shop.data()
 
 
+def without_feed(lines: Lines) -> Lines:
+    """Letters as an older version printed them."""
+    found = json.loads(json.dumps(lines))
+    for each in found:
+        del each["headers"]["zeh-feed"]
+    return list(found)
+
+
+def test_a_file_of_an_older_version_does_not_double_letters(shop: Shop) -> None:
+    """It does not say which feed its letters are from: nothing is published until I say it."""
+    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
+    new = with_data(shop.letters(), closed)
+    shop.replay(new[:1])
+
+    done = shop.replay([*new[1:], *without_feed(new[:1])])
+
+    assert {'{"i": 1}': 1} == shop.data()
+    assert (1, "") == (done.returncode, done.stdout)
+    assert re.fullmatch(
+        r"Error: standard input, line 2: .* 'zeh-feed'.* zeh-spark dead-letters.* "
+        r"--letters-of URL; nothing was published\n",
+        done.stderr,
+    )
+
+
+def test_the_feed_of_letters_that_an_older_version_printed_can_be_given(shop: Shop) -> None:
+    """Each is published once, whichever file comes first."""
+    shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
+    new = with_data(shop.letters(), closed)
+    old = text_of(without_feed(new))
+    shop.replay(new[:1])
+
+    done = shop.run("replay-dead", shop.orders, "--letters-of", shop.dead, stdin=old)
+
+    assert "Published 1 letter; 1 letter published before: no change.\n" == done.stdout
+    again = "Published 0 letters; 2 letters published before: no change.\n"
+    assert again == shop.replay(new).stdout
+    assert {'{"i": 1}': 1, '{"i": 2}': 1} == shop.data()
+
+
+def test_the_feed_that_letters_go_to_is_not_the_one_that_they_are_from(shop: Shop) -> None:
+    """A mistaken address would give the letters other names, and double them."""
+    shop.sink("job", 0, data=pa.array(['{"i":1']))
+    old = text_of(without_feed(with_data(shop.letters(), closed)))
+
+    done = shop.run("replay-dead", shop.orders, "--letters-of", shop.orders, stdin=old)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "the feed that the letters are published to" in done.stderr
+    assert [] == shop.events()
+
+
 def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
     """The line is named; the file can be mended and given again."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2', '{"i":3']))

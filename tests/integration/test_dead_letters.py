@@ -17,6 +17,7 @@ from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, serv
 from tests.fix_raw_server import RawServer, ok, refused
 from tests.fix_sink import lost, remedy
 from zeh_spark import replaying
+from zeh_spark.answers import PROBLEM
 from zeh_spark.client import FeedClient
 from zeh_spark.dead_letters import letters
 from zeh_spark.errors import (
@@ -28,6 +29,7 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
+from zeh_spark.identity import untold
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish_client import Batch, TaskDone
 from zeh_spark.sink.options import sink_options
@@ -405,8 +407,18 @@ def mended_letter(two, data="2", **headers):
     return json.dumps(letter).encode()
 
 
-def replayed(two, line):
-    (found,) = replaying.replay(two.url, replaying.mended(letters([line]), 2))
+def replayed(two, line, letters_of=None):
+    return published(two, replaying.mended(letters([line]), 2, letters_of))
+
+
+def replayed_by_an_older_version(two, line):
+    """Under the name that leaves the feed out."""
+    (letter,) = replaying.mended(letters([line]), 2)
+    return published(two, [replace(letter, place=letter.place.without_feed)])
+
+
+def published(two, given):
+    (found,) = replaying.replay(two.url, given)
     return found.outcome.value, found.reason
 
 
@@ -424,7 +436,7 @@ def test_letters_of_two_feeds_with_the_same_stamps_are_both_published(two: Two) 
 def test_a_letter_that_an_older_version_published_is_not_published_again(two: Two) -> None:
     """Printed again by this one it says which feed it comes from; it is the same letter still."""
     two.publish(0, ["1", BAD])
-    assert "published" == replayed(two, mended_letter(two, feed=None))[0]
+    assert "published" == replayed_by_an_older_version(two, mended_letter(two))[0]
 
     again = replayed(two, mended_letter(two))
     otherwise = replayed(two, mended_letter(two, data="3"))
@@ -432,6 +444,39 @@ def test_a_letter_that_an_older_version_published_is_not_published_again(two: Tw
     assert "published before" == again[0]
     assert "refused" == otherwise[0]
     assert re.search(r"mended in another way, as batch p#dead:0:", otherwise[1])
+    assert 2 == len(two.events())
+
+
+@pytest.mark.parametrize("first", [replayed, replayed_by_an_older_version])
+def test_a_letter_of_a_file_of_an_older_version_is_known_again(two: Two, first: Any) -> None:
+    """With the feed that it is from, whichever version published it."""
+    two.publish(0, ["1", BAD])
+    feed = replaying.identity_of(two.dead_url)
+    first(two, mended_letter(two))
+
+    again = replayed(two, mended_letter(two, feed=None), feed)
+    otherwise = replayed(two, mended_letter(two, data="3", feed=None), feed)
+
+    assert ("published before", "refused") == (again[0], otherwise[0])
+    assert 2 == len(two.events())
+
+
+@pytest.mark.parametrize("printed", ["by an older version", "by this one"])
+def test_letters_of_a_feed_that_tells_no_id_keep_the_name_of_older_versions(
+    two: Two, raw_server: RawServer, printed: str
+) -> None:
+    """Printed they name the feed's URL, and so they do with the feed that I give."""
+    older = {"type": f"{PROBLEM}partition-count-missing", "partitionCount": 3}
+    raw_server.discovery = ok(json.dumps(older).encode(), 400)
+    two.publish(0, ["1", BAD])
+    feed = replaying.identity_of(raw_server.url)
+    named = {"by an older version": None, "by this one": raw_server.url}[printed]
+
+    said = replayed(two, mended_letter(two, feed=named), None if named else feed)
+    again = replayed_by_an_older_version(two, mended_letter(two))
+
+    assert untold(raw_server.url) == feed
+    assert ("published", "published before") == (said[0], again[0])
     assert 2 == len(two.events())
 
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from tests import strategies
 from zeh_spark import chunks, wire
 from zeh_spark.dead_letters import LETTER_BYTES, Place, Unreadable, cut, letter, letter_id, letters
+from zeh_spark.identity import Epoch, FeedIdentity
 from zeh_spark.replaying import mended
 
 FEED, OTHER = "9f86d081884c7d65", "60303ae22b998861"
+URL = "http://orders.example/dead"
 PLACE = Place("orders-job", 17, 3, 5, 1795000000000)
 
 
@@ -254,6 +256,16 @@ def test_a_letter_of_an_older_version_keeps_its_name():
 
     assert name == PLACE.name == replace(PLACE, feed=FEED).without_feed.name
     assert name != replace(PLACE, feed=FEED).name
+
+
+def test_a_letter_belongs_to_the_epoch_of_its_time():
+    """After a restore its feed has another id; the letters of before keep theirs."""
+    later = f"{FEED}~1"
+    feed = FeedIdentity(FEED, (Epoch(FEED), Epoch(later, PLACE.time)))
+
+    assert later == PLACE.in_feed(feed).feed
+    assert FEED == replace(PLACE, time=PLACE.time - 1).in_feed(feed).feed
+    assert OTHER == replace(PLACE, feed=OTHER).in_feed(feed).feed
 
 
 @pytest.mark.parametrize("feed", ["http://a.example/dead", "http://b.example/dead?" + "0" * 64])

@@ -7,22 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.test_dead_letters import FEED, OTHER, PLACE, line, lines, long_letter
+from tests.unit.test_dead_letters import FEED, OTHER, PLACE, URL, line, lines, long_letter
 from zeh_spark.chunks import LINE_BYTES
-from zeh_spark.dead_letters import Unreadable, letters
+from zeh_spark.dead_letters import Unreadable, letter, letters
+from zeh_spark.identity import Epoch, FeedIdentity, untold
 from zeh_spark.replaying import mended
+
+HERE = replace(PLACE, feed=FEED)
+TOLD = FeedIdentity(FEED, (Epoch(FEED),))
+ONE = json.dumps({"row": {"data": "1"}}).encode()
 
 
 def given(*rows, sequence=5):
     """Letters, one behind the other, as lines."""
     return [
-        line(json.dumps({"row": row}).encode(), sequence=sequence + each)
+        line(json.dumps({"row": row}).encode(), HERE, sequence=sequence + each)
         for each, row in enumerate(rows)
     ]
 
 
-def checked(some, count=4):
-    return mended(letters(some), count)
+def checked(some, letters_of=None):
+    return mended(letters(some), 4, letters_of)
 
 
 def test_a_mended_letter_is_ready_to_be_published():
@@ -31,7 +36,7 @@ def test_a_mended_letter_is_ready_to_be_published():
 
     (found,) = checked(given(row))
 
-    assert (PLACE, b'{"a": 1.50}') == (found.place, found.data)
+    assert (HERE, b'{"a": 1.50}') == (found.place, found.data)
     assert ("k", None, {"h": "1"}) == (found.row.key, found.row.partition, found.row.headers)
 
 
@@ -56,12 +61,12 @@ def test_a_letter_that_still_cannot_be_published_is_named(row, why):
 
 def test_a_long_letter_is_mended_whole():
     """As it was it is too long still; shortened it can be published."""
-    (whole,) = letters(lines(long_letter()))
+    (whole,) = letters(lines(long_letter(), HERE))
     short = json.loads(whole.whole)
     short["data"]["row"]["data"] = "[]"
 
     with pytest.raises(Unreadable, match="bytes as a line"):
-        checked(lines(long_letter()))
+        checked(lines(long_letter(), HERE))
     (found,) = checked([json.dumps(short).encode()])
 
     assert (whole.place, b"[]") == (found.place, found.data)
@@ -76,19 +81,64 @@ def test_equal_rows_are_two_letters():
 
 def test_equal_letters_of_two_feeds_are_two_letters():
     """Their numbers mean other events."""
-    data = json.dumps({"row": {"data": "1"}}).encode()
-
-    assert 2 == len(checked([line(data, replace(PLACE, feed=each)) for each in (FEED, OTHER)]))
+    assert 2 == len(checked([line(ONE, replace(PLACE, feed=each)) for each in (FEED, OTHER)]))
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_letters_of_which_one_does_not_name_its_feed_are_refused(order):
-    """A file of an older version beside a new one: whether they are the same cannot be told."""
-    data = json.dumps({"row": {"data": "1"}}).encode()
-    given = [line(data), line(data, replace(PLACE, feed=FEED))][::order]
+def test_letters_of_which_one_names_its_feed_by_a_url_are_refused(order):
+    """Printed before and after the publisher's upgrade: they may be the same letter."""
+    given = [line(ONE, replace(PLACE, feed=each)) for each in (URL, FEED)][::order]
 
     with pytest.raises(Unreadable, match=r"'zeh-feed'.*print that of line .* again"):
         checked(given)
+
+
+@pytest.mark.parametrize("feed", [None, ""])
+def test_a_letter_that_does_not_name_its_feed_is_refused(feed):
+    """It may have been published under the name that the feed's id is part of."""
+    given = [line(ONE, HERE), line(ONE, replace(PLACE, sequence=6, feed=feed))]
+
+    with pytest.raises(Unreadable, match=r"dead-letters.*--letters-of URL") as raised:
+        checked(given)
+
+    assert 2 == raised.value.line
+
+
+def test_what_has_no_event_needs_no_feed():
+    """A record of a session is not published."""
+    assert [] == checked([line(b'{"row":null}')])
+
+
+def test_a_letter_without_a_feed_gets_the_one_that_is_given():
+    """It is the same letter as in the file that names it."""
+    (found,) = checked([line(ONE), line(ONE, HERE)], TOLD)
+
+    assert HERE == found.place
+
+
+@pytest.mark.parametrize("named", [OTHER, URL])
+def test_a_letter_that_names_its_feed_keeps_it(named):
+    """Whatever feed is given for the others."""
+    (found,) = checked([line(ONE, replace(PLACE, feed=named))], TOLD)
+
+    assert named == found.place.feed
+
+
+def test_a_feed_without_an_id_gives_its_letters_the_name_of_older_versions():
+    """As if the letter had been printed again."""
+    (found,) = checked([line(ONE)], untold(URL))
+
+    assert (URL, PLACE.name) == (found.place.feed, found.place.name)
+
+
+def test_a_letter_in_parts_gets_the_feed_that_is_given():
+    """It is one letter then."""
+    parts = lines(letter("x" * 200_000, "p", 1, {"data": "1"}))
+
+    (found,) = checked(parts, TOLD)
+
+    assert 1 < len(parts)
+    assert HERE == found.place
 
 
 def test_a_letter_that_is_mended_in_two_ways_is_refused():
