@@ -11,14 +11,14 @@ import pytest
 
 import zeh_spark
 from tests.fix_backup import SqliteFile
-from tests.fix_lake import said, why_absent
+from tests.fix_lake import DATA, said, why_absent
 from tests.fix_publisher import HERE, served
 
 pytest.importorskip("delta", reason=why_absent())
 
 from tests.acceptance.test_delta_merge import merging
 from zeh_spark import lakehouse
-from zeh_spark.errors import LakehouseError
+from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.claims import UNNAMED
 from zeh_spark.lakehouse.delta_table import Table
 from zeh_spark.publisher import open_store
@@ -197,12 +197,59 @@ def test_a_table_of_an_older_version_with_two_feeds_is_refused(two_feeds):
     lake.publish({"key": "b", "value": "2"})
 
     told = lake.fail(**both)
-    assert "did not tell feeds apart, and there are several" in told
+    assert "did not tell feeds apart, and its rows may be of several" in told
     orders = lake.store.identity("orders").id
     assert orders in told
 
     lake.run(accept=f"rows without a feed are of {orders}", **both)
     assert {"other": "9", "a": "newer", "b": "2"} == keys(lake)
+
+
+def test_a_table_of_an_older_version_whose_log_does_not_tell_is_refused(lake):
+    """Somebody else's MERGE may have brought rows of another feed."""
+    lake.publish({"key": "a", "value": "1"})
+    lake.run(**MERGED)
+    lake.publish({"key": "b", "value": "2"}, feed="returns")
+    batch = lake.spark.read.format("zeroeventhub").load(lake.url("returns"))
+    rows = zeh_spark.parsed(batch, DATA)
+    lakehouse.merge(rows, lake.at("orders"), ["key"])
+    _forget_identity(lake)
+    lake.publish({"key": "c", "value": "3"})
+
+    told = lake.fail(**MERGED)
+
+    assert "its log does not tell which" in told
+    with pytest.raises(OptionError, match="names no feed"):
+        lake.run(accept="rows without a feed are of nobody", **MERGED)
+
+
+def test_stamps_without_their_feed_are_refused(lake):
+    """Code that was complete before feeds had ids: its events would all count as of the first
+    epoch.
+    """
+    stamps = ["key", "value", "_zeh_producer", "_zeh_partition", "_zeh_sequence"]
+    lake.publish({"key": "a", "value": "1"})
+
+    keyed = {"merge_keys": ["key"]}
+
+    told = lake.fail(change=lambda df: lakehouse.stamped(df).select(*stamps), **keyed)
+    assert "an event has a producer and no zeh-feed" in told
+
+    whole = [*stamps, "_zeh_feed", "_zeh_time"]
+    lake.run(change=lambda df: lakehouse.stamped(df).select(*whole), **keyed)
+    assert {"a": "1"} == keys(lake)
+
+
+def test_a_feed_that_is_read_at_two_addresses_is_refused(lake):
+    """Every event would be there twice."""
+    lake.add(range(5))
+    other = lake.spark.readStream.format("zeroeventhub").load(
+        lake.url().replace("127.0.0.1", "localhost")
+    )
+
+    told = lake.fail(change=lambda df: df.unionByName(zeh_spark.parsed(other, DATA)))
+
+    assert "twice, from two places or at two addresses" in told
 
 
 def _forget_identity(lake):

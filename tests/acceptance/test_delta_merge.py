@@ -236,30 +236,37 @@ def test_a_version_of_an_app_is_merged_once(merge, spark):
 
 
 def test_a_version_with_other_rows_is_refused(merge):
-    """Delta itself would leave them out without a word. What the error prints keeps the first."""
+    """Delta itself would leave them out without a word. What the error prints keeps the first, and
+    is about that version only.
+    """
     merge(event(1, 10), app_id="silver", version=7)
 
     with pytest.raises(LakehouseError, match="Spark gives it again with") as raised:
         merge(event(1, 11), app_id="silver", version=7)
     accept = re.search(r"accept='(.*?)'", str(raised.value))[1]
     merge(event(1, 11), app_id="silver", version=7, accept=accept)
+    assert {1: 10} == merge.shown()
+    merge(event(2, 20), app_id="silver", version=8, accept=accept)
     with pytest.raises(LakehouseError, match="Spark gives it again with"):
-        merge(event(1, 12), app_id="silver", version=7, accept=accept)
-    with pytest.raises(LakehouseError, match="up to 7, but not that one"):
+        merge(event(2, 21), app_id="silver", version=8, accept=accept)
+    with pytest.raises(LakehouseError, match="up to 8, but not that one"):
         merge(event(1, 11), app_id="silver", version=6)
 
-    assert {1: 10} == merge.shown()
+    assert {1: 10, 2: 20} == merge.shown()
 
 
 def test_a_version_that_a_restore_took_back_is_not_left_out(merge, spark):
-    """Delta's transaction stays, and it would leave the batch out: the error says so."""
+    """Delta's transaction stays, and it would leave the batch out; and the next one would follow a
+    gap.
+    """
     merge(event(1, 10), app_id="silver", version=0)
     version = spark.sql(f"DESCRIBE HISTORY delta.`{merge.table}`").first().version
     merge(event(1, 11), app_id="silver", version=1)
     spark.sql(f"RESTORE TABLE delta.`{merge.table}` TO VERSION AS OF {version}")
 
-    with pytest.raises(LakehouseError, match="a RESTORE does not take the transaction back"):
-        merge(event(1, 11), app_id="silver", version=1)
+    for number in (1, 2):
+        with pytest.raises(LakehouseError, match="which took back the versions 1 of silver"):
+            merge(event(1, 11), app_id="silver", version=number)
 
     assert {1: 10} == merge.shown()
 

@@ -26,7 +26,17 @@ def is_next(table: Table, record: Record, accept: str | None) -> bool:
         LakehouseError: the table has other rows under the batch's number, or later batches and not
             this one.
     """
-    known = table.versions(record.app)
+    known, undone = table.versions(record.app)
+    if undone:
+        raise LakehouseError(
+            f"table {table.text} was restored, which took back the versions "
+            f"{', '.join(map(str, sorted(undone)))} of {record.app}, and now version "
+            f"{record.number} comes: the rows between would be missing. Start a new "
+            f"checkpointLocation from the place that the table has now, or give another app_id",
+            table=table.text,
+            expected=max(known, default=-1) + 1,
+            got=record.number,
+        )
     if before := known.get(record.number):
         check_content(table.text, before, record.content, accept)
         return False
@@ -40,14 +50,32 @@ def is_next(table: Table, record: Record, accept: str | None) -> bool:
             expected=last + 1,
             got=record.number,
         )
+    if not known and record.query and record.number:
+        _check_first(table, record, accept)
     return True
+
+
+def _check_first(table: Table, record: Record, accept: str | None) -> None:
+    """Refuse a query that has given batches before, if the table has none of them."""
+    wanted = f"{record.app} begins at {record.number}"
+    if accept != wanted and not table.has_transaction(record.app):
+        raise LakehouseError(
+            f"table {table.text} has no version of {record.app}, and this is version "
+            f"{record.number}: the table is another one, or was emptied or made anew. Give the "
+            f"table that the checkpoint belongs to, or start a new checkpointLocation; or, if "
+            f"the query's batches before had no rows, say accept={wanted!r}",
+            table=table.text,
+            expected=0,
+            got=record.number,
+        )
 
 
 def check_written(table: Table, record: Record) -> None:
     """Check that Delta has written the batch. Raises LakehouseError if a RESTORE took it away."""
-    if record.number in table.versions(record.app):
+    known, undone = table.versions(record.app)
+    if record.number in known:
         return
-    if table.was_restored():
+    if undone:
         raise LakehouseError(
             f"table {table.text}: Delta has left out version {record.number} of {record.app}, "
             f"which it had before a RESTORE took the rows back: a RESTORE does not take the "

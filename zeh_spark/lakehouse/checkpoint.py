@@ -56,14 +56,14 @@ class Checkpoint:
                 got=others[0],
             )
         feeds = [reached(each) for each in found if is_of_a_feed(each)]
-        names = [each.feed for each in feeds]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise LakehouseError(
-                f"table {table}: the query reads the feed {twice} twice, from two places: "
-                f"read it once and use the frame twice, or give each its own feedId",
-                table=table,
-                got=names,
-            )
+        for names in ([each.feed for each in feeds], [each.id for each in feeds if each.id]):
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise LakehouseError(
+                    f"table {table}: the query reads the feed {twice} twice, from two places or at "
+                    f"two addresses: read it once, and use the frame twice",
+                    table=table,
+                    got=names,
+                )
         return feeds
 
     def has_state(self) -> bool:

@@ -6,7 +6,7 @@ of two writers that go on from one record at the same time.
 
     {"zeh_spark": 1, "name": …, "app": "zeh-spark:<name>:<generation>", "number": k,
      "query": id, "batch": N, "cursors": {"<feed>": {"0": …, …}, …},
-     "content": [rows, sum]}                      of a query with state, see `content`
+     "content": [rows, sum]}                      of a query with state, see `content`; else null
 
 Rule for editors: Delta writes nothing, and says nothing, where a transaction's number is not above
 the table's; and RESTORE takes back rows and records, but not transactions. So numbers go on from
@@ -26,6 +26,9 @@ from typing import Any
 from zeh_spark.errors import LakehouseError
 
 FORMAT = 1
+_REWRITES = {"OPTIMIZE", "DELETE", "REORG", "RESTORE"}
+"""Operations that write rows again which the table has already."""
+
 _MEMBERS = {"name", "app", "number", "query", "batch", "cursors"}
 
 Cursors = Mapping[str, Mapping[str, str]]
@@ -58,7 +61,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a batch's commit says."""
+    """What a batch's commit says. `content` is that of a query with state; `is_older`: an older
+    version wrote the record, which kept none.
+    """
 
     name: str
     app: str
@@ -67,6 +72,7 @@ class Record:
     batch: int
     cursors: Cursors
     content: Content | None = None
+    is_older: bool = False
 
     def to_json(self) -> str:
         document: dict[str, Any] = {
@@ -78,8 +84,8 @@ class Record:
             "batch": self.batch,
             "cursors": self.cursors,
         }
-        if self.content:
-            document["content"] = [self.content.rows, self.content.sum]
+        if not self.is_older:
+            document["content"] = self.content and [self.content.rows, self.content.sum]
         return json.dumps(document)
 
     @property
@@ -130,8 +136,12 @@ def record_of(metadata: str | None, table: str) -> Record | None:
             expected=FORMAT,
             got=document["zeh_spark"],
         )
-    content = Content(*document["content"]) if "content" in document else None
-    return Record(**{member: document[member] for member in _MEMBERS}, content=content)
+    content = document.get("content")
+    return Record(
+        **{member: document[member] for member in _MEMBERS},
+        content=Content(*content) if content else None,
+        is_older="content" not in document,
+    )
 
 
 def standing(
@@ -170,14 +180,38 @@ def standing(
     return Standing(version, None, tuple(others.values()), generation, unknown)
 
 
-def versions(commits: Iterable[Commit], app: str, table: str) -> dict[int, Record]:
-    """Return the records of an app that count, by their numbers, newest first."""
-    found = (record_of(each.metadata, table) for each in _that_count(commits, table))
-    records: dict[int, Record] = {}
-    for record in found:
-        if record and record.app == app:
-            records.setdefault(record.number, record)
-    return records
+def versions(commits: Sequence[Commit], app: str, table: str) -> tuple[dict[int, Record], set[int]]:
+    """Return the records of an app that count, by number, and the numbers that were taken back."""
+    records = {
+        record.number: record
+        for record in reversed([*_records(_that_count(commits, table), table)])
+        if record.app == app
+    }
+    undone = {each.number for each in _records(commits, table) if each.app == app}
+    return records, undone - records.keys()
+
+
+def _records(commits: Iterable[Commit], table: str) -> Iterator[Record]:
+    for commit in commits:
+        if record := record_of(commit.metadata, table):
+            yield record
+
+
+def feeds_of(commits: Sequence[Commit], table: str) -> set[str] | None:
+    """Return the feeds that all of a table's commits name; None if there are older commits, or some
+    that wrote rows and name no feed.
+    """
+    feeds: set[str] = set()
+    for commit in commits:
+        record = record_of(commit.metadata, table)
+        if record is not None and not record.cursors:
+            return None
+        if record is None and commit.rows and commit.operation not in _REWRITES:
+            return None
+        feeds |= set(record.cursors) if record else set()
+        if _begins(commit):
+            return None if commit.operation == "CLONE" else feeds
+    return None
 
 
 def _unknown(beginning: Commit | None, oldest: int) -> str | None:

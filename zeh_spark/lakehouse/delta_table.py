@@ -150,24 +150,25 @@ class Table:
                 return stands
             limit *= 10
 
-    def versions(self, app: str) -> dict[int, Record]:
-        """The records of an app that count, by number: all that the newest commits hold."""
+    def versions(self, app: str) -> tuple[dict[int, Record], set[int]]:
+        """The records of an app that count, by number, and the numbers that a RESTORE took back:
+        those in the newest commits that hold any.
+        """
         limit = self.page
         while True:
             known = self._history(limit)
-            found = commits.versions(known, app, self.text)
+            found, undone = commits.versions(known, app, self.text)
             if found or len(known) < limit:
-                return found
+                return found, undone
             limit *= 10
 
-    def was_restored(self) -> bool:
-        """Whether the table's log has a RESTORE."""
-        return any(each.operation == "RESTORE" for each in self._history(_ALL))
+    def has_transaction(self, app: str) -> bool:
+        """Whether Delta has a transaction of an app; False if it cannot be asked."""
+        return app in (self._transactions() or {})
 
-    def feeds(self) -> set[str]:
-        """All feeds that the records in the table's log name."""
-        records = (commits.record_of(each.metadata, self.text) for each in self._history(_ALL))
-        return {feed for record in records if record for feed in record.cursors}
+    def feeds(self) -> set[str] | None:
+        """All feeds that the table has rows of, by its records; None if its log does not tell."""
+        return commits.feeds_of(self._history(_ALL), self.text)
 
     def _history(self, limit: int) -> list[Commit]:
         """Newest first."""

@@ -92,6 +92,7 @@ class DeltaFeedWriter:
         **options: Any,
     ) -> None:
         _check_options(options)
+        accepted_feed(accept)
         if deleted is not None and merge_keys is None:
             raise OptionError("deleted= needs merge_keys: appended rows stay", option="deleted")
         self._table = table
@@ -177,7 +178,7 @@ class DeltaFeedWriter:
         """Leave out a batch that the table has. Spark has to see its rows evaluated all the same,
         or the query's state would lack them.
         """
-        if place.content and stands.record and stands.record.content is None:
+        if place.content and stands.record and stands.record.is_older:
             log.warning(
                 "table %s, name=%r: batch %d was written by an older version, which kept no sum of "
                 "its rows: whether they are the same cannot be told",
@@ -196,27 +197,32 @@ class DeltaFeedWriter:
         merge = Merge(table, self._merge_keys, self._deleted, self._options, feeds=place.ids)
         accepted = accepted_feed(self._accept)
         if merge.is_older():
-            name_unnamed(table, accepted or self._only_feed(table, place))
+            name_unnamed(table, accepted or self._only_feed(table, place, merge.feeds_of(frame)))
         elif accepted:
             name_unnamed(table, accepted)
         merge.prepare(frame, added)
         return merge
 
-    def _only_feed(self, table: Table, place: Batch) -> str:
-        """The one feed of a table that an older version has merged."""
-        names = table.feeds() | set(place.end)
-        if len(names) > 1 or len(place.ids) != 1:
-            raise LakehouseError(
-                f"table {self._table} was merged by an older version, which did not tell feeds "
-                f"apart, and there are several ({', '.join(sorted(names))}): a row of one may hide "
-                f"a newer event of another that has a producer of the same name. Merge the feeds "
-                f"into a new table; or, if the rows are all of one feed, say "
-                f"accept={ACCEPT!r} followed by one of {', '.join(place.ids)}",
-                table=self._table,
-                expected=1,
-                got=sorted(names),
-            )
-        return place.ids[0]
+    def _only_feed(self, table: Table, place: Batch, given: set[str]) -> str | None:
+        """The one feed of a table that an older version has merged; None if the batch has none.
+
+        `given`: the feeds of the batch's events. An offset of an older version does not name them.
+        """
+        ids = set(place.ids) or given
+        known = table.feeds()
+        if known is not None and known <= set(place.end) and len(place.end) == 1 and len(ids) < 2:
+            return next(iter(ids), None)
+        feeds = ", ".join(sorted(known)) if known else "its log does not tell which"
+        raise LakehouseError(
+            f"table {self._table} was merged by an older version, which did not tell feeds apart, "
+            f"and its rows may be of several ({feeds}): a row of one may hide a newer event of "
+            f"another that has a producer of the same name. Merge the feeds into a new table; or, "
+            f"if the rows are all of one feed, say accept={ACCEPT!r} followed by its id, which is "
+            f"the header zeh-feed of its events (this query reads {', '.join(sorted(ids))})",
+            table=self._table,
+            expected=1,
+            got=known and sorted(known),
+        )
 
     def _standing(self, table: Table, state: TableState | None) -> Standing:
         """Where the table stands; as after the last batch, if it is still the same."""
@@ -302,7 +308,7 @@ class DeltaFeedWriter:
         else:  # without a beginning of its own the first offset is the beginning
             start = {each.feed: _beginning(each) for each in ends}
         self._has_state = checkpoint.has_state() if self._has_state is None else self._has_state
-        ids = tuple(sorted(each.id or each.feed for each in ends))
+        ids = tuple(sorted(each.id for each in ends if each.id))
         return Batch(query, number, start, end, stateful=number == 0 and self._has_state, ids=ids)
 
     def _checked_query(self, checkpoint: Checkpoint) -> str:

@@ -61,14 +61,27 @@ def _record(batch: Batch, name: str, app: str, number: int) -> Record:
 def check_content(table: str, last: Record, content: Content | None, accept: str | None) -> None:
     """Compare a batch that is in the table with the same batch as Spark gives it again.
 
-    A record of an older version has no content, and is not judged.
+    A record of an older version has no content, and is not judged. What `accept` has to say names
+    the batch and its content in the table. It does not name the content that came now, which may be
+    another one at each try.
 
     Raises:
-        LakehouseError: the batch has other rows now. `accept` keeps those of the table.
+        LakehouseError: the batch has other rows now, which `accept` drops; or it was written by a
+            query without state, and this one has state, or the other way round.
     """
-    if content is None or last.content is None or content == last.content:
+    if last.is_older or content == last.content:
         return
-    wanted = f"{last.app}@{last.number} with {last.content.sum[:8]} over {content.sum[:8]}"
+    if content is None or last.content is None:
+        raise LakehouseError(
+            f"table {table}, name={last.name!r}: batch {last.batch} is in the table, written by a "
+            f"query {_with_state(last.content)}, and this query is {_with_state(content)}: it "
+            f"would give events again that are in the table, or lack them. Start the query as it "
+            f"was; for the changed one take a new checkpointLocation and a new table",
+            table=table,
+            expected=last.content,
+            got=content,
+        )
+    wanted = f"{last.app}@{last.number} with {last.content.sum[:8]}"
     if accept != wanted:
         raise LakehouseError(
             f"table {table}, name={last.name!r}: batch {last.batch} is in the table with "
@@ -81,6 +94,10 @@ def check_content(table: str, last: Record, content: Content | None, accept: str
             expected=last.content,
             got=content,
         )
+
+
+def _with_state(content: Content | None) -> str:
+    return "without state" if content is None else "with state"
 
 
 def _check_state(table: str, name: str, last: Record, batch: Batch, accept: str | None) -> None:

@@ -41,6 +41,7 @@ from zeh_spark.lakehouse.precedence import (
     IDENTITY,
     STAMPS,
     TIME,
+    feed_of,
     newest,
     quoted,
     wins,
@@ -130,7 +131,14 @@ def accepted_feed(accept: str | None) -> str | None:
     """Return the feed that `accept` names for the rows without one; None if it is about others."""
     if accept is None or not accept.startswith(ACCEPT):
         return None
-    return accept.removeprefix(ACCEPT).strip()
+    feed = accept.removeprefix(ACCEPT).strip()
+    if not (identity.ID.fullmatch(feed) or ":" in feed or "/" in feed):
+        raise OptionError(
+            f"accept={accept!r} names no feed: give its id, 16 hexadecimal digits, as the header "
+            f"zeh-feed of its events has it; or its URL, if its publisher tells no id",
+            option="accept",
+        )
+    return feed
 
 
 def name_unnamed(table: Table, feed: str | None = None) -> str | None:
@@ -188,7 +196,7 @@ class Merge:
         feeds: Sequence[str] = (),
     ) -> None:
         """`feeds`: the ids of the feeds that the query reads, if they are known. An event without
-        `zeh-feed` is of the one feed; if there are several, it is refused.
+        `zeh-feed` is of the one feed, if that has no epochs; else it is refused.
         """
         self._table = table
         self._keys = [keys] if isinstance(keys, str) else list(keys)
@@ -293,11 +301,13 @@ class Merge:
         if not self._feeds:
             return F.col(FEED)
         complaint = (
-            f"table {self._table.text}: the query reads several feeds, and an event has the "
-            f"producer of one and no {identity.HEADER}: read with headers=_all, and keep the "
-            f"column headers, or {FEED}"
+            f"table {self._table.text}: an event has a producer and no {identity.HEADER}, which "
+            f"tells whose numbers it has: read with headers=_all, and keep the column headers; or "
+            f"take {FEED} and {TIME} along with the other columns of lakehouse.stamped(df)"
         )
-        only = F.lit(self._feeds[0]) if len(self._feeds) == 1 else F.raise_error(F.lit(complaint))
+        # Which epoch of a feed with an id an event belongs to, only its header tells.
+        named = len(self._feeds) == 1 and not identity.ID.fullmatch(self._feeds[0])
+        only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
         lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
         return F.when(lacking, only).otherwise(F.col(FEED))
 
@@ -309,6 +319,11 @@ class Merge:
                 self._check_columns(known)
                 return
         self._table.save(events.limit(0).write.options(**self._options))
+
+    def feeds_of(self, df: DataFrame) -> set[str]:
+        """The feeds that a batch's events name. Reads the batch."""
+        found = stamped(df).select(feed_of(F.col(FEED)).alias("feed")).distinct().collect()
+        return {row.feed for row in found if row.feed is not None}
 
     def is_older(self) -> bool:
         """Whether an older version has made the table, which did not tell feeds apart."""

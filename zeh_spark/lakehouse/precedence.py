@@ -53,7 +53,7 @@ def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
     order = F.struct(epoch.alias("epoch"), STAMPS[2], ARRIVAL)
     event = F.struct(ARRIVAL, F.struct(*columns).alias("event"))
     latest = F.struct(epoch.alias("epoch"), F.col(TIME).alias("time"))
-    by = {"feed": _feed(F.col(FEED)), **{name: F.col(name) for name in STAMPS[:2]}}
+    by = {"feed": feed_of(F.col(FEED)), **{name: F.col(name) for name in STAMPS[:2]}}
     by_producer = (
         events.repartition(*keys)
         .groupBy(*keys, *(column.alias(f"_zeh_by{name}") for name, column in by.items()))
@@ -88,7 +88,7 @@ def wins(event: str, unnamed: str | None, table: str) -> Column:
     given, shown = mine[FEED], F.coalesce(theirs[FEED], F.lit(unnamed))
     producer = (mine[STAMPS[0]] == theirs[STAMPS[0]]) & (mine[STAMPS[1]] == theirs[STAMPS[1]])
     unknown = producer & (given.isNull() != shown.isNull())
-    same = producer & _feed(given).eqNullSafe(_feed(shown))
+    same = producer & feed_of(given).eqNullSafe(feed_of(shown))
     epoch, before = _epoch(given), _epoch(shown)
     older = (epoch < before) | ((epoch == before) & (mine[STAMPS[2]] <= theirs[STAMPS[2]]))
     restored = same & (epoch == before) & older & (mine[TIME] > theirs[TIME])
@@ -99,7 +99,7 @@ def wins(event: str, unnamed: str | None, table: str) -> Column:
     )
 
 
-def _feed(column: Column) -> Column:
+def feed_of(column: Column) -> Column:
     """The feed of one of its epochs."""
     return F.regexp_replace(column, identity.EPOCH, "$1")
 
