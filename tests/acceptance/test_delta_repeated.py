@@ -169,6 +169,34 @@ def test_rows_that_depend_on_chance_are_refused_when_the_batch_comes_again(lake)
     assert sorted(before) == sorted(lake.table().select("i", "value").collect())
 
 
+def test_sessions_in_order_go_into_a_merged_table(orders):
+    """The table shows the last step of each order, though it was published before others; and the
+    writer has to be told that the order of the sessions decides.
+    """
+    orders.add(("a", 2), ("a", 1), ("b", 1), ("a", 0))
+    tables = Tables(orders)
+
+    def run(**options):
+        ordered = tables.writer("ordered", merge_keys=["order"], transform=steps, **options)
+        route = sessions.route(ordered=ordered, dead=tables.writer("dead"))
+        query = orders.frame().writeStream.foreachBatch(route)
+        query = query.option("checkpointLocation", str(orders.checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    def steps(batch, number):
+        return batch.selectExpr("headers.order", "int(headers.step) AS step", "headers")
+
+    with pytest.raises(Exception) as raised:
+        run()
+    assert "order='arrival' after in_order" in said(raised.value)
+    run(order="arrival")
+    assert tables.steps("ordered") == Counter([("a", 2)])
+    orders.add(("a", 4), ("b", 0), ("a", 3))
+    run(order="arrival")
+
+    assert tables.steps("ordered") == Counter([("a", 4), ("b", 1)])
+
+
 @needs_batches
 def test_a_query_that_gets_a_state_is_refused_on_a_batch_that_the_table_has(lake):
     """Its state would hold the batch's events, and give them once more."""

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -69,11 +69,14 @@ class DeltaFeedWriter:
     long as the table lives; the checkpoint may change. `checkpointLocation` is the query's own.
 
     Rows are appended; with `merge_keys` there is one row for each key (see `lakehouse.merging`),
-    and `deleted` is a SQL condition for the events that delete. `transform(batch, number)` gives
-    the frame to write in the place of the batch; it writes nothing to this table itself.
-    `cursorColumn` names a column that keeps the cursors in the rows as well, for tables whose log
-    is cleaned while the query rests. `accept` is what an error has printed. Other `options` are
-    Delta's, like mergeSchema.
+    and `deleted` is a SQL condition for the events that delete. `order` says which of two events of
+    a key is the newer one: "sequence", by the producer's numbers, or "arrival", by the order of the
+    frame. A query with state has to say it: after `in_order` events have the order of their
+    sessions, which need not be that of their numbers. `transform(batch, number)` gives the frame to
+    write in the place of the batch; it writes nothing to this table itself. `cursorColumn` names a
+    column that keeps the cursors in the rows as well, for tables whose log is cleaned while the
+    query rests. `accept` is what an error has printed. Other `options` are Delta's, like
+    mergeSchema.
 
     Writes each batch once, or fails by name: through crashes, lost checkpoints and restored tables.
     """
@@ -86,6 +89,7 @@ class DeltaFeedWriter:
         checkpointLocation: str,
         merge_keys: Sequence[str] | None = None,
         deleted: str | None = None,
+        order: Literal["sequence", "arrival"] | None = None,
         transform: Transform | None = None,
         cursorColumn: str | None = None,
         accept: str | None = None,
@@ -95,11 +99,14 @@ class DeltaFeedWriter:
         accepted_feed(accept)
         if deleted is not None and merge_keys is None:
             raise OptionError("deleted= needs merge_keys: appended rows stay", option="deleted")
+        if order not in (None, "sequence", "arrival"):
+            raise OptionError(f"order={order!r} must be 'sequence' or 'arrival'", option="order")
         self._table = table
         self._name = checked_name(name)
         self._checkpoint = checkpointLocation.rstrip("/")
         self._merge_keys = merge_keys
         self._deleted = deleted
+        self._order = order
         self._transform = transform
         self._cursor_column = cursorColumn
         self._accept = accept
@@ -194,7 +201,22 @@ class DeltaFeedWriter:
         """The batch's MERGE, its table made and its columns there; None if rows are appended."""
         if self._merge_keys is None:
             return None
-        merge = Merge(table, self._merge_keys, self._deleted, self._options, feeds=place.ids)
+        if self._has_state and self._order is None:
+            raise LakehouseError(
+                f"table {self._table}: the query keeps state, as sessions.in_order does, and may "
+                f"give events in another order than that of their numbers. Say which one decides "
+                f"what is newer: order='arrival' after in_order, order='sequence' after drop_seen",
+                table=self._table,
+                expected=("sequence", "arrival"),
+            )
+        merge = Merge(
+            table,
+            self._merge_keys,
+            self._deleted,
+            self._options,
+            feeds=place.ids,
+            by_arrival=self._order == "arrival",
+        )
         accepted = accepted_feed(self._accept)
         if merge.is_older():
             name_unnamed(table, accepted or self._only_feed(table, place, merge.feeds_of(frame)))

@@ -194,15 +194,18 @@ class Merge:
         options: Mapping[str, object],
         *,
         feeds: Sequence[str] = (),
+        by_arrival: bool = False,
     ) -> None:
         """`feeds`: the ids of the feeds that the query reads, if they are known. An event without
-        `zeh-feed` is of the one feed, if that has no epochs; else it is refused.
+        `zeh-feed` is of the one feed, if that has no epochs; else it is refused. `by_arrival`: the
+        event that arrives later is the newer one, whatever its number.
         """
         self._table = table
         self._keys = [keys] if isinstance(keys, str) else list(keys)
         self._deleted = deleted
         self._options = {name: option_text(value) for name, value in options.items()}
         self._feeds = feeds
+        self._by_arrival = by_arrival
 
     def run(
         self,
@@ -265,7 +268,7 @@ class Merge:
         return stamped(df).withColumns(
             {
                 **{key: self._not_null(key) for key in self._keys},
-                FEED: self._named(),
+                **self._identity(),
                 DELETED: deleted,
                 CHANGED: F.current_timestamp(),
                 ARRIVAL: F.monotonically_increasing_id(),
@@ -295,6 +298,12 @@ class Merge:
             f"events out, or send them elsewhere"
         )
         return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
+
+    def _identity(self) -> dict[str, Column]:
+        """What events are compared by; nothing, if the order of arrival decides."""
+        if self._by_arrival:
+            return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
+        return {FEED: self._named()}
 
     def _named(self) -> Column:
         """The feed of each event that has a producer."""
