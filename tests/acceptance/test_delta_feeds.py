@@ -19,8 +19,8 @@ pytest.importorskip("delta", reason=why_absent())
 from tests.acceptance.test_delta_merge import merging
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError
-from zeh_spark.lakehouse.claims import UNNAMED
 from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.old_rows import UNNAMED
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
 

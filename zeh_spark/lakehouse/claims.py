@@ -23,8 +23,6 @@ import xxhash
 from zeh_spark.errors import LakehouseError
 
 _CLAIM = "zeh_spark.feed."
-UNNAMED = "zeh_spark.unnamedFeed"
-"""Property of a merged table: the feed of the rows that an older version wrote without one."""
 
 
 def property_of(feed: str) -> str:

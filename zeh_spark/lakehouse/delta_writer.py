@@ -26,7 +26,6 @@ from pyspark.sql import functions as F
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.lakehouse import claims, commits
 from zeh_spark.lakehouse.checkpoint import Checkpoint
-from zeh_spark.lakehouse.claims import UNNAMED
 from zeh_spark.lakehouse.commits import Record, Standing
 from zeh_spark.lakehouse.content import content_of, evaluated
 from zeh_spark.lakehouse.delta_table import Table, TableState, delta_class
@@ -34,12 +33,10 @@ from zeh_spark.lakehouse.following import Batch, next_record
 from zeh_spark.lakehouse.merging import (
     DELETED,
     Merge,
-    accepted_feed,
     check_free,
-    name_unnamed,
     option_text,
 )
-from zeh_spark.lakehouse.precedence import ACCEPT
+from zeh_spark.lakehouse.old_rows import ACCEPT, UNNAMED, accepted_feed, name_unnamed
 from zeh_spark.source.offsets import Reached
 
 log = logging.getLogger("zeh_spark.lakehouse")

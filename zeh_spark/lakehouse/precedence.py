@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from zeh_spark import identity
+from zeh_spark.lakehouse.old_rows import ACCEPT
 
 STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
 FEED = "_zeh_feed"
@@ -37,9 +38,6 @@ IDENTITY = {
 
 ARRIVAL = "_zeh_arrival"
 """Where an event stands in its batch."""
-
-ACCEPT = "rows without a feed are of "
-"""What `accept` begins with that names the feed of old rows."""
 
 
 def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:

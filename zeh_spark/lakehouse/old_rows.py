@@ -1,0 +1,51 @@
+"""Rows that an older version merged: they do not tell their feed. Whose they are is kept once.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+from zeh_spark import identity
+from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse.delta_table import Table
+
+UNNAMED = "zeh_spark.unnamedFeed"
+"""Property of a merged table: the feed of its rows that name none."""
+
+ACCEPT = "rows without a feed are of "
+"""What `accept` begins with that names that feed."""
+
+
+def accepted_feed(accept: str | None) -> str | None:
+    """Return the feed that `accept` names for the rows without one; None if it is about others."""
+    if accept is None or not accept.startswith(ACCEPT):
+        return None
+    feed = accept.removeprefix(ACCEPT).strip()
+    if not (identity.ID.fullmatch(feed) or ":" in feed or "/" in feed):
+        raise OptionError(
+            f"accept={accept!r} names no feed: give its id, 16 hexadecimal digits, as the header "
+            f"zeh-feed of its events has it; or its URL, if its publisher tells no id",
+            option="accept",
+        )
+    return feed
+
+
+def name_unnamed(table: Table, feed: str | None = None) -> str | None:
+    """Keep in a property of the table which feed its rows are of that name none.
+
+    Returns the feed that the table has named before, else `feed`; None if it is not known. Raises
+    LakehouseError if the table names another one.
+    """
+    state = table.state()
+    known = state.properties.get(UNNAMED) if state else None
+    if known and feed and known != feed:
+        raise LakehouseError(
+            f"table {table.text}: its rows without a feed are of {known}, as its property "
+            f"{UNNAMED} says, and accept names {feed}: leave accept out",
+            table=table.text,
+            expected=known,
+            got=feed,
+        )
+    if feed and not known:
+        table.set_properties({UNNAMED: feed})
+    return known or feed
