@@ -268,7 +268,7 @@ def _forget_identity(lake):
 
 def test_a_merged_table_goes_on_after_the_publisher_was_restored(spark, tmp_path):
     """The table was not restored, and has an event that the restore undid: the error says what to
-    run at the publisher, and the same query then goes on.
+    run at the publisher, and the same query then continues.
     """
     place, table = SqliteFile(tmp_path), str(tmp_path / "merged")
     with closing(open_store(place.url)) as store:

@@ -117,7 +117,7 @@ def test_it_may_run_while_the_feed_is_served(place: Place, run: Run) -> None:
 
 
 def test_a_copy_becomes_another_feed(tmp_path: Path, run: Run) -> None:
-    """The copy goes on beside the original; their events are never taken for each other's."""
+    """The copy is used beside the original; their events are never taken for each other's."""
     original, copy = (f"sqlite:///{tmp_path / name}.db" for name in ("original", "copy"))
     with closing(open_store(original)) as store:
         store.create("orders", 3)
