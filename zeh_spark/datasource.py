@@ -9,7 +9,7 @@ itself reaches the user behind an unrelated UnboundLocalError of Spark's].
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
@@ -146,7 +146,14 @@ def register(spark: SparkSession) -> None:
     Spark looks for data sources among the top-level modules of the driver's `sys.path`; where the
     package comes from elsewhere (an import hook, a session that is older than the installation),
     this call is needed. The package has to be installed on the executors all the same.
+
+    A write looks for the format in the session that is active in the calling thread, which Python
+    threads other than the session's own have not: call this in each of them. [Otherwise Spark says
+    DATA_SOURCE_NOT_FOUND for `df.write.format("zeroeventhub")`.]
     """
+    jvm: Any = getattr(spark, "_jvm", None)  # a session of Spark Connect belongs to no thread
+    if jvm is not None:
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
     try:
         spark.dataSource.register(ZeroEventHubDataSource)
     except AnalysisException as exc:

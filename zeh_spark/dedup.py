@@ -12,6 +12,7 @@ The function runs on the driver, the processor in tasks.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ def drop_seen(
     is judged by the header `zeh-time`, without producer= only.
     """
     stateful.check(df, "dedup.drop_seen")
+    _check_order(df)
     stateful.at_least("window", window, 1)
     stateful.at_least("buckets", buckets, 1)
     stateful.check_free(df, ["dedup"])
@@ -97,6 +99,15 @@ def drop_seen(
     sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers", "buckets")}
     found = bucketing.observed(given, metrics, sums)
     return found.select(*unpacked(F.col("event"), df.schema), "dedup")
+
+
+def _check_order(df: DataFrame) -> None:
+    """The rows that `drop_seen` gives are in the order of producers' numbers, not of sessions."""
+    if re.search(rf"EventTimeWatermark .*{stateful.CLOCK}", stateful.plan(df)):
+        raise OptionError(
+            "dedup.drop_seen: the frame is that of sessions.in_order, whose order would be lost: "
+            "call drop_seen before in_order"
+        )
 
 
 def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Column) -> DataFrame:

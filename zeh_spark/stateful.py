@@ -111,6 +111,14 @@ def typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Data
 EVENT = "_zeh_event"
 """Beside a frame's columns: all of them, packed."""
 
+CLOCK = "_zeh_clock"
+"""The column of the watermark of `sessions.in_order`."""
+
+
+def plan(df: DataFrame) -> str:
+    """Return the frame's analyzed plan, as text."""
+    return str(df._jdf.queryExecution().analyzed().toString())
+
 
 def text(df: DataFrame, option: str, value: str | Column) -> Column:
     """An expression on the frame, as STRING. Raises OptionError."""

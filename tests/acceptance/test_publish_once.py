@@ -6,6 +6,7 @@ The letters and numbers are those of the failure modes, see tests/README.md.
 import re
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -246,6 +247,19 @@ def test_a_write_without_a_name_adds_its_rows_each_time(target, spark, write):
         write(spark.range(100).selectExpr("id AS i"), batchId="none")
 
     target.check_once([*range(100), *range(100)])
+
+
+def test_a_write_in_a_thread_that_has_registered(target, spark, write):
+    """Spark looks for the format in the thread's active session, which a new one has not."""
+
+    def publish(number):
+        zeh_spark.register(spark)
+        write(spark.range(number, number + 10).selectExpr("id AS i"), batchId=str(number))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(publish, range(0, 40, 10)))
+
+    target.check_once(range(40))
 
 
 def test_an_empty_write_is_a_batch(target, spark, write):

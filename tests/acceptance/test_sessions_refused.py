@@ -82,6 +82,20 @@ def test_a_session_without_rocksdb_or_protobuf_is_told_what_to_add(orders, spark
                 dedup.drop_seen(orders.feed())
 
 
+def test_what_would_undo_an_order_or_drop_its_events_is_refused(orders, spark):
+    ordered = orders.frame().where("status = 'ordered'").drop("status", "dead")
+    with pytest.raises(OptionError, match="call drop_seen before in_order"):
+        dedup.drop_seen(ordered)
+
+    allowed = "spark.sql.streaming.statefulOperator.allowMultiple"
+    spark.conf.set(allowed, "false")
+    try:
+        with pytest.raises(OptionError, match=f"with {allowed}=false a watermark"):
+            orders.frame()
+    finally:
+        spark.conf.unset(allowed)
+
+
 def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
     """With others a session would be looked for in another place, or begin elsewhere."""
     orders.add(("a", 0))

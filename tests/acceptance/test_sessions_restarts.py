@@ -174,6 +174,45 @@ def test_an_event_from_the_future_makes_nothing_old(orders):
 
 
 @needs_batches
+@pytest.mark.parametrize(
+    ("steps", "ordered", "options"),
+    [
+        pytest.param(
+            [("a", 0, 0), ("a", 1, 1), None, ("x", 0, 3), ("a", 0, 4), ("a", 1, 5)],
+            [0, 1],
+            {"last": "if(headers['order'] = 'a', 1, NULL)"},
+            id="closed",
+        ),
+        pytest.param(
+            [("a", 0, 0), ("a", 2, 10), None, ("x", 0, 11), ("a", 1, 12), ("y", 0, 20)],
+            [0, 1, 2],
+            {},
+            id="gap",
+        ),
+        pytest.param(
+            [("a", 0, 0), None, ("x", 0, 1), ("a", 1, 2), ("a", 2, 3)],
+            [0, 1, 2],
+            {"idle_timeout": "1 hour"},
+            id="idle",
+        ),
+    ],
+)
+def test_a_history_goes_on_behind_an_event_from_the_future(orders, steps, ordered, options):
+    """A month old, by the events' own time. One of them is ten years ahead."""
+    month_ago = int(time.time()) - 30 * 86_400
+    orders.producer = Producer(orders.create("line", 1), "shop")
+    orders.url = f"{orders.url.rpartition('/')[0]}/line"
+    for each in steps:
+        order, step, at = each or ("evil", 0, 10 * 365 * 86_400)
+        orders.add((order, step), at=month_ago + at)
+
+    orders.run(limit="1", **options)
+
+    assert ordered == orders.steps("a")
+    assert ([], 1) == (orders.dead, orders.count("future"))
+
+
+@needs_batches
 def test_a_repeated_batch_gives_the_same_rows(orders):
     """Also the dead letters, and what time has judged. [R6]"""
     orders.add(("a", 0), ("a", 2), ("a", 9), ("b", 1), at=100)

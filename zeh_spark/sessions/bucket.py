@@ -44,7 +44,11 @@ _SLICES = 8
 
 
 class Row(NamedTuple):
-    """An event as it comes to its bucket. -1 and '' are none; `problem` says why it is invalid."""
+    """An event as it comes to its bucket. -1 and '' are none; `problem` says why it is invalid.
+
+    A `clock` below zero is of an event whose own time is in the future: -1 minus the time that it
+    has instead.
+    """
 
     session: str
     number: int
@@ -114,7 +118,7 @@ class Batch:
         """The rows of a batch, in any order. `now`: what the clock had reached before, ms."""
         self._forget(now)
         for name, group in groupby(sorted(rows), key=itemgetter(0)):
-            yield from self._take(name, list(group), now)
+            yield from self._take(name, [self._timed(row) for row in group], now)
 
     def judge(self, now: int) -> Iterator[Given]:
         """All sessions that are due."""
@@ -160,6 +164,12 @@ class Batch:
             self._keep(name, stored)
 
     # One session
+
+    def _timed(self, row: Row) -> Row:
+        if row.clock >= 0:
+            return row
+        self._counts["future"] += 1
+        return row._replace(clock=-1 - row.clock)
 
     def _take(self, name: str, rows: Sequence[Row], now: int) -> Iterator[Given]:
         arrivals: list[Arrival] = []

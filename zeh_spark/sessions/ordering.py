@@ -4,13 +4,14 @@ Runs on the driver; builds a query.
 
 Time is the watermark of a column that is dropped behind it. So timers fire, a finite run ends, and
 Spark leaves out no row that is behind it. (Rejected: processing time, with which a finite run never
-ends; a watermark on a column that stays, whose late rows Spark drops.) An event from the future
-counts as of the batch's own time: it would make all gaps old and forget all that is closed.
+ends; a watermark on a column that stays, whose late rows Spark drops.) No time counts that
+is later than the batch's own; and an event's own time that is later than its publication is wrong,
+and does not move the watermark: it would make all gaps old and forget all that is closed.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,17 +27,32 @@ from zeh_spark.sessions.operator import SessionProcessor
 from zeh_spark.sessions.state import Settings
 
 CONTROLS = ("", "close", "release", "replay")
-COUNTS = ("ordered", "duplicates", "controls", *REASONS)
+COUNTS = ("ordered", "duplicates", "controls", "future", *REASONS)
 GAUGES = ("held", "open_sessions", "stale_sessions", "buckets")
 DEAD = (
     "reason STRING, session STRING, expected BIGINT, received BIGINT, "
     "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING"
 )
-_CLOCK = "_zeh_clock"
+_SKEW = "1 MINUTE"
+"""How far an event's own time may be ahead of its publication, before it does not count."""
+
 _LAST_TIME = 253_402_300_799_999
 """The end of the year 9999, ms."""
 
+_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
+
 T = TypeVar("T")
+
+
+class _Clock(NamedTuple):
+    """Where an event's time comes from.
+
+    `time`: a TIMESTAMP; `latest`: what it cannot be later than; `complaint`: the error for NULL.
+    """
+
+    time: Column
+    latest: Column
+    complaint: str
 
 
 def in_order(
@@ -96,7 +112,7 @@ def in_order(
     rows = _rows(df, clock, session, sequence, last, control)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
-    timed = rows.withWatermark(_CLOCK, late).drop(_CLOCK)
+    timed = rows.withWatermark(stateful.CLOCK, late).drop(stateful.CLOCK)
     given = bucketing.grouped(
         timed, "session", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
@@ -108,29 +124,27 @@ def in_order(
 
 def _rows(
     df: DataFrame,
-    clock: tuple[Column, str],
+    clock: _Clock,
     session: str | Column,
     sequence: str | Column,
     last: str | Column | None,
     control: str | Column | None,
 ) -> DataFrame:
-    """The frame as the bucket's rows, and the column of its clock. `clock`: the time of an event,
-    and what is wrong where it is NULL.
-    """
+    """The frame as the bucket's rows, and the column of its clock."""
     column, kind = stateful.typed(df, "session", session)
     if isinstance(kind, ArrayType | MapType | StructType):
         raise OptionError(
             f"session={session!r} has to be one value, and is {kind.simpleString()}",
             option="session",
         )
-    moment, complaint = clock
     # In steps, each a projection of its own: what is named once is computed once for a row.
     said = packed(df, stateful.EVENT).select(
         F.coalesce(column.cast("string"), F.lit("")).alias("session"),
         stateful.text(df, "sequence", sequence).alias("sequence"),
         _last(df, last).alias("last"),
         F.lower(F.trim(F.coalesce(_control(df, control), F.lit("")))).alias("control"),
-        moment.alias("time"),
+        clock.time.alias("time"),
+        clock.latest.alias("latest"),
         F.col(stateful.EVENT).alias("event"),
     )
     numbered = said.withColumns(
@@ -145,12 +159,21 @@ def _rows(
         .otherwise(F.col("declared"))
         .alias("end"),
         F.coalesce(_problem(), F.lit("")).alias("problem"),
-        _time(complaint).alias(_CLOCK),
+        _time(clock.complaint).alias("time"),
+        "latest",
     )
-    none, ms = F.lit(-1).cast("long"), F.coalesce(F.unix_millis(_CLOCK), F.lit(0))
-    numbers = [F.coalesce("number", none), ms, F.coalesce("end", none)]
+    none = F.lit(-1).cast("long")
+    future = F.col("time") > F.col("latest") + F.expr(f"INTERVAL {_SKEW}")
+    time = F.when(F.col("time").isNotNull(), F.least("time", "latest", F.current_timestamp()))
+    ms = F.greatest(F.coalesce(F.unix_millis(time), F.lit(0)), F.lit(0))
+    signed = F.when(future, -1 - ms).otherwise(ms)
+    numbers = [F.coalesce("number", none), signed, F.coalesce("end", none)]
     texts = [F.col(each) for each in ("session", "control", "problem", "event")]
-    return read.select("session", bucketing.joined(numbers, texts).alias("row"), _CLOCK)
+    return read.select(
+        "session",
+        bucketing.joined(numbers, texts).alias("row"),
+        F.when(~future, time).alias(stateful.CLOCK),
+    )
 
 
 def _problem() -> Column:
@@ -176,9 +199,17 @@ def _problem() -> Column:
 def _time(complaint: str) -> Column:
     """An event's; only what closes or releases a session needs none."""
     needed = F.col("time").isNull() & ~F.col("control").isin("close", "release")
-    return F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).when(
-        F.col("time").isNotNull(), F.least("time", F.current_timestamp())
+    return F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).otherwise(
+        F.col("time")
     )
+
+
+def _published(df: DataFrame) -> Column:
+    """When an event was published, by the feed's clock; NULL if it does not say so."""
+    if not stateful.has_headers(df):
+        return F.lit(None).cast("timestamp")
+    ms = F.col("headers")["zeh-time"].try_cast("bigint")
+    return F.when(ms.between(0, _LAST_TIME), F.timestamp_millis(ms))
 
 
 def _last(df: DataFrame, last: str | Column | None) -> Column:
@@ -193,9 +224,11 @@ def _control(df: DataFrame, control: str | Column | None) -> Column:
     return F.lit(None).cast("string")
 
 
-def _clock(df: DataFrame, time: str | Column | None) -> tuple[Column, str]:
+def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
+    now = F.current_timestamp()
     if isinstance(time, str) and time == "batch":
-        return F.current_timestamp(), ""
+        return _Clock(now, now, "")
+    published = _published(df)
     if time is not None:
         column, kind = stateful.typed(df, "time", time)
         if not isinstance(kind, TimestampType):
@@ -204,21 +237,20 @@ def _clock(df: DataFrame, time: str | Column | None) -> tuple[Column, str]:
                 f"at which a batch begins say time='batch'",
                 option="time",
             )
-        return column, f"sessions: an event has no time: time={time!r} is NULL"
+        latest = F.coalesce(published, now)
+        return _Clock(column, latest, f"sessions: an event has no time: time={time!r} is NULL")
     if not stateful.has_headers(df):
         raise OptionError(
             "the frame has no column 'headers', whose zeh-time would be the clock: give "
             "time=, a TIMESTAMP of the events, or time='batch'",
             option="time",
         )
-    ms = F.col("headers")["zeh-time"].try_cast("bigint")
-    column = F.when(ms.between(0, _LAST_TIME), F.timestamp_millis(ms))
     complaint = (
         "sessions: an event has no header zeh-time, which is the clock by default: read with "
         "headers=_all; feeds of other publishers need time=, a TIMESTAMP of the events, or "
         "time='batch'"
     )
-    return column, complaint
+    return _Clock(published, published, complaint)
 
 
 def _heartbeat(rows: DataFrame) -> DataFrame:
@@ -227,7 +259,7 @@ def _heartbeat(rows: DataFrame) -> DataFrame:
     beat = reader.option("rowsPerBatch", 1).option("numPartitions", 1).load()
     numbers = [F.lit(-1), F.lit(0), F.lit(-1)]
     row = bucketing.joined(numbers, [F.lit("")] * 4).alias("row")
-    return beat.select(F.lit("").alias("session"), row, F.current_timestamp().alias(_CLOCK))
+    return beat.select(F.lit("").alias("session"), row, F.current_timestamp().alias(stateful.CLOCK))
 
 
 # What goes out
@@ -257,8 +289,14 @@ def _result(given: DataFrame, df: DataFrame) -> DataFrame:
 
 
 def _check_watermark(df: DataFrame) -> None:
-    """Spark would find it out in the second batch."""
-    if "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString():
+    """Spark would find it out in the second batch; with one clock for a whole query, never."""
+    if str(df.sparkSession.conf.get(_MULTIPLE, "true")).lower() != "true":
+        raise OptionError(
+            f"sessions.in_order: with {_MULTIPLE}=false a watermark behind it would drop events "
+            f"that it held: leave that at true, the default",
+            option=_MULTIPLE,
+        )
+    if "EventTimeWatermark" in stateful.plan(df):
         raise OptionError(
             "sessions.in_order: the frame has a watermark already (of withWatermark, or of another "
             "in_order), and Spark takes one for each query: put a table or a feed between the two"
