@@ -31,6 +31,8 @@ test: .venv/.jars .venv-reference/.installed  ## all tests but the campaigns
 
 test-all: .venv/.jars .venv-reference/.installed  ## all tests with campaigns and coverage, and Spark 4.0, 4.1, 4.3
 	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)
+	ZEH_TEST_STORE=postgresql $(PYTHON) $(TEST) $(wildcard tests/*/test_publish_*.py tests/*/test_producer*.py) \
+	tests/acceptance/test_from_delta.py tests/acceptance/test_dedup.py tests/integration/test_feed_identity.py $(ARGS)
 	$(MAKE) $(OTHER_SPARKS:%=test-spark-%)
 
 lint: .venv/.installed  ## style, types and import layers

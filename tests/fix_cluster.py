@@ -17,7 +17,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from tests.fix_sink import Inbox, Target, Watched, new_store, store_url
+from tests.fix_publisher import store_url
+from tests.fix_sink import Inbox, Target, Watched, new_store
 from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
 

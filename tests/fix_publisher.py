@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests import postgresql
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.testing import publish, running_publisher
 
@@ -82,11 +85,20 @@ def quiet_publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publis
 
 @contextmanager
 def _publisher(directory: Path) -> Iterator[Publisher]:
-    store_url = f"sqlite:///{directory / 'feeds.db'}"
-    with closing(open_store(store_url)) as store:
+    url = store_url(directory)
+    with closing(open_store(url)) as store:
         store.create("orders", 2)
         with running_publisher(store) as base:
-            yield Publisher(store, base, store_url)
+            yield Publisher(store, base, url)
+
+
+@functools.cache
+def store_url(directory: Path) -> str:
+    """A store of the directory's own: SQLite, or PostgreSQL with ZEH_TEST_STORE=postgresql."""
+    if os.environ.get("ZEH_TEST_STORE") == "postgresql":
+        server = postgresql.shared()
+        return server.url(server.create_database())
+    return f"sqlite:///{directory / 'feeds.db'}"
 
 
 @contextmanager

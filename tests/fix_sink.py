@@ -24,6 +24,7 @@ import pytest
 import requests
 
 from tests.fix_gateway import Gateway, Given, Passing, passed
+from tests.fix_publisher import store_url
 from tests.patience import PATIENCE
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
@@ -224,10 +225,6 @@ def target(tmp_path: Path) -> Iterator[Target]:
         closing(Watched(base)) as gateway,
     ):
         yield Target(base, gateway)
-
-
-def store_url(folder: Path) -> str:
-    return f"sqlite:///{folder / 'feeds.db'}"
 
 
 def new_store(folder: Path) -> str:
