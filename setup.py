@@ -117,5 +117,5 @@ setup(
         "test": TEST,
         "dev": DEV,
     },
-    entry_points={"console_scripts": ["zeh-spark = zeh_spark.cli:main"]},
+    entry_points={"console_scripts": ["zeh-spark = zeh_spark.cli.main:main"]},
 )

@@ -11,10 +11,10 @@ import psutil
 from pyspark.sql import DataFrame
 
 from benchmarks import queries
-from zeh_spark import wire
-from zeh_spark.client import FeedClient, PageRequest
-from zeh_spark.decode import Decoder
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.options import parse
+from zeh_spark.protocol import wire
+from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack, unpack
 

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from zeh_spark.chunks import Chunker
-from zeh_spark.publisher import load, open_store
+from zeh_spark.loading import load
+from zeh_spark.protocol.upload_format import Chunker
+from zeh_spark.publisher import open_store
 
 PARTITIONS = 4
 

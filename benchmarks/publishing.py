@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks import kafka, queries
 from benchmarks.feeds import PARTITIONS, serving
 from benchmarks.queries import Run
-from zeh_spark.chunks import Chunker, Content, rest_of
+from zeh_spark.protocol.upload_format import Chunker, Content, rest_of
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Upload
+from zeh_spark.store.batches import Attempt, Call, Declared, Upload
 
 UNCHECKED = Path(__file__).with_name("unchecked")
 BATCHES = 4

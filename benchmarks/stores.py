@@ -17,7 +17,7 @@ import msgspec
 from benchmarks.feeds import PARTITIONS, event, serving
 from benchmarks.publishing import new_feed
 from tests import postgresql
-from zeh_spark.chunks import Chunker, Content, upload_body, uploads_of
+from zeh_spark.protocol.upload_format import Chunker, Content, upload_body, uploads_of
 
 
 @dataclass(frozen=True)

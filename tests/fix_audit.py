@@ -14,9 +14,9 @@ import pytest
 from tests.fix_publisher import Publisher
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.chunks import Chunker, StagedChunk, frame_of, lines_of
+from zeh_spark.protocol.upload_format import Chunker, StagedChunk, frame_of, lines_of
 from zeh_spark.publisher import Store
-from zeh_spark.publisher.batches import Receipt, chained
+from zeh_spark.store.batches import Receipt, chained
 from zeh_spark.testing.writers import call, commit, large, upload
 
 
@@ -107,7 +107,7 @@ def keep_receipts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let publisher and audit hold that this many receipts are kept."""
 
     def keep(number: int) -> None:
-        monkeypatch.setattr("zeh_spark.publisher.sql_producers.RECEIPTS", number)
+        monkeypatch.setattr("zeh_spark.store.sql_producers.RECEIPTS", number)
         monkeypatch.setattr("zeh_spark.audit.chain.RECEIPTS", number)
 
     return keep

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from zeh_spark.client import FeedClient, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.transport import Patience
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.transport import Patience
 
 
 class Restless(FeedClient):

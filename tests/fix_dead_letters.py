@@ -14,16 +14,16 @@ import pytest
 import requests
 
 from tests.fix_sink import Watched, remedy
-from zeh_spark.dead_letters import letters
+from zeh_spark.cli.tail import follow
+from zeh_spark.client.publish_client import Batch, TaskDone
 from zeh_spark.errors import (
     PublishError,
 )
-from zeh_spark.publish_client import Batch, TaskDone
+from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Layout
 from zeh_spark.sink.writer import Staged, StreamWriter, stage
-from zeh_spark.tailing import follow
 from zeh_spark.testing import running_publisher
 
 TEXT = Layout(("data",), text=True)

@@ -13,8 +13,8 @@ import pytest
 import requests
 
 from tests.fix_publisher import Publisher
-from zeh_spark.chunks import Chunker, Content, StagedChunk, lines_of, upload_body
-from zeh_spark.publish_client import Batch, PublishClient, Receipt, TaskDone
+from zeh_spark.client.publish_client import Batch, PublishClient, Receipt, TaskDone
+from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
 from zeh_spark.publisher import Store
 
 PROBLEM = "urn:zeroeventhub:problem:"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeh_spark.lazy import names_of
+from zeh_spark._lazy import names_of
 
 if TYPE_CHECKING:
-    from zeh_spark.configuring import configure
     from zeh_spark.datasource import register
     from zeh_spark.parsing import parsed
-    from zeh_spark.queries import ProgressListener, drain
+    from zeh_spark.progress import ProgressListener, drain
+    from zeh_spark.session_config import configure
     from zeh_spark.source.batch import last_cursors
-    from zeh_spark.source.restoring import shared_cursors
+    from zeh_spark.source.shared_cursors import shared_cursors
 
 __version__ = "0.1.0"
 
@@ -34,13 +34,13 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "ProgressListener": "zeh_spark.queries",
-        "configure": "zeh_spark.configuring",
-        "drain": "zeh_spark.queries",
+        "ProgressListener": "zeh_spark.progress",
+        "configure": "zeh_spark.session_config",
+        "drain": "zeh_spark.progress",
         "last_cursors": "zeh_spark.source.batch",
         "parsed": "zeh_spark.parsing",
         "register": "zeh_spark.datasource",
-        "shared_cursors": "zeh_spark.source.restoring",
+        "shared_cursors": "zeh_spark.source.shared_cursors",
     },
 )
 

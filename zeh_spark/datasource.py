@@ -15,13 +15,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
-from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.options import parse
 from zeh_spark.sink.options import refused_for_a_write, sink_options
 from zeh_spark.sink.rows import layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter
 from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 

@@ -24,11 +24,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from zeh_spark import bucketing, dedup_state, identity, stateful
-from zeh_spark.dedup_state import NO_FEED, Accepted, Bucket
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.packing import packed, unpacked
-from zeh_spark.seen import NEW, UNKNOWN, Seen, reused
+from zeh_spark.protocol import feed_identity
+from zeh_spark.stateful import dedup_state, requirements, state_buckets
+from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, Bucket
+from zeh_spark.stateful.row_codec import packed, unpacked
+from zeh_spark.stateful.seen import NEW, UNKNOWN, Seen, reused
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,11 +83,11 @@ def drop_seen(
     and with PublisherError if the publisher uses numbers again, as it does after a restore. That
     is judged by the header `zeh-time`, without producer= only.
     """
-    stateful.check(df, "dedup.drop_seen")
+    requirements.check(df, "dedup.drop_seen")
     _check_order(df)
-    stateful.at_least("window", window, 1)
-    stateful.at_least("buckets", buckets, 1)
-    stateful.check_free(df, ["dedup"])
+    requirements.at_least("window", window, 1)
+    requirements.at_least("buckets", buckets, 1)
+    requirements.check_free(df, ["dedup"])
     key, text = _key(df, producer, sequence, partition)
     told = feed is not None or producer is None
     if accept is not None and not told:
@@ -95,15 +96,15 @@ def drop_seen(
     rows = _rows(df, key, text, _feed(df, feed, told), time)
     accepted = dedup_state.accepted(accept) if accept is not None else None
     processor = _Processor(window, buckets, _feeds_read(df) if told else None, accepted)
-    given = bucketing.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
-    sums = {name: bucketing.total(name) for name in (*FLAGS, "dropped", "producers", "buckets")}
-    found = bucketing.observed(given, metrics, sums)
+    given = state_buckets.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
+    sums = {name: state_buckets.total(name) for name in (*FLAGS, "dropped", "producers", "buckets")}
+    found = state_buckets.observed(given, metrics, sums)
     return found.select(*unpacked(F.col("event"), df.schema), "dedup")
 
 
 def _check_order(df: DataFrame) -> None:
     """The rows that `drop_seen` gives are in the order of producers' numbers, not of sessions."""
-    if re.search(rf"EventTimeWatermark .*{stateful.CLOCK}", stateful.plan(df)):
+    if re.search(rf"EventTimeWatermark .*{requirements.CLOCK}", requirements.plan(df)):
         raise OptionError(
             "dedup.drop_seen: the frame is that of sessions.in_order, whose order would be lost: "
             "call drop_seen before in_order"
@@ -117,14 +118,14 @@ def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Colu
     text with the key in `row`, which is empty where there is no key or no number.
     """
     # In steps, each a projection of its own: what is named once is computed once for a row.
-    said = packed(df, stateful.EVENT).select(
+    said = packed(df, requirements.EVENT).select(
         key.alias("key"),
         sequence.alias("sequence"),
         feed.alias("feed"),
         time.alias("time"),
-        F.col(stateful.EVENT).alias("event"),
+        F.col(requirements.EVENT).alias("event"),
     )
-    numbered = said.withColumn("number", stateful.number("sequence"))
+    numbered = said.withColumn("number", requirements.number("sequence"))
     stamped = (F.col("key") != "") & F.col("number").isNotNull()
     slot = F.concat(F.char_length("feed"), F.lit(" "), "feed", "key")
     keyed = numbered.select(
@@ -135,7 +136,7 @@ def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Colu
         "event",
     )
     numbers = [F.col("number"), F.col("time")]
-    row = bucketing.joined(numbers, [F.col("slot"), F.col("event")])
+    row = state_buckets.joined(numbers, [F.col("slot"), F.col("event")])
     return keyed.select("key", row.alias("row"))
 
 
@@ -147,7 +148,7 @@ def _key(
 ) -> tuple[Column, Column]:
     """Who counts, and its number, as texts; NULL where there is none."""
     if producer is None and sequence is None and partition is None:
-        if not stateful.has_headers(df):
+        if not requirements.has_headers(df):
             raise OptionError(
                 "the frame has no column 'headers', which has the stamps of our publisher: call "
                 "drop_seen before headers are dropped, or give producer= and sequence=",
@@ -159,18 +160,18 @@ def _key(
     if producer is None or sequence is None:
         missing = "producer" if producer is None else "sequence"
         raise OptionError("producer= and sequence= need each other", option=missing)
-    who = stateful.text(df, "producer", producer)
+    who = requirements.text(df, "producer", producer)
     if partition is not None:
-        where = stateful.text(df, "partition", partition)
+        where = requirements.text(df, "partition", partition)
         who = F.concat(F.char_length(who), F.lit(" "), who, F.coalesce(where, F.lit("")))
-    return who, stateful.text(df, "sequence", sequence)
+    return who, requirements.text(df, "sequence", sequence)
 
 
 def _feed(df: DataFrame, feed: str | Column | None, told: bool) -> Column:
     if not told:
         return F.lit(NO_FEED)
-    given = feed if feed is not None else f"headers['{identity.HEADER}']"
-    return F.coalesce(stateful.text(df, "feed", given), F.lit(NO_FEED))
+    given = feed if feed is not None else f"headers['{feed_identity.HEADER}']"
+    return F.coalesce(requirements.text(df, "feed", given), F.lit(NO_FEED))
 
 
 def _time(df: DataFrame) -> Column:
@@ -244,7 +245,7 @@ class _Processor(StatefulProcessor):
             bucket.put(group.feed, group.key, seen)
         self._save(bucket)
         told = _json({**counts, "producers": bucket.keys, "buckets": 1}).decode()
-        yield from bucketing.frames([(None, None, told)], _COLUMNS)
+        yield from state_buckets.frames([(None, None, told)], _COLUMNS)
 
     def close(self) -> None:
         pass
@@ -264,7 +265,7 @@ _Rows: TypeAlias = tuple[list[int], list[int], list[str]]
 def _read(frames: Iterator[pd.DataFrame]) -> tuple[list[str], dict[tuple[str, str], _Rows]]:
     """Return the events without a number; and by feed and key those that have one."""
     found: dict[str, _Rows] = defaultdict(lambda: ([], [], []))
-    for row in bucketing.rows(frames):
+    for row in state_buckets.rows(frames):
         number, time, length, texts = row.split(" ", 3)
         end = int(length)
         numbers, times, events = found[texts[:end]]
@@ -330,6 +331,6 @@ def _firsts(numbers: NDArray[np.int64], events: NDArray[Any]) -> NDArray[Any]:
 def _frames(events: NDArray[Any], flag: str) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
-    for begin in range(0, len(events), bucketing.FRAME):
-        some = events[begin : begin + bucketing.FRAME]
+    for begin in range(0, len(events), state_buckets.FRAME):
+        some = events[begin : begin + state_buckets.FRAME]
         yield pd.DataFrame({"event": some, "dedup": flag, "counts": None})

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from zeh_spark.attempt import OVERTAKEN, Attempt, nothing_published
+from zeh_spark.client.batch_attempt import OVERTAKEN, Attempt, nothing_published
+from zeh_spark.client.publish_client import Batch, PublishClient, Range, Receipt
 from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish_client import Batch, PublishClient, Range, Receipt
-from zeh_spark.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
+from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
 __all__ = ["OpenBatch", "Producer", "Range", "Receipt", "State"]
 

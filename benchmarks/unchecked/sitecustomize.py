@@ -5,8 +5,10 @@ On the PYTHONPATH of a Spark and a publisher that are measured against the real 
 
 import types
 
-from zeh_spark import chunks, publish
-from zeh_spark.publisher import batches, calls, producers, uploads
+from zeh_spark import publish
+from zeh_spark.protocol import upload_format
+from zeh_spark.publisher import publish_requests, upload_validation
+from zeh_spark.store import batches, commit_decision
 
 _NO_DIGEST = types.SimpleNamespace(
     sha256=lambda data=b"": types.SimpleNamespace(digest=lambda: b"%032d" % len(data))
@@ -14,19 +16,19 @@ _NO_DIGEST = types.SimpleNamespace(
 
 
 def _unsummed(rests):
-    return chunks.Content(len(rests), 0)
+    return upload_format.Content(len(rests), 0)
 
 
 def _unquestioned(known, call, declared=None, found=None):
     if declared is None:
-        return producers.Step.STAGE
-    return producers.Step.MOVE if found is None else producers.Step.PUBLISH
+        return commit_decision.Step.STAGE
+    return commit_decision.Step.MOVE if found is None else commit_decision.Step.PUBLISH
 
 
-for module in (chunks, uploads):
+for module in (upload_format, upload_validation):
     module.content_of = _unsummed
-for module in (chunks, publish, uploads):
+for module in (upload_format, publish, upload_validation):
     module.hashlib = _NO_DIGEST
-producers.decide = _unquestioned
-calls.check_digest = lambda header, body: None
+commit_decision.decide = _unquestioned
+publish_requests.check_digest = lambda header, body: None
 batches.chained = lambda receipt: ""

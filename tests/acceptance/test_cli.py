@@ -368,7 +368,9 @@ def test_mistake_gets_a_sentence_and_an_exit_code(
 
 def test_without_the_extra_the_command_says_what_to_install(env: dict[str, str]) -> None:
     """`pip install zeh-spark` alone has no server framework."""
-    program = "import sys; sys.modules['sqlalchemy'] = None\nfrom zeh_spark.cli import main\nmain()"
+    program = (
+        "import sys; sys.modules['sqlalchemy'] = None\nfrom zeh_spark.cli.main import main\nmain()"
+    )
     said = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
     )

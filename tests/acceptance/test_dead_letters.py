@@ -11,7 +11,7 @@ import requests
 
 from tests.fix_sink import CALLS, lost, remedy
 from tests.patience import PATIENCE
-from zeh_spark.dead_letters import letters
+from zeh_spark.protocol.dead_letters import letters
 
 ODD = base64.b64encode(b'"\xe9"').decode()
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok
-from zeh_spark import wire
+from zeh_spark.protocol import wire
 from zeh_spark.publisher import MemoryStore, open_store
 from zeh_spark.testing import publish, running_publisher
 

@@ -19,10 +19,10 @@ import requests
 
 from tests.fix_backup import Place
 from tests.fix_publisher import HERE, served
-from zeh_spark.identity import FeedIdentity, feed_of, parse
+from zeh_spark.protocol.feed_identity import FeedIdentity, feed_of, parse
 from zeh_spark.publisher import open_store
-from zeh_spark.publisher.epochs import over_at
-from zeh_spark.publisher.store import now_ms
+from zeh_spark.store.epochs import over_at
+from zeh_spark.store.interface import now_ms
 from zeh_spark.testing import publish
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

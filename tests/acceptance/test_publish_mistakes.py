@@ -12,7 +12,7 @@ import pytest
 
 from tests.fix_sink import ours, remedy
 from tests.patience import PATIENCE
-from zeh_spark.publish_client import Batch, TaskDone
+from zeh_spark.client.publish_client import Batch, TaskDone
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Layout
 from zeh_spark.sink.writer import StreamWriter, stage

@@ -20,7 +20,7 @@ import pytest
 
 from tests.fix_publisher import served
 from tests.fix_sink import Watched, lost
-from zeh_spark.publish_client import Batch, TaskDone
+from zeh_spark.client.publish_client import Batch, TaskDone
 from zeh_spark.publisher import open_store
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.rows import Layout

@@ -11,7 +11,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from zeh_spark import dedup, sessions
 from zeh_spark.errors import CheckpointError, OptionError
-from zeh_spark.stateful import PROVIDER
+from zeh_spark.stateful.requirements import PROVIDER
 
 
 @pytest.mark.parametrize(

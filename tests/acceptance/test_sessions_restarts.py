@@ -13,7 +13,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from tests.fix_sessions import Job, needs_batches
 from tests.fix_stream import wait_for
-from tests.unit.session_buckets import row, told
+from tests.unit.sessions.buckets import row, told
 from zeh_spark.publish import Producer
 
 

@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.publisher import sql_batches, sql_uploads
-from zeh_spark.publisher.batches import Call, Upload
-from zeh_spark.publisher.sql import SqlStore
-from zeh_spark.testing.writers import (
-    FEED,
-    declared,
-)
+from zeh_spark.store import sql_commits, sql_uploads
+from zeh_spark.store.batches import Call, Upload
+from zeh_spark.store.sql_store import SqlStore
+from zeh_spark.testing.writers import FEED, declared
 
 
 @pytest.fixture
@@ -59,7 +56,7 @@ def stopped_at(step: str, work: Callable[[], object]) -> Iterator[None]:
     block.
     """
     begun, free = threading.Event(), threading.Event()
-    module = next(each for each in (sql_batches, sql_uploads) if hasattr(each, step))
+    module = next(each for each in (sql_commits, sql_uploads) if hasattr(each, step))
     real = getattr(module, step)
 
     def held(*given: Any) -> None:

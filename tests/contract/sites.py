@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import postgresql
-from zeh_spark.publisher import MemoryStore, Store, open_store, sql_uploads
-from zeh_spark.publisher.sql import SqlStore
+from zeh_spark.publisher import MemoryStore, Store, open_store
+from zeh_spark.store import sql_uploads
+from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.site import Site
 
 

@@ -16,20 +16,19 @@ from sqlalchemy import delete
 
 from tests.contract.sites import PostgresqlSite
 from tests.contract.test_mutations import without_content_check
-from zeh_spark.publisher import (
-    Problem,
-    Store,
+from zeh_spark.loading import load
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.store import (
+    commit_decision,
     feed,
-    load,
-    producers,
-    sql_batches,
+    sql_commits,
     sql_producers,
     sql_uploads,
 )
-from zeh_spark.publisher.batches import Call, Receipt
-from zeh_spark.publisher.feed import ChunkFeed
-from zeh_spark.publisher.publication import published
-from zeh_spark.publisher.schema import chunks, uploads
+from zeh_spark.store.batches import Call, Receipt
+from zeh_spark.store.commit_plan import published
+from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.store.schema import chunks, uploads
 from zeh_spark.testing.drivers import Execution, Layout
 from zeh_spark.testing.site import Site
 from zeh_spark.testing.world import World
@@ -59,7 +58,7 @@ def test_name_of_an_upload_that_is_taken_would_mix_attempts(
     """Without upload-conflict an attempt is told that its rows are there when others' are."""
     _reuse_a_name(world)
     assert (["upload-conflict"], []) == (world.refusals, world.anomalies())
-    monkeypatch.setattr(producers, "decide", without_content_check)
+    monkeypatch.setattr(commit_decision, "decide", without_content_check)
     stage = world.store.stage
 
     def mutant(*given: Any) -> Any:
@@ -133,7 +132,7 @@ def test_uploads_verified_before_they_are_moved_would_be_torn(
     sql_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process's clean-up may come between (A6)."""
-    move = sql_batches._move
+    move = sql_commits._move
 
     def clean_up(connection: Any) -> None:
         connection.execute(delete(uploads).where(uploads.c.task == 1))
@@ -150,10 +149,10 @@ def test_uploads_verified_before_they_are_moved_would_be_torn(
         moved = move(connection, *given)
         return [(found, taken) for (found, _), (_, taken) in zip(seen, moved, strict=True)]
 
-    monkeypatch.setattr(sql_batches, "_move", compared_with_what_moved)
+    monkeypatch.setattr(sql_commits, "_move", compared_with_what_moved)
     sql_world.run_batch(Layout(tasks=2))
     assert (["upload-missing"], []) == (sql_world.refusals, sql_world.anomalies())
-    monkeypatch.setattr(sql_batches, "_move", verified_first)
+    monkeypatch.setattr(sql_commits, "_move", verified_first)
     sql_world.run_batch(Layout(tasks=2))
     assert ["torn"] == names(sql_world)
 
@@ -178,16 +177,16 @@ def test_commit_in_two_transactions_would_double(
             real(connection, *given)
         return [None]
 
-    real, write = sql_batches.commit, sql_batches.write_receipts
-    monkeypatch.setattr(sql_batches, "write_receipts", killed)
+    real, write = sql_commits.commit, sql_commits.write_receipts
+    monkeypatch.setattr(sql_commits, "write_receipts", killed)
     if whole:
         with pytest.raises(Killed):
             sql_world.store.commit(FEED, execution.call, execution.declared)
     else:
-        monkeypatch.setattr(sql_batches, "commit", first_half)
+        monkeypatch.setattr(sql_commits, "commit", first_half)
         sql_world.store.commit(FEED, execution.call, execution.declared)
-    monkeypatch.setattr(sql_batches, "commit", real)
-    monkeypatch.setattr(sql_batches, "write_receipts", write)
+    monkeypatch.setattr(sql_commits, "commit", real)
+    monkeypatch.setattr(sql_commits, "write_receipts", write)
     sql_world.crash_publisher()
     sql_world.restart()
     sql_world.run_batch(Layout())
@@ -267,7 +266,7 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
     one, other = site.open(), site.open()
     one.stage(FEED, call(0), sent := upload(chunk(0, b"1")))
     begun, free = threading.Event(), threading.Event()
-    real, find = sql_batches.write_receipts, sql_batches.find_feed
+    real, find = sql_commits.write_receipts, sql_commits.find_feed
 
     def held(*given: Any) -> None:
         if threading.current_thread() is first:
@@ -279,8 +278,8 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
         return find(connection, name, lock)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sql_batches, "write_receipts", held)
-        patch.setattr(sql_batches, "find_feed", found)
+        patch.setattr(sql_commits, "write_receipts", held)
+        patch.setattr(sql_commits, "find_feed", found)
         first = threading.Thread(target=one.commit, args=(FEED, call(0), declared(sent)))
         empty = call(0, producer="q")
         second = threading.Thread(target=other.commit, args=(FEED, empty, declared()))

@@ -12,31 +12,32 @@ from typing import Any
 import msgspec
 import pytest
 
-from zeh_spark.chunks import Content
-from zeh_spark.publisher import Problem, Store, producers, sql_uploads
-from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.protocol.wire import partition_of
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.store import commit_decision, sql_uploads
+from zeh_spark.store.batches import Call, Declared, Found, Known, Receipt
 from zeh_spark.testing.drivers import Layout
 from zeh_spark.testing.site import set_receipts
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED, call, chunk, commit, declared, everything, upload
-from zeh_spark.wire import partition_of
 
-REAL = producers.decide
+REAL = commit_decision.decide
 Scenario = Callable[[World], None]
-Mutant = Callable[..., producers.Decision]
+Mutant = Callable[..., commit_decision.Decision]
 
 
 # Mutants of the decision: each alters what it is given so that one check always passes
 
 
-def _not_deleted(known: Known, *given: Any) -> producers.Decision:
+def _not_deleted(known: Known, *given: Any) -> commit_decision.Decision:
     return REAL(replace(known, producer=replace(known.producer, deleted=False)), *given)
 
 
 def _allowing(name: str, value: Callable[[Known, Call], str], *, if_set: bool = False) -> Mutant:
     """The right remedy is there; with `if_set`, only where there is any: a remedy of one side."""
 
-    def mutant(known: Known, call: Call, *given: Any) -> producers.Decision:
+    def mutant(known: Known, call: Call, *given: Any) -> commit_decision.Decision:
         if getattr(call.remedies, name) or not if_set:
             right = replace(call.remedies, **{name: value(known, call)})
             call = replace(call, remedies=right)
@@ -57,11 +58,11 @@ def _keep(known: Known, call: Call) -> str:
     return f"{call.incarnation}:{call.batch}:{known.receipt.identity if known.receipt else ''}"
 
 
-def _unfenced(known: Known, *given: Any) -> producers.Decision:
+def _unfenced(known: Known, *given: Any) -> commit_decision.Decision:
     return REAL(replace(known, run_known=False), *given)
 
 
-def _never_expired(known: Known, call: Call, *given: Any) -> producers.Decision:
+def _never_expired(known: Known, call: Call, *given: Any) -> commit_decision.Decision:
     decision = REAL(known, call, *given)
     if isinstance(decision, Problem) and decision.name == "batch-expired":
         return _receipt(call, given[0] if given else None)
@@ -88,7 +89,7 @@ def _receipt(call: Call, declared: Declared | None) -> Receipt:
     )
 
 
-def _any_layout(known: Known, call: Call, *given: Any) -> producers.Decision:
+def _any_layout(known: Known, call: Call, *given: Any) -> commit_decision.Decision:
     return REAL(known, replace(call, partition_count=known.partition_count), *given)
 
 
@@ -97,7 +98,7 @@ def without_content_check(
     call: Call,
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
-) -> producers.Decision:
+) -> commit_decision.Decision:
     """Without 9."""
     if declared and found is not None:
         content = sum((each.content for each in found.values()), Content())
@@ -110,7 +111,7 @@ def _any_uploads(
     call: Call,
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
-) -> producers.Decision:
+) -> commit_decision.Decision:
     """Without 8."""
     return REAL(known, call, _as_found(declared, found), found)
 
@@ -120,7 +121,7 @@ def _anything(
     call: Call,
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
-) -> producers.Decision:
+) -> commit_decision.Decision:
     """Without 8 and 9."""
     return without_content_check(known, call, _as_found(declared, found), found)
 
@@ -306,7 +307,7 @@ def test_without_the_check_the_same_history_goes_wrong(
     """No check is there for nothing. [Tidying up may take a zombie's uploads before it commits.]"""
     set_receipts(monkeypatch, 2)
     monkeypatch.setattr(sql_uploads, "tidy", lambda _connection: False)
-    monkeypatch.setattr(producers, "decide", check.mutant)
+    monkeypatch.setattr(commit_decision, "decide", check.mutant)
     check.scenario(world)
     assert [check.anomaly] == list({each.split(":")[0]: 1 for each in world.anomalies()})[:1]
     assert check.refusal not in world.refusals[-1:] or "both sides" in check.name
@@ -321,7 +322,7 @@ def test_missing_upload_is_not_blamed_on_the_network(
     """8: "run the batch again" is the right advice; "something changes bodies" is not."""
     world.honest.add("content-mismatch")
     _lose_an_upload(world)
-    monkeypatch.setattr(producers, "decide", _any_uploads)
+    monkeypatch.setattr(commit_decision, "decide", _any_uploads)
     world.restart()
     _lose_an_upload(world)
     assert ["upload-missing", "content-mismatch"] == world.refusals
@@ -334,12 +335,14 @@ def test_other_digest_version_is_not_called_a_conflict(
     commit(store, call(), upload(chunk(0, b"1")))
     later = Declared(Content(1, 99), (), digest_version=2)
 
-    def mutant(known: Known, call: Call, declared: Any = None, *rest: Any) -> producers.Decision:
+    def mutant(
+        known: Known, call: Call, declared: Any = None, *rest: Any
+    ) -> commit_decision.Decision:
         return REAL(known, call, replace(declared, digest_version=1), *rest)
 
     names = []
     for decide in (REAL, mutant):
-        monkeypatch.setattr(producers, "decide", decide)
+        monkeypatch.setattr(commit_decision, "decide", decide)
         with pytest.raises(Problem) as refused:
             store.commit(FEED, call(), later)
         names.append(refused.value.name)
@@ -355,12 +358,12 @@ def test_digest_version_of_the_future_is_not_taken(
     with pytest.raises(Problem, match="digest version 1, this call has version 2"):
         store.commit(FEED, call(), later)
 
-    def mutant(known: Known, call: Call, given: Any = None, *rest: Any) -> producers.Decision:
+    def mutant(known: Known, call: Call, given: Any = None, *rest: Any) -> commit_decision.Decision:
         return REAL(known, call, given and replace(given, digest_version=1), *rest)
 
-    monkeypatch.setattr(producers, "decide", mutant)
+    monkeypatch.setattr(commit_decision, "decide", mutant)
     store.commit(FEED, call(), later)
-    monkeypatch.setattr(producers, "decide", REAL)
+    monkeypatch.setattr(commit_decision, "decide", REAL)
     with pytest.raises(Problem, match="digest version 2, this call has version 1"):
         store.commit(FEED, call(run="r2"), sent)
 
@@ -375,11 +378,11 @@ def test_lost_answer_is_heard_although_somebody_published_since(
     again = declared(one)
     assert (receipt, False) == store.commit(FEED, call(0, run="r1", **alone), again)
 
-    def mutant(known: Known, *given: Any) -> producers.Decision:
+    def mutant(known: Known, *given: Any) -> commit_decision.Decision:
         receipt = known.receipt and msgspec.structs.replace(known.receipt, run="")
         return REAL(replace(known, receipt=receipt), *given)
 
-    monkeypatch.setattr(producers, "decide", mutant)
+    monkeypatch.setattr(commit_decision, "decide", mutant)
     with pytest.raises(Problem, match="overtaken"):
         store.commit(FEED, call(0, run="r1", **alone), again)
 
@@ -393,6 +396,6 @@ def test_batch_routed_for_other_partitions_would_tear_a_key_apart(
     one = upload(chunk(partition_of(key, 1), b"2"))
     with pytest.raises(Problem, match="made for 1 partitions, the feed has 2"):
         commit(store, call(1, partitions=1), one)
-    monkeypatch.setattr(producers, "decide", _any_layout)
+    monkeypatch.setattr(commit_decision, "decide", _any_layout)
     commit(store, call(1, partitions=1), one)
     assert [1, 0] == [each.partition for each in everything(store)]

@@ -16,10 +16,11 @@ from sqlalchemy import Connection, Engine, event, text
 from tests import postgresql
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.publisher import Problem, Store, open_store, sql_batches, sql_uploads
-from zeh_spark.publisher import postgresql as dialect
-from zeh_spark.publisher.sql import SqlStore
-from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError, UnknownFeedError
+from zeh_spark.publisher import Problem, Store, open_store
+from zeh_spark.store import postgresql as dialect
+from zeh_spark.store import sql_commits, sql_uploads
+from zeh_spark.store.interface import OutcomeUnknownError, StoreBusyError, UnknownFeedError
+from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -191,14 +192,14 @@ def test_connection_lost_within_a_commit_leaves_nothing(
 ) -> None:
     """Torn batches do not exist; the same commit goes through afterwards."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1"), chunk(1, b"2")))
-    real = sql_batches.write_receipts
+    real = sql_commits.write_receipts
 
     def lose(*given: Any) -> None:
         site._server.disconnect(site._databases[-1])
         real(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_batches, "write_receipts", lose)
+        patch.setattr(sql_commits, "write_receipts", lose)
         with pytest.raises(StoreBusyError, match="does not answer"):
             store.commit(FEED, call(0), declared(one))
     assert [] == data(store)

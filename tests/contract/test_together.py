@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.publisher import Problem, open_store, sql_batches
-from zeh_spark.publisher.dialect import only
-from zeh_spark.publisher.sql import SqlStore
+from zeh_spark.publisher import Problem, open_store
+from zeh_spark.store import sql_commits
+from zeh_spark.store.dialect import only
+from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.writers import FEED, call, chunk, declared, upload
 
 FIRST = upload(chunk(0, b"1"), chunk(1, b"2"))
@@ -50,19 +51,19 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def answers_of(store: SqlStore, asked: Sequence[sql_batches.Commit]) -> list[object]:
+def answers_of(store: SqlStore, asked: Sequence[sql_commits.Commit]) -> list[object]:
     """In one transaction; a refusal by its name."""
-    done = store._write(lambda connection: sql_batches.commit(connection, FEED, asked))
+    done = store._write(lambda connection: sql_commits.commit(connection, FEED, asked))
     return [each.name if isinstance(each, Problem) else each for each in done]
 
 
-def one_by_one(store: SqlStore, asked: Sequence[sql_batches.Commit]) -> list[object]:
+def one_by_one(store: SqlStore, asked: Sequence[sql_commits.Commit]) -> list[object]:
     answers: list[object] = []
     for each in asked:
         try:
             answers.append(
                 store._write(
-                    lambda connection, each=each: only(sql_batches.commit(connection, FEED, [each]))
+                    lambda connection, each=each: only(sql_commits.commit(connection, FEED, [each]))
                 )
             )
         except Problem as refused:
@@ -84,14 +85,14 @@ commits = st.builds(
 
 @given(st.lists(commits, min_size=1, max_size=6))
 def test_commits_together_are_commits_one_by_one(
-    prepared: Path, asked: list[sql_batches.Commit]
+    prepared: Path, asked: list[sql_commits.Commit]
 ) -> None:
     """Law: the same answers, positions and numbers; or none of them holds, and one by itself would
     have been refused when its uploads were counted.
     """
-    order = [number for some in sql_batches._rounds(asked) for number in some]
+    order = [number for some in sql_commits._rounds(asked) for number in some]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_batches, "now_ms", lambda: 1795000000000)
+        patch.setattr(sql_commits, "now_ms", lambda: 1795000000000)
         files = [shutil.copy(prepared, Path(folder, name)) for name in ("one.db", "two.db")]
         with closing(opened(files[0])) as together, closing(opened(files[1])) as alone:
             expected = one_by_one(alone, [asked[number] for number in order])
@@ -115,4 +116,4 @@ def test_a_producers_commits_stay_in_their_order() -> None:
         (call(batch, producer=producer), declared())
         for producer, batch in (("p", 0), ("q", 0), ("p", 1), ("p", 2), ("q", 1), ("r", 0))
     ]
-    assert [[0, 1, 5], [2, 4], [3]] == sql_batches._rounds(asked)
+    assert [[0, 1, 5], [2, 4], [3]] == sql_commits._rounds(asked)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.fix_batch import Feed, cursor_of
 from tests.fix_raw_server import Answer, head, ok, refused
-from zeh_spark import wire
 from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
+from zeh_spark.protocol import wire
 
 
 @pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])

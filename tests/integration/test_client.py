@@ -26,15 +26,15 @@ from tests.fix_raw_server import (
     short,
     until_close,
 )
-from zeh_spark.answers import PROBLEM
-from zeh_spark.discovery import Discovered
+from zeh_spark.client.discovery import Discovered
+from zeh_spark.client.responses import PROBLEM
 from zeh_spark.errors import (
     AccessError,
     OptionError,
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.identity import Epoch, FeedIdentity, untold
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 
 # What is asked
 

@@ -18,7 +18,6 @@ from tests.fix_raw_server import (
     reset,
     short,
 )
-from zeh_spark.decode import Decoder
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -28,6 +27,7 @@ from zeh_spark.errors import (
 )
 from zeh_spark.options import parse
 from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 
 HUSH = "hush-secret"

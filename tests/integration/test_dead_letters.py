@@ -16,10 +16,11 @@ import pytest
 from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, served
 from tests.fix_raw_server import RawServer, ok, refused
 from tests.fix_sink import lost, remedy
-from zeh_spark import replaying
-from zeh_spark.answers import PROBLEM
-from zeh_spark.client import FeedClient
-from zeh_spark.dead_letters import letters
+from zeh_spark.cli import dead_letter_replay
+from zeh_spark.cli.tail import follow
+from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.publish_client import Batch, TaskDone
+from zeh_spark.client.responses import PROBLEM
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -29,12 +30,11 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.identity import untold
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish_client import Batch, TaskDone
+from zeh_spark.protocol.dead_letters import letters
+from zeh_spark.protocol.feed_identity import untold
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.writer import StreamWriter, stage
-from zeh_spark.tailing import follow
 
 GOOD, BAD = '{"i":1}', '{"i":'
 
@@ -293,14 +293,14 @@ def test_a_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None
     pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
     (letter,) = (json.loads(line) for page in pages for line in page)
     letter["data"]["row"]["data"] = "2"
-    given = replaying.mended(letters([json.dumps(letter).encode()]), 2)
+    given = dead_letter_replay.mended(letters([json.dumps(letter).encode()]), 2)
     two.main.once("POST .*/commit", before=lost)
 
     with pytest.raises(UnavailableError, match="line 1 was published is not known") as told:
-        list(replaying.replay(two.url, given, retryTimeout="0"))
+        list(dead_letter_replay.replay(two.url, given, retryTimeout="0"))
 
     assert str(told.value).endswith("give the same letters again, none is published twice")
-    done = [each.outcome.value for each in replaying.replay(two.url, given)]
+    done = [each.outcome.value for each in dead_letter_replay.replay(two.url, given)]
     assert done in (["published"], ["published before"])
     assert 2 == len(two.events())
 
@@ -408,17 +408,17 @@ def mended_letter(two, data="2", **headers):
 
 
 def replayed(two, line, letters_of=None):
-    return published(two, replaying.mended(letters([line]), 2, letters_of))
+    return published(two, dead_letter_replay.mended(letters([line]), 2, letters_of))
 
 
 def replayed_by_an_older_version(two, line):
     """Under the name that leaves the feed out."""
-    (letter,) = replaying.mended(letters([line]), 2)
+    (letter,) = dead_letter_replay.mended(letters([line]), 2)
     return published(two, [replace(letter, place=letter.place.without_feed)])
 
 
 def published(two, given):
-    (found,) = replaying.replay(two.url, given)
+    (found,) = dead_letter_replay.replay(two.url, given)
     return found.outcome.value, found.reason
 
 
@@ -451,7 +451,7 @@ def test_a_letter_that_an_older_version_published_is_not_published_again(two: Tw
 def test_a_letter_of_a_file_of_an_older_version_is_known_again(two: Two, first: Any) -> None:
     """With the feed that it is from, whichever version published it."""
     two.publish(0, ["1", BAD])
-    feed = replaying.identity_of(two.dead_url)
+    feed = dead_letter_replay.identity_of(two.dead_url)
     first(two, mended_letter(two))
 
     again = replayed(two, mended_letter(two, feed=None), feed)
@@ -469,7 +469,7 @@ def test_letters_of_a_feed_that_tells_no_id_keep_the_name_of_older_versions(
     older = {"type": f"{PROBLEM}partition-count-missing", "partitionCount": 3}
     raw_server.discovery = ok(json.dumps(older).encode(), 400)
     two.publish(0, ["1", BAD])
-    feed = replaying.identity_of(raw_server.url)
+    feed = dead_letter_replay.identity_of(raw_server.url)
     named = {"by an older version": None, "by this one": raw_server.url}[printed]
 
     said = replayed(two, mended_letter(two, feed=named), None if named else feed)

@@ -9,11 +9,11 @@ import requests
 
 from tests.fix_publisher import Publisher
 from tests.integration.test_openapi import check
-from zeh_spark import identity
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import Epoch, FeedIdentity
+from zeh_spark.protocol import feed_identity
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.publisher import Block
-from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
 
 ASKED = ["", "n=0", "n=two&cursor0=_first"]
@@ -50,7 +50,7 @@ def test_reader_is_told_which_feed_it_is(publisher: Publisher, query: str, epoch
         publisher.store.begin_epoch("orders", copy=number == 1)
     answer = requests.get(f"{publisher.url}?{query}", timeout=30)
     check("/{feed}", "GET", answer)
-    told = identity.parse(answer.json()["feed"])
+    told = feed_identity.parse(answer.json()["feed"])
     assert publisher.store.identity("orders") == told
     assert (epochs + 1, 2) == (len(told.epochs), answer.json()["partitionCount"])
 
@@ -81,7 +81,7 @@ def test_services_own_feed_may_have_an_id() -> None:
     told = FeedIdentity("0" * 16, (Epoch("0" * 16),))
     with running_publisher({"orders": Named(told)}) as base:
         document = requests.get(f"{base}/orders", timeout=30).json()
-    assert told == identity.parse(document["feed"])
+    assert told == feed_identity.parse(document["feed"])
 
 
 @pytest.mark.parametrize(

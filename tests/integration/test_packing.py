@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from zeh_spark.errors import OptionError
-from zeh_spark.packing import packed, unpacked
+from zeh_spark.stateful.row_codec import packed, unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,12 +15,12 @@ from tests.fix_gateway import Gateway
 from tests.fix_producer import published, refusal
 from tests.fix_publish import Caller, Who, events_of
 from tests.fix_publisher import Publisher
-from zeh_spark import wire
 from zeh_spark.errors import (
     OptionError,
     PublishError,
     RowError,
 )
+from zeh_spark.protocol import wire
 from zeh_spark.publish import Producer
 
 pytestmark = pytest.mark.usefixtures("impatient")

@@ -215,7 +215,7 @@ def test_receipt_that_is_gone_tells_nothing(
     publisher: Publisher, gateway: Gateway, far: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the publisher cannot know any more, I am not told a guess (KA-03)."""
-    monkeypatch.setattr("zeh_spark.publisher.sql_producers.RECEIPTS", 2)
+    monkeypatch.setattr("zeh_spark.store.sql_producers.RECEIPTS", 2)
     gateway.fate = by_method(POST=answer_lost)
     batch = unknown(far, ["1"])
     gateway.fate = passed

@@ -175,7 +175,7 @@ def test_batch_whose_receipt_is_gone_is_no_guess(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint rolled back too far is neither confirmed nor denied (KA-03, F13)."""
-    monkeypatch.setattr("zeh_spark.publisher.sql_producers.RECEIPTS", 2)
+    monkeypatch.setattr("zeh_spark.store.sql_producers.RECEIPTS", 2)
     for batch in range(4):
         published(caller, batch, batch=batch)
     replies = [caller.commit(Who(batch), rows(batch)).short for batch in range(4)]

@@ -21,12 +21,12 @@ from tests import postgresql
 from tests.fix_publish import Caller, Who, events_of, publish_batch, rows
 from tests.fix_publisher import HERE, served
 from tests.programs import crash_publisher as crash
-from zeh_spark.chunks import lines_of
+from zeh_spark.client.publish_client import Batch, PublishClient
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish_client import Batch, PublishClient
+from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.publisher.batches import Call, Upload, chained
-from zeh_spark.publisher.store import UnknownFeedError
+from zeh_spark.store.batches import Call, Upload, chained
+from zeh_spark.store.interface import UnknownFeedError
 
 OLD = crash.OLD
 
@@ -196,7 +196,7 @@ def test_client_goes_on_through_deaths_of_the_publisher(
     store_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed and started again as often as you like: each of my batches is there once (F5, F14)."""
-    monkeypatch.setattr("zeh_spark.transport.backoff", lambda attempt, jitter: 0.01)
+    monkeypatch.setattr("zeh_spark.client.transport.backoff", lambda attempt, jitter: 0.01)
     port, kills, between = free_port(), 4, 20
     published = threading.Semaphore(0)
     options = {"url": f"http://127.0.0.1:{port}/orders", "retryTimeout": "60s"}

@@ -30,10 +30,10 @@ from tests.fix_gateway import (
 from tests.fix_proxy import Proxy
 from tests.fix_publish import Caller, Reply, Who, events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
-from zeh_spark.chunks import StagedChunk, upload_body
+from zeh_spark.client.publish_client import Batch, PublishClient, TaskDone
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish_client import Batch, PublishClient, TaskDone
+from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 
 BATCH = Batch("p", "a", "r1", 0)
 

@@ -26,7 +26,7 @@ import requests
 
 from tests.fix_publish import Caller, Reply, Who, commit_of, events_of, rows
 from tests.fix_publisher import served
-from zeh_spark.chunks import StagedChunk, upload_body
+from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 from zeh_spark.publisher import open_store
 
 MIB = 1 << 20

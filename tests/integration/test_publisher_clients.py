@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.fix_publisher import Publisher
-from zeh_spark import wire
+from zeh_spark.protocol import wire
 from zeh_spark.publisher import Block, MemoryStore, Problem, create_app
 from zeh_spark.testing import publish, running_publisher
 

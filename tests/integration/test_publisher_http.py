@@ -12,9 +12,9 @@ import pytest
 import requests
 
 from tests.fix_publisher import Publisher
-from zeh_spark.chunks import Chunker
+from zeh_spark.loading.load import next_batch, publish
+from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import open_store
-from zeh_spark.publisher.load import next_batch, publish
 from zeh_spark.testing import running_publisher
 
 FIRST = "n=2&cursor0=_first"
@@ -261,7 +261,7 @@ def test_wrong_address_or_method_is_a_problem_document(
 
 def test_locked_store_asks_to_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy database is no error of mine: I try again."""
-    monkeypatch.setattr("zeh_spark.publisher.sqlite.BUSY_MS", 50)
+    monkeypatch.setattr("zeh_spark.store.sqlite.BUSY_MS", 50)
     store = open_store(f"sqlite:///{tmp_path / 'feeds.db'}")
     store.create("orders", 1)
     with (

@@ -18,9 +18,9 @@ import requests
 from tests import postgresql
 from tests.fix_publish import Caller, Reply, Who, rows
 from tests.fix_publisher import served
-from zeh_spark.chunks import lines_of
+from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import open_store
-from zeh_spark.publisher.batches import chained
+from zeh_spark.store.batches import chained
 from zeh_spark.testing.writers import everything, until
 
 WRITERS = 16

@@ -19,14 +19,14 @@ from tests.fix_raw_server import (
     refused,
     short,
 )
-from zeh_spark.client import FeedClient
+from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.transport import Patience, backoff
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.transport import Patience, backoff
 
 # What is tried again, and for how long
 

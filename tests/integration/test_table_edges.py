@@ -14,8 +14,9 @@ import requests
 from tests.fix_shop import Shop
 from tests.fix_table import COLUMNS, Database, SqliteDatabase, broken, insert, read, refusal
 from tests.integration.test_table_restores import events
-from zeh_spark.publisher import Problem, SqlTableFeed, table_feed
-from zeh_spark.publisher.table_sql import READ_BYTES
+from zeh_spark.outbox import feed as outbox_feed
+from zeh_spark.outbox.queries import READ_BYTES
+from zeh_spark.publisher import Problem, SqlTableFeed
 from zeh_spark.testing import running_publisher
 
 KEYED = {"partition_by": "k", "partitions": 4}
@@ -51,7 +52,7 @@ def test_page_ends_where_the_server_was_started_anew(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be another one, which undid what I have read: the next page looks first."""
-    monkeypatch.setattr(table_feed, "READ_ROWS", 2)
+    monkeypatch.setattr(outbox_feed, "READ_ROWS", 2)
     shop.sell(1, 2, 3, 4)
     feed = shop.feed()
     page = feed.page({0: "_first"}, 1, None)
@@ -167,7 +168,7 @@ def test_deletions_of_what_was_read_disturb_nobody(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader further on gets its whole page while old rows go."""
-    monkeypatch.setattr(table_feed, "READ_ROWS", 1)
+    monkeypatch.setattr(outbox_feed, "READ_ROWS", 1)
     broken(database)
     database.run(database.feed().ddl(retention=True))
     feed = database.feed()

@@ -18,8 +18,9 @@ from tests import postgresql
 from tests.fix_shop import Shop, opened_shop
 from tests.integration.test_table_restores import events
 from tests.integration.test_table_writers import Follower, busy, write
-from zeh_spark.publisher import Block, SqlTableFeed, table_guard
-from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.outbox import blockers
+from zeh_spark.publisher import Block, SqlTableFeed
+from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
 
 
@@ -41,8 +42,8 @@ def own_shop(server: postgresql.Server) -> Iterator[Shop]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked for every second is looked for each time, and told at once."""
-    monkeypatch.setattr(table_guard, "LOOK_SECONDS", 0)
-    monkeypatch.setattr(table_guard, "HELD_SECONDS", 0)
+    monkeypatch.setattr(blockers, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(blockers, "HELD_SECONDS", 0)
 
 
 def test_writer_in_another_database_is_named(

@@ -8,11 +8,11 @@ import pytest
 import requests
 
 from tests.fix_table import Database, PostgresqlDatabase, SqliteDatabase, broken, insert, read
-from zeh_spark import identity
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import Epoch
+from zeh_spark.outbox.feed import SqlTableFeed
+from zeh_spark.protocol import feed_identity
+from zeh_spark.protocol.feed_identity import Epoch
 from zeh_spark.publisher import Problem
-from zeh_spark.publisher.table_feed import SqlTableFeed
 from zeh_spark.testing import running_publisher
 
 
@@ -31,7 +31,7 @@ def test_reader_of_a_table_is_told_which_feed_it_is(database: Database) -> None:
     """It has one epoch, and the same id for as long as the table is there."""
     broken(database)
     with running_publisher({"outbox": database.feed()}) as base:
-        told = identity.parse(requests.get(f"{base}/outbox", timeout=30).json()["feed"])
+        told = feed_identity.parse(requests.get(f"{base}/outbox", timeout=30).json()["feed"])
     assert (Epoch(told.id),) == told.epochs
     assert told == database.feed().identity()
     database.feed(writes=True).new_history()

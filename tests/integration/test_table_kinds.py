@@ -18,7 +18,7 @@ from tests.fix_table import (
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, SqlTableFeed
-from zeh_spark.publisher.store import StoreBusyError
+from zeh_spark.store.interface import StoreBusyError
 
 KEYED = {"partition_by": "k", "partitions": 4}
 

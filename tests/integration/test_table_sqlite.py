@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 
 from tests.integration.test_table_restores import events, refusal
 from tests.integration.test_table_writers import Follower
-from zeh_spark import wire
+from zeh_spark.protocol import wire
 from zeh_spark.publisher import SqlTableFeed
 
 SCHEMA = """

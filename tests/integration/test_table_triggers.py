@@ -16,7 +16,8 @@ from tests.fix_table import (
     read,
     refusal,
 )
-from zeh_spark.publisher import Problem, SqlTableFeed, table_feed
+from zeh_spark.outbox import feed as outbox_feed
+from zeh_spark.publisher import Problem, SqlTableFeed
 
 KEYED = {"partition_by": "k", "partitions": 4}
 
@@ -151,7 +152,7 @@ def test_rows_that_are_deleted_while_a_page_is_read_are_missed_by_nobody(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page ends before them, and the next one tells me."""
-    monkeypatch.setattr(table_feed, "READ_ROWS", 2)
+    monkeypatch.setattr(outbox_feed, "READ_ROWS", 2)
     feed = kept(database)
     page = feed.page({0: "_first"}, 1, None)
     before = next(page)

@@ -25,10 +25,11 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.engine.default import DefaultDialect
 
-from zeh_spark.chunks import Chunker, Content, StagedChunk
-from zeh_spark.publisher import Store, open_store, sql_uploads
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Remedies, Upload
-from zeh_spark.publisher.writing import Writer
+from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk
+from zeh_spark.publisher import Store, open_store
+from zeh_spark.store import sql_uploads
+from zeh_spark.store.batches import Attempt, Call, Declared, Remedies, Upload
+from zeh_spark.store.sqlite_writer import Writer
 
 FEED = "orders"
 OLD = [b'"old"']

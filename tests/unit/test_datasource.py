@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructType
 
 from zeh_spark.datasource import ZeroEventHubDataSource, decoder
-from zeh_spark.decode import Decoder
 from zeh_spark.errors import OptionError
 from zeh_spark.options import parse
+from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 
 URL = {"url": "https://orders.example/feed"}

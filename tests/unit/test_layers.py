@@ -14,7 +14,30 @@ MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-FAMILIES = ["zeh_spark.source", "zeh_spark.sink", "zeh_spark.publisher"]
+LAYERS = {
+    "errors": set(),
+    "options": {"errors"},
+    "protocol": {"errors", "options"},
+    "client": {"errors", "options", "protocol"},
+    "stateful": {"errors", "protocol"},
+    "source": {"_compat", "client", "errors", "options", "protocol"},
+    "sink": {"_compat", "client", "errors", "options", "protocol"},
+    "sessions": {"_lazy", "errors", "protocol", "sink", "source", "stateful"},
+    "lakehouse": {"_lazy", "errors", "protocol", "sink", "source"},
+    "store": {"errors", "protocol"},
+    "outbox": {"errors", "protocol", "store"},
+    "loading": {"errors", "protocol", "store"},
+    "publisher": {"errors", "options", "outbox", "protocol", "store"},
+    "audit": {"client", "errors", "options", "protocol", "store"},
+    "testing": {"errors", "loading", "protocol", "publisher", "store"},
+    "cli": {
+        "audit", "client", "errors", "loading", "options", "outbox", "protocol", "publish",
+        "publisher", "store",
+    },
+}  # fmt: skip
+"""Which packages, and modules at the root, each package may import. One that is missing here is a
+door for users at the root, which may import any.
+"""
 SERVER = ["starlette", "uvicorn", "sqlalchemy", "click"]
 
 
@@ -43,18 +66,36 @@ def within(name: str, parent: str) -> bool:
     return name == parent or name.startswith(f"{parent}.")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_source_sink_and_publisher_never_import_each_other(family):
-    """I can read, change or install one of them without the others."""
-    others = [other for other in FAMILIES if other != family]
-    crossings = {
-        (module, name)
+def family(module: str) -> str:
+    """The package, or the module at the root, that a module belongs to."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_a_package_imports_only_what_it_names(package):
+    """I can read and change a package knowing those below it, and no others."""
+    used = {
+        family(name)
         for module, names in OURS.items()
+        if family(module) == package
         for name in names
-        if within(module, family) and any(within(name, other) for other in others)
+        if family(name) != package
     }
 
-    assert set() == crossings
+    assert used == LAYERS[package]
+
+
+def test_every_package_has_its_layer():
+    """A new package is added to the table."""
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= LAYERS.keys()
+
+
+def test_every_package_can_be_understood_after_those_it_imports():
+    left = {package: names & LAYERS.keys() for package, names in LAYERS.items()}
+    while ready := {package for package, names in left.items() if not names & left.keys()}:
+        left = {package: names for package, names in left.items() if package not in ready}
+
+    assert {} == left
 
 
 def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
@@ -64,10 +105,10 @@ def test_an_audit_knows_of_the_publisher_what_its_receipts_say():
         for module, names in OURS.items()
         if within(module, "zeh_spark.audit")
         for name in names
-        if any(within(name, family) for family in FAMILIES)
+        if family(name) in ("source", "sink", "publisher", "store")
     }
 
-    assert {"zeh_spark.publisher.batches"} == shared
+    assert {"zeh_spark.store.batches"} == shared
 
 
 def test_the_publisher_never_imports_pyspark():
@@ -75,7 +116,7 @@ def test_the_publisher_never_imports_pyspark():
     guilty = [
         module
         for module in MODULES
-        if within(module, "zeh_spark.publisher")
+        if family(module) in ("publisher", "store", "outbox", "loading", "protocol", "client")
         and any(within(name, "pyspark") for name in imports(module))
     ]
 
@@ -88,7 +129,7 @@ def test_spark_side_never_imports_the_servers_libraries():
         (module, name)
         for module in MODULES
         for name in imports(module)
-        if within(module, "zeh_spark.source") or within(module, "zeh_spark.sink")
+        if family(module) in ("source", "sink", "client", "protocol", "stateful", "sessions")
         if any(within(name, library) for library in SERVER)
     ]
 
@@ -97,7 +138,10 @@ def test_spark_side_never_imports_the_servers_libraries():
 
 def test_the_wire_stands_on_the_errors_alone():
     """The protocol can be read on one page."""
-    assert ({"zeh_spark.errors"}, set()) == (OURS["zeh_spark.wire"], OURS["zeh_spark.errors"])
+    assert ({"zeh_spark.errors"}, set()) == (
+        OURS["zeh_spark.protocol.wire"],
+        OURS["zeh_spark.errors"],
+    )
 
 
 def test_there_are_no_cycles():
@@ -118,12 +162,12 @@ def test_one_folder_level_is_enough():
     ("module", "unwanted"),
     [
         ("zeh_spark", ["pyspark", *SERVER]),
-        ("zeh_spark.client", ["pyspark", *SERVER]),
+        ("zeh_spark.client.feed_client", ["pyspark", *SERVER]),
         ("zeh_spark.publish", ["pyspark", "zeh_spark.publisher", *SERVER]),
         ("zeh_spark.publisher", ["pyspark"]),
         ("zeh_spark.datasource", SERVER),
         ("zeh_spark.sessions.logic", ["pyspark"]),
-        ("zeh_spark.seen", ["pyspark"]),
+        ("zeh_spark.stateful.seen", ["pyspark"]),
     ],
 )
 def test_importing_it_does_not_load(module, unwanted):

@@ -13,7 +13,7 @@ pytest.importorskip("delta", reason=why_absent())
 from pyspark.sql import SparkSession
 
 import zeh_spark
-from zeh_spark.stateful import PROVIDER, ROCKSDB
+from zeh_spark.stateful.requirements import PROVIDER, ROCKSDB
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 

@@ -19,12 +19,12 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge, NotOursError, belongs
 from zeh_spark.audit.ledger import Known, Ledger
 from zeh_spark.audit.reading import FeedReader, not_ours
-from zeh_spark.chunks import DIGEST_VERSION
-from zeh_spark.client import FeedClient
+from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError, StoreError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.publish_client import PublishClient
-from zeh_spark.publisher.batches import MAX_NUMBER, Receipt
+from zeh_spark.protocol.upload_format import DIGEST_VERSION
+from zeh_spark.store.batches import MAX_NUMBER, Receipt
 
 _AT_A_TIME = 4
 """Producers that are asked for: more than that keep a publisher no busier."""

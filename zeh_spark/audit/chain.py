@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from zeh_spark.audit.findings import Difference
-from zeh_spark.publisher.batches import RECEIPTS, Range, Receipt, after, chained
+from zeh_spark.store.batches import RECEIPTS, Range, Receipt, after, chained
 
 
 class State(msgspec.Struct, frozen=True, rename="camel"):

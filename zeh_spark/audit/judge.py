@@ -18,8 +18,8 @@ from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.ledger import Known
 from zeh_spark.audit.lines import OddLineError, Stamps
 from zeh_spark.audit.pieces import Piece
-from zeh_spark.chunks import Content
-from zeh_spark.publisher.batches import Receipt
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.store.batches import Receipt
 
 
 class Books(Protocol):

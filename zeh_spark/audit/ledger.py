@@ -13,7 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-from zeh_spark.publisher.batches import Receipt
+from zeh_spark.store.batches import Receipt
 
 _TABLES = """
 CREATE TABLE receipts (first INTEGER, last INTEGER, document BLOB);

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
-from zeh_spark import wire
-from zeh_spark.answers import TransientError
 from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
+from zeh_spark.client.responses import TransientError
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options import ClientOptions
-from zeh_spark.transport import Transport
+from zeh_spark.protocol import wire
 
 HINT = 500_000
 """Events that an answer brings, about: few requests, and their size costs no memory on either side.

@@ -20,8 +20,14 @@ from typing import Any
 import click
 
 import zeh_spark as package
-from zeh_spark import feed_commands, keeping_commands, letter_commands, table_commands
-from zeh_spark.command_line import (
+from zeh_spark.cli import (
+    dead_letter_commands,
+    feed_commands,
+    outbox_commands,
+    retention_commands,
+)
+from zeh_spark.cli.outbox_commands import CONFIG, settings_of
+from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
     ENVELOPE,
@@ -37,14 +43,13 @@ from zeh_spark.command_line import (
     table,
 )
 from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
-from zeh_spark.publisher import SqlTableFeed, Store, serving, shown_url
-from zeh_spark.publisher import load as loading
-from zeh_spark.publisher.batches import Remedies, base
+from zeh_spark.loading import load as loading
+from zeh_spark.loading.csv_rows import CsvFormat
+from zeh_spark.loading.load import Source
+from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.config import Config, load_config, opened_tables
-from zeh_spark.publisher.csv_rows import CsvFormat
-from zeh_spark.publisher.load import Source
-from zeh_spark.publisher.store import StoreBusyError, UnknownFeedError
-from zeh_spark.table_commands import CONFIG, settings_of
+from zeh_spark.store.batches import Remedies, base
+from zeh_spark.store.interface import StoreBusyError, UnknownFeedError
 
 
 class _Commands(click.Group):
@@ -108,14 +113,14 @@ def serve(
     with ExitStack() as stack:
         tables = stack.enter_context(opened_tables(config))
         store = stack.enter_context(opened(config.store)) if config.store else None
-        stack.enter_context(serving.only_publisher(config.store or ""))
-        listener = stack.enter_context(serving.listen(host, port))
+        stack.enter_context(server.only_publisher(config.store or ""))
+        listener = stack.enter_context(server.listen(host, port))
         shown = f"[{host}]" if ":" in host else host
         base = f"http://{shown}:{listener.getsockname()[1]}"
         _announce(base, config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
-        serving.serve(store or tables, listener, tables, staging_quota)
+        server.serve(store or tables, listener, tables, staging_quota)
 
 
 def _announce(
@@ -309,6 +314,6 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-for module in (feed_commands, letter_commands, keeping_commands, table_commands):
+for module in (feed_commands, dead_letter_commands, retention_commands, outbox_commands):
     for each in module.COMMANDS:
         zeh_spark.add_command(each)

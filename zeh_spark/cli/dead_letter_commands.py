@@ -11,13 +11,14 @@ from itertools import chain
 
 import click
 
-from zeh_spark import dead_letters, replaying, wire
-from zeh_spark.command_line import counted
-from zeh_spark.dead_letters import Unreadable
+from zeh_spark.cli import dead_letter_replay
+from zeh_spark.cli.dead_letter_replay import Outcome
+from zeh_spark.cli.parameters import counted
+from zeh_spark.cli.tail import follow
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import FeedIdentity
-from zeh_spark.replaying import Outcome
-from zeh_spark.tailing import follow
+from zeh_spark.protocol import dead_letters, wire
+from zeh_spark.protocol.dead_letters import Unreadable
+from zeh_spark.protocol.feed_identity import FeedIdentity
 
 _PATIENCE = {"retryTimeout": "10s"}
 
@@ -79,12 +80,12 @@ def replay_dead(url: str, letters_of: str | None) -> None:
         zeh-spark replay-dead http://127.0.0.1:8080/orders
     """
     feed = None if letters_of is None else _dead_letter_feed(letters_of, url)
-    count = replaying.partition_count(url, **_PATIENCE)
+    count = dead_letter_replay.partition_count(url, **_PATIENCE)
     with _named("standard input", "; nothing was published"):
-        letters = replaying.mended(dead_letters.letters(sys.stdin.buffer), count, feed)
+        letters = dead_letter_replay.mended(dead_letters.letters(sys.stdin.buffer), count, feed)
     outcomes: Counter[Outcome] = Counter()
     try:
-        for each in replaying.replay(url, letters, **_PATIENCE):
+        for each in dead_letter_replay.replay(url, letters, **_PATIENCE):
             outcomes[each.outcome] += 1
             if each.outcome is Outcome.REFUSED:
                 click.echo(f"Refused, line {each.letter.line}: {each.reason}.", err=True)
@@ -96,8 +97,8 @@ def replay_dead(url: str, letters_of: str | None) -> None:
 
 def _dead_letter_feed(url: str, target: str) -> FeedIdentity:
     """Return the identity of the feed at `url`. Raises UsageError if it is the target's."""
-    feed = replaying.identity_of(url, **_PATIENCE)
-    if feed.id == replaying.identity_of(target, **_PATIENCE).id:
+    feed = dead_letter_replay.identity_of(url, **_PATIENCE)
+    if feed.id == dead_letter_replay.identity_of(target, **_PATIENCE).id:
         raise click.UsageError(
             f"--letters-of {url} is the feed that the letters are published to; give the "
             f"dead-letter feed that they were printed from."

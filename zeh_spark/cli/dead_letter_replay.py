@@ -26,16 +26,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from zeh_spark.chunks import Chunker
-from zeh_spark.client import FeedClient
-from zeh_spark.dead_letters import Letter, Place, Row, Unreadable
+from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.publish_client import Batch, PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
-from zeh_spark.events import partition_for
-from zeh_spark.identity import HEADER, FeedIdentity
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol.dead_letters import Letter, Place, Row, Unreadable
+from zeh_spark.protocol.events import partition_for
+from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
+from zeh_spark.protocol.upload_format import Chunker
+from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publish import Producer
-from zeh_spark.publish_client import Batch, PublishClient
-from zeh_spark.wire import BATCH_INCARNATION
 
 _OF_ONE = {"batch-conflict", "producer-deleted"}
 """Refusals that are about one letter, or one producer's: the others are published."""

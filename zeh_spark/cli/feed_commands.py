@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from zeh_spark import wire
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference
-from zeh_spark.command_line import (
+from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
     ENVELOPE,
@@ -24,12 +23,13 @@ from zeh_spark.command_line import (
     name_of,
     table,
 )
+from zeh_spark.cli.tail import follow
+from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import RowError, StoreError
+from zeh_spark.loading.load import Loaded, Source, bad_line, events_of
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol import wire
 from zeh_spark.publish import Producer
-from zeh_spark.publish_client import PublishClient
-from zeh_spark.publisher.load import Loaded, Source, bad_line, events_of
-from zeh_spark.tailing import follow
 
 _PATIENCE = {"retryTimeout": "10s"}
 

@@ -11,13 +11,9 @@ def main() -> None:
     try:
         import httptools  # noqa: F401  # uvicorn would go on slowly without it
 
-        from zeh_spark.commands import zeh_spark
+        from zeh_spark.cli.commands import zeh_spark
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] not in _EXTRA:
             raise
         sys.exit(f'zeh-spark needs {exc.name}: pip install "zeh-spark[publisher]"')
     zeh_spark()
-
-
-if __name__ == "__main__":
-    main()

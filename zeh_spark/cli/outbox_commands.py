@@ -14,13 +14,13 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from zeh_spark.command_line import STORE, moment, opened
+from zeh_spark.cli.parameters import STORE, moment, opened
 from zeh_spark.errors import StoreError
+from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import shown_url
 from zeh_spark.publisher.config import Config, FeedConfig, engine_of, load_config, table_feed
-from zeh_spark.publisher.epochs import over_at
-from zeh_spark.publisher.store import UnknownFeedError, now_ms
-from zeh_spark.publisher.table_feed import SqlTableFeed
+from zeh_spark.store.epochs import over_at
+from zeh_spark.store.interface import UnknownFeedError, now_ms
 
 CONFIG = click.option(
     "--config",

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from zeh_spark import wire
 from zeh_spark.options import parse_age, parse_size
+from zeh_spark.protocol import wire
 from zeh_spark.publisher import Store, open_store
 
 _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from zeh_spark.command_line import STORE, Age, Size, counted, moment, opened, size_of
+from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import retention as retaining
-from zeh_spark.publisher.store import Retention
+from zeh_spark.store import retention as retaining
+from zeh_spark.store.interface import Retention
 
 _AGE = click.option(
     "--age", type=Age(), metavar="DURATION", help="Keep what is younger than this, like 30d."
@@ -125,7 +125,7 @@ def backup(file: Path, url: str) -> None:
         raise click.UsageError("A store in PostgreSQL is backed up with pg_dump or pg_basebackup.")
     if file.exists():
         raise StoreError(f"{file} exists already; a backup overwrites nothing")
-    from zeh_spark.publisher import sqlite
+    from zeh_spark.store import sqlite
 
     sqlite.backup(url.removeprefix("sqlite:///"), file)
     click.echo(f"{file} is a copy of {url}, {size_of(file.stat().st_size)}.")

@@ -11,12 +11,12 @@ from dataclasses import replace
 import msgspec
 from msgspec import UNSET, Raw
 
-from zeh_spark import wire
-from zeh_spark.client import FeedClient, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import PublisherError, ZeroEventHubError
-from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.stamps import parse_stamped
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.stamps import parse_stamped
 
 WAIT = 20
 PAUSE = 1.0

@@ -16,7 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from zeh_spark.chunks import (
+from zeh_spark.client.publish_client import Batch, PublishClient, Receipt, TaskDone
+from zeh_spark.errors import (
+    OutcomeUnknownError,
+    PublishError,
+    RowError,
+    UnavailableError,
+    ZeroEventHubError,
+)
+from zeh_spark.protocol.events import checked_headers, json_of, partition_for
+from zeh_spark.protocol.upload_format import (
     CHUNK_EVENTS,
     EMPTY_UPLOAD,
     Chunker,
@@ -25,16 +34,7 @@ from zeh_spark.chunks import (
     StagedChunk,
     upload_body,
 )
-from zeh_spark.errors import (
-    OutcomeUnknownError,
-    PublishError,
-    RowError,
-    UnavailableError,
-    ZeroEventHubError,
-)
-from zeh_spark.events import checked_headers, json_of, partition_for
-from zeh_spark.publish_client import Batch, PublishClient, Receipt, TaskDone
-from zeh_spark.wire import PLAIN_INCARNATION, partition_of
+from zeh_spark.protocol.wire import PLAIN_INCARNATION, partition_of
 
 UPLOAD_BYTES = 4 << 20
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from zeh_spark.answers import PROBLEM, TransientError, body_text, problem_document
+from zeh_spark.client.responses import PROBLEM, TransientError, body_text, problem_document
+from zeh_spark.client.transport import Patience, Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
-from zeh_spark.identity import FeedIdentity, parse, untold
 from zeh_spark.options import MAX_PARTITIONS
-from zeh_spark.transport import Patience, Transport
+from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold
 
 _MISSING_PARAMETER = {400, 422}
 _OF_A_FRAMEWORK = {500, 501}

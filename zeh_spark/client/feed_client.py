@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
-from zeh_spark import wire
-from zeh_spark.answers import TransientError
-from zeh_spark.credentials import masked
-from zeh_spark.discovery import Discovered, discover
+from zeh_spark.client.credentials import masked
+from zeh_spark.client.discovery import Discovered, discover
+from zeh_spark.client.responses import TransientError
+from zeh_spark.client.transport import Patience, Transport
 from zeh_spark.errors import PublisherError
 from zeh_spark.options import ClientOptions
-from zeh_spark.transport import Patience, Transport
+from zeh_spark.protocol import wire
 
 _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000

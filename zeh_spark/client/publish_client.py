@@ -19,8 +19,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from zeh_spark.answers import PROBLEM, TransientError, problem_document
-from zeh_spark.chunks import DIGEST_VERSION, Content
+from zeh_spark.client.responses import PROBLEM, TransientError, problem_document
+from zeh_spark.client.transport import Body, Patience, Transport
 from zeh_spark.errors import (
     OutcomeUnknownError,
     PublisherError,
@@ -28,7 +28,7 @@ from zeh_spark.errors import (
     ZeroEventHubError,
 )
 from zeh_spark.options import ClientOptions
-from zeh_spark.transport import Body, Patience, Transport
+from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import msgspec
 import requests
 import urllib3
 
-from zeh_spark.credentials import masked
+from zeh_spark.client.credentials import masked
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,

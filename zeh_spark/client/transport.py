@@ -25,20 +25,20 @@ import requests
 import urllib3
 
 import zeh_spark
-from zeh_spark import wire
-from zeh_spark.answers import (
+from zeh_spark.client.credentials import check_tls_files, masked, read_token
+from zeh_spark.client.responses import (
     TransientError,
     check_status,
     innermost,
     invalid_redirect,
     network_failure,
 )
-from zeh_spark.credentials import check_tls_files, masked, read_token
 from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
 from zeh_spark.options import ClientOptions, FeedUrl, origin
+from zeh_spark.protocol import wire
 
 log = logging.getLogger(__name__)
 

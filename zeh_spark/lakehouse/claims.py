@@ -9,8 +9,8 @@ Delta refuses the second of two transactions that change a table's properties, s
 names that claim a feed at the same time is refused and reads the other one's claim. Rejected: to
 look for the feed in the records of others, which does not find what is written at the same time.
 
-A feed's id is the one that its publisher tells (see `zeh_spark.identity`), so that a feed is known
-under each of its addresses; else the option `feedId` or the URL.
+A feed's id is the one that its publisher tells (see `protocol.feed_identity`), so that a feed is
+known under each of its addresses; else the option `feedId` or the URL.
 """
 
 from __future__ import annotations

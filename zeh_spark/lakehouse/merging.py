@@ -27,7 +27,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from zeh_spark import identity
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import app_versions
 from zeh_spark.lakehouse.commits import Record
@@ -45,6 +44,7 @@ from zeh_spark.lakehouse.precedence import (
     quoted,
     wins,
 )
+from zeh_spark.protocol import feed_identity
 
 DELETED = "_zeh_deleted"
 CHANGED = "_zeh_changed"
@@ -274,12 +274,12 @@ class Merge:
         if not self._feeds:
             return F.col(FEED)
         complaint = (
-            f"table {self._table.text}: an event has a producer and no {identity.HEADER}, which "
-            f"tells whose numbers it has: read with headers=_all, and keep the column headers; or "
+            f"table {self._table.text}: an event has a producer and no {feed_identity.HEADER}, "
+            f"which tells whose numbers it has: read with headers=_all, and keep the column headers; or "
             f"take {FEED} and {TIME} along with the other columns of lakehouse.stamped(df)"
         )
         # Which epoch of a feed with an id an event belongs to, only its header tells.
-        named = len(self._feeds) == 1 and not identity.ID.fullmatch(self._feeds[0])
+        named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])
         only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
         lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
         return F.when(lacking, only).otherwise(F.col(FEED))

@@ -5,9 +5,9 @@ Runs on the driver.
 
 from __future__ import annotations
 
-from zeh_spark import identity
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.protocol import feed_identity
 
 UNNAMED = "zeh_spark.unnamedFeed"
 """Property of a merged table: the feed of its rows that name none."""
@@ -21,7 +21,7 @@ def accepted_feed(accept: str | None) -> str | None:
     if accept is None or not accept.startswith(ACCEPT):
         return None
     feed = accept.removeprefix(ACCEPT).strip()
-    if not (identity.ID.fullmatch(feed) or ":" in feed or "/" in feed):
+    if not (feed_identity.ID.fullmatch(feed) or ":" in feed or "/" in feed):
         raise OptionError(
             f"accept={accept!r} names no feed: give its id, 16 hexadecimal digits, as the header "
             f"zeh-feed of its events has it; or its URL, if its publisher tells no id",

@@ -21,14 +21,14 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from zeh_spark import identity
 from zeh_spark.lakehouse.old_rows import ACCEPT
+from zeh_spark.protocol import feed_identity
 
 STAMPS = ("_zeh_producer", "_zeh_partition", "_zeh_sequence")
 FEED = "_zeh_feed"
 TIME = "_zeh_time"
 IDENTITY = {
-    FEED: (identity.HEADER, "string"),
+    FEED: (feed_identity.HEADER, "string"),
     "_zeh_producer": ("zeh-producer", "string"),
     "_zeh_partition": ("zeh-partition", "int"),
     "_zeh_sequence": ("zeh-sequence", "bigint"),
@@ -99,12 +99,12 @@ def wins(event: str, unnamed: str | None, table: str) -> Column:
 
 def feed_of(column: Column) -> Column:
     """The feed of one of its epochs."""
-    return F.regexp_replace(column, identity.EPOCH, "$1")
+    return F.regexp_replace(column, feed_identity.EPOCH, "$1")
 
 
 def _epoch(column: Column) -> Column:
     """The number of an epoch; 0 for the first one, and where there is none."""
-    number = F.regexp_extract(column, identity.EPOCH, 2).try_cast("int")
+    number = F.regexp_extract(column, feed_identity.EPOCH, 2).try_cast("int")
     return F.coalesce(number, F.lit(0))
 
 

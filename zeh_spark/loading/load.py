@@ -20,14 +20,14 @@ from typing import IO, BinaryIO, NamedTuple, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from zeh_spark import wire
-from zeh_spark.chunks import Chunker, Content, StagedChunk, uploads_of
 from zeh_spark.errors import StoreError
-from zeh_spark.events import partition_for
-from zeh_spark.publisher import csv_rows
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Upload
-from zeh_spark.publisher.csv_rows import CsvFormat
-from zeh_spark.publisher.store import Store
+from zeh_spark.loading import csv_rows
+from zeh_spark.loading.csv_rows import CsvFormat
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.events import partition_for
+from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, uploads_of
+from zeh_spark.store.batches import Attempt, Call, Declared, Receipt, Upload
+from zeh_spark.store.interface import Store
 
 PRODUCER = "load"
 """Who publishes what is loaded without a producer's name."""
@@ -246,7 +246,7 @@ def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[Event]
     if source.kind == "csv":
         found = csv_rows.rows(cast(BinaryIO, stream), source.key, source.csv)
     else:
-        from zeh_spark.publisher import parquet_rows  # pyarrow takes its time to import
+        from zeh_spark.loading import parquet_rows  # pyarrow takes its time to import
 
         found = parquet_rows.rows(cast(BinaryIO, stream), source.key)
     return (Event(*row) for row in found)

@@ -10,8 +10,8 @@ import time
 
 from sqlalchemy import Connection
 
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.table_sql import Holder, Standing, TableSql
+from zeh_spark.outbox.queries import Holder, Standing, TableSql
+from zeh_spark.store.problems import Problem
 
 log = logging.getLogger("zeh_spark.publisher")
 

@@ -9,12 +9,20 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from zeh_spark import wire
-from zeh_spark.publisher.feed import covered
-from zeh_spark.publisher.problems import cursor_gone, other_history
-from zeh_spark.publisher.store import StoreBusyError
-from zeh_spark.publisher.table import Cursor, Removed, Row, Table, all_removed, later, parse_cursor
-from zeh_spark.publisher.table_sql import Standing, TableSql
+from zeh_spark.outbox.queries import Standing, TableSql
+from zeh_spark.outbox.table import (
+    Cursor,
+    Removed,
+    Row,
+    Table,
+    all_removed,
+    later,
+    parse_cursor,
+)
+from zeh_spark.protocol import wire
+from zeh_spark.store.feed import covered
+from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.problems import cursor_gone, other_history
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,15 +33,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import OptionError, StoreError
-from zeh_spark.identity import Epoch, FeedIdentity, parse
-from zeh_spark.publisher.feed import DEFAULT_HINT, Block, covered
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.store import StoreBusyError
-from zeh_spark.publisher.table import Cells, Cursor, Row, Table
-from zeh_spark.publisher.table_ddl import refusal
-from zeh_spark.publisher.table_guard import Guard
-from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
-from zeh_spark.publisher.table_sql import (
+from zeh_spark.outbox.blockers import Guard
+from zeh_spark.outbox.cursors import Starts, after
+from zeh_spark.outbox.postgresql_check import refusal
+from zeh_spark.outbox.postgresql_ddl import CHANNEL
+from zeh_spark.outbox.queries import (
     HISTORY,
     READ_BYTES,
     Fault,
@@ -50,10 +46,14 @@ from zeh_spark.publisher.table_sql import (
     Standing,
     TableSql,
 )
-from zeh_spark.publisher.table_sqlite import SqliteTable
-from zeh_spark.publisher.table_starts import Starts, after
-from zeh_spark.publisher.table_statements import CHANNEL
-from zeh_spark.publisher.watching import POLL_SECONDS, Watch
+from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
+from zeh_spark.outbox.sqlite import SqliteTable
+from zeh_spark.outbox.table import Cells, Cursor, Row, Table
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
+from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
+from zeh_spark.store.feed import DEFAULT_HINT, Block, covered
+from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.problems import Problem
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -324,7 +324,7 @@ def statements(engine: Engine, table: Table) -> TableSql:
             raise OptionError(f"table is {table.name!r}; SQLite has no schemas", option="table")
         return SqliteTable(table)
     if (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg"):
-        from zeh_spark.publisher.table_postgresql import PostgresqlTable  # needs psycopg
+        from zeh_spark.outbox.postgresql import PostgresqlTable  # needs psycopg
 
         return PostgresqlTable(table)
     raise OptionError(

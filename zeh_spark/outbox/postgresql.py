@@ -20,11 +20,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import postgresql, table_ddl, table_statements
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.table import Place, Removed, Table
-from zeh_spark.publisher.table_ddl import Column, Facts
-from zeh_spark.publisher.table_sql import (
+from zeh_spark.outbox import postgresql_check, postgresql_ddl
+from zeh_spark.outbox.postgresql_check import Column, Facts
+from zeh_spark.outbox.queries import (
     HISTORY,
     REMOVED,
     Fault,
@@ -36,6 +34,9 @@ from zeh_spark.publisher.table_sql import (
     qualified,
     quoted,
 )
+from zeh_spark.outbox.table import Place, Removed, Table
+from zeh_spark.store import postgresql
+from zeh_spark.store.problems import Problem
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 END = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
@@ -57,7 +58,7 @@ class PostgresqlTable(TableSql):
         self.order = f"{tx}, {key}"
         self.backwards = f"{tx} DESC, {key} DESC"
         self.settled = f"{self.tx} < {HORIZON}"
-        self.partition = table_statements.partition_sql(table)
+        self.partition = postgresql_ddl.partition_sql(table)
         self._columns: Mapping[str, Column] = {}
         self._facts: Facts | None = None
 
@@ -66,7 +67,7 @@ class PostgresqlTable(TableSql):
         self._columns, self._facts, self.uuid = facts.columns, facts, facts.uuid
         self.moves_updates, self.notifies = facts.moves_updates, facts.notifies
         self.notes_removed = facts.notes_removed
-        return table_ddl.postgresql_faults(self.table, facts)
+        return postgresql_check.postgresql_faults(self.table, facts)
 
     @property
     def facts(self) -> Facts:
@@ -110,8 +111,8 @@ class PostgresqlTable(TableSql):
         return found[0]  # type: ignore[no-any-return]
 
     def _gone_history(self) -> StoreError:
-        missing = table_statements.history(self.table, add_column=self.facts.lacks_feed_ids)
-        return table_ddl.gone_history(self.table, missing)
+        missing = postgresql_ddl.history(self.table, add_column=self.facts.lacks_feed_ids)
+        return postgresql_check.gone_history(self.table, missing)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         found = connection.exec_driver_sql(
@@ -162,10 +163,10 @@ class PostgresqlTable(TableSql):
         moved = f"UPDATE {self.name} SET {self.tx} = 0 WHERE {self.tx} <> 0"
         facts = inspected(connection, self.table)
         if copy and facts.lacks_feed_ids:
-            missing = table_statements.feed_id(self.table, add_column=True)
-            raise table_ddl.no_feed_ids(self.table, missing)
-        renamed = f", feed_id = {table_statements.NEW_FEED_ID}" if copy else ""
-        trigger = quoted(table_statements.UPDATES) if facts.moves_updates else None
+            missing = postgresql_ddl.feed_id(self.table, add_column=True)
+            raise postgresql_check.no_feed_ids(self.table, missing)
+        renamed = f", feed_id = {postgresql_ddl.NEW_FEED_ID}" if copy else ""
+        trigger = quoted(postgresql_ddl.UPDATES) if facts.moves_updates else None
         if trigger:
             connection.exec_driver_sql(f"ALTER TABLE {self.name} DISABLE TRIGGER {trigger}")
         connection.exec_driver_sql(moved)
@@ -185,7 +186,7 @@ class PostgresqlTable(TableSql):
         )
 
     def ddl(self, connection: Connection, more: More) -> list[str]:
-        return table_ddl.postgresql_ddl(self.table, inspected(connection, self.table), more)
+        return postgresql_check.postgresql_ddl(self.table, inspected(connection, self.table), more)
 
     def explained(self, exc: DBAPIError) -> StoreError:
         return postgresql.explained(exc)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import table_statements as statements
-from zeh_spark.publisher.table import Table
-from zeh_spark.publisher.table_sql import HISTORY, Fault, More, quoted
+from zeh_spark.outbox import postgresql_ddl as statements
+from zeh_spark.outbox.queries import HISTORY, Fault, More, quoted
+from zeh_spark.outbox.table import Table
 
 _INTEGERS = ("int2", "int4", "int8")
 _KEYS = (*_INTEGERS, "text", "varchar", "bpchar", "uuid")

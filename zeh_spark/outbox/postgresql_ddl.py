@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import xxhash
 
-from zeh_spark.publisher.table import Table
-from zeh_spark.publisher.table_sql import HISTORY, REMOVED, literal, qualified, quoted
+from zeh_spark.outbox.queries import HISTORY, REMOVED, literal, qualified, quoted
+from zeh_spark.outbox.table import Table
 
 CHANNEL = "zeroeventhub_rows"
 UPDATES = "zeroeventhub_tx"

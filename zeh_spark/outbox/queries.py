@@ -17,9 +17,9 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from zeh_spark import wire
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.table import Cells, Place, Removed, Row, Table
+from zeh_spark.outbox.table import Cells, Place, Removed, Row, Table
+from zeh_spark.protocol import wire
 
 HISTORY = "zeroeventhub_history"
 REMOVED = "zeroeventhub_removed"

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from zeh_spark import wire
-from zeh_spark.publisher.table import Cells, Row
+from zeh_spark.outbox.table import Cells, Row
+from zeh_spark.protocol import wire
 
 Headers = tuple[str | None, ...]
 

@@ -15,9 +15,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import sqlite, sqlite_ddl, sqlite_values, table_ddl
-from zeh_spark.publisher.table import Place, Removed, Table
-from zeh_spark.publisher.table_sql import (
+from zeh_spark.outbox import postgresql_check, sqlite_ddl, sqlite_values
+from zeh_spark.outbox.queries import (
     HISTORY,
     REMOVED,
     Fault,
@@ -28,6 +27,8 @@ from zeh_spark.publisher.table_sql import (
     literal,
     quoted,
 )
+from zeh_spark.outbox.table import Place, Removed, Table
+from zeh_spark.store import sqlite
 
 _FUNCTIONS = {
     "zeh_partition": (4, sqlite_values.partition_of),
@@ -72,7 +73,7 @@ class SqliteTable(TableSql):
         ).scalar()
         if history is None:
             missing = sqlite_ddl.create_history(connection, self.table)
-            raise table_ddl.gone_history(self.table, missing)
+            raise postgresql_check.gone_history(self.table, missing)
         self.notes_removed = sqlite_ddl.notes_removed(connection, self.table)
         removed: dict[int, Removed] = {}
         if self.notes_removed:
@@ -100,7 +101,7 @@ class SqliteTable(TableSql):
         name = literal(self.table.bare_name)
         if copy and sqlite_ddl.lacks_feed_ids(connection):
             missing = sqlite_ddl.create_feed_id(connection, self.table)
-            raise table_ddl.no_feed_ids(self.table, missing)
+            raise postgresql_check.no_feed_ids(self.table, missing)
         renamed = f", feed_id = {sqlite_ddl.NEW_FEED_ID}" if copy else ""
         if self.notes_removed:
             connection.exec_driver_sql(f"DELETE FROM {REMOVED} WHERE table_name = {name}")

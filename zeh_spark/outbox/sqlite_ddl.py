@@ -7,10 +7,10 @@ import re
 from sqlalchemy import Connection
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.table import Table
-from zeh_spark.publisher.table_ddl import gone_history, mended
-from zeh_spark.publisher.table_sql import HISTORY, REMOVED, Fault, More, literal, quoted
-from zeh_spark.publisher.table_statements import DELETES
+from zeh_spark.outbox.postgresql_check import gone_history, mended
+from zeh_spark.outbox.postgresql_ddl import DELETES
+from zeh_spark.outbox.queries import HISTORY, REMOVED, Fault, More, literal, quoted
+from zeh_spark.outbox.table import Table
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"
 

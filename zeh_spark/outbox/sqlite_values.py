@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from zeh_spark import wire
+from zeh_spark.protocol import wire
 
 Value = bytes | int | float | None
 

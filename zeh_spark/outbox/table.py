@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import msgspec
 import xxhash
 
-from zeh_spark import wire
 from zeh_spark.errors import OptionError
-from zeh_spark.publisher.problems import bad_cursor, other_history
+from zeh_spark.protocol import wire
+from zeh_spark.store.problems import bad_cursor, other_history
 
 MAX_PARTITIONS = 64
 """A reader with n = 1 asks each by itself in one statement [256 took 0.26 s a page]."""

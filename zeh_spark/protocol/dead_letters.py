@@ -30,12 +30,14 @@ import msgspec
 import xxhash
 from msgspec import UNSET, Raw, UnsetType
 
-from zeh_spark import chunks, wire
-from zeh_spark.identity import HEADER, ID, FeedIdentity
 from zeh_spark.options import MAX_PARTITIONS
+from zeh_spark.protocol import upload_format, wire
+from zeh_spark.protocol.feed_identity import HEADER, ID, FeedIdentity
 
 LETTER_BYTES = (
-    chunks.LINE_BYTES - len(chunks.prefix(MAX_PARTITIONS)) - len(b'"headers":{},"data":}')
+    upload_format.LINE_BYTES
+    - len(upload_format.prefix(MAX_PARTITIONS))
+    - len(b'"headers":{},"data":}')
 )
 """What fits as data into a line of any partition of any feed."""
 

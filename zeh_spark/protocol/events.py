@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from zeh_spark import wire
+from zeh_spark.protocol import wire
 
 
 def json_of(data: object) -> bytes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from zeh_spark import wire
 from zeh_spark.errors import MalformedLineError
-from zeh_spark.identity import HEADER, FeedIdentity
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
 
 TIME_DIGITS = 18
 """The most that a `zeh-time` has: ms since 1970, which fit 64 bits."""

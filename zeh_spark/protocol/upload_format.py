@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from zeh_spark import wire
+from zeh_spark.protocol import wire
 
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1 << 20

@@ -5,14 +5,14 @@ extra `publisher`.
 from __future__ import annotations
 
 from zeh_spark.errors import StoreError
+from zeh_spark.outbox.feed import SqlTableFeed, TableState
 from zeh_spark.publisher.app import create_app
-from zeh_spark.publisher.feed import Block, Feed
-from zeh_spark.publisher.memory import MemoryStore
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.retention import Pruner
-from zeh_spark.publisher.sqlite import open_sqlite
-from zeh_spark.publisher.store import Store
-from zeh_spark.publisher.table_feed import SqlTableFeed, TableState
+from zeh_spark.store.feed import Block, Feed
+from zeh_spark.store.interface import Store
+from zeh_spark.store.memory import MemoryStore
+from zeh_spark.store.problems import Problem
+from zeh_spark.store.retention import Pruner
+from zeh_spark.store.sqlite import open_sqlite
 
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 
@@ -35,7 +35,7 @@ def open_store(url: str, *, must_exist: bool = False) -> Store:
         return open_sqlite(url.removeprefix("sqlite:///"), must_exist=must_exist)
     if _is_postgresql(url):
         try:
-            from zeh_spark.publisher.postgresql import open_postgresql
+            from zeh_spark.store.postgresql import open_postgresql
         except ImportError as exc:
             raise StoreError(f"a store in PostgreSQL needs psycopg ({exc}): {_INSTALL}") from exc
         return open_postgresql(url, must_exist=must_exist)
@@ -49,7 +49,7 @@ def shown_url(url: str) -> str:
     """A store's URL as it may be printed: without a password."""
     if not _is_postgresql(url):
         return url
-    from zeh_spark.publisher import postgresql
+    from zeh_spark.store import postgresql
 
     return postgresql.shown(url)
 

@@ -27,21 +27,21 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Send
 
-from zeh_spark import wire
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import problems
-from zeh_spark.publisher.feed import Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
-from zeh_spark.publisher.lines import body, renderer
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.publishing import STAGING_QUOTA, PublishApi
-from zeh_spark.publisher.query import DISCOVERY, Ask, parse_query, resumed
-from zeh_spark.publisher.store import (
+from zeh_spark.protocol import wire
+from zeh_spark.publisher.long_polling import Pulse, unless_gone
+from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
+from zeh_spark.publisher.read_requests import DISCOVERY, Ask, parse_query, resumed
+from zeh_spark.publisher.rendering import body, renderer
+from zeh_spark.store import problems
+from zeh_spark.store.feed import Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
+from zeh_spark.store.interface import (
     OutcomeUnknownError,
     Store,
     StoreBusyError,
     UnknownFeedError,
 )
-from zeh_spark.publisher.waiting import Pulse, unless_gone
+from zeh_spark.store.problems import Problem
 
 log = logging.getLogger("zeh_spark.publisher")
 

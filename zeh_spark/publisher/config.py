@@ -17,7 +17,7 @@ from sqlalchemy.exc import DisconnectionError
 
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.options import parse_duration
-from zeh_spark.publisher.table_feed import SqlTableFeed
+from zeh_spark.outbox.feed import SqlTableFeed
 
 _PINNED = {
     "extra_float_digits": "1",
@@ -103,7 +103,7 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
     """Connections that only read, unless it `writes`. Raises StoreError, OptionError."""
     if config.url.startswith("sqlite:///"):
         return _sqlite(Path(config.url.removeprefix("sqlite:///")), config.pool_size, writes)
-    from zeh_spark.publisher import postgresql
+    from zeh_spark.store import postgresql
 
     try:
         timeout = round(parse_duration(config.statement_timeout) * 1000)

@@ -3,8 +3,8 @@ from it alone.
 
 Its parts are in `openapi_read`, `openapi_publish`, `openapi_problems` and `openapi_rules`, made of
 the constants of the code that they describe. Rule for editors: what changes an answer changes the
-document; tests/unit/test_openapi.py compares routes, parameters, problems and examples with the
-code, tests/integration/test_openapi.py has a client that knows nothing else. Pure.
+document; tests/unit/publisher/test_openapi.py compares routes, parameters, problems and examples
+with the code, tests/integration/test_openapi.py has a client that knows nothing else. Pure.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 what it means, and what a client does then.
 
 Rule for editors: a problem that is raised anywhere is listed here, with the same status and
-members; tests/unit/test_openapi.py compares with the code, which raises them. Pure.
+members; tests/unit/publisher/test_openapi.py compares with the code, which raises them. Pure.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zeh_spark.publisher import problems
 from zeh_spark.publisher.openapi_parts import COUNT, DIGEST, LAST_BATCH, TEXT, Schema, record, ref
+from zeh_spark.store import problems
 
 AGAIN = "Send the same call again."
 OVER = "Begin the batch again: read n, make its uploads under new attempts or a new run, commit."

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zeh_spark.chunks import DIGEST_VERSION
-from zeh_spark.publisher.batches import MAX_NUMBER, RECEIPTS
-from zeh_spark.publisher.calls import (
-    IDENTIFIER,
-    MAX_ATTEMPTS,
-    MAX_COMMIT_BODY,
-    PRODUCER,
-)
+from zeh_spark.protocol.upload_format import DIGEST_VERSION
 from zeh_spark.publisher.openapi_parts import (
     COUNT,
     DIGEST,
@@ -26,9 +19,11 @@ from zeh_spark.publisher.openapi_parts import (
     ref,
 )
 from zeh_spark.publisher.openapi_problems import responses
-from zeh_spark.publisher.publishing import IDLE_SECONDS, PRODUCERS_SHOWN, RECEIPTS_SHOWN
-from zeh_spark.publisher.store import MAX_PARTITIONS
-from zeh_spark.publisher.uploads import MAX_BODY
+from zeh_spark.publisher.publish_api import IDLE_SECONDS, PRODUCERS_SHOWN, RECEIPTS_SHOWN
+from zeh_spark.publisher.publish_requests import IDENTIFIER, MAX_ATTEMPTS, MAX_COMMIT_BODY, PRODUCER
+from zeh_spark.publisher.upload_validation import MAX_BODY
+from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS
+from zeh_spark.store.interface import MAX_PARTITIONS
 
 _WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}
 _PRODUCER: Schema = {"type": "string", "pattern": f"^{PRODUCER.pattern}$"}

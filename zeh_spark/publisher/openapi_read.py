@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from zeh_spark import wire
-from zeh_spark.publisher.feed import DEFAULT_HINT
+from zeh_spark.protocol import wire
 from zeh_spark.publisher.openapi_parts import COUNT, TEXT, Schema, in_query, record, ref
 from zeh_spark.publisher.openapi_problems import responses
-from zeh_spark.publisher.query import MAX_N, MAX_WAIT
-from zeh_spark.publisher.store import MAX_PARTITIONS
+from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT
+from zeh_spark.store.feed import DEFAULT_HINT
+from zeh_spark.store.interface import MAX_PARTITIONS
 
 RULES = f"""
 A feed has 1 to {MAX_PARTITIONS} stored partitions, numbered from 0. A reader works with any n of

@@ -1,19 +1,20 @@
 """The rules of publishing, in words and worked examples, for the description of the API.
 
 Rule for editors: limits and patterns come from the code. The examples are literal, because what
-they show may never change; tests/unit/test_openapi.py compares them with what the code computes.
+they show may never change; tests/unit/publisher/test_openapi.py compares them with what the code
+computes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from zeh_spark import wire
-from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, DIGEST_VERSION, LINE_BYTES
-from zeh_spark.publisher.batches import MAX_NUMBER, RECEIPTS
-from zeh_spark.publisher.publishing import STAGING_QUOTA
-from zeh_spark.publisher.store import IDLE, STAGED_FOR
-from zeh_spark.publisher.uploads import MAX_BODY, MAX_CHUNKS, MAX_UNPACKED
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import CHUNK_BYTES, CHUNK_EVENTS, DIGEST_VERSION, LINE_BYTES
+from zeh_spark.publisher.publish_api import STAGING_QUOTA
+from zeh_spark.publisher.upload_validation import MAX_BODY, MAX_CHUNKS, MAX_UNPACKED
+from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS
+from zeh_spark.store.interface import IDLE, STAGED_FOR
 
 GENERAL = """
 ZeroEventHub feeds: reading them (the protocol of that name), and publishing to them (this server's

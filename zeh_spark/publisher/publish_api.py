@@ -21,11 +21,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.publisher import calls, refusals
-from zeh_spark.publisher.batches import MAX_NUMBER, RECEIPTS, Producer, Receipt
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.store import Staged, Store
-from zeh_spark.publisher.uploads import MAX_BODY, verified_upload
+from zeh_spark.publisher import publish_requests
+from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
+from zeh_spark.store import refusals
+from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, Producer, Receipt
+from zeh_spark.store.interface import Staged, Store
+from zeh_spark.store.problems import Problem
 
 STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
@@ -94,7 +95,7 @@ class PublishApi:
         self._store = store
         self._quota = staging_quota
         self._budget = Budget(BODY_BYTES)
-        self._budget_of_commits = Budget(calls.MAX_COMMIT_BODY)
+        self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
         self._coming, self._commits_coming = Budget(BODIES), Budget(BODIES)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._stagers = anyio.CapacityLimiter(STAGERS)
@@ -116,45 +117,50 @@ class PublishApi:
 
     async def upload(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
-        run, task, attempt, number = calls.upload_name(request.path_params["upload"])
-        call = calls.parse_call(_query(request), producer, batch, run=run)
-        length = calls.check_length(request.headers.get("content-length"), MAX_BODY)
+        run, task, attempt, number = publish_requests.upload_name(request.path_params["upload"])
+        call = publish_requests.parse_call(_query(request), producer, batch, run=run)
+        length = publish_requests.check_length(request.headers.get("content-length"), MAX_BODY)
         receipt = await self._called(partial(self._store.admit, feed, call))
         if receipt:
-            return _json(calls.committed(receipt, new=False))
+            return _json(publish_requests.committed(receipt, new=False))
         async with self._coming.room(1), _body(request, length) as whole, self._budget.room(length):
             body = whole.read()
-            calls.check_digest(request.headers.get("content-digest"), body)
+            publish_requests.check_digest(request.headers.get("content-digest"), body)
             check = partial(verified_upload, body, task, attempt, number, call.partition_count)
             upload = await anyio.to_thread.run_sync(check, limiter=self._checkers)
             del body, check
             keep = partial(self._store.stage, feed, call, upload, self._quota)
             staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
         if isinstance(staged, Receipt):
-            return _json(calls.committed(staged, new=False))
+            return _json(publish_requests.committed(staged, new=False))
         return _json({"status": "staged"}, 201 if staged is Staged.NEW else 200)
 
     async def commit(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
-        call = calls.parse_call(_query(request), producer, batch)
-        length = calls.check_length(request.headers.get("content-length"), calls.MAX_COMMIT_BODY)
+        call = publish_requests.parse_call(_query(request), producer, batch)
+        length = publish_requests.check_length(
+            request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
+        )
         await self._called(partial(self._store.admit, feed, call))  # is it worth to be read?
         async with (
             self._commits_coming.room(1),
             _body(request, length) as whole,
             self._budget_of_commits.room(length),
         ):
-            parse = partial(calls.parse_commit, whole.read())
+            parse = partial(publish_requests.parse_commit, whole.read())
             declared = await anyio.to_thread.run_sync(parse, limiter=self._checkers)
             del parse
         receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
-        return _json(calls.committed(receipt, new=new))
+        return _json(publish_requests.committed(receipt, new=new))
 
     async def release(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
-        given = calls.parameters(_query(request), {"run"}, {"attempt"})
-        run, number = calls.identifier("run", given["run"]), calls.batch_number(batch)
-        attempt = calls.attempt(given["attempt"]) if "attempt" in given else None
+        given = publish_requests.parameters(_query(request), {"run"}, {"attempt"})
+        run, number = (
+            publish_requests.identifier("run", given["run"]),
+            publish_requests.batch_number(batch),
+        )
+        attempt = publish_requests.attempt(given["attempt"]) if "attempt" in given else None
         released = await self._called(
             partial(self._store.release, feed, producer, number, run, attempt)
         )
@@ -162,8 +168,8 @@ class PublishApi:
 
     async def producers(self, request: Request) -> Response:
         feed = request.path_params["feed"]
-        given = calls.parameters(_query(request), set(), {"after", "limit"})
-        limit = calls.number("limit", given.get("limit", str(PRODUCERS_SHOWN)))
+        given = publish_requests.parameters(_query(request), set(), {"after", "limit"})
+        limit = publish_requests.number("limit", given.get("limit", str(PRODUCERS_SHOWN)))
         look_up = partial(
             self._store.producers, feed, given.get("after", ""), min(limit, PRODUCERS_SHOWN)
         )
@@ -172,18 +178,20 @@ class PublishApi:
 
     async def producer(self, request: Request) -> Response:
         feed, producer = request.path_params["feed"], request.path_params["producer"]
-        calls.parameters(_query(request), set())
-        name = calls.producer_name(producer)
+        publish_requests.parameters(_query(request), set())
+        name = publish_requests.producer_name(producer)
         found = await self._called(partial(self._store.producer, feed, name))
         numbers = await self._called(partial(self._store.next_sequences, feed, name))
         return _json({**_producer(found), "nextSequences": dict(sorted(numbers.items()))})
 
     async def receipts(self, request: Request) -> Response:
         feed, producer = request.path_params["feed"], request.path_params["producer"]
-        given = calls.parameters(_query(request), set(), {"below", "limit"})
-        below = calls.number("below", given.get("below", str(MAX_NUMBER)))
-        limit = min(calls.number("limit", given.get("limit", str(RECEIPTS_SHOWN))), RECEIPTS)
-        name = calls.producer_name(producer)
+        given = publish_requests.parameters(_query(request), set(), {"below", "limit"})
+        below = publish_requests.number("below", given.get("below", str(MAX_NUMBER)))
+        limit = min(
+            publish_requests.number("limit", given.get("limit", str(RECEIPTS_SHOWN))), RECEIPTS
+        )
+        name = publish_requests.producer_name(producer)
         partitions = (await self._called(partial(self._store.feed, feed))).partitions
         limit = min(limit, max(1, RANGES_SHOWN // partitions))
         found = await self._called(partial(self._store.receipts, feed, name, below, limit))
@@ -191,11 +199,11 @@ class PublishApi:
 
     async def receipt(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
-        given = calls.parameters(_query(request), set(), {"incarnation"})
-        number = calls.batch_number(batch)
+        given = publish_requests.parameters(_query(request), set(), {"incarnation"})
+        number = publish_requests.batch_number(batch)
         incarnation = given.get("incarnation")
         if incarnation is not None:
-            calls.identifier("incarnation", incarnation)
+            publish_requests.identifier("incarnation", incarnation)
         found = await self._called(
             partial(self._store.receipt, feed, producer, number, incarnation)
         )
@@ -212,7 +220,7 @@ class PublishApi:
 
 def _names(request: Request) -> tuple[str, str, str]:
     given = request.path_params
-    return given["feed"], calls.producer_name(given["producer"]), given["batch"]
+    return given["feed"], publish_requests.producer_name(given["producer"]), given["batch"]
 
 
 def _query(request: Request) -> str:

@@ -17,11 +17,11 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from zeh_spark import wire
-from zeh_spark.chunks import Content
-from zeh_spark.publisher.batches import MAX_NUMBER, Attempt, Call, Declared, Receipt, Remedies
-from zeh_spark.publisher.problems import Problem, bad_request
-from zeh_spark.publisher.store import MAX_PARTITIONS
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.store.batches import MAX_NUMBER, Attempt, Call, Declared, Receipt, Remedies
+from zeh_spark.store.interface import MAX_PARTITIONS
+from zeh_spark.store.problems import Problem, bad_request
 
 MAX_ATTEMPTS = 100_000
 MAX_COMMIT_BODY = 16 << 20

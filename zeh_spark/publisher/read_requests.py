@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from zeh_spark.publisher.problems import Problem, bad_request
+from zeh_spark.store.problems import Problem, bad_request
 
 MAX_N = 65_536
 MAX_WAIT = 60.0

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 from msgspec import Raw
 
-from zeh_spark import wire
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.feed import Block
+from zeh_spark.protocol import wire
+from zeh_spark.store.feed import Block
 
 Render = Callable[[Block, int], bytes]
 """A block's lines as lines of a reader's partition."""

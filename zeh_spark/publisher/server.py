@@ -17,11 +17,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import publishing
+from zeh_spark.publisher import publish_api
 from zeh_spark.publisher.app import create_app
-from zeh_spark.publisher.feed import Feed
-from zeh_spark.publisher.retention import Pruner
-from zeh_spark.publisher.store import Store
+from zeh_spark.store.feed import Feed
+from zeh_spark.store.interface import Store
+from zeh_spark.store.retention import Pruner
 
 GRACE_SECONDS = 3
 """How long answers that have begun may take to end when the publisher stops."""
@@ -56,7 +56,7 @@ def serve(
     feeds: Store | Mapping[str, Feed],
     listener: socket.socket,
     tables: Mapping[str, Feed] | None = None,
-    staging_quota: int = publishing.STAGING_QUOTA,
+    staging_quota: int = publish_api.STAGING_QUOTA,
 ) -> None:
     """Until SIGINT or SIGTERM, which then ends the process with exit code 0."""
     keep_freed_memory()

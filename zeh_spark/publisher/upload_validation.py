@@ -26,8 +26,8 @@ import numpy as np
 import zstandard
 from msgspec import Raw
 
-from zeh_spark import wire
-from zeh_spark.chunks import (
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     LINE_BYTES,
@@ -40,8 +40,8 @@ from zeh_spark.chunks import (
     parse_upload,
     prefix,
 )
-from zeh_spark.publisher.batches import Upload
-from zeh_spark.publisher.problems import Problem
+from zeh_spark.store.batches import Upload
+from zeh_spark.store.problems import Problem
 
 MAX_CHUNKS, MAX_UNPACKED = UPLOAD_CHUNKS, UPLOAD_UNPACKED
 MAX_BODY = 64 << 20

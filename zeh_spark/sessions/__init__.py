@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zeh_spark.lazy import names_of
+from zeh_spark._lazy import names_of
 
 if TYPE_CHECKING:
     from zeh_spark.sessions.inspecting import explain, inspect

@@ -15,12 +15,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from zeh_spark import intervals, stateful
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
 from zeh_spark.sessions.model import Session
 from zeh_spark.sessions.operator import STATE
 from zeh_spark.source.batch import last_cursors
+from zeh_spark.stateful import ranges, requirements
 
 _RANGE = pa.struct({"first": pa.int64(), "last": pa.int64()})
 _SESSIONS = pa.schema(
@@ -122,10 +122,10 @@ def explain(
     wanted = dead.select("dead.session", "dead.missing.first", "dead.missing.last")
     gaps = wanted.where("session IS NOT NULL AND first IS NOT NULL").distinct()
     feed = spark.read.format("zeroeventhub").options(**{**options, "endingCursors": head}).load(url)
-    name = stateful.text(feed, "session", session).alias("session")
-    text = stateful.text(feed, "sequence", sequence).alias("sequence")
+    name = requirements.text(feed, "session", session).alias("session")
+    text = requirements.text(feed, "sequence", sequence).alias("sequence")
     events = feed.select(name, text, "partition")
-    placed = events.select("session", stateful.number("sequence"), "partition").mapInArrow(
+    placed = events.select("session", requirements.number("sequence"), "partition").mapInArrow(
         _placed, "session STRING, number BIGINT, partition INT, position BIGINT"
     )
     found = placed.join(F.broadcast(gaps), "session").where("number BETWEEN first AND last")
@@ -157,6 +157,6 @@ def _explained(gaps: list[Any], found: list[Any], head: str) -> list[tuple[Any, 
     for gap in gaps:
         wanted[gap.session].append((gap.first, gap.last))
     for name, runs in wanted.items():
-        for first, last in intervals.difference(intervals.united(runs), sorted(numbers[name])):
+        for first, last in ranges.difference(ranges.united(runs), sorted(numbers[name])):
             rows.add((name, first, last, None, None, f"not on the feed up to head {head}"))
     return sorted(rows, key=lambda row: row[:3])

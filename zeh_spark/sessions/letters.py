@@ -17,13 +17,14 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from zeh_spark import dead_letters, stateful
 from zeh_spark.errors import OptionError
-from zeh_spark.packing import quoted
+from zeh_spark.protocol import dead_letters
 from zeh_spark.sessions.model import CONTROL, RECORDS
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
 from zeh_spark.sink.rows import Layout, layout
+from zeh_spark.stateful import requirements
+from zeh_spark.stateful.row_codec import quoted
 
 _FACTS = "_zeh_dead"
 _ENVELOPE = ("headers", "key", "partition")
@@ -93,7 +94,7 @@ def _event(dead: DataFrame) -> DataFrame:
 def _headers(dead: DataFrame) -> Column:
     """The event's own, and `replay` where it does not say anything else itself."""
     control = F.create_map(F.lit(CONTROL), F.lit("replay"))
-    if not stateful.has_headers(dead):
+    if not requirements.has_headers(dead):
         return control
     headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
     own = F.map_filter(headers, lambda name, _: ~name.startswith("zeh-"))

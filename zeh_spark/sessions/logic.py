@@ -30,7 +30,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-from zeh_spark import intervals
 from zeh_spark.sessions.model import (
     Arrival,
     Dead,
@@ -45,6 +44,7 @@ from zeh_spark.sessions.model import (
     Record,
     Session,
 )
+from zeh_spark.stateful import ranges
 
 
 class SessionLogic:
@@ -125,16 +125,16 @@ class SessionLogic:
     def _passed(self, session: Session, each: Arrival, outcomes: list[Outcome]) -> None:
         """Its place is behind the session, or the session is closed."""
         number = each.number
-        if number < session.next and not intervals.contains(session.given_up, number):
+        if number < session.next and not ranges.contains(session.given_up, number):
             outcomes.append(Duplicate(number))
         elif not each.replay:
             reason = "closed" if session.closed else "late"
             outcomes.append(Dead(number, number, reason, session.next))
         else:
             if number >= session.next:
-                session.given_up = intervals.united(session.given_up, [(session.next, number)])
+                session.given_up = ranges.united(session.given_up, [(session.next, number)])
                 session.next = number + 1
-            session.given_up = intervals.without(session.given_up, number)
+            session.given_up = ranges.without(session.given_up, number)
             outcomes.append(Deliver(number, number))
 
     # Holding and delivering
@@ -255,14 +255,14 @@ class SessionLogic:
             self._end(session, outcomes)
         elif on_gap == "skip":
             session.held.pop(0)
-            session.given_up = intervals.united(session.given_up, [missing])
+            session.given_up = ranges.united(session.given_up, [missing])
             outcomes.append(Record("skipped", expected, run.first, missing, since))
             session.next = run.first
             self._deliver(session, run, outcomes)
             self._close_if_complete(session, outcomes)
         else:
             session.held[0:1] = [beyond] if beyond else []
-            session.given_up = intervals.united(session.given_up, [(expected, inside.last)])
+            session.given_up = ranges.united(session.given_up, [(expected, inside.last)])
             outcomes.append(Dead(run.first, inside.last, "gap", expected, missing, run.since))
             session.next = inside.last + 1
             self._close_if_complete(session, outcomes)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from zeh_spark import bucketing
 from zeh_spark.sessions import state
 from zeh_spark.sessions.bucket import Batch, Given, Row
 from zeh_spark.sessions.state import Settings
+from zeh_spark.stateful import state_buckets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,8 @@ class SessionProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, before = self._open()
-        given = batch.take([Row.parted(each) for each in bucketing.rows(rows)], now)
-        yield from bucketing.frames(given, Given._fields)
+        given = batch.take([Row.parted(each) for each in state_buckets.rows(rows)], now)
+        yield from state_buckets.frames(given, Given._fields)
         yield from self._close(int(key[0]), batch, before)
 
     def handleExpiredTimer(
@@ -59,7 +59,7 @@ class SessionProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, _ = self._open()
-        yield from bucketing.frames(batch.judge(now), Given._fields)
+        yield from state_buckets.frames(batch.judge(now), Given._fields)
         yield from self._close(int(key[0]), batch, expiredTimerInfo.getExpiryTimeInMs(), fired=True)
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class SessionProcessor(StatefulProcessor):
                 self._handle.deleteTimer(timer)
             if batch.timer is not None:
                 self._handle.registerTimer(batch.timer)
-        yield from bucketing.frames([counts], Given._fields)
+        yield from state_buckets.frames([counts], Given._fields)
 
 
 class _Segments:

@@ -17,14 +17,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
-from zeh_spark import bucketing, stateful
 from zeh_spark.errors import OptionError
-from zeh_spark.intervals import MAX_NUMBER
-from zeh_spark.packing import packed, unpacked
 from zeh_spark.sessions.bucket import Given
 from zeh_spark.sessions.model import CONTROL, REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
 from zeh_spark.sessions.state import Settings
+from zeh_spark.stateful import requirements, state_buckets
+from zeh_spark.stateful.ranges import MAX_NUMBER
+from zeh_spark.stateful.row_codec import packed, unpacked
 
 CONTROLS = ("", "close", "release", "replay")
 COUNTS = ("ordered", "duplicates", "controls", "future", *REASONS)
@@ -89,19 +89,19 @@ def in_order(
 
     Raises OptionError for what does not fit the frame or the session.
     """
-    stateful.check(df, "sessions.in_order")
-    stateful.at_least("buckets", buckets, 1)
+    requirements.check(df, "sessions.in_order")
+    requirements.at_least("buckets", buckets, 1)
     policy = Policy(
         gap_timeout=_duration("gap_timeout", gap_timeout),
         on_gap=_one_of("on_gap", on_gap, get_args(OnGap)),
         first=_one_of("first", first, get_args(First)),
-        max_events=stateful.at_least("max_events", max_events, 1),
-        max_bytes=stateful.at_least("max_bytes", max_bytes, 1),
+        max_events=requirements.at_least("max_events", max_events, 1),
+        max_bytes=requirements.at_least("max_bytes", max_bytes, 1),
         idle_timeout=_duration("idle_timeout", idle_timeout),
     )
-    settings = Settings(policy, buckets, stateful.milliseconds("keep_closed", keep_closed))
-    late = f"{stateful.milliseconds('delay', delay)} milliseconds"
-    stateful.check_free(df, ["status", "dead"])
+    settings = Settings(policy, buckets, requirements.milliseconds("keep_closed", keep_closed))
+    late = f"{requirements.milliseconds('delay', delay)} milliseconds"
+    requirements.check_free(df, ["status", "dead"])
     _check_watermark(df)
     clock = _clock(df, time)
     if heartbeat and time != "batch":
@@ -112,8 +112,8 @@ def in_order(
     rows = _rows(df, clock, session, sequence, last, control)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
-    timed = rows.withWatermark(stateful.CLOCK, late).drop(stateful.CLOCK)
-    given = bucketing.grouped(
+    timed = rows.withWatermark(requirements.CLOCK, late).drop(requirements.CLOCK)
+    given = state_buckets.grouped(
         timed, "session", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
     return _result(_observed(given, metrics), df)
@@ -131,24 +131,24 @@ def _rows(
     control: str | Column | None,
 ) -> DataFrame:
     """The frame as the bucket's rows, and the column of its clock."""
-    column, kind = stateful.typed(df, "session", session)
+    column, kind = requirements.typed(df, "session", session)
     if isinstance(kind, ArrayType | MapType | StructType):
         raise OptionError(
             f"session={session!r} has to be one value, and is {kind.simpleString()}",
             option="session",
         )
     # In steps, each a projection of its own: what is named once is computed once for a row.
-    said = packed(df, stateful.EVENT).select(
+    said = packed(df, requirements.EVENT).select(
         F.coalesce(column.cast("string"), F.lit("")).alias("session"),
-        stateful.text(df, "sequence", sequence).alias("sequence"),
+        requirements.text(df, "sequence", sequence).alias("sequence"),
         _last(df, last).alias("last"),
         F.lower(F.trim(F.coalesce(_control(df, control), F.lit("")))).alias("control"),
         clock.time.alias("time"),
         clock.latest.alias("latest"),
-        F.col(stateful.EVENT).alias("event"),
+        F.col(requirements.EVENT).alias("event"),
     )
     numbered = said.withColumns(
-        {"number": stateful.number("sequence"), "declared": stateful.number("last")}
+        {"number": requirements.number("sequence"), "declared": requirements.number("last")}
     )
     read = numbered.select(
         "session",
@@ -171,8 +171,8 @@ def _rows(
     texts = [F.col(each) for each in ("session", "control", "problem", "event")]
     return read.select(
         "session",
-        bucketing.joined(numbers, texts).alias("row"),
-        F.when(~future, time).alias(stateful.CLOCK),
+        state_buckets.joined(numbers, texts).alias("row"),
+        F.when(~future, time).alias(requirements.CLOCK),
     )
 
 
@@ -184,15 +184,18 @@ def _problem() -> Column:
     return (
         F.when(
             ~word.isin(*CONTROLS),
-            stateful.says(f"header {CONTROL}", word, "close, release or replay"),
+            requirements.says(f"header {CONTROL}", word, "close, release or replay"),
         )
         .when(F.col("session") == "", F.lit("no session"))
         .when(
             number.isNull() & ~word.isin("close", "release"),
-            stateful.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}"),
+            requirements.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}"),
         )
-        .when(number.isNull() & text.isNotNull(), stateful.says("sequence", text, "a whole number"))
-        .when(bad_end, stateful.says("last", last, "a number, true or false"))
+        .when(
+            number.isNull() & text.isNotNull(),
+            requirements.says("sequence", text, "a whole number"),
+        )
+        .when(bad_end, requirements.says("last", last, "a number, true or false"))
     )
 
 
@@ -206,20 +209,20 @@ def _time(complaint: str) -> Column:
 
 def _published(df: DataFrame) -> Column:
     """When an event was published, by the feed's clock; NULL if it does not say so."""
-    if not stateful.has_headers(df):
+    if not requirements.has_headers(df):
         return F.lit(None).cast("timestamp")
     ms = F.col("headers")["zeh-time"].try_cast("bigint")
     return F.when(ms.between(0, _LAST_TIME), F.timestamp_millis(ms))
 
 
 def _last(df: DataFrame, last: str | Column | None) -> Column:
-    return F.lit(None).cast("string") if last is None else stateful.text(df, "last", last)
+    return F.lit(None).cast("string") if last is None else requirements.text(df, "last", last)
 
 
 def _control(df: DataFrame, control: str | Column | None) -> Column:
     if control is not None:
-        return stateful.text(df, "control", control)
-    if stateful.has_headers(df):
+        return requirements.text(df, "control", control)
+    if requirements.has_headers(df):
         return F.col("headers")[CONTROL]
     return F.lit(None).cast("string")
 
@@ -230,7 +233,7 @@ def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
         return _Clock(now, now, "")
     published = _published(df)
     if time is not None:
-        column, kind = stateful.typed(df, "time", time)
+        column, kind = requirements.typed(df, "time", time)
         if not isinstance(kind, TimestampType):
             raise OptionError(
                 f"time={time!r} has to be a TIMESTAMP, and is {kind.simpleString()}; for the clock "
@@ -239,7 +242,7 @@ def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
             )
         latest = F.coalesce(published, now)
         return _Clock(column, latest, f"sessions: an event has no time: time={time!r} is NULL")
-    if not stateful.has_headers(df):
+    if not requirements.has_headers(df):
         raise OptionError(
             "the frame has no column 'headers', whose zeh-time would be the clock: give "
             "time=, a TIMESTAMP of the events, or time='batch'",
@@ -258,8 +261,10 @@ def _heartbeat(rows: DataFrame) -> DataFrame:
     reader = rows.sparkSession.readStream.format("rate-micro-batch")
     beat = reader.option("rowsPerBatch", 1).option("numPartitions", 1).load()
     numbers = [F.lit(-1), F.lit(0), F.lit(-1)]
-    row = bucketing.joined(numbers, [F.lit("")] * 4).alias("row")
-    return beat.select(F.lit("").alias("session"), row, F.current_timestamp().alias(stateful.CLOCK))
+    row = state_buckets.joined(numbers, [F.lit("")] * 4).alias("row")
+    return beat.select(
+        F.lit("").alias("session"), row, F.current_timestamp().alias(requirements.CLOCK)
+    )
 
 
 # What goes out
@@ -267,8 +272,8 @@ def _heartbeat(rows: DataFrame) -> DataFrame:
 
 def _observed(given: DataFrame, metrics: str) -> DataFrame:
     oldest = F.timestamp_millis(F.min(F.col("counts")["oldest_hold"]))
-    sums = {name: bucketing.total(name) for name in (*COUNTS, *GAUGES)}
-    return bucketing.observed(given, metrics, {**sums, "oldest_hold": oldest})
+    sums = {name: state_buckets.total(name) for name in (*COUNTS, *GAUGES)}
+    return state_buckets.observed(given, metrics, {**sums, "oldest_hold": oldest})
 
 
 def _result(given: DataFrame, df: DataFrame) -> DataFrame:
@@ -296,7 +301,7 @@ def _check_watermark(df: DataFrame) -> None:
             f"that it held: leave that at true, the default",
             option=_MULTIPLE,
         )
-    if "EventTimeWatermark" in stateful.plan(df):
+    if "EventTimeWatermark" in requirements.plan(df):
         raise OptionError(
             "sessions.in_order: the frame has a watermark already (of withWatermark, or of another "
             "in_order), and Spark takes one for each query: put a table or a feed between the two"
@@ -304,7 +309,7 @@ def _check_watermark(df: DataFrame) -> None:
 
 
 def _duration(name: str, text: str | None) -> int | None:
-    return None if text is None else stateful.milliseconds(name, text)
+    return None if text is None else requirements.milliseconds(name, text)
 
 
 def _one_of(name: str, value: T, known: tuple[T, ...]) -> T:

@@ -22,8 +22,8 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Raw
 
-from zeh_spark import bucketing
 from zeh_spark.sessions.model import Policy, Session
+from zeh_spark.stateful import state_buckets
 
 VERSION = 1
 SPILL = 100
@@ -115,9 +115,9 @@ def empty(settings: Settings) -> bytes:
 
 def opened(blob: bytes | None, settings: Settings) -> Bucket:
     """Raises CheckpointError for the state of other settings, or of another version."""
-    bucket = _bucket(bucketing.opened(blob, VERSION, settings.buckets))
-    bucketing.same("buckets", settings.buckets, bucket.buckets)
-    bucketing.same("first", settings.policy.first, bucket.first)
+    bucket = _bucket(state_buckets.opened(blob, VERSION, settings.buckets))
+    state_buckets.same("buckets", settings.buckets, bucket.buckets)
+    state_buckets.same("first", settings.policy.first, bucket.first)
     return bucket
 
 

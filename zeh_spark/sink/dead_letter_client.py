@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from zeh_spark.client.publish_client import Document, PublishClient
 from zeh_spark.errors import AccessError, OptionError, PublishError
-from zeh_spark.publish_client import Document, PublishClient
+from zeh_spark.protocol.wire import REMEDIES
 from zeh_spark.sink.options import SinkOptions
-from zeh_spark.wire import REMEDIES
 
 
 class DeadLetterClient(PublishClient):

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Raw
 
-from zeh_spark import dead_letters, wire
-from zeh_spark.publish_client import Batch
+from zeh_spark.client.publish_client import Batch
+from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.sink.objects import TEXT, Unfit, entries, instants_of, json_of, names_of, used
 from zeh_spark.sink.rows import Layout, Rendered
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from zeh_spark import wire
 from zeh_spark.errors import OptionError
 from zeh_spark.options import (
     ClientOptions,
@@ -21,6 +20,7 @@ from zeh_spark.options import (
     parse_token,
     parse_url,
 )
+from zeh_spark.protocol import wire
 
 _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20
 _OF_SPARK = {"checkpointlocation", "queryname"}

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from msgspec import Raw
 from pyspark.sql import types as T
 
-from zeh_spark import chunks, wire
 from zeh_spark.errors import OptionError, RowError
+from zeh_spark.protocol import upload_format, wire
 from zeh_spark.sink.objects import (
     INTEGERS,
     STRINGS,
@@ -176,7 +176,10 @@ class Renderer:
         self._text = layout.text
         self._partition_count = partition_count
         self._room = np.array(
-            [chunks.LINE_BYTES - len(chunks.prefix(each)) for each in range(partition_count)]
+            [
+                upload_format.LINE_BYTES - len(upload_format.prefix(each))
+                for each in range(partition_count)
+            ]
         )
         self._rows = 0
 
@@ -266,10 +269,10 @@ class Renderer:
         sizes = np.asarray(pc.binary_length(rests))
         room = self._room[-1 if partitions is None else partitions]
         for row in np.flatnonzero(sizes > room)[:1]:
-            size = sizes[row] + chunks.LINE_BYTES - np.broadcast_to(room, sizes.shape)[row]
+            size = sizes[row] + upload_format.LINE_BYTES - np.broadcast_to(room, sizes.shape)[row]
             raise Unfit(
                 f"the event takes {size:,} bytes as a line of the feed; at most "
-                f"{chunks.LINE_BYTES:,} are allowed",
+                f"{upload_format.LINE_BYTES:,} are allowed",
                 rests[row].as_py().encode(),
             )
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from zeh_spark.chunks import CHUNK_EVENTS, Chunker
+from zeh_spark.client.publish_client import Batch, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, ZeroEventHubError
-from zeh_spark.publish_client import Batch, PublishClient, TaskDone
+from zeh_spark.protocol.upload_format import CHUNK_EVENTS, Chunker
+from zeh_spark.protocol.wire import partition_of
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.sink.rows import Rendered
 from zeh_spark.sink.uploads import Uploader
-from zeh_spark.wire import partition_of
 
 _OPEN_UPLOADS = 4
 """What the open chunks of a task may hold, in sizes of an upload."""

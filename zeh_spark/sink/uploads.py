@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from zeh_spark.chunks import Group, StagedChunk, upload_body
+from zeh_spark.protocol.upload_format import Group, StagedChunk, upload_body
 
 Send = Callable[[int, bytes], bool]
 """Sends upload `number`; false if the batch turns out to be committed already."""

@@ -28,15 +28,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark._compat import DataSourceStreamArrowWriter
-from zeh_spark.chunks import EMPTY_UPLOAD, Content
+from zeh_spark.client.publish_client import Batch, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
-from zeh_spark.publish_client import Batch, PublishClient, TaskDone
+from zeh_spark.protocol.upload_format import EMPTY_UPLOAD, Content
+from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of
 from zeh_spark.sink.options import SinkOptions, same_feed
-from zeh_spark.sink.outbox import Outbox
 from zeh_spark.sink.rows import Layout, Rendered, Renderer
-from zeh_spark.wire import BATCH_INCARNATION
+from zeh_spark.sink.task_uploads import Outbox
 
 log = logging.getLogger("zeh_spark.sink")
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from zeh_spark import wire
-from zeh_spark.client import FeedClient, PageRequest
-from zeh_spark.decode import Decoder
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
-from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import parse
-from zeh_spark.source.ending import (
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.source.decode import Decoder
+from zeh_spark.source.end_detection import (
     Ending,
     ask_target,
     await_target,
@@ -33,8 +33,8 @@ from zeh_spark.source.ending import (
     find_target,
     not_at_target,
 )
-from zeh_spark.source.fetching import first_checkpoint
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.prefetch import first_checkpoint
 
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)

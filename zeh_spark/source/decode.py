@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Raw, UnsetType
 
-from zeh_spark import wire
 from zeh_spark.errors import MalformedLineError
-from zeh_spark.identity import HEADER, FeedIdentity
-from zeh_spark.stamps import TIME_DIGITS, parse_stamped, stamp
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
+from zeh_spark.protocol.stamps import TIME_DIGITS, parse_stamped, stamp
 
 T = TypeVar("T")
 

@@ -38,11 +38,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from zeh_spark import wire
-from zeh_spark.answers import TransientError
-from zeh_spark.client import MAX_HINT, FeedClient, Page, PageRequest
+from zeh_spark.client.feed_client import MAX_HINT, FeedClient, Page, PageRequest
+from zeh_spark.client.responses import TransientError
+from zeh_spark.client.transport import Patience
 from zeh_spark.errors import PublisherError, UnavailableError, ZeroEventHubError
-from zeh_spark.transport import Patience
+from zeh_spark.protocol import wire
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from zeh_spark import wire
 from zeh_spark.errors import CheckpointError
-from zeh_spark.identity import FeedIdentity
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.options import SourceOptions
 
 VERSION = 1

@@ -7,9 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from zeh_spark import wire
 from zeh_spark.errors import OptionError
-from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import (
     ClientOptions,
     option,
@@ -21,6 +19,8 @@ from zeh_spark.options import (
     parse_size,
     parse_text,
 )
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity
 
 Cursors = Literal["first", "last", "quiet"] | dict[int, str]
 

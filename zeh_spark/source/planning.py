@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from zeh_spark.protocol.wire import Interval
 from zeh_spark.source.segments import Segment
-from zeh_spark.wire import Interval
 
 SEGMENT_BYTES = 32 << 20
 """Most bytes of lines in a segment, before compression: a task must stay far below 128 MiB."""

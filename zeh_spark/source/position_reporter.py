@@ -16,11 +16,11 @@ from dataclasses import replace
 from itertools import islice
 from urllib.parse import quote, urlencode
 
-from zeh_spark import wire
-from zeh_spark.answers import TransientError
+from zeh_spark.client.responses import TransientError
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.protocol import wire
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.transport import Transport
 
 _AT_A_TIME = 100
 """Cursors in a request, so that its line stays short."""

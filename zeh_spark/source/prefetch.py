@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from zeh_spark import wire
-from zeh_spark.client import FeedClient, Page, PageRequest, Statistics
+from zeh_spark.client.feed_client import FeedClient, Page, PageRequest, Statistics
+from zeh_spark.client.transport import Patience
 from zeh_spark.errors import CursorGoneError, UnavailableError
+from zeh_spark.protocol import wire
 from zeh_spark.source import planning
-from zeh_spark.source.ending import (
+from zeh_spark.source.end_detection import (
     Ending,
     ask_target,
     await_target,
@@ -32,7 +33,6 @@ from zeh_spark.source.ending import (
     not_at_target,
 )
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.transport import Patience
 
 log = logging.getLogger(__name__)
 

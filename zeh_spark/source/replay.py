@@ -15,16 +15,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from zeh_spark import wire
-from zeh_spark.client import FeedClient, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.source.ending import (
-    Ending,
-    await_target,
-    begin_page,
-    end_page,
-    find_target,
-)
+from zeh_spark.protocol import wire
+from zeh_spark.source.end_detection import Ending, await_target, begin_page, end_page, find_target
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 

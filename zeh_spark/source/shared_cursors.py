@@ -13,16 +13,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from zeh_spark import wire
-from zeh_spark.answers import TransientError
-from zeh_spark.discovery import discover
+from zeh_spark.client.discovery import discover
+from zeh_spark.client.responses import TransientError
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CheckpointError, PublisherError
-from zeh_spark.identity import FeedIdentity
 from zeh_spark.options import parse
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.offset_log import source_offsets
 from zeh_spark.source.offsets import check_identity, is_of_a_feed
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.transport import Transport
 
 _GONE = {409, 410}
 

@@ -20,17 +20,17 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from zeh_spark import wire
 from zeh_spark._compat import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
-from zeh_spark.client import FeedClient, PageRequest
-from zeh_spark.decode import Decoder
+from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
-from zeh_spark.identity import FeedIdentity, untold
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity, untold
 from zeh_spark.source import offsets, planning
-from zeh_spark.source.cursor_set import CursorSet
-from zeh_spark.source.fetching import Fetcher, first_checkpoint
+from zeh_spark.source.decode import Decoder
 from zeh_spark.source.offsets import Offset, Position, Staged
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.position_reporter import CursorSet
+from zeh_spark.source.prefetch import Fetcher, first_checkpoint
 from zeh_spark.source.replay import read_again
 from zeh_spark.source.segments import pack, unpack
 from zeh_spark.source.staging import Staging, new_stage

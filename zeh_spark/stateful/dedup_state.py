@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
-from zeh_spark import bucketing
 from zeh_spark.errors import CheckpointError, OptionError, PublisherError
-from zeh_spark.identity import EPOCH, feed_of
-from zeh_spark.seen import Reuse, Seen
+from zeh_spark.protocol.feed_identity import EPOCH, feed_of
+from zeh_spark.stateful import state_buckets
+from zeh_spark.stateful.seen import Reuse, Seen
 
 VERSION = 2
 NO_FEED = ""
@@ -110,8 +110,8 @@ def encoded(bucket: Bucket) -> bytes:
 def opened(blob: bytes | None, buckets: int) -> Bucket:
     """Read a bucket of version 1 or 2. Raises CheckpointError for another version or count."""
     version = 1 if blob is not None and blob[0] == 1 else VERSION
-    bucket = _decode(bucketing.opened(blob, version, buckets))
-    bucketing.same("buckets", buckets, bucket.buckets)
+    bucket = _decode(state_buckets.opened(blob, version, buckets))
+    state_buckets.same("buckets", buckets, bucket.buckets)
     return bucket
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType
 
 from zeh_spark.errors import OptionError
-from zeh_spark.intervals import MAX_NUMBER
+from zeh_spark.stateful.ranges import MAX_NUMBER
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from zeh_spark import intervals
+from zeh_spark.stateful import ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class Seen(msgspec.Struct, array_like=True):
 
     def add(self, numbers: NDArray[np.int64], window: int) -> None:
         """Ascending numbers; then close the holes that are behind the window."""
-        self.runs = intervals.united(self.runs, runs_of(numbers[numbers > self.floor]))
+        self.runs = ranges.united(self.runs, runs_of(numbers[numbers > self.floor]))
         self._absorb()
         if self.runs:
             self._close_holes(self.runs[-1][1] - window)
@@ -134,7 +134,7 @@ def reused(seen: Seen, numbers: NDArray[np.int64], times: NDArray[np.int64]) -> 
     return Reuse(int(numbers[at]), int(times[at]), int(numbers[at + 1]), int(times[at + 1]))
 
 
-def runs_of(numbers: NDArray[np.int64]) -> intervals.Runs:
+def runs_of(numbers: NDArray[np.int64]) -> ranges.Runs:
     """Of ascending numbers, repeated or not."""
     if not len(numbers):
         return []

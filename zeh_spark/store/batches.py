@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from zeh_spark.chunks import DIGEST_VERSION, Content, StagedChunk
+from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content, StagedChunk
 
 RECEIPTS = 1000
 """Receipts that are kept for each producer: batches older than that can be neither confirmed nor

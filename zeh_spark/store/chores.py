@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.dialect import Step
+from zeh_spark.store.dialect import Step
 
 log = logging.getLogger("zeh_spark.publisher")
 

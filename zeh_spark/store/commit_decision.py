@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from zeh_spark import wire
-from zeh_spark.chunks import DIGEST_VERSION, Content
-from zeh_spark.publisher import refusals
-from zeh_spark.publisher.batches import Call, Declared, Found, Known, Receipt
-from zeh_spark.publisher.problems import Problem
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
+from zeh_spark.store import refusals
+from zeh_spark.store.batches import Call, Declared, Found, Known, Receipt
+from zeh_spark.store.problems import Problem
 
 
 class Step(Enum):

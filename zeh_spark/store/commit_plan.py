@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.batches import (
+from zeh_spark.protocol.upload_format import CHUNK_BYTES, CHUNK_EVENTS, frame_of, lines_of
+from zeh_spark.store.batches import (
     MAX_NUMBER,
     Call,
     Declared,
@@ -20,7 +20,7 @@ from zeh_spark.publisher.batches import (
     Receipt,
     receipt_for,
 )
-from zeh_spark.publisher.store import Chunk, FeedState
+from zeh_spark.store.interface import Chunk, FeedState
 
 SMALL_EVENTS, SMALL_BYTES, PACKED_BYTES = 200, 32 << 10, 4 << 20
 """What a small chunk is, and how much of a batch's small ones are packed together at its commit."""

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.problems import Problem
+from zeh_spark.store.problems import Problem
 
 T = TypeVar("T")
 A = TypeVar("A", contravariant=True)

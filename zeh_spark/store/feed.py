@@ -26,13 +26,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from zeh_spark import wire
-from zeh_spark.chunks import lines_of
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import FeedIdentity
-from zeh_spark.publisher.problems import bad_cursor, cursor_gone, other_history
-from zeh_spark.publisher.publication import tag
-from zeh_spark.publisher.store import Anchor, Chunk, FeedState, Store
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.upload_format import lines_of
+from zeh_spark.store.commit_plan import tag
+from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
+from zeh_spark.store.problems import bad_cursor, cursor_gone, other_history
 
 DEFAULT_HINT = 10_000
 READ_BYTES = 1 << 20
@@ -91,8 +91,9 @@ class KeepsCursors(Protocol):
 
 @runtime_checkable
 class TellsIdentity(Protocol):
-    """A feed that tells its readers which feed it is, see `zeh_spark.identity`. Readers name any
-    other feed by its URL, or by their option `feedId`.
+    """A feed that tells its readers which feed it is, see `protocol.feed_identity`.
+
+    Readers name any other feed by its URL, or by their option `feedId`.
     """
 
     def identity(self) -> FeedIdentity | None:

@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
-from zeh_spark.publisher.dialect import Commits
-from zeh_spark.publisher.store import OutcomeUnknownError
+from zeh_spark.store.dialect import Commits
+from zeh_spark.store.interface import OutcomeUnknownError
 
 GROUP = 32
 """Commits and looks in one transaction, at most."""

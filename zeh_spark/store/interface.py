@@ -20,9 +20,9 @@ from enum import Enum, auto
 from typing import Protocol
 
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import FeedIdentity
-from zeh_spark.publisher import refusals
-from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.store import refusals
+from zeh_spark.store.batches import Call, Declared, Producer, Receipt, Upload
 
 MAX_PARTITIONS = 1024
 STAGED_FOR = 24 * 3600.0

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import Epoch, FeedIdentity
-from zeh_spark.publisher import producers, refusals
-from zeh_spark.publisher.batches import (
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
+from zeh_spark.store import commit_decision, refusals
+from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
     Declared,
@@ -21,11 +21,10 @@ from zeh_spark.publisher.batches import (
     after,
     base,
 )
-from zeh_spark.publisher.epochs import identity_of, next_epoch
-from zeh_spark.publisher.memory_log import Log
-from zeh_spark.publisher.producers import known_receipt, unwrapped
-from zeh_spark.publisher.publication import Moved, as_one, in_batch_order, joined, packs, published
-from zeh_spark.publisher.store import (
+from zeh_spark.store.commit_decision import known_receipt, unwrapped
+from zeh_spark.store.commit_plan import Moved, as_one, in_batch_order, joined, packs, published
+from zeh_spark.store.epochs import identity_of, next_epoch
+from zeh_spark.store.interface import (
     IDLE,
     STAGED_FOR,
     Anchor,
@@ -40,6 +39,7 @@ from zeh_spark.publisher.store import (
     now_ms,
     unknown_feed,
 )
+from zeh_spark.store.memory_log import Log
 
 Place = tuple[int, int, int]
 """Of an upload in its staging: task, attempt, number."""
@@ -131,7 +131,7 @@ class MemoryStore:
 
     def admit(self, feed: str, call: Call) -> Receipt | None:
         with self._lock:
-            decision = unwrapped(producers.decide(self._known(feed, call), call))
+            decision = unwrapped(commit_decision.decide(self._known(feed, call), call))
         return decision if isinstance(decision, Receipt) else None
 
     def stage(
@@ -140,7 +140,7 @@ class MemoryStore:
         place = (upload.task, upload.attempt, upload.number)
         with self._lock:
             self._tidy(feed, STAGED_FOR)
-            decision = unwrapped(producers.decide(self._known(feed, call), call))
+            decision = unwrapped(commit_decision.decide(self._known(feed, call), call))
             if isinstance(decision, Receipt):
                 return decision
             staging = self._staging(feed, call)
@@ -163,7 +163,7 @@ class MemoryStore:
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
         with self._lock:
             known = self._known(feed, call)
-            decision = unwrapped(producers.decide(known, call, declared))
+            decision = unwrapped(commit_decision.decide(known, call, declared))
             if isinstance(decision, Receipt):
                 return decision, False
             staging = self._staging(feed, call)
@@ -173,7 +173,7 @@ class MemoryStore:
             for place, (upload, _) in moved.items():
                 before = found.get(place[:2], Found())
                 found[place[:2]] = Found(before.uploads + 1, before.content + upload.content)
-            unwrapped(producers.decide(known, call, declared, found))
+            unwrapped(commit_decision.decide(known, call, declared, found))
             for place in moved:
                 del staging.uploads[place]
             if not staging.uploads:

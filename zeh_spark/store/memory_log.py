@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from zeh_spark.publisher.store import Anchor, Chunk
+from zeh_spark.store.interface import Anchor, Chunk
 
 
 class Log:

@@ -32,14 +32,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.chores import Chores
-from zeh_spark.publisher.dialect import A, Commits, Database, Step, only
-from zeh_spark.publisher.lanes import Asked, Commit, Lanes, Look
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.schema import VERSION, feeds, metadata
-from zeh_spark.publisher.sql import SqlStore
-from zeh_spark.publisher.store import OutcomeUnknownError, StoreBusyError
-from zeh_spark.publisher.watching import POLL_SECONDS, Watch
+from zeh_spark.store.chores import Chores
+from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
+from zeh_spark.store.dialect import A, Commits, Database, Step, only
+from zeh_spark.store.group_commit import Asked, Commit, Lanes, Look
+from zeh_spark.store.interface import OutcomeUnknownError, StoreBusyError
+from zeh_spark.store.problems import Problem
+from zeh_spark.store.schema import VERSION, feeds, metadata
+from zeh_spark.store.sql_store import SqlStore
 
 T = TypeVar("T")
 

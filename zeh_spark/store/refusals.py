@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from zeh_spark import wire
-from zeh_spark.chunks import Content
-from zeh_spark.publisher.batches import Attempt, Call, Found, Producer, Receipt
-from zeh_spark.publisher.problems import Problem
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.store.batches import Attempt, Call, Found, Producer, Receipt
+from zeh_spark.store.problems import Problem
 
 
 def producer_deleted(call: Call) -> Problem:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.feed import in_order, parse_cursor
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.store import Chunk, Retention, Store, now_ms
+from zeh_spark.store.feed import in_order, parse_cursor
+from zeh_spark.store.interface import Chunk, Retention, Store, now_ms
+from zeh_spark.store.problems import Problem
 
 EVERY_SECONDS = 60.0
 STEP_CHUNKS, STEP_BYTES = 64, 16 << 20

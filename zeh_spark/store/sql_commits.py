@@ -22,18 +22,11 @@ from sqlalchemy import (
     update,
 )
 
-from zeh_spark.chunks import Content
-from zeh_spark.publisher import producers
-from zeh_spark.publisher.batches import (
-    Call,
-    Declared,
-    Found,
-    Known,
-    Receipt,
-)
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.producers import Decision, Step, unwrapped
-from zeh_spark.publisher.publication import (
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.store import commit_decision
+from zeh_spark.store.batches import Call, Declared, Found, Known, Receipt
+from zeh_spark.store.commit_decision import Decision, Step, unwrapped
+from zeh_spark.store.commit_plan import (
     Moved,
     Publication,
     as_one,
@@ -42,15 +35,10 @@ from zeh_spark.publisher.publication import (
     packs,
     published,
 )
-from zeh_spark.publisher.schema import (
-    anchors,
-    blobs,
-    chunks,
-    feeds,
-    stagings,
-    uploads,
-)
-from zeh_spark.publisher.sql_producers import (
+from zeh_spark.store.interface import FeedState, now_ms
+from zeh_spark.store.problems import Problem
+from zeh_spark.store.schema import anchors, blobs, chunks, feeds, stagings, uploads
+from zeh_spark.store.sql_producers import (
     Committed,
     Lock,
     execute_all,
@@ -59,7 +47,7 @@ from zeh_spark.publisher.sql_producers import (
     what_is_certain,
     write_receipts,
 )
-from zeh_spark.publisher.sql_uploads import (
+from zeh_spark.store.sql_uploads import (
     STAGED,
     decode_chunks,
     drop_blobs,
@@ -67,7 +55,6 @@ from zeh_spark.publisher.sql_uploads import (
     parts,
     place_of,
 )
-from zeh_spark.publisher.store import FeedState, now_ms
 
 Commit = tuple[Call, Declared]
 Done = tuple[Receipt, bool] | Problem
@@ -111,7 +98,7 @@ def _commit(
     calls = [call for call, _ in asked]
     certain = what_is_certain(connection, feed, state.partitions, calls)
     decisions = [
-        producers.decide(known, call, declared)
+        commit_decision.decide(known, call, declared)
         for (call, declared), (_, known) in zip(asked, certain, strict=True)
     ]
     wanted = [at for at, decision in enumerate(decisions) if decision is Step.MOVE]
@@ -138,7 +125,7 @@ def _moved(
     moves = _move(connection, feed, asked)
     batches: list[Committed] = []
     for (call, declared), (key, known), (found, moved) in zip(asked, certain, moves, strict=True):
-        decision = unwrapped(producers.decide(known, call, declared, found))
+        decision = unwrapped(commit_decision.decide(known, call, declared, found))
         assert decision is Step.PUBLISH
         packed = _packed(connection, list(packs(in_batch_order(moved))))
         mine = {} if key is None else numbers[key]

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
 
-from zeh_spark.publisher.batches import RECEIPTS, Call, Known, Producer, Receipt, after, base
-from zeh_spark.publisher.publication import Publication
-from zeh_spark.publisher.schema import feeds, former_incarnations, producers, receipts, sequences
-from zeh_spark.publisher.store import FeedState, unknown_feed
+from zeh_spark.store.batches import RECEIPTS, Call, Known, Producer, Receipt, after, base
+from zeh_spark.store.commit_plan import Publication
+from zeh_spark.store.interface import FeedState, unknown_feed
+from zeh_spark.store.schema import feeds, former_incarnations, producers, receipts, sequences
 
 _FEED = [feeds.c[name] for name in ("name", "partitions", "origin", "head", "history", "time")]
 _PRODUCER = [

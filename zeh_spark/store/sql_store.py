@@ -22,15 +22,12 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import FeedIdentity
-from zeh_spark.publisher import sql_batches, sql_epochs, sql_producers, sql_uploads
-from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, Upload
-from zeh_spark.publisher.dialect import Database
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.producers import known_receipt
-from zeh_spark.publisher.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
-from zeh_spark.publisher.sql_producers import Lock, find_feed
-from zeh_spark.publisher.store import (
+from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.store import sql_commits, sql_epochs, sql_producers, sql_uploads
+from zeh_spark.store.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.store.commit_decision import known_receipt
+from zeh_spark.store.dialect import Database
+from zeh_spark.store.interface import (
     Anchor,
     Chunk,
     FeedState,
@@ -41,6 +38,9 @@ from zeh_spark.publisher.store import (
     frame_missing,
     new_feed,
 )
+from zeh_spark.store.problems import Problem
+from zeh_spark.store.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
+from zeh_spark.store.sql_producers import Lock, find_feed
 
 T = TypeVar("T")
 
@@ -191,9 +191,9 @@ class SqlStore:
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
         def work(
-            connection: Connection, asked: Sequence[sql_batches.Commit]
-        ) -> list[sql_batches.Done]:
-            return sql_batches.commit(connection, feed, asked)
+            connection: Connection, asked: Sequence[sql_commits.Commit]
+        ) -> list[sql_commits.Done]:
+            return sql_commits.commit(connection, feed, asked)
 
         with self._errors():
             done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
@@ -312,7 +312,7 @@ class SqlStore:
     def remove(self, feed: str, upto: int) -> None:
         def work(connection: Connection) -> None:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
-            sql_batches.remove(connection, feed_id, upto)
+            sql_commits.remove(connection, feed_id, upto)
 
         self._write(work, durable=False)
 

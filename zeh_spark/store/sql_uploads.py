@@ -26,30 +26,14 @@ from sqlalchemy import (
     update,
 )
 
-from zeh_spark.publisher import producers, refusals
-from zeh_spark.publisher.batches import (
-    Call,
-    Receipt,
-    Upload,
-    base,
-)
-from zeh_spark.publisher.producers import unwrapped
-from zeh_spark.publisher.publication import (
-    Moved,
-)
-from zeh_spark.publisher.schema import (
-    blobs,
-    receipts,
-    stagings,
-    uploads,
-)
-from zeh_spark.publisher.schema import producers as producer_table
-from zeh_spark.publisher.sql_producers import (
-    find_feed,
-    inserted,
-    what_is_known,
-)
-from zeh_spark.publisher.store import IDLE, STAGED_FOR, Staged, check_partitions, now_ms
+from zeh_spark.store import commit_decision, refusals
+from zeh_spark.store.batches import Call, Receipt, Upload, base
+from zeh_spark.store.commit_decision import unwrapped
+from zeh_spark.store.commit_plan import Moved
+from zeh_spark.store.interface import IDLE, STAGED_FOR, Staged, check_partitions, now_ms
+from zeh_spark.store.schema import blobs, receipts, stagings, uploads
+from zeh_spark.store.schema import producers as producer_table
+from zeh_spark.store.sql_producers import find_feed, inserted, what_is_known
 
 NEXT = -1
 """How a staging's batch is stored if it takes the next number at its commit."""
@@ -81,7 +65,7 @@ _TOUCHED = (
 def admit(connection: Connection, feed: str, call: Call) -> Receipt | None:
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
-    decision = unwrapped(producers.decide(known, call))
+    decision = unwrapped(commit_decision.decide(known, call))
     return decision if isinstance(decision, Receipt) else None
 
 
@@ -90,7 +74,7 @@ def stage(
 ) -> Staged | Receipt:
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
-    decision = unwrapped(producers.decide(known, call))
+    decision = unwrapped(commit_decision.decide(known, call))
     if isinstance(decision, Receipt):
         return decision
     check_partitions(call, upload, state.partitions)

@@ -27,11 +27,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.dialect import Database
-from zeh_spark.publisher.schema import VERSION, metadata
-from zeh_spark.publisher.sql import SqlStore
-from zeh_spark.publisher.store import StoreBusyError
-from zeh_spark.publisher.writing import LOG_BYTES, Gate, Writer
+from zeh_spark.store.dialect import Database
+from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.schema import VERSION, metadata
+from zeh_spark.store.sql_store import SqlStore
+from zeh_spark.store.sqlite_writer import LOG_BYTES, Gate, Writer
 
 APPLICATION_ID = 0x5A454831
 """What says in the file's header that it is ours: "ZEH1"."""

@@ -29,8 +29,8 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.dialect import A, Commits, Step, only
-from zeh_spark.publisher.store import OutcomeUnknownError
+from zeh_spark.store.dialect import A, Commits, Step, only
+from zeh_spark.store.interface import OutcomeUnknownError
 
 log = logging.getLogger("zeh_spark.publisher")
 

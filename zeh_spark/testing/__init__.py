@@ -13,10 +13,11 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp
 
-from zeh_spark.chunks import Chunker
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.publisher import Feed, Store, create_app, load
-from zeh_spark.publisher.serving import Server, listen
+from zeh_spark.loading import load
+from zeh_spark.protocol.upload_format import Chunker
+from zeh_spark.publisher import Feed, Store, create_app
+from zeh_spark.publisher.server import Server, listen
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from zeh_spark.chunks import lines_of
-from zeh_spark.publisher import Problem, Store, batches
-from zeh_spark.publisher.batches import Call, Receipt
-from zeh_spark.publisher.store import Chunk
+from zeh_spark.protocol.upload_format import lines_of
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.store import batches
+from zeh_spark.store.batches import Call, Receipt
+from zeh_spark.store.interface import Chunk
 from zeh_spark.testing.drivers import Execution, Row
 from zeh_spark.testing.writers import FEED, everything
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeh_spark.chunks import StagedChunk
+from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.publisher import MemoryStore, Problem, Store
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Upload
-from zeh_spark.publisher.publication import PACKED_BYTES, SMALL_EVENTS
-from zeh_spark.publisher.store import Staged
+from zeh_spark.store.batches import Attempt, Call, Declared, Upload
+from zeh_spark.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
+from zeh_spark.store.interface import Staged
 from zeh_spark.testing.site import Opened, Site
 from zeh_spark.testing.writers import (
     FEED,
@@ -291,7 +291,7 @@ def test_commit_packs_a_bounded_number_of_bytes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit stays short; what is left over is kept as it came."""
-    monkeypatch.setattr("zeh_spark.publisher.publication.PACKED_BYTES", 100)
+    monkeypatch.setattr("zeh_spark.store.commit_plan.PACKED_BYTES", 100)
     assert PACKED_BYTES > 100
     uploads = [upload(chunk(0, b'"%s"' % (b"x" * 20)), task=t) for t in range(4)]
     size = uploads[0].chunks[0].size

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeh_spark.errors import StoreError
-from zeh_spark.identity import Epoch, FeedIdentity, feed_of, parse
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, feed_of, parse
 from zeh_spark.publisher import Store
-from zeh_spark.publisher.epochs import over_at
-from zeh_spark.publisher.store import UnknownFeedError
+from zeh_spark.store.epochs import over_at
+from zeh_spark.store.interface import UnknownFeedError
 from zeh_spark.testing.site import Clock, Opened, Site
 from zeh_spark.testing.writers import FEED, chunk, everything, publish
 

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from zeh_spark.publisher.batches import Remedies
+from zeh_spark.store.batches import Remedies
 from zeh_spark.testing.drivers import Execution, Layout
 from zeh_spark.testing.site import Clock, Site, set_clock, set_receipts
 from zeh_spark.testing.world import World

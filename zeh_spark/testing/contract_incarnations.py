@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from zeh_spark.publisher import Problem, Store, batches
-from zeh_spark.publisher.batches import Call, Declared, Producer, Receipt, chained
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.store import batches
+from zeh_spark.store.batches import Call, Declared, Producer, Receipt, chained
 from zeh_spark.testing.site import Site, set_receipts
 from zeh_spark.testing.writers import (
     FEED,

@@ -11,10 +11,10 @@ from functools import partial
 
 import pytest
 
-from zeh_spark.chunks import lines_of
 from zeh_spark.errors import StoreError
+from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store
-from zeh_spark.publisher.store import UnknownFeedError
+from zeh_spark.store.interface import UnknownFeedError
 from zeh_spark.testing.site import Opened, Site, set_clock
 from zeh_spark.testing.writers import call, chunk, everything, large, publish, until, upload
 

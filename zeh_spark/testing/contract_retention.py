@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from zeh_spark.publisher import Problem, Store, feed, retention
-from zeh_spark.publisher.feed import ChunkFeed
-from zeh_spark.publisher.retention import Pruner, Removal, plan, prune, removable
-from zeh_spark.publisher.store import Chunk, Retention, StoreBusyError
+from zeh_spark.publisher import Problem, Store
+from zeh_spark.store import feed, retention
+from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
+from zeh_spark.store.retention import Pruner, Removal, plan, prune, removable
 from zeh_spark.testing.site import Clock, Opened, Site
 from zeh_spark.testing.writers import (
     FEED,

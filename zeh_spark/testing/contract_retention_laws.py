@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.publisher.feed import ChunkFeed
-from zeh_spark.publisher.retention import prune
-from zeh_spark.publisher.store import Retention
+from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.store.interface import Retention
+from zeh_spark.store.retention import prune
 from zeh_spark.testing.site import Opened, Site
 from zeh_spark.testing.writers import (
     FEED,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.publisher.batches import Upload
+from zeh_spark.store.batches import Upload
 from zeh_spark.testing.site import Clock, Site
 from zeh_spark.testing.writers import (
     FEED,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from zeh_spark.chunks import prefix
-from zeh_spark.publisher.batches import Call, Declared, Upload
+from zeh_spark.protocol.upload_format import prefix
+from zeh_spark.store.batches import Call, Declared, Upload
 
 PARTITIONS = 2
 

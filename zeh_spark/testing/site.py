@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from zeh_spark.publisher import Store, batches
-from zeh_spark.publisher import store as stores
+from zeh_spark.publisher import Store
+from zeh_spark.store import batches
+from zeh_spark.store import interface as stores
 
 Opened = Callable[[], Store]
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 from itertools import count, cycle
 from typing import Any
 
-from zeh_spark.chunks import Chunker, Content
+from zeh_spark.protocol.upload_format import Chunker, Content
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
+from zeh_spark.store.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
 from zeh_spark.testing import anomalies
 from zeh_spark.testing.anomalies import Entry
 from zeh_spark.testing.drivers import Checkpoint, Driver, Execution, Layout, Row

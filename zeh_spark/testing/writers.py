@@ -6,12 +6,12 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 
-from zeh_spark.chunks import Chunker, Content, StagedChunk, lines_of
+from zeh_spark.loading.load import next_batch
+from zeh_spark.loading.load import publish as load_publish
+from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
-from zeh_spark.publisher.load import next_batch
-from zeh_spark.publisher.load import publish as load_publish
-from zeh_spark.publisher.store import Chunk
+from zeh_spark.store.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
+from zeh_spark.store.interface import Chunk
 
 FEED = "orders"
 

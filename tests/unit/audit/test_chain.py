@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from zeh_spark.audit.chain import Chain, State, state_of
-from zeh_spark.publisher.batches import Range, Receipt, chained
+from zeh_spark.store.batches import Range, Receipt, chained
 
 
 def receipts(*batches: int | None, **changes: object) -> list[Receipt]:

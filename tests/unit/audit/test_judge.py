@@ -13,9 +13,9 @@ from zeh_spark.audit.judge import Judge
 from zeh_spark.audit.ledger import Known, Ledger
 from zeh_spark.audit.pieces import Cutter, Piece
 from zeh_spark.publisher import MemoryStore
-from zeh_spark.publisher.batches import Receipt
-from zeh_spark.publisher.feed import ChunkFeed
-from zeh_spark.publisher.lines import body, with_all_headers
+from zeh_spark.publisher.rendering import body, with_all_headers
+from zeh_spark.store.batches import Receipt
+from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.testing.writers import FEED, call, chunk, commit, upload
 
 

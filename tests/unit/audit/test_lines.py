@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark import wire
 from zeh_spark.audit.lines import OddLineError, content, stamps_of
 from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
-from zeh_spark.chunks import Content, content_of, rest_of
-from zeh_spark.publisher.feed import Block
-from zeh_spark.publisher.lines import body, with_all_headers
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import Content, content_of, rest_of
+from zeh_spark.publisher.rendering import body, with_all_headers
+from zeh_spark.store.feed import Block
 
 STAMPS = {"zeh-producer": "p#k", "zeh-batch": "7", "zeh-partition": "3", "zeh-time": "9"}
 EVENTS = st.lists(

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.test_dead_letters import FEED, OTHER, PLACE, URL, line, lines, long_letter
-from zeh_spark.chunks import LINE_BYTES
-from zeh_spark.dead_letters import Unreadable, letter, letters
-from zeh_spark.identity import Epoch, FeedIdentity, untold
-from zeh_spark.replaying import mended
+from tests.unit.protocol.test_dead_letters import FEED, OTHER, PLACE, URL, line, lines, long_letter
+from zeh_spark.cli.dead_letter_replay import mended
+from zeh_spark.protocol.dead_letters import Unreadable, letter, letters
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
+from zeh_spark.protocol.upload_format import LINE_BYTES
 
 HERE = replace(PLACE, feed=FEED)
 TOLD = FeedIdentity(FEED, (Epoch(FEED),))

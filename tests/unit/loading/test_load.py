@@ -18,12 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from zeh_spark import wire
-from zeh_spark.chunks import CHUNK_BYTES, CHUNK_EVENTS, LINE_BYTES, Chunker, lines_of
 from zeh_spark.errors import StoreError
+from zeh_spark.loading.csv_rows import CsvFormat
+from zeh_spark.loading.load import UPLOAD_BYTES, Source, load, named_batch
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import (
+    CHUNK_BYTES,
+    CHUNK_EVENTS,
+    LINE_BYTES,
+    Chunker,
+    lines_of,
+)
 from zeh_spark.publisher import MemoryStore, Problem
-from zeh_spark.publisher.csv_rows import CsvFormat
-from zeh_spark.publisher.load import UPLOAD_BYTES, Source, load, named_batch
 
 Files = Callable[[str, bytes | pa.Table], str]
 

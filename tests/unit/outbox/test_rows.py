@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark import wire
-from zeh_spark.publisher.table import Cells, Row
-from zeh_spark.publisher.table_rows import BadRowError, header_renderer, lines_of
+from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
+from zeh_spark.outbox.table import Cells, Row
+from zeh_spark.protocol import wire
 
 NAMES = ("kind", "Zeit\u2028", 'a"b')
 

@@ -12,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark import chunks, wire
-from zeh_spark.dead_letters import LETTER_BYTES, Place, Unreadable, cut, letter, letter_id, letters
-from zeh_spark.identity import Epoch, FeedIdentity
-from zeh_spark.replaying import mended
+from zeh_spark.cli.dead_letter_replay import mended
+from zeh_spark.protocol import upload_format, wire
+from zeh_spark.protocol.dead_letters import (
+    LETTER_BYTES,
+    Place,
+    Unreadable,
+    cut,
+    letter,
+    letter_id,
+    letters,
+)
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 
 FEED, OTHER = "9f86d081884c7d65", "60303ae22b998861"
 URL = "http://orders.example/dead"
@@ -63,7 +71,7 @@ def test_a_letter_that_fits_is_one_event():
     (event,) = cut(fitting)
 
     for partition in (0, 99_999):
-        assert len(wire.event_line(partition, {}, event)) <= chunks.LINE_BYTES
+        assert len(wire.event_line(partition, {}, event)) <= upload_format.LINE_BYTES
     assert 1 < len(cut(fitting + b" "))
 
 

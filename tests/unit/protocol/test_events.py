@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark import wire
-from zeh_spark.events import checked_headers, json_of, partition_for
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.events import checked_headers, json_of, partition_for
 
 
 @dataclasses.dataclass

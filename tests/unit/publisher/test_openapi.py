@@ -17,13 +17,20 @@ import pytest
 import xxhash
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from zeh_spark import answers, chunks, wire
-from zeh_spark.publisher import MemoryStore, create_app, openapi_problems, query, uploads
-from zeh_spark.publisher.batches import Receipt, chained
+from zeh_spark.client import responses
+from zeh_spark.protocol import upload_format, wire
+from zeh_spark.publisher import (
+    MemoryStore,
+    create_app,
+    openapi_problems,
+    read_requests,
+    upload_validation,
+)
 from zeh_spark.publisher.openapi import PATH, document
 from zeh_spark.publisher.openapi_problems import PROBLEMS
+from zeh_spark.store.batches import Receipt, chained
 
-PUBLISHER = Path(query.__file__).parent
+PACKAGE = Path(read_requests.__file__).parents[1]
 DOCUMENT = document()
 OPERATIONS = {
     (path, method): operation
@@ -81,7 +88,7 @@ def test_every_name_in_an_address_is_described(path, method):
 def test_every_parameter_of_reading_is_described():
     """I see all that a feed can be asked."""
     described = {each["name"] for each in OPERATIONS["/{feed}", "get"]["parameters"]}
-    assert query._KNOWN | {"cursorN"} == described
+    assert read_requests._KNOWN | {"cursorN"} == described
 
 
 def test_every_problem_that_is_raised_is_described_and_no_other():
@@ -105,7 +112,7 @@ def test_problems_have_the_members_that_are_described():
 def test_what_is_tried_again_is_what_our_own_client_tries_again():
     """One rule for all clients."""
     again = {status for status in range(400, 500) if openapi_problems.is_transient(status)}
-    assert again == answers._TRANSIENT
+    assert again == responses._TRANSIENT
 
 
 def test_content_example_is_computed_right():
@@ -114,7 +121,7 @@ def test_content_example_is_computed_right():
     rests = [line.partition(",")[2].encode() for line in example["lines"]]
     hashes = [xxhash.xxh3_128_hexdigest(rest) for rest in rests]
     total = sum(int(each, 16) for each in hashes)
-    content = chunks.content_of(rests)
+    content = upload_format.content_of(rests)
     assert total >= 1 << 128  # or it would not show what happens then
     assert example == {
         "lines": example["lines"],
@@ -133,9 +140,9 @@ def test_upload_example_is_that_batch():
     digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
     assert example["index"] == body.split(b"\n")[0].decode()
     assert example["Content-Digest"] == f"sha-256=:{digest}:"
-    upload = uploads.verified_upload(body, 0, 0, 0, 2)
+    upload = upload_validation.verified_upload(body, 0, 0, 0, 2)
     assert EXAMPLES["content"]["digest"] == upload.content.digest
-    lines = b"".join(chunks.lines_of(each.frame) for each in upload.chunks).decode()
+    lines = b"".join(upload_format.lines_of(each.frame) for each in upload.chunks).decode()
     assert EXAMPLES["content"]["lines"] == lines.splitlines()
 
 
@@ -184,7 +191,8 @@ def problems_raised() -> Iterator[tuple[str, int, set[str]]]:
     """Name, status and members of each, wherever the publisher's source makes one."""
     calls = [
         (str(getattr(call.func, "id", getattr(call.func, "attr", ""))), call)
-        for path in sorted(PUBLISHER.glob("*.py"))
+        for folder in ("publisher", "store", "outbox")
+        for path in sorted((PACKAGE / folder).glob("*.py"))
         if not path.name.startswith("openapi")
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call)
@@ -197,7 +205,7 @@ def problems_raised() -> Iterator[tuple[str, int, set[str]]]:
             yield values[0], values[1], members
         elif function == "bad_request":
             yield from [(values[0], 400, members)] if values[0] else []
-            if values[0] in query.DISCOVERY:  # the app adds what the feed tells
+            if values[0] in read_requests.DISCOVERY:  # the app adds what the feed tells
                 yield values[0], 400, members | {"feed"}
         elif function == "_refused":
             yield values[0], values[1], of_refusals | members
@@ -208,7 +216,7 @@ def problems_raised() -> Iterator[tuple[str, int, set[str]]]:
 
 def _of_the_http_layer() -> Iterator[tuple[str, int, set[str]]]:
     """Its errors get names by their status."""
-    source = (PUBLISHER / "app.py").read_text(encoding="utf-8")
+    source = (PACKAGE / "publisher" / "app.py").read_text(encoding="utf-8")
     (names,) = re.findall(r"names = ({404.*})", source)
     for status, name in ast.literal_eval(names).items():
         yield name, status, set()

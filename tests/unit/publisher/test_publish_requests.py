@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.chunks import Content
-from zeh_spark.publisher import calls
-from zeh_spark.publisher.batches import Attempt, Call, Declared, Remedies
-from zeh_spark.publisher.problems import Problem
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.publisher import publish_requests
+from zeh_spark.store.batches import Attempt, Call, Declared, Remedies
+from zeh_spark.store.problems import Problem
 
 RIGHT = "incarnation=a&n=2&run=r1"
 ATTEMPT = {"task": 0, "attempt": 3, "uploads": 1, "events": 2}
@@ -31,14 +31,14 @@ def test_call_is_read_from_path_and_query() -> None:
     """All that identifies a batch, and what the operator allows."""
     query = f"{RIGHT}&acceptGap=a%403%3A7&replaceIncarnation=a%401%3Ab&keepFirst=a:0:abcdef01"
     remedies = Remedies("a@3:7", "a@1:b", "a:0:abcdef01")
-    assert Call("P#K", "a", "r1", 7, 2, remedies) == calls.parse_call(query, "P#K", "7")
+    assert Call("P#K", "a", "r1", 7, 2, remedies) == publish_requests.parse_call(query, "P#K", "7")
 
 
 def test_run_of_an_upload_is_in_its_name_alone() -> None:
     """What the path says is not said twice."""
-    assert "r9" == calls.parse_call("incarnation=a&n=2", "p", "0", run="r9").run
+    assert "r9" == publish_requests.parse_call("incarnation=a&n=2", "p", "0", run="r9").run
     with pytest.raises(Problem, match="unknown parameter 'run'"):
-        calls.parse_call(RIGHT, "p", "0", run="r9")
+        publish_requests.parse_call(RIGHT, "p", "0", run="r9")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_run_of_an_upload_is_in_its_name_alone() -> None:
 )
 def test_bad_query_is_named(query: str, name: str, said: str) -> None:
     """I see which parameter, what came, and what is allowed."""
-    problem = refused(calls.parse_call, query, "p", "0")
+    problem = refused(publish_requests.parse_call, query, "p", "0")
     assert (name, 400) == (problem.name, problem.status)
     assert said in problem.detail
 
@@ -74,13 +74,13 @@ def test_bad_query_is_named(query: str, name: str, said: str) -> None:
 @pytest.mark.parametrize("batch", ["", "-1", "+1", "1.5", "1e3", " 1", "²", "x", f"{2**53}"])
 def test_bad_batch_number_is_named(batch: str) -> None:
     """Batches are whole numbers that JSON holds exactly (DS-02)."""
-    assert "bad-parameter" == refused(calls.parse_call, RIGHT, "p", batch).name
+    assert "bad-parameter" == refused(publish_requests.parse_call, RIGHT, "p", batch).name
 
 
-@given(st.integers(0, calls.MAX_NUMBER))
+@given(st.integers(0, publish_requests.MAX_NUMBER))
 def test_batch_numbers_are_read_as_they_are_written(batch: int) -> None:
     """Whatever number Spark has."""
-    assert batch == calls.batch_number(f"{batch}")
+    assert batch == publish_requests.batch_number(f"{batch}")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_batch_numbers_are_read_as_they_are_written(batch: int) -> None:
 )
 def test_producers_names(name: str) -> None:
     """Spark's names, addresses, and named batches are all possible."""
-    assert name == calls.producer_name(name)
+    assert name == publish_requests.producer_name(name)
 
 
 @pytest.mark.parametrize(
@@ -96,20 +96,22 @@ def test_producers_names(name: str) -> None:
 )
 def test_bad_producers_name_is_refused(name: str) -> None:
     """A name that would be trouble in a URL or a log is none."""
-    problem = refused(calls.producer_name, name)
+    problem = refused(publish_requests.producer_name, name)
     assert ("bad-producer", name) == (problem.name, problem.members["producer"])
 
 
 @given(
     st.from_regex(r"[A-Za-z0-9_-]{1,100}", fullmatch=True),
-    st.integers(0, 2**31 - 1), st.integers(0, calls.MAX_NUMBER), st.integers(0, 2**31 - 1),
-)  # fmt: skip
+    st.integers(0, 2**31 - 1),
+    st.integers(0, publish_requests.MAX_NUMBER),
+    st.integers(0, 2**31 - 1),
+)
 def test_names_of_uploads_are_read_as_they_are_written(
     run: str, task: int, attempt: int, number: int
 ) -> None:
     """Any run, task, attempt and number that Spark may have."""
     name = f"{run}.{task}.{attempt}.{number}"
-    assert (run, task, attempt, number) == calls.upload_name(name)
+    assert (run, task, attempt, number) == publish_requests.upload_name(name)
 
 
 @pytest.mark.parametrize(
@@ -118,13 +120,13 @@ def test_names_of_uploads_are_read_as_they_are_written(
 )  # fmt: skip
 def test_bad_name_of_an_upload_is_refused(name: str) -> None:
     """I see what is allowed."""
-    assert 400 == refused(calls.upload_name, name).status
+    assert 400 == refused(publish_requests.upload_name, name).status
 
 
 def test_commit_names_attempts_and_content() -> None:
     """What the driver counted."""
     declared = Declared(Content(2, 7), (Attempt(0, 3, 1, 2),), 1)
-    assert declared == calls.parse_commit(json.dumps(COMMIT).encode())
+    assert declared == publish_requests.parse_commit(json.dumps(COMMIT).encode())
 
 
 @pytest.mark.parametrize(
@@ -157,28 +159,30 @@ def test_commit_names_attempts_and_content() -> None:
 def test_bad_commit_is_named(body: object, said: str) -> None:
     """What is no commit says where it goes wrong."""
     raw = body if isinstance(body, bytes) else json.dumps({**COMMIT, **body}).encode()
-    problem = refused(calls.parse_commit, raw)
+    problem = refused(publish_requests.parse_commit, raw)
     assert ("bad-commit", 400) == (problem.name, problem.status)
     assert said in problem.detail
 
 
 def test_too_many_attempts_are_refused() -> None:
     """A commit is bounded, whatever fits into its body."""
-    attempts = [{**ATTEMPT, "task": task} for task in range(calls.MAX_ATTEMPTS + 1)]
-    problem = refused(calls.parse_commit, json.dumps({**COMMIT, "attempts": attempts}).encode())
+    attempts = [{**ATTEMPT, "task": task} for task in range(publish_requests.MAX_ATTEMPTS + 1)]
+    problem = refused(
+        publish_requests.parse_commit, json.dumps({**COMMIT, "attempts": attempts}).encode()
+    )
     assert "at most 100,000" in problem.detail
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_commit_body_is_read_or_named(body: bytes) -> None:
     """No bytes make the publisher fail."""
-    assert 400 == refused(calls.parse_commit, body).status
+    assert 400 == refused(publish_requests.parse_commit, body).status
 
 
 @given(st.text(max_size=60))
 def test_any_query_is_read_or_named(query: str) -> None:
     """No query makes the publisher fail."""
-    assert 400 == refused(calls.parse_call, query, "p", "0").status
+    assert 400 == refused(publish_requests.parse_call, query, "p", "0").status
 
 
 @pytest.mark.parametrize(
@@ -186,13 +190,13 @@ def test_any_query_is_read_or_named(query: str) -> None:
 )
 def test_length_of_a_body_is_asked_for(length: str | None, status: int) -> None:
     """A body of unknown length, or too much, is not read."""
-    assert status == refused(calls.check_length, length, 10).status
+    assert status == refused(publish_requests.check_length, length, 10).status
 
 
 @pytest.mark.parametrize("length", ["0", "7", "010", "10"])
 def test_length_of_a_body_may_be_the_limit(length: str) -> None:
     """Up to the limit, itself included."""
-    assert int(length) == calls.check_length(length, 10)
+    assert int(length) == publish_requests.check_length(length, 10)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +218,9 @@ def test_digest_of_a_body_is_compared(header: str | None, right: bool) -> None:
     good, bad = (base64.b64encode(hashlib.sha256(each).digest()).decode() for each in (b"x", b"y"))
     header = header and header.format(right=good, wrong=bad)
     if right:
-        calls.check_digest(header, b"x")
+        publish_requests.check_digest(header, b"x")
     else:
         assert ("digest-mismatch", 422) == (
-            (problem := refused(calls.check_digest, header, b"x")).name,
+            (problem := refused(publish_requests.check_digest, header, b"x")).name,
             problem.status,
         )

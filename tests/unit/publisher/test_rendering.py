@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark import wire
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher.feed import Block
-from zeh_spark.publisher.lines import body, renderer
+from zeh_spark.protocol import wire
+from zeh_spark.publisher.rendering import body, renderer
+from zeh_spark.store.feed import Block
 
 NAMES = ["a", "b", "partition"]
 TRAPS = ['{"partition":0,"headers":{', '\n{"partition":0,"headers":{"', '"},"data":', "x"]

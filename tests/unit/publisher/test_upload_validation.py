@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.strategies import events, headers, json_texts
-from zeh_spark import wire
-from zeh_spark.chunks import (
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     LINE_BYTES,
@@ -28,8 +28,8 @@ from zeh_spark.chunks import (
     rest_of,
     upload_body,
 )
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.uploads import MAX_UNPACKED, _faults, _rests, verified_upload
+from zeh_spark.publisher.upload_validation import MAX_UNPACKED, _faults, _rests, verified_upload
+from zeh_spark.store.problems import Problem
 
 PARTITION = 3
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.session_buckets import DAY, Memory, Told, reason, row, rows, told
+from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told
 from zeh_spark.sessions import state
 from zeh_spark.sessions.bucket import Batch, Given, Row
 from zeh_spark.sessions.logic import SessionLogic

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.session_cases import Told, again, event
-from zeh_spark.intervals import MAX_NUMBER
+from tests.unit.sessions.cases import Told, again, event
+from zeh_spark.stateful.ranges import MAX_NUMBER
 
 # What was given up
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.session_histories import (
+from tests.unit.sessions.histories import (
     Step,
     held_by,
     policies,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.session_cases import Told, again, event
+from tests.unit.sessions.cases import Told, again, event
 from zeh_spark.sessions.model import Dead
 
 # In order

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hypothesis import given
 
-from tests.unit.session_histories import (
+from tests.unit.sessions.histories import (
     Step,
     held_by,
     policies,

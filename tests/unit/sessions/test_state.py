@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.unit.session_buckets import DAY, Memory, Told, row, rows, told
+from tests.unit.sessions.buckets import DAY, Memory, Told, row, rows, told
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
 from zeh_spark.sessions.bucket import Batch

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from tests import strategies
-from zeh_spark import wire
-from zeh_spark.dead_letters import letters
-from zeh_spark.publish_client import Batch
+from zeh_spark.client.publish_client import Batch
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
 from zeh_spark.sink.objects import Unfit, json_of
 from zeh_spark.sink.rows import Layout, Renderer, layout

@@ -13,8 +13,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
 from tests import strategies
-from zeh_spark import chunks, wire
 from zeh_spark.errors import OptionError
+from zeh_spark.protocol import upload_format, wire
 from zeh_spark.sink.rows import Renderer, RowError, layout
 
 STRING, INT, LONG = T.StringType(), T.IntegerType(), T.LongType()
@@ -57,7 +57,7 @@ def test_a_row_is_an_event():
 
     got = render(columns, ('{"id": 1}', {"b": "2", "a": "1"}, 3), n=4)
 
-    stored = chunks.prefix(got.partitions[0]) + got.rests[0]
+    stored = upload_format.prefix(got.partitions[0]) + got.rests[0]
     assert wire.event_line(3, {"b": "2", "a": "1"}, b'{"id": 1}') == stored
 
 
@@ -233,7 +233,7 @@ def test_the_layout_travels():
 
 # Rows that are refused
 
-LONG_TEXT = '"' + "x" * chunks.LINE_BYTES + '"'
+LONG_TEXT = '"' + "x" * upload_format.LINE_BYTES + '"'
 BAD = {
     "NULL": ([DATA], (None,), "data is NULL;"),
     "null": ([DATA], (" null ",), "the JSON null"),
@@ -244,7 +244,7 @@ BAD = {
     "half a character": ([DATA], ('"\\ud800"',), "half of a surrogate pair"),
     "too deep": ([DATA], ("[" * 9999 + "]" * 9999,), "nested 9999 deep"),
     "deeper than all follow": ([DATA], ("[" * 501 + "]" * 501,), "nested 501 deep"),
-    "too long": ([DATA], (LONG_TEXT,), f"bytes as a line .* at most {chunks.LINE_BYTES:,}"),
+    "too long": ([DATA], (LONG_TEXT,), f"bytes as a line .* at most {upload_format.LINE_BYTES:,}"),
     "header NULL": ([DATA, HEADERS], ("1", {"h": None}), "headers: the value .* NULL: 'h'"),
     "header twice": ([DATA, HEADERS], ("1", [("h", ""), ("h", "")]), "headers: .*twice: 'h'"),
     "partition": ([DATA, ("partition", LONG)], ("1", 4), "not in 0 to 3: '4'"),
@@ -300,13 +300,13 @@ def test_headers_that_are_not_utf8_are_refused(names, values):
 )
 def test_a_line_may_be_as_long_as_the_limit(columns, row, partition):
     """To the byte, in the partition where it goes, or in any if that is open."""
-    room = chunks.LINE_BYTES - len(chunks.prefix(partition)) - len(rest(b'""'))
+    room = upload_format.LINE_BYTES - len(upload_format.prefix(partition)) - len(rest(b'""'))
     renderer = Renderer(layout(frame(*columns)), 1000)
 
     got = renderer.render(batch(columns, ('"' + "x" * room + '"', *row)))
-    assert chunks.LINE_BYTES == len(chunks.prefix(partition) + got.rests[0])
+    assert upload_format.LINE_BYTES == len(upload_format.prefix(partition) + got.rests[0])
 
-    with pytest.raises(RowError, match=f"takes {chunks.LINE_BYTES + 1:,} bytes"):
+    with pytest.raises(RowError, match=f"takes {upload_format.LINE_BYTES + 1:,} bytes"):
         renderer.render(batch(columns, ('"' + "x" * (room + 1) + '"', *row)))
 
 
@@ -371,7 +371,7 @@ def test_headers_are_as_every_writer_stores_them(each, begin):
 
     got = Renderer(layout(frame(*columns)), 1).render(some).rests
 
-    assert [chunks.rest_of(headers or {}, b"1") for headers in each[begin:]] == got
+    assert [upload_format.rest_of(headers or {}, b"1") for headers in each[begin:]] == got
 
 
 @given(st.lists(st.none() | strategies.text), st.integers(1, 1000))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from zeh_spark.chunks import Chunker, parse_upload
+from zeh_spark.protocol.upload_format import Chunker, parse_upload
 from zeh_spark.sink.uploads import Uploader
 
 SIZE = 1000

@@ -12,12 +12,12 @@ import pytest
 import requests
 from pyspark.sql import types as T
 
-from zeh_spark.chunks import Content, content_of
+from zeh_spark.client.publish_client import Batch, TaskDone
 from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
-from zeh_spark.publish_client import Batch, TaskDone
+from zeh_spark.protocol.upload_format import Content, content_of
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.outbox import Spread
 from zeh_spark.sink.rows import Layout, Rendered, layout
+from zeh_spark.sink.task_uploads import Spread
 from zeh_spark.sink.writer import BatchWriter, Publishing, Staged, StreamWriter, stage
 
 URL = "http://127.0.0.1:1/orders"

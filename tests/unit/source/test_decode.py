@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark import decode, wire
-from zeh_spark.decode import Decoder, blocks
 from zeh_spark.errors import MalformedLineError, PublisherError
-from zeh_spark.identity import Epoch, FeedIdentity, untold
-from zeh_spark.stamps import parse_stamped
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
+from zeh_spark.protocol.stamps import parse_stamped
+from zeh_spark.source import decode
+from zeh_spark.source.decode import Decoder, blocks
 
 ALL = Decoder(("partition", "headers", "data"), "_corrupt_record", False)
 PERMISSIVE = Decoder(("partition", "headers", "data", "_corrupt_record"), "_corrupt_record", True)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from zeh_spark.source.ending import Ending, events_before
-from zeh_spark.wire import Interval
+from zeh_spark.protocol.wire import Interval
+from zeh_spark.source.end_detection import Ending, events_before
 
 
 def page(events=0, *, moved=False, tail=b""):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.identity import Epoch, FeedIdentity, untold
 from zeh_spark.options import parse as parse_options
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 from zeh_spark.source import offsets
 from zeh_spark.source.offsets import Offset, Position, Staged, check_identity, initial, parse
 from zeh_spark.source.options import SourceOptions

@@ -6,12 +6,12 @@ import pickle
 
 import pytest
 
-from zeh_spark.client import PageRequest
-from zeh_spark.decode import Decoder
+from zeh_spark.client.feed_client import PageRequest
 from zeh_spark.errors import OptionError
-from zeh_spark.identity import Epoch, FeedIdentity
 from zeh_spark.options import parse
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.source.batch import BatchReader, FeedPartition
+from zeh_spark.source.decode import Decoder
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeh_spark.protocol.wire import Interval
 from zeh_spark.source.planning import SEGMENT_BYTES, segment_count, segments, take
-from zeh_spark.wire import Interval
 
 MIB = 1 << 20
 

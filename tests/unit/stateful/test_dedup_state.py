@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.dedup_state import (
+from zeh_spark.errors import CheckpointError, OptionError
+from zeh_spark.stateful.dedup_state import (
     NO_FEED,
     Accepted,
     Bucket,
@@ -19,8 +20,7 @@ from zeh_spark.dedup_state import (
     producer_of,
     used_again,
 )
-from zeh_spark.errors import CheckpointError, OptionError
-from zeh_spark.seen import Reuse, Seen
+from zeh_spark.stateful.seen import Reuse, Seen
 
 A, B = "a" * 16, "b" * 16
 VERSION_1 = bytes([1]) + msgspec.msgpack.encode([4, {"4 load0": [49, 49, []]}])

@@ -9,8 +9,8 @@ from itertools import product
 
 import msgspec
 
-from zeh_spark.chunks import Content
-from zeh_spark.publisher.batches import (
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.store.batches import (
     Attempt,
     Call,
     Declared,
@@ -20,8 +20,8 @@ from zeh_spark.publisher.batches import (
     Receipt,
     Remedies,
 )
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.producers import Decision, decide
+from zeh_spark.store.commit_decision import Decision, decide
+from zeh_spark.store.problems import Problem
 
 SAME, OTHER = Content(3, 0xABCDEF0123 << 88), Content(3, 7)
 RECEIPT = Receipt(

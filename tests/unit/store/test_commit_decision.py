@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.producer_cases import (
+from tests.unit.store.producer_cases import (
     SAME,
     Case,
     call_of,
@@ -18,9 +18,9 @@ from tests.unit.producer_cases import (
     receipt_of,
     refusals,
 )
-from zeh_spark.publisher.batches import Producer, Receipt, after, receipt_for
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.producers import Step, unwrapped
+from zeh_spark.store.batches import Producer, Receipt, after, receipt_for
+from zeh_spark.store.commit_decision import Step, unwrapped
+from zeh_spark.store.problems import Problem
 
 EXPECTED = """
 producer-deleted     the producer was deleted

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark import wire
-from zeh_spark.chunks import Chunker
+from zeh_spark.loading.load import next_batch, publish
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import MemoryStore
-from zeh_spark.publisher.feed import Block, ChunkFeed, groups, in_order
-from zeh_spark.publisher.load import next_batch, publish
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.store import Chunk
+from zeh_spark.store.feed import Block, ChunkFeed, groups, in_order
+from zeh_spark.store.interface import Chunk
+from zeh_spark.store.problems import Problem
 
 Log = list[tuple[int, int]]
 """A feed as the chunks written to it: stored partition and number of events."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from zeh_spark.publisher.lanes import GROUP, Asked, Commit, Lane, Lanes, Look
-from zeh_spark.publisher.store import OutcomeUnknownError
+from zeh_spark.store.group_commit import GROUP, Asked, Commit, Lane, Lanes, Look
+from zeh_spark.store.interface import OutcomeUnknownError
 from zeh_spark.testing.writers import until
 
 

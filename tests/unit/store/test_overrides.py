@@ -10,7 +10,7 @@ from itertools import product
 import msgspec
 import pytest
 
-from tests.unit.producer_cases import (
+from tests.unit.store.producer_cases import (
     OTHER,
     RECEIPT,
     SAME,
@@ -25,8 +25,8 @@ from tests.unit.producer_cases import (
     remedies_of,
     said,
 )
-from zeh_spark.chunks import Content
-from zeh_spark.publisher.batches import (
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.store.batches import (
     Call,
     Declared,
     Known,
@@ -36,8 +36,8 @@ from zeh_spark.publisher.batches import (
     after,
     receipt_for,
 )
-from zeh_spark.publisher.problems import Problem
-from zeh_spark.publisher.producers import Step, decide
+from zeh_spark.store.commit_decision import Step, decide
+from zeh_spark.store.problems import Problem
 
 MORE = Content(9, 9 << 99)
 OPTIONS = {

@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import writing
-from zeh_spark.publisher.sqlite import _engine
-from zeh_spark.publisher.writing import Gate, Writer
+from zeh_spark.store import sqlite_writer
+from zeh_spark.store.sqlite import _engine
+from zeh_spark.store.sqlite_writer import Gate, Writer
 
 Work = Callable[[Connection], Any]
 
@@ -99,7 +99,7 @@ def test_works_are_done_in_the_order_in_which_they_came(desk: Desk) -> None:
 
 def test_commits_and_uploads_take_turns(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream of commits does not keep uploads out, nor the other way round."""
-    monkeypatch.setattr(writing, "_GROUP", 1)
+    monkeypatch.setattr(sqlite_writer, "_GROUP", 1)
     with desk.held():
         waiting = [desk.later(desk.insert(f"c{number}")) for number in range(3)]
         waiting += [desk.later(desk.insert(f"u{number}"), durable=False) for number in range(3)]
@@ -191,8 +191,8 @@ def test_closing_does_what_was_asked_for_before(desk: Desk) -> None:
 
 @pytest.fixture
 def short_log(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(writing, "LOG_BYTES", 1 << 18)
-    monkeypatch.setattr(writing, "_READERS_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_writer, "LOG_BYTES", 1 << 18)
+    monkeypatch.setattr(sqlite_writer, "_READERS_SECONDS", 0.05)
     return 1 << 18
 
 

@@ -1,0 +1,5 @@
+"""Runs `zeh-spark` as `python -m zeh_spark.cli`."""
+
+from zeh_spark.cli.main import main
+
+main()
