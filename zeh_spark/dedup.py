@@ -3,9 +3,9 @@
     once = dedup.drop_seen(df)                                  # by the stamps of our publisher
     once = dedup.drop_seen(df, producer="device", sequence="counter")
 
-Numbers belong to a feed (of its epochs, see `identity`), a producer and a stored partition: never
-to the reader's `partition` column, in which several stored ones may be together, each with numbers
-of its own.
+Numbers belong to a feed (of its epochs, see `protocol.feed_identity`), a producer and a stored
+partition: never to the reader's `partition` column, in which several stored ones may be together,
+each with numbers of its own.
 
 The function runs on the driver, the processor in tasks.
 """
@@ -112,7 +112,7 @@ def _check_order(df: DataFrame) -> None:
 
 
 def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Column) -> DataFrame:
-    """Give each row as `key`, which chooses its bucket, and `row`, see `bucketing.joined`.
+    """Give each row as `key`, which chooses its bucket, and `row`, see `state_buckets.joined`.
 
     The feed is no part of what chooses the bucket, so that state of version 1 is found. It is one
     text with the key in `row`, which is empty where there is no key or no number.

@@ -4,7 +4,7 @@ A producer keeps nothing on disk. How far it is, it asks the publisher once; fro
 by itself, so that a batch of somebody else under the same name is an error, not a number to go
 round [asking before each batch: what the program derived from an older answer would be doubled].
 
-What a commit leaves open whose answer is lost, `attempt` finds out.
+What a commit leaves open whose answer is lost, `client.batch_attempt` finds out.
 
 Runs in services and in the command line.
 """

@@ -2,8 +2,8 @@
 which feed.
 
 Our publisher answers 400 with a problem document (RFC 9457) that has the members `partitionCount`
-and `feed` (see `identity`). Other publishers answer anything: a refusal without these members, a
-page, an error of their framework. Their feeds have no identity of their own.
+and `feed` (see `protocol.feed_identity`). Other publishers answer anything: a refusal without these
+members, a page, an error of their framework. Their feeds have no identity of their own.
 
 Rule for editors: a publisher that does not answer for a moment must never make its feed look like
 another one, so only a final answer means that a feed tells no identity.

@@ -275,8 +275,9 @@ class Merge:
             return F.col(FEED)
         complaint = (
             f"table {self._table.text}: an event has a producer and no {feed_identity.HEADER}, "
-            f"which tells whose numbers it has: read with headers=_all, and keep the column headers; or "
-            f"take {FEED} and {TIME} along with the other columns of lakehouse.stamped(df)"
+            f"which tells whose numbers it has: read with headers=_all, and keep the column "
+            f"headers; or take {FEED} and {TIME} along with the other columns of "
+            f"lakehouse.stamped(df)"
         )
         # Which epoch of a feed with an id an event belongs to, only its header tells.
         named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])

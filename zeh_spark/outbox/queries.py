@@ -3,7 +3,7 @@
 Rule for editors: rows are found by (tx, id) alone, never by OFFSET, and in the statement that knows
 how far the table can be read; nothing is held between two statements. Values are written into the
 statements, as numbers and checked text [with parameters, PostgreSQL may plan without their values,
-and then sorts the table]. What is one database's own is in `table_postgresql` and `table_sqlite`.
+and then sorts the table]. What is one database's own is in `postgresql` and `sqlite`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a publisher looks at before it keeps an upload. Pure; runs in worker threads.
 
 The publisher trusts no client: what is served later by cutting bytes must have exactly the form
-that `lines` relies on. A line is right if
+that `rendering` relies on. A line is right if
 
 1. it begins `{"partition":P,"headers":{`, with the chunk's P, which the feed has;
 2. it is one JSON object of partition, headers and data and nothing else, twice nothing, no blanks

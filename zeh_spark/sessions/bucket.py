@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
     @classmethod
     def parted(cls, row: str) -> Row:
-        """As `bucketing.joined` put it together; for each row, so in as few steps as can be."""
+        """As `state_buckets.joined` put it together; for each row, so in as few steps as can be."""
         number, clock, last, a, b, c, texts = row.split(" ", 6)
         session, control = int(a), int(a) + int(b)
         problem = control + int(c)

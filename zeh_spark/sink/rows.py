@@ -158,7 +158,8 @@ class Rendered:
     """The events of a batch of rows.
 
     `partitions`: int32 for each row, -1 where it may go anywhere; None if all may. `rests`: for
-    each row what the stored line has behind `{"partition":P,`, without newline; see `chunks`.
+    each row what the stored line has after `{"partition":P,`, without newline; see
+    `protocol.upload_format`.
     """
 
     partitions: np.ndarray | None

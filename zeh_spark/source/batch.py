@@ -44,7 +44,7 @@ _MOST_WITHOUT_EVENTS = 1000
 
 @dataclass(frozen=True)
 class FeedPartition(InputPartition):
-    """A feed partition from `request.cursor` to its end, as module `ending` finds that. `exact`:
+    """A feed partition from `request.cursor` to its end, as `end_detection` finds that. `exact`:
     the target has to come. `feed`: whose ids its events get as `zeh-feed`.
     """
 

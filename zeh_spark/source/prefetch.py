@@ -65,7 +65,7 @@ class Track:
 
 
 class Fetcher:
-    """Follows all partitions from their cursors. `finite`: each until its end (module `ending`)."""
+    """Follows all partitions from their cursors. `finite`: each until its end (`end_detection`)."""
 
     def __init__(
         self, client: FeedClient, options: SourceOptions, cursors: Sequence[str], *, finite: bool

@@ -4,10 +4,11 @@
                owner      the feed that those belong to, once it is known
                feeds      feed -> key -> Seen: numbers that were seen with it
 
-Numbers belong to (feed, epoch, key), see `identity`. Version 1 of the state knew no feeds, and an
-event may have none: such numbers are of the query's only feed, so the first feed that comes owns
-them. If a second one comes, the numbers of both may be mixed in one range, and some of its events
-may have been dropped for those of the other: that is refused, unless the user says whose they are.
+Numbers belong to (feed, epoch, key), see `protocol.feed_identity`. Version 1 of the state knew no
+feeds, and an event may have none: such numbers are of the query's only feed, so the first feed that
+comes owns them. If a second one comes, the numbers of both may be mixed in one range, and some of
+its events may have been dropped for those of the other: that is refused, unless the user says whose
+they are.
 
 Runs in tasks; `accepted` on the driver, too.
 """

@@ -4,9 +4,9 @@ A feed is a log of chunks. A chunk holds events of one partition and gets its po
 and without gaps from 1, when its batch is committed. A batch is staged first, in uploads that
 nobody sees, then committed whole.
 
-Rule for editors: what a store decides is in `producers`, `publication` and the functions here, the
-same for every store; `zeh_spark.testing.store_contract` holds all of them against it. Runs in the
-publisher and in commands that write, never on an event loop.
+Rule for editors: what a store decides is in `commit_decision`, `commit_plan` and the functions
+here, the same for every store; `zeh_spark.testing.store_contract` holds all of them against it.
+Runs in the publisher and in commands that write, never on an event loop.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how
 a foreign commit is noticed, what errors mean) is in `sqlite` and `postgresql`. A read is one short
 statement or a few, never held open while a client is waited for. A write is one short transaction,
-and what it does with uploads and batches is in `sql_uploads` and `sql_batches`.
+and what it does with uploads and batches is in `sql_uploads` and `sql_commits`.
 
 Payload is written once, into `blobs`, when it is staged; a commit moves rows of a few numbers.
 """
