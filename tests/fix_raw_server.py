@@ -30,6 +30,10 @@ _PATIENCE = 30
 """Seconds until a test that never sets its condition fails."""
 
 
+class ForgottenEventError(Exception):
+    """A test never set an event that an answer of its script waits for."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What a client sent. Header names are in lower case; `connection` counts TCP connections from
@@ -153,6 +157,7 @@ class RawServer:
         self._tls = tls
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
+        self._forgotten: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
@@ -180,6 +185,7 @@ class RawServer:
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(_PATIENCE)
+        assert not self._forgotten, self._forgotten
 
     def _answer(self, request: Request) -> Answer:
         if self.discovery and request.method == "GET" and "n" not in request.query:
@@ -215,10 +221,13 @@ class RawServer:
                 connection = self._tls.wrap_socket(connection, server_side=True)
             with self._lock:
                 self._open.add(connection)
-            with connection.makefile("rb") as reader:
-                while request := _read_request(reader, number):
-                    if not _send(connection, self._answer(request)):
-                        break
+            try:
+                with connection.makefile("rb") as reader:
+                    while request := _read_request(reader, number):
+                        if not _send(connection, self._answer(request)):
+                            break
+            except ForgottenEventError as exc:
+                self._forgotten.append(str(exc))
         with self._lock:
             self._open.discard(connection)
         connection.close()
@@ -243,7 +252,7 @@ def _send(connection: socket.socket, answer: Answer) -> bool:
         if isinstance(piece, bytes):
             connection.sendall(piece)
         elif not piece.wait(_PATIENCE):
-            raise TimeoutError("the test never set the event that its answer waits for")
+            raise ForgottenEventError("the test never set the event that its answer waits for")
     if answer.end == "reset":
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return answer.end == "keep"

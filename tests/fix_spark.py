@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,9 +59,38 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # projections. Whole stages are compiled all the same; in programs and notebooks, all.
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         )
-        session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
+        with _standard_error(tmp_path_factory.mktemp("spark") / "stderr") as log:
+            session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
+    _logs[session] = log
     yield session
     session.stop()
+
+
+_logs: dict[SparkSession, Path] = {}
+"""What the JVM of a session, and its Python workers, write to standard error."""
+
+
+@contextmanager
+def _standard_error(file: Path) -> Iterator[Path]:
+    """Have processes that are started write their standard error into a file."""
+    before = os.dup(2)
+    with file.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield file
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+@pytest.fixture
+def spark_log(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """All that Spark and its workers have logged in this test so far, at level INFO."""
+    log = _logs[spark]
+    begin = log.stat().st_size
+    spark.sparkContext.setLogLevel("INFO")
+    yield lambda: log.read_bytes()[begin:].decode(errors="replace")
+    spark.sparkContext.setLogLevel("OFF")
 
 
 @pytest.fixture

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections import Counter
 
+from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_spark import Job
+from zeh_spark.protocol import wire
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -25,20 +28,28 @@ def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):
     assert job.table.numbers() == Counter(range(1000))
 
 
-def test_large_batches_stay_far_below_the_limit_of_a_task(cluster, tmp_path):
-    """160 MiB that hardly compress, in one batch: no task comes near Spark's 128 MiB."""
-    store = MemoryStore()
-    store.create("large", 2)
-    for begin in range(0, 4000, 500):
-        publish(
-            store,
-            "large",
-            [{"i": i, "x": os.urandom(20_000).hex()} for i in range(begin, begin + 500)],
-        )
+def test_large_batches_stay_far_below_the_limit_of_a_task(cluster, tmp_path, raw_server):
+    """200 MiB, 150 when compressed, in one batch: no task comes near Spark's 128 MiB.
 
-    with running_publisher(store) as base:
-        job = Job(tmp_path, {"url": f"{base}/large", "maxBytesPerTrigger": "400m"}, cluster)
-        done = job.run()
+    There is one cursor for all of it, so it cannot be two batches.
+    """
+    lines = [wire.event_line(0, {}, b'{"i":%d,"x":"%s"}' % (i, noise())) for i in range(4000)]
+    everything = b"\n".join([*lines, wire.checkpoint_line(0, "end"), b""])
+    nothing = wire.checkpoint_line(0, "end") + b"\n"
+    raw_server.discovery = NO_IDENTITY
+    raw_server.respond = lambda request: ok(
+        everything if request.query["cursor0"] == "_first" else nothing
+    )
+    options = {"url": raw_server.url, "partitionCount": "1", "maxBytesPerTrigger": "400m"}
 
-    assert job.table.numbers() == Counter(range(4000))
+    done = Job(tmp_path, options, cluster).run()
+
+    table = Job(tmp_path, options).table
+    assert ["batch=0"] == [each.name for each in table.folder.glob("batch=*")]
+    assert table.numbers() == Counter(range(4000))
     assert "exceeds max allowed" not in done.stderr
+
+
+def noise() -> bytes:
+    """40,000 random bytes, as text that is a third longer and cannot be compressed below them."""
+    return base64.b64encode(os.urandom(40_000))

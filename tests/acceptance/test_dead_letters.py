@@ -262,7 +262,7 @@ def test_a_dead_letter_feed_that_is_not_there_fails_the_batch(target, spark, fai
     assert target.events() == []
 
 
-def test_the_token_of_dead_letters_is_not_shown(sink, inbox, spark, raw_server, capfd):
+def test_the_token_of_dead_letters_is_not_shown(sink, inbox, spark, spark_log, raw_server, capfd):
     """Neither plan nor error, log or checkpoint has it."""
     from tests.fix_raw_server import refused
 
@@ -277,7 +277,9 @@ def test_the_token_of_dead_letters_is_not_shown(sink, inbox, spark, raw_server, 
 
     assert "Bearer letters-secret" == raw_server.requests[0].headers["authorization"]
     files = (each.read_text("latin-1") for each in sink.checkpoint.rglob("*") if each.is_file())
-    shown = [str(raised.value), *capfd.readouterr(), *files]
+    log = spark_log()
+    assert "MicroBatchExecution" in log
+    shown = [str(raised.value), log, *capfd.readouterr(), *files]
     assert not [each for each in shown if "letters-secret" in each or "rows-secret" in each]
 
 

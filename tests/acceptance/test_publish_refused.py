@@ -200,7 +200,7 @@ def test_a_server_that_takes_no_batches_is_named(answer, raw_server, spark, fail
 # Secrets
 
 
-def test_a_token_is_sent_and_never_shown(sink, inbox, raw_server, spark, capfd):
+def test_a_token_is_sent_and_never_shown(sink, inbox, raw_server, spark, spark_log, capfd):
     """Neither plan nor error, log or checkpoint has it, though the publisher repeats it."""
     inbox.add(range(10))
     raw_server.script(refused(401, f"what is {HUSH}?"))
@@ -215,4 +215,7 @@ def test_a_token_is_sent_and_never_shown(sink, inbox, raw_server, spark, capfd):
     assert (f"Bearer {HUSH}", HUSH) == (sent["authorization"], sent["x-key"])
     assert "AccessError: " in ours(raised.value)
     files = (each.read_text("latin-1") for each in sink.checkpoint.rglob("*") if each.is_file())
-    assert not [each for each in (str(raised.value), *capfd.readouterr(), *files) if HUSH in each]
+    log = spark_log()
+    assert "MicroBatchExecution" in log
+    shown = (str(raised.value), log, *capfd.readouterr(), *files)
+    assert not [each for each in shown if HUSH in each]

@@ -139,8 +139,5 @@ def test_sessions_in_a_checkpoint_can_be_inspected(orders, spark):
     assert (1, 2, (1, 2)) == (waits.expected, waits.held, tuple(waits.missing))
     assert (100, 101) == (waits.held_since.timestamp(), rows["closed"].newest.timestamp())
     assert waits.held_bytes > 100
-    assert (2, 2, 1) == (
-        orders.progress[0]["held"],
-        orders.count("ordered") - 1,
-        orders.count("buckets") and 1,
-    )
+    assert (2, 3) == (orders.progress[0]["held"], orders.count("ordered"))
+    assert 1 <= orders.progress[0]["buckets"] <= 3

@@ -21,7 +21,7 @@ from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.publisher import Store
 from zeh_spark.store.feed import Block
 from zeh_spark.testing import running_publisher
-from zeh_spark.testing.writers import call, chunk, commit, declared, large, upload
+from zeh_spark.testing.writers import call, chunk, commit, declared, large, until, upload
 
 ESCAPES = [
     ({"a": 'q"\\u', "ä": "\n"}, b'{"x":"\\u0041\\n","cursor":"1.00000000"}'),
@@ -198,12 +198,15 @@ def test_feed_passes_while_others_publish(
         while not stop.is_set():
             parts = [upload(chunk(batch % 2, b"1"))] if batch % 5 else []
             commit(publisher.store, call(batch, producer=producer), *parts)
+            started.add(producer)
             batch += 1
 
+    started: set[str] = set()
     writers = [threading.Thread(target=write, args=(each,)) for each in ("p", "q", "q#n")]
     for each in writers:
         each.start()
     try:
+        until(lambda: started == {"p", "q", "q#n"})
         found = [audited(publisher.url, only) for only in [None, "q"] * 8]
     finally:
         stop.set()

@@ -13,9 +13,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
-from urllib.parse import quote
 
 import pytest
 import requests
@@ -25,7 +24,9 @@ from starlette.routing import Mount
 from tests.fix_publisher import Publisher
 from zeh_spark.protocol import wire
 from zeh_spark.publisher import Block, MemoryStore, Problem, create_app
+from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing.writers import until
 
 FIRST = "n=2&cursor0=_first"
 
@@ -171,15 +172,41 @@ def test_app_can_be_mounted_below_a_prefix() -> None:
     assert "/feeds/v1" == described["servers"][0]["url"]
 
 
-def test_client_that_goes_away_ends_its_wait(publisher: Publisher) -> None:
-    """Readers that hang up leave nothing behind."""
-    for _ in range(20):
-        with socket.create_connection(
-            ("127.0.0.1", int(publisher.base.rpartition(":")[2]))
-        ) as reader:
-            query = quote("n=2&cursor0=_first&wait=60", safe="=&")
-            reader.sendall(f"GET /orders?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    assert 200 == publisher.get(FIRST).status
+class Idle:
+    """A feed without events, which counts how often it is asked for its version."""
+
+    partitions = 1
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+        yield Block(0, b"", asked[0])
+
+    def version(self) -> object:
+        self.asked += 1
+        return 0
+
+
+def test_client_that_goes_away_ends_its_wait() -> None:
+    """Readers that hang up leave nothing behind: the feed is asked only while somebody waits."""
+    feed = Idle()
+    with running_publisher({"idle": feed}) as base, ExitStack() as readers:
+        for _ in range(20):
+            place = ("127.0.0.1", int(base.rpartition(":")[2]))
+            reader = readers.enter_context(socket.create_connection(place))
+            reader.sendall(b"GET /idle?n=1&cursor0=1&wait=60 HTTP/1.1\r\nHost: x\r\n\r\n")
+        until(lambda: feed.asked > 100)
+
+        readers.close()
+
+        until(partial(_is_quiet, feed))
+
+
+def _is_quiet(feed: Idle) -> bool:
+    before = feed.asked
+    threading.Event().wait(30 * POLL_SECONDS)
+    return feed.asked == before
 
 
 def test_client_that_takes_nothing_is_dropped(
