@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from importlib import metadata
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
@@ -42,6 +43,14 @@ settings.register_profile(
 )
 settings.register_profile("campaign", settings.get_profile("usual"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give all tests of the shared Spark session to one process, so that there is one JVM."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_report_header() -> list[str]:

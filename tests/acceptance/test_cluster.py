@@ -6,11 +6,15 @@ import base64
 import os
 from collections import Counter
 
+import pytest
+
 from tests.fix_raw_server import NO_IDENTITY, ok
 from tests.fix_spark import Job
 from zeh_spark.protocol import wire
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):

@@ -29,7 +29,10 @@ def add(store, numbers):
         publish(store, "orders", [{"i": i} for i in range(begin, min(begin + 60, numbers.stop))])
 
 
-@pytest.mark.parametrize("staged", [False, True], ids=["read again", "staged"])
+@pytest.mark.parametrize(
+    "staged",
+    [pytest.param(False, id="read again"), pytest.param(True, id="staged", marks=pytest.mark.slow)],
+)
 def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path, staged):
     """A job that is killed in three batches, at each stage, while the feed grows, goes on without
     loss or doubles.
@@ -48,6 +51,7 @@ def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path
     assert streaming.table.numbers() == Counter(range(1200))
 
 
+@pytest.mark.slow
 def test_each_event_arrives_once_when_the_first_batch_is_killed(orders, job):
     """Spark does not log where the first batch began; it is repeated all the same."""
     store, url = orders
@@ -61,6 +65,7 @@ def test_each_event_arrives_once_when_the_first_batch_is_killed(orders, job):
     assert streaming.table.numbers() == Counter(range(1000))
 
 
+@pytest.mark.slow
 def test_the_reference_publisher_is_read_once_through_a_crash(start_reference_server, job):
     """What holds for our publisher holds for the reference one."""
     url = start_reference_server(partitions=2, events=1000, checkpoints="page")
@@ -73,6 +78,7 @@ def test_the_reference_publisher_is_read_once_through_a_crash(start_reference_se
     assert Counter(streaming.table.rows()) == Counter(once)
 
 
+@pytest.mark.slow
 def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path):
     """After a crash the feed, restored from a backup, has other events: the job stops and names the
     ways on.
@@ -98,6 +104,7 @@ def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path):
     assert streaming.table.rows() == []
 
 
+@pytest.mark.slow
 def test_another_feed_under_the_name_is_refused(orders, job):
     """Its cursors would mean other events; the job stops with both ids and says what to do."""
     _, url = orders
@@ -117,6 +124,7 @@ def test_another_feed_under_the_name_is_refused(orders, job):
     assert streaming.table.rows() == []
 
 
+@pytest.mark.slow
 def test_an_unfit_batch_passes_with_replay_accept(raw_server, job):
     """What the error advises takes what the feed gives now, up to where the batch ended."""
     raw_server.discovery = NO_IDENTITY

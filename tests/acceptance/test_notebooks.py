@@ -14,6 +14,8 @@ NAMES = [path.stem for path in run.NOTEBOOKS]
 SIZE = 300_000
 OF_A_MACHINE = re.compile(r"/tmp\b|/work/|/home/|/Users/|/root\b|Bearer|[Tt]oken=|\x1b")
 
+pytestmark = pytest.mark.slow
+
 
 def kept(name):
     return nbformat.read(run.HERE / f"{name}.ipynb", as_version=4)

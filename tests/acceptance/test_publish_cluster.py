@@ -15,6 +15,7 @@ from tests.fix_sink import CALLS, UPLOADING, lost, remedy
 from tests.patience import PATIENCE
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path):
     """F1: what the first attempt has uploaded already is not published."""
     inbox.add(range(10_000), pad=200)
@@ -86,7 +87,11 @@ def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable
 
 @pytest.mark.parametrize(
     ("call", "moment"),
-    [("upload", "after"), ("commit", "before"), ("commit", "after")],
+    [
+        pytest.param("upload", "after", marks=pytest.mark.slow),
+        pytest.param("commit", "before", marks=pytest.mark.slow),
+        ("commit", "after"),
+    ],
     ids=["while tasks upload", "before the commit", "after the commit"],
 )
 def test_each_row_is_published_once_when_the_driver_is_killed(
@@ -105,6 +110,7 @@ def test_each_row_is_published_once_when_the_driver_is_killed(
     assert sink.target.batches() == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["one checkpoint", "copies"])
 def test_two_drivers_that_restart_for_ever_get_on(place, sink, inbox, spark, program):
     """F7, A3: at the same time; the one that is behind is stopped, by Spark or by the fence, and
@@ -146,6 +152,7 @@ def run_with_restarts(sink, frame):
             assert len(failures) < 50, failures
 
 
+@pytest.mark.slow
 def test_a_cluster_publishes_each_row_once_through_a_crash(cluster, sink, inbox, spark, program):
     """F4, F10: each task spreads its rows over all partitions; the driver is killed after a commit,
     and the query goes on elsewhere, in other tasks.

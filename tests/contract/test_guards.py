@@ -97,8 +97,8 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
     def mutant(known: Any, call: Any, declared: Any, feed: Any, moved: Any, *given: Any) -> Any:
         return published(known, call, declared, feed, moved, {}, given[-1])
 
-    for module in ("memory", "sql_batches"):
-        monkeypatch.setattr(f"zeh_spark.publisher.{module}.published", mutant)
+    for module in ("memory", "sql_commits"):
+        monkeypatch.setattr(f"zeh_spark.store.{module}.published", mutant)
     world.run_batch(Layout())
     assert ["sequence gap"] == names(world)
 
