@@ -21,7 +21,7 @@ from benchmarks.feeds import PARTITIONS, serving
 from benchmarks.queries import Run
 from zeh_spark.protocol.upload_format import Chunker, Content, rest_of
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.store.batches import Attempt, Call, Declared, Upload
+from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
 
 UNCHECKED = Path(__file__).with_name("unchecked")
 BATCHES = 4
@@ -152,7 +152,7 @@ def staged(
         store.stage("flights", call, upload)
         content += upload.content
         total += sum(each.size for each in made)
-    attempts = tuple(Attempt(task, 0, 1, chunks * events) for task in range(tasks))
+    attempts = tuple(TaskAttempt(task, 0, 1, chunks * events) for task in range(tasks))
     return Declared(content, attempts), total
 
 
@@ -174,7 +174,7 @@ def small_batches(folder: Path, batches: int, rows: int, tasks: int) -> str:
             upload = Upload(task, 0, 0, b"%d" % task, tuple(chunker.close()))
             store.stage("flights", call, upload)
             content += upload.content
-            attempts.append(Attempt(task, 0, 1, rows // tasks))
+            attempts.append(TaskAttempt(task, 0, 1, rows // tasks))
         store.commit("flights", call, Declared(content, tuple(attempts)))
     store.close()
     return url

@@ -16,7 +16,7 @@ from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.protocol.upload_format import Chunker, StagedChunk, frame_of, lines_of
 from zeh_spark.publisher import Store
-from zeh_spark.store.batches import Receipt, chained
+from zeh_spark.store.batches import StoredReceipt, chained
 from zeh_spark.testing.writers import call, commit, large, upload
 
 
@@ -83,7 +83,9 @@ class Vandal:
         here = "producer = (SELECT id FROM producers WHERE name = ?) AND number = ?"
         ((document,),) = self.run(f"SELECT document FROM receipts WHERE {here}", producer, number)
         assert isinstance(document, bytes)
-        receipt = msgspec.structs.replace(msgspec.json.decode(document, type=Receipt), **changes)
+        receipt = msgspec.structs.replace(
+            msgspec.json.decode(document, type=StoredReceipt), **changes
+        )
         if hashed:
             receipt = msgspec.structs.replace(receipt, hash=chained(receipt))
         changed = msgspec.json.encode(receipt)

@@ -15,18 +15,18 @@ import requests
 
 from tests.fix_sink import Watched, remedy
 from zeh_spark.cli.tail import follow
-from zeh_spark.client.publish_client import Batch, TaskDone
+from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import (
     PublishError,
 )
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import Layout
-from zeh_spark.sink.writer import Staged, StreamWriter, stage
+from zeh_spark.sink.rows import RowLayout
+from zeh_spark.sink.writer import StagedTask, StreamWriter, stage
 from zeh_spark.testing import running_publisher
 
-TEXT = Layout(("data",), text=True)
+TEXT = RowLayout(("data",), text=True)
 QUERY = str(uuid.uuid4())
 
 
@@ -47,7 +47,7 @@ class Two:
     dead: Watched
     query: str = QUERY
     given: dict[str, str] = field(default_factory=dict)
-    layout: Layout = TEXT
+    layout: RowLayout = TEXT
 
     @property
     def url(self) -> str:
@@ -65,15 +65,15 @@ class Two:
         usual["retryTimeout"] = "0"
         return sink_options({**usual, **self.given, **more}, streaming=True)
 
-    def staged(self, number: int, *tasks: list[str], **more: str) -> list[Staged]:
+    def staged(self, number: int, *tasks: list[str], **more: str) -> list[StagedTask]:
         options = self.options(**more)
-        batch = Batch("p", self.query, uuid.uuid4().hex, number, options.remedies)
+        batch = BatchCall("p", self.query, uuid.uuid4().hex, number, options.remedies)
         return [
             stage(options, self.layout, batch, TaskDone(task, 0), iter([frame(rows)]))
             for task, rows in enumerate(tasks)
         ]
 
-    def commit(self, number: int, staged: list[Staged], **more: str) -> None:
+    def commit(self, number: int, staged: list[StagedTask], **more: str) -> None:
         StreamWriter(self.options(**more), self.layout).commit(staged, number)
 
     def publish(self, number: int, *tasks: list[str], **more: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.fix_publisher import Publisher
-from zeh_spark.client.publish_client import Batch, PublishClient, Receipt, TaskDone
+from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of, upload_body
 from zeh_spark.publisher import Store
 
@@ -138,7 +138,9 @@ def commit_of(chunks: Sequence[StagedChunk]) -> dict[str, object]:
     }
 
 
-def publish_batch(client: PublishClient, batch: Batch, chunks: Sequence[StagedChunk]) -> Receipt:
+def publish_batch(
+    client: PublishClient, batch: BatchCall, chunks: Sequence[StagedChunk]
+) -> Receipt:
     """With our own client, as a driver of one task does."""
     receipt, count, _ = client.look_up(batch)
     if receipt is None:

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.protocol import feed_identity
 from zeh_spark.stateful import dedup_state, requirements, state_buckets
-from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, Bucket
+from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, SeenBucket
 from zeh_spark.stateful.row_codec import packed, unpacked
 from zeh_spark.stateful.seen import NEW, UNKNOWN, Seen, reused
 
@@ -220,7 +220,7 @@ class _Processor(StatefulProcessor):
         self._state = handle.getValueState(STATE, "seen BINARY")
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        self._save(Bucket(self._count))
+        self._save(SeenBucket(self._count))
 
     @at_spark_border
     def handleInputRows(
@@ -250,11 +250,11 @@ class _Processor(StatefulProcessor):
     def close(self) -> None:
         pass
 
-    def _opened(self) -> Bucket:
+    def _opened(self) -> SeenBucket:
         value = self._state.get()
         return dedup_state.opened(bytes(value[0]) if value else None, self._count)
 
-    def _save(self, bucket: Bucket) -> None:
+    def _save(self, bucket: SeenBucket) -> None:
         self._state.update((dedup_state.encoded(bucket),))
 
 
@@ -282,7 +282,7 @@ def _slot(name: str) -> tuple[str, str]:
     return texts[: int(length)], texts[int(length) :]
 
 
-def _groups(bucket: Bucket, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Group]:
+def _groups(bucket: SeenBucket, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Group]:
     """Yield the events of each slot of the bucket, ascending."""
     untold = {key for feed, key in slots if feed == NO_FEED}
     found: dict[tuple[str, str], _Rows] = {}
@@ -300,7 +300,7 @@ def _groups(bucket: Bucket, slots: dict[tuple[str, str], _Rows]) -> Iterator[_Gr
         yield _Group(feed, key, ascending[order], timed[order], texts[order])
 
 
-def _checked(bucket: Bucket, group: _Group) -> Seen:
+def _checked(bucket: SeenBucket, group: _Group) -> Seen:
     """What was seen. Raises PublisherError if the publisher has used a number again."""
     seen = bucket.get(group.feed, group.key)
     if reuse := reused(seen, group.numbers, group.times):

@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from zeh_spark.client.batch_attempt import OVERTAKEN, Attempt, nothing_published
-from zeh_spark.client.publish_client import Batch, PublishClient, Range, Receipt
+from zeh_spark.client.batch_attempt import OVERTAKEN, BatchAttempt, nothing_published
+from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
-__all__ = ["OpenBatch", "Producer", "Range", "Receipt", "State"]
+__all__ = ["OpenBatch", "Producer", "ProducerProgress", "PublishedRange", "Receipt"]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ProducerProgress:
     """How far a producer is: the number of its last batch, -1 before the first; the `events` of all
     its batches together; the last one's receipt.
     """
@@ -61,11 +61,11 @@ class Producer:
         self._open: OpenBatch | None = None
         self._in_doubt: OpenBatch | None = None
         self._overtaken: PublishError | None = None
-        self._state: State | None = None
+        self._state: ProducerProgress | None = None
         self._count: int | None = None
 
     @property
-    def last(self) -> State:
+    def last(self) -> ProducerProgress:
         """As the publisher told when it was first asked, and what this object has published since.
 
         Raises PublishError for the name of a Spark query, whose numbers this would take.
@@ -85,7 +85,7 @@ class Producer:
             _checked("batch", name)
         return OpenBatch(self, name, dict(allow or {}))
 
-    def _asked(self) -> State:
+    def _asked(self) -> ProducerProgress:
         known = self._client.producer(self.name)
         if known.get("incarnation") not in (None, PLAIN_INCARNATION):
             raise PublishError(
@@ -95,13 +95,15 @@ class Producer:
                 facts=known,
             )
         last = int(known["lastBatch"])
-        asked = Batch(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
+        asked = BatchCall(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
         receipt, self._count, _ = self._client.look_up(asked)
-        return State(last, sum(known["nextSequences"].values()), receipt if last >= 0 else None)
+        return ProducerProgress(
+            last, sum(known["nextSequences"].values()), receipt if last >= 0 else None
+        )
 
     # What open batches ask and tell
 
-    def _begin(self, batch: OpenBatch, allow: Mapping[str, str]) -> Attempt:
+    def _begin(self, batch: OpenBatch, allow: Mapping[str, str]) -> BatchAttempt:
         """Asks what is not known yet. Raises what stands in its way."""
         self._check_process()
         with self._lock:
@@ -115,7 +117,7 @@ class Producer:
                 which, count = self._identity(batch.name, allow)
             self._open = batch
             self._attempts += 1
-            return Attempt(self._client, which, count, self._attempts)
+            return BatchAttempt(self._client, which, count, self._attempts)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -143,13 +145,13 @@ class Producer:
                 facts=refusal.facts,
             )
 
-    def _identity(self, name: str | None, allow: Mapping[str, str]) -> tuple[Batch, int]:
+    def _identity(self, name: str | None, allow: Mapping[str, str]) -> tuple[BatchCall, int]:
         """Which batch that is, and the feed's partition count."""
         if name is None:
             producer, kind, number = self.name, PLAIN_INCARNATION, self.last.batch + 1
         else:
             producer, kind, number = f"{self.name}#{name}", BATCH_INCARNATION, 0
-        which = Batch(producer, kind, self.run, number, allow, repeatable=False)
+        which = BatchCall(producer, kind, self.run, number, allow, repeatable=False)
         if self._count is None:
             self._count = self._client.look_up(which).partition_count
         return which, self._count
@@ -158,7 +160,7 @@ class Producer:
         if batch.name is None and exc.problem in OVERTAKEN:
             self._overtaken = exc
 
-    def _keep(self, batch: OpenBatch, attempt: Attempt) -> None:
+    def _keep(self, batch: OpenBatch, attempt: BatchAttempt) -> None:
         """What became of a batch without a name says how far its producer is."""
         if batch.name is not None:
             return
@@ -169,7 +171,9 @@ class Producer:
                 self._in_doubt = None
             receipt = attempt.receipt
             if receipt and receipt.batch > self.last.batch:
-                self._state = State(receipt.batch, self.last.events + receipt.events, receipt)
+                self._state = ProducerProgress(
+                    receipt.batch, self.last.events + receipt.events, receipt
+                )
 
     def _ended(self) -> None:
         self._open = None
@@ -185,7 +189,7 @@ class OpenBatch:
         self._producer = producer
         self._allow = allow
         self._lock = threading.Lock()
-        self._begun: Attempt | None = None
+        self._begun: BatchAttempt | None = None
         self._filling = False
 
     @property
@@ -211,7 +215,7 @@ class OpenBatch:
         return 0 if same else given.events
 
     @property
-    def _attempt(self) -> Attempt:
+    def _attempt(self) -> BatchAttempt:
         if self._begun is None:
             raise RuntimeError("the batch has not begun; use it as: with producer.batch() as batch")
         return self._begun

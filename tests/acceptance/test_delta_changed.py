@@ -15,7 +15,7 @@ pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.delta_table import LakeTable
 
 
 def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
@@ -95,8 +95,8 @@ def test_another_writer_and_optimize_change_nothing(lake):
     for number in range(-4, 0):
         lake.sql(f"INSERT INTO {{}} (i) VALUES ({number})")
     lake.sql("OPTIMIZE {}")
-    page_by_page = Table(lake.spark, lake.at("orders"), page=1).standing("orders")
-    assert page_by_page == Table(lake.spark, lake.at("orders")).standing("orders")
+    page_by_page = LakeTable(lake.spark, lake.at("orders"), page=1).standing("orders")
+    assert page_by_page == LakeTable(lake.spark, lake.at("orders")).standing("orders")
     assert page_by_page.record.batch == 0
     lake.vacuum()
     lake.add(range(50, 80))

@@ -17,7 +17,7 @@ pytest.importorskip("delta", reason=why_absent())
 from pyspark.sql import functions as F
 
 from zeh_spark.lakehouse.claims import property_of
-from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.delta_table import LakeTable
 
 CONTINUOUS = {"trigger": {"processingTime": "100 milliseconds"}}
 
@@ -73,7 +73,7 @@ def test_a_claim_that_is_taken_while_a_batch_is_written_is_noticed(lake, gate):
     lake.add(range(50))
     query = lake.start(change=gate)
     wait_for(gate.come.exists)
-    table = Table(lake.spark, lake.at("orders"))
+    table = LakeTable(lake.spark, lake.at("orders"))
     properties = table.state().properties
     ((key, claim),) = ((k, v) for k, v in properties.items() if k.startswith("zeh_spark."))
     assert key == property_of(json.loads(claim)["feed"])
@@ -89,7 +89,7 @@ def test_a_claim_that_is_taken_while_a_batch_is_written_is_noticed(lake, gate):
 
 def make_anew(lake):
     """Drop the table, and make it anew, empty, with the same version number."""
-    table = Table(lake.spark, lake.at("orders"))
+    table = LakeTable(lake.spark, lake.at("orders"))
     before, schema = table.state(), lake.table().schema
     lake.drop("orders")
     lake.spark.createDataFrame([], schema).write.format("delta").save(lake.at("orders"))

@@ -19,7 +19,7 @@ pytest.importorskip("delta", reason=why_absent())
 from tests.acceptance.test_delta_merge import merging
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError
-from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.old_rows import UNNAMED
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import publish
@@ -184,7 +184,7 @@ def test_a_table_of_an_older_version_goes_on_if_it_has_one_feed(lake):
     lake.run(**MERGED)
 
     assert {"a": "1", "b": "2"} == keys(lake)
-    properties = Table(lake.spark, lake.at("orders")).state().properties
+    properties = LakeTable(lake.spark, lake.at("orders")).state().properties
     assert lake.store.identity("orders").id == properties[UNNAMED]
 
 
@@ -255,9 +255,9 @@ def test_a_feed_that_is_read_at_two_addresses_is_refused(lake):
 def _forget_identity(lake):
     """Make the table what an older version would have made of it."""
     table = lake.at("orders")
-    state = Table(lake.spark, table).state()
+    state = LakeTable(lake.spark, table).state()
     mapped = {"delta.columnMapping.mode": "name"}
-    Table(lake.spark, table).set_properties(
+    LakeTable(lake.spark, table).set_properties(
         {**mapped, "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
     )
     lake.sql("ALTER TABLE {} DROP COLUMNS (_zeh_feed, _zeh_time)")

@@ -129,10 +129,10 @@ def test_a_batch_of_an_older_version_goes_on_and_says_so(tables, monkeypatch, ca
     """Its record has no sum: what the batch held cannot be told."""
     from zeh_spark.lakehouse import commits
 
-    written = commits.Record.to_json
+    written = commits.CommitRecord.to_json
     bare = lambda record: re.sub(r', "content": (\[.*?\]|null)', "", written(record))  # noqa: E731
     with monkeypatch.context() as old:
-        old.setattr(commits.Record, "to_json", bare)
+        old.setattr(commits.CommitRecord, "to_json", bare)
         old.setattr(lakehouse.DeltaFeedWriter, "_check_written", lambda *_, **__: None)
         tables.fail(crash=True, on_gap="dead-letter")
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.fix_sink import ours, remedy
 from tests.patience import PATIENCE
-from zeh_spark.client.publish_client import Batch, TaskDone
+from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import Layout
+from zeh_spark.sink.rows import RowLayout
 from zeh_spark.sink.writer import StreamWriter, stage
 
 # Batches that do not fit what was published
@@ -153,9 +153,9 @@ def test_a_driver_that_was_overtaken_is_told_so(sink, inbox, spark):
 def publish_as_another_run(url, query, number, rows):
     """What the sink does in tasks and in the driver."""
     options = sink_options({"url": url, "producerId": "spark"}, streaming=True)
-    batch = Batch("spark", query, "another-run", number)
+    batch = BatchCall("spark", query, "another-run", number)
     frame = pa.RecordBatch.from_pydict({"data": [json.dumps({"i": i}) for i in rows]})
-    text = Layout(("data",), text=True)
+    text = RowLayout(("data",), text=True)
     staged = stage(options, text, batch, TaskDone(0, 0), iter([frame]))
     StreamWriter(options, text).commit([staged], number)
 

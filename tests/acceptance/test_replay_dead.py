@@ -20,10 +20,10 @@ import pytest
 
 from tests.fix_publisher import served
 from tests.fix_sink import Watched, lost
-from zeh_spark.client.publish_client import Batch, TaskDone
+from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.publisher import open_store
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import Layout
+from zeh_spark.sink.rows import RowLayout
 from zeh_spark.sink.writer import StreamWriter, stage
 
 Lines = list[dict[str, Any]]
@@ -50,8 +50,8 @@ class Shop:
             {"url": self.orders, "deadLetterUrl": self.dead, "producerId": producer},
             streaming=True,
         )
-        layout = Layout(tuple(columns), text=True)
-        batch = Batch(producer, f"checkpoint-of-{producer}", uuid.uuid4().hex, number)
+        layout = RowLayout(tuple(columns), text=True)
+        batch = BatchCall(producer, f"checkpoint-of-{producer}", uuid.uuid4().hex, number)
         frame = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         staged = stage(options, layout, batch, TaskDone(0, 0), iter([frame]))
         StreamWriter(options, layout).commit([staged], number)
@@ -317,9 +317,9 @@ def test_letters_of_named_batches_are_published_under_their_producer(shop: Shop)
     """P#K has letters too."""
     options = {"url": shop.orders, "deadLetterUrl": shop.dead, "producerId": "job"}
     found = sink_options({**options, "batchId": "day"}, streaming=False)
-    batch = Batch("job#day", "batch", "run", 0)
+    batch = BatchCall("job#day", "batch", "run", 0)
     frame = pa.RecordBatch.from_pydict({"data": ['{"i":1']})
-    text = Layout(("data",), text=True)
+    text = RowLayout(("data",), text=True)
     staged = stage(found, text, batch, TaskDone(0, 0), iter([frame]))
     StreamWriter(found, text).commit([staged], 0)
     lines = with_data(shop.letters(), closed)

@@ -25,11 +25,11 @@ from zeh_spark.store import (
     sql_producers,
     sql_uploads,
 )
-from zeh_spark.store.batches import Call, Receipt
+from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.commit_plan import published
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.schema import chunks, uploads
-from zeh_spark.testing.drivers import Execution, Layout
+from zeh_spark.testing.drivers import Execution, TaskLayout
 from zeh_spark.testing.site import Site
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import (
@@ -75,7 +75,7 @@ def test_name_of_an_upload_that_is_taken_would_mix_attempts(
 
 def _reuse_a_name(world: World) -> None:
     world.honest.add("upload-conflict")
-    first, second = (world._planned(world.drivers[0], Layout(version=v)) for v in (0, 1))
+    first, second = (world._planned(world.drivers[0], TaskLayout(version=v)) for v in (0, 1))
     attempt = first.declared.attempts[0].attempt
     uploads = tuple(replace(each, attempt=attempt) for each in second.uploads)
     attempts = tuple(replace(each, attempt=attempt) for each in second.declared.attempts)
@@ -91,7 +91,7 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next number of each partition is kept with the producer (EH-04)."""
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     assert [] == world.anomalies()
 
     def mutant(known: Any, call: Any, declared: Any, feed: Any, moved: Any, *given: Any) -> Any:
@@ -99,7 +99,7 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
 
     for module in ("memory", "sql_commits"):
         monkeypatch.setattr(f"zeh_spark.store.{module}.published", mutant)
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     assert ["sequence gap"] == names(world)
 
 
@@ -121,7 +121,7 @@ def test_release_that_undid_a_commit_would_lose_it(
 
     for mutant, anomaly in ((release, []), (undo, ["lost"])):
         monkeypatch.setattr(sql_uploads, "release", mutant)
-        execution = sql_world.execute(Layout())
+        execution = sql_world.execute(TaskLayout())
         assert execution
         sql_world.commit(execution)
         sql_world.release(execution)
@@ -150,10 +150,10 @@ def test_uploads_verified_before_they_are_moved_would_be_torn(
         return [(found, taken) for (found, _), (_, taken) in zip(seen, moved, strict=True)]
 
     monkeypatch.setattr(sql_commits, "_move", compared_with_what_moved)
-    sql_world.run_batch(Layout(tasks=2))
+    sql_world.run_batch(TaskLayout(tasks=2))
     assert (["upload-missing"], []) == (sql_world.refusals, sql_world.anomalies())
     monkeypatch.setattr(sql_commits, "_move", verified_first)
-    sql_world.run_batch(Layout(tasks=2))
+    sql_world.run_batch(TaskLayout(tasks=2))
     assert ["torn"] == names(sql_world)
 
 
@@ -166,7 +166,7 @@ def test_commit_in_two_transactions_would_double(
     sql_world: World, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     """Events and receipt become visible together, or a crash between doubles them (F14, DL-01)."""
-    execution = sql_world.execute(Layout())
+    execution = sql_world.execute(TaskLayout())
     assert execution
 
     def killed(*_: Any) -> None:
@@ -189,7 +189,7 @@ def test_commit_in_two_transactions_would_double(
     monkeypatch.setattr(sql_commits, "write_receipts", write)
     sql_world.crash_publisher()
     sql_world.restart()
-    sql_world.run_batch(Layout())
+    sql_world.run_batch(TaskLayout())
     assert len(data(sql_world.store)) == (3 if whole else 6)
     assert bool(sql_world.anomalies()) == (not whole)
 
@@ -198,16 +198,16 @@ def test_cursors_without_a_history_would_skip_in_silence(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restored feed that has grown past a reader's cursor goes on with other events (A5)."""
-    world.run_batch(Layout(length=2))
+    world.run_batch(TaskLayout(length=2))
     backup, head = world.copy_store(), world.store.feed(FEED).head
-    world.run_batch(Layout(length=3))
+    world.run_batch(TaskLayout(length=3))
     behind = {each.partition: each.cursor for each in everything(world.store)}
     world.restore_store(backup)
     world.lose_checkpoint(100)
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.paste_remedy()
     for _ in range(3):
-        world.run_batch(Layout(length=3))
+        world.run_batch(TaskLayout(length=3))
     with pytest.raises(Problem) as refused:
         list(ChunkFeed(world.store, FEED).page(behind, 2, None))
     assert "cursor-of-another-history" == refused.value.name
@@ -296,7 +296,7 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
 # The control
 
 
-def _append(store: Store, call: Call, execution: Execution) -> tuple[Receipt, bool]:
+def _append(store: Store, call: Call, execution: Execution) -> tuple[StoredReceipt, bool]:
     """What sinks do that are at least once: each attempt is its own producer."""
     chunks = [chunk for each in execution.uploads for chunk in each.chunks]
     fresh = load.next_batch(store, FEED, f"{call.run}.{len(store.producers(FEED))}")
@@ -307,30 +307,30 @@ def _append(store: Store, call: Call, execution: Execution) -> tuple[Receipt, bo
 
 
 def _commit_twice(world: World) -> None:
-    execution = world.execute(Layout())
+    execution = world.execute(TaskLayout())
     assert execution
     world.commit(execution, heard=False)
     world.commit(execution)
 
 
 def _crash_after_the_commit(world: World) -> None:
-    execution = world.execute(Layout())
+    execution = world.execute(TaskLayout())
     assert execution
     world.commit(execution, heard=False)
     world.restart()
-    world.run_batch(Layout(tasks=2, seed=7))
+    world.run_batch(TaskLayout(tasks=2, seed=7))
 
 
 def _two_drivers_at_once(world: World) -> None:
     world.start_a_second_driver()
     for which in (0, 1):
-        world.run_batch(Layout(tasks=which + 1, seed=which), which)
+        world.run_batch(TaskLayout(tasks=which + 1, seed=which), which)
 
 
 def _roll_back(world: World) -> None:
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.roll_back(1, recut=False)
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
 
 
 FAULTS = [_commit_twice, _crash_after_the_commit, _two_drivers_at_once, _roll_back]

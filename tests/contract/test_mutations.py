@@ -16,8 +16,8 @@ from zeh_spark.protocol.upload_format import Content
 from zeh_spark.protocol.wire import partition_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store import commit_decision, sql_uploads
-from zeh_spark.store.batches import Call, Declared, Found, Known, Receipt
-from zeh_spark.testing.drivers import Layout
+from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
+from zeh_spark.testing.drivers import TaskLayout
 from zeh_spark.testing.site import set_receipts
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED, call, chunk, commit, declared, everything, upload
@@ -30,14 +30,16 @@ Mutant = Callable[..., commit_decision.Decision]
 # Mutants of the decision: each alters what it is given so that one check always passes
 
 
-def _not_deleted(known: Known, *given: Any) -> commit_decision.Decision:
+def _not_deleted(known: CommitFacts, *given: Any) -> commit_decision.Decision:
     return REAL(replace(known, producer=replace(known.producer, deleted=False)), *given)
 
 
-def _allowing(name: str, value: Callable[[Known, Call], str], *, if_set: bool = False) -> Mutant:
+def _allowing(
+    name: str, value: Callable[[CommitFacts, Call], str], *, if_set: bool = False
+) -> Mutant:
     """The right remedy is there; with `if_set`, only where there is any: a remedy of one side."""
 
-    def mutant(known: Known, call: Call, *given: Any) -> commit_decision.Decision:
+    def mutant(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
         if getattr(call.remedies, name) or not if_set:
             right = replace(call.remedies, **{name: value(known, call)})
             call = replace(call, remedies=right)
@@ -46,32 +48,32 @@ def _allowing(name: str, value: Callable[[Known, Call], str], *, if_set: bool = 
     return mutant
 
 
-def _replacement(known: Known, call: Call) -> str:
+def _replacement(known: CommitFacts, call: Call) -> str:
     return f"{known.producer.incarnation}@{known.producer.last}:{call.incarnation}"
 
 
-def _gap(known: Known, call: Call) -> str:
+def _gap(known: CommitFacts, call: Call) -> str:
     return f"{call.incarnation}@{known.last}:{call.batch}"
 
 
-def _keep(known: Known, call: Call) -> str:
+def _keep(known: CommitFacts, call: Call) -> str:
     return f"{call.incarnation}:{call.batch}:{known.receipt.identity if known.receipt else ''}"
 
 
-def _unfenced(known: Known, *given: Any) -> commit_decision.Decision:
+def _unfenced(known: CommitFacts, *given: Any) -> commit_decision.Decision:
     return REAL(replace(known, run_known=False), *given)
 
 
-def _never_expired(known: Known, call: Call, *given: Any) -> commit_decision.Decision:
+def _never_expired(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
     decision = REAL(known, call, *given)
     if isinstance(decision, Problem) and decision.name == "batch-expired":
         return _receipt(call, given[0] if given else None)
     return decision
 
 
-def _receipt(call: Call, declared: Declared | None) -> Receipt:
+def _receipt(call: Call, declared: Declared | None) -> StoredReceipt:
     content = declared.content if declared else Content()
-    return Receipt(
+    return StoredReceipt(
         number=1,
         producer="p",
         incarnation=call.incarnation,
@@ -89,12 +91,12 @@ def _receipt(call: Call, declared: Declared | None) -> Receipt:
     )
 
 
-def _any_layout(known: Known, call: Call, *given: Any) -> commit_decision.Decision:
+def _any_layout(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
     return REAL(known, replace(call, partition_count=known.partition_count), *given)
 
 
 def without_content_check(
-    known: Known,
+    known: CommitFacts,
     call: Call,
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
@@ -107,7 +109,7 @@ def without_content_check(
 
 
 def _any_uploads(
-    known: Known,
+    known: CommitFacts,
     call: Call,
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
@@ -117,7 +119,7 @@ def _any_uploads(
 
 
 def _anything(
-    known: Known,
+    known: CommitFacts,
     call: Call,
     declared: Declared | None = None,
     found: dict[tuple[int, int], Found] | None = None,
@@ -140,82 +142,82 @@ def _as_found(
 
 
 def _delete_and_go_on(world: World) -> None:
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.delete_producer()
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
 
 
 def _lose_the_checkpoint(world: World) -> None:
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.lose_checkpoint(0)
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
 
 
 def _lose_two_checkpoints(world: World) -> None:
     """The remedy for the first one is left in the code."""
     _lose_the_checkpoint(world)
     world.paste_remedy()
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.lose_checkpoint(0)
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
 
 
 def _run_two_drivers(world: World) -> None:
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.start_a_second_driver()
-    world.run_batch(Layout(), which=1)
+    world.run_batch(TaskLayout(), which=1)
     for _ in range(2):
-        world.run_batch(Layout(), which=0)
+        world.run_batch(TaskLayout(), which=0)
 
 
 def _roll_back_too_far(world: World) -> None:
     for _ in range(4):
-        world.run_batch(Layout())
+        world.run_batch(TaskLayout())
     world.roll_back(4, recut=False)
-    world.run_batch(Layout(version=1))
+    world.run_batch(TaskLayout(version=1))
 
 
 def _replay_with_other_rows(world: World) -> None:
-    execution = world.execute(Layout())
+    execution = world.execute(TaskLayout())
     assert execution
     world.commit(execution, heard=False)
     world.restart()
-    world.run_batch(Layout(version=1))
+    world.run_batch(TaskLayout(version=1))
 
 
 def _replay_twice_with_other_rows(world: World) -> None:
     """The remedy for the first time is left in the code."""
     _replay_with_other_rows(world)
     world.paste_remedy()
-    world.run_batch(Layout(version=1))
+    world.run_batch(TaskLayout(version=1))
     _replay_with_other_rows(world)
 
 
 def _restore(world: World) -> None:
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     backup = world.copy_store()
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.restore_store(backup)
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
 
 
 def _restore_to_nothing(world: World) -> None:
     backup = world.copy_store()
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.restore_store(backup)
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
 
 
 def _restore_twice(world: World) -> None:
     """The remedy for the first one is left in the code."""
     _restore(world)
     world.paste_remedy()
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     _restore(world)
 
 
 def _lose_an_upload(world: World) -> None:
-    execution = world.execute(Layout(seed=1, tasks=2))
+    execution = world.execute(TaskLayout(seed=1, tasks=2))
     assert execution
     world.release(execution)
     world.deliver_again(execution, 1)
@@ -224,7 +226,7 @@ def _lose_an_upload(world: World) -> None:
 
 def _change_a_body(world: World) -> None:
     """On the way, so that its length and its number of events stay."""
-    real, changed = world._planned(world.drivers[0], Layout()), Layout(version=1)
+    real, changed = world._planned(world.drivers[0], TaskLayout()), TaskLayout(version=1)
     other = world._planned(world.drivers[0], changed).uploads
     at = [replace(each, attempt=real.uploads[0].attempt) for each in other]
     world.honest.add("content-mismatch")
@@ -336,7 +338,7 @@ def test_other_digest_version_is_not_called_a_conflict(
     later = Declared(Content(1, 99), (), digest_version=2)
 
     def mutant(
-        known: Known, call: Call, declared: Any = None, *rest: Any
+        known: CommitFacts, call: Call, declared: Any = None, *rest: Any
     ) -> commit_decision.Decision:
         return REAL(known, call, replace(declared, digest_version=1), *rest)
 
@@ -358,7 +360,9 @@ def test_digest_version_of_the_future_is_not_taken(
     with pytest.raises(Problem, match="digest version 1, this call has version 2"):
         store.commit(FEED, call(), later)
 
-    def mutant(known: Known, call: Call, given: Any = None, *rest: Any) -> commit_decision.Decision:
+    def mutant(
+        known: CommitFacts, call: Call, given: Any = None, *rest: Any
+    ) -> commit_decision.Decision:
         return REAL(known, call, given and replace(given, digest_version=1), *rest)
 
     monkeypatch.setattr(commit_decision, "decide", mutant)
@@ -378,7 +382,7 @@ def test_lost_answer_is_heard_although_somebody_published_since(
     again = declared(one)
     assert (receipt, False) == store.commit(FEED, call(0, run="r1", **alone), again)
 
-    def mutant(known: Known, *given: Any) -> commit_decision.Decision:
+    def mutant(known: CommitFacts, *given: Any) -> commit_decision.Decision:
         receipt = known.receipt and msgspec.structs.replace(known.receipt, run="")
         return REAL(replace(known, receipt=receipt), *given)
 

@@ -19,7 +19,7 @@ from tests.contract.sites import PostgresqlSite
 from zeh_spark.publisher import Problem, Store, open_store
 from zeh_spark.store import postgresql as dialect
 from zeh_spark.store import sql_commits, sql_uploads
-from zeh_spark.store.interface import OutcomeUnknownError, StoreBusyError, UnknownFeedError
+from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError, UnknownFeedError
 from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.writers import (
     FEED,
@@ -221,7 +221,7 @@ def test_connection_lost_at_the_commit_itself_is_not_known_yet(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dialect, "_commit", lose)
-        with pytest.raises(OutcomeUnknownError, match="not known yet; ask again"):
+        with pytest.raises(StoreOutcomeUnknownError, match="not known yet; ask again"):
             store.commit(FEED, call(0), declared(one))
     assert store.receipt(FEED, "p", 0, None) is None
     assert store.commit(FEED, call(0), declared(one))[1]
@@ -354,7 +354,7 @@ def _write_until_it_fails(store: Store, acknowledged: list[int]) -> None:
             commit(store, call(batch), upload(chunk(0, b"%d" % batch)))
             acknowledged.append(batch)
             batch += 1
-    except (StoreBusyError, OutcomeUnknownError):
+    except (StoreBusyError, StoreOutcomeUnknownError):
         pass
 
 

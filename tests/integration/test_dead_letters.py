@@ -19,7 +19,7 @@ from tests.fix_sink import lost, remedy
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.tail import follow
 from zeh_spark.client.feed_client import FeedClient
-from zeh_spark.client.publish_client import Batch, TaskDone
+from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.client.responses import PROBLEM
 from zeh_spark.errors import (
     AccessError,
@@ -121,7 +121,7 @@ def test_an_abort_lets_go_of_both(two: Two) -> None:
 def test_a_nameless_batch_says_which_commit_is_not_known(two: Two) -> None:
     """batchId=none: letters may be there, rows are not."""
     options = two.options()
-    batch = Batch("p#x", "batch", "run", 0, repeatable=False)
+    batch = BatchCall("p#x", "batch", "run", 0, repeatable=False)
     staged = stage(options, TEXT, batch, TaskDone(0, 0), iter([frame([GOOD, BAD])]))
     two.dead.once("POST .*/commit", after=lost)
 
@@ -155,7 +155,7 @@ def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two: Two) -> None:
     """It has a gap, for it has nothing yet; the error says so, and how to go on."""
     options = sink_options({"url": two.url, "producerId": "p"}, streaming=True)
     for number in range(2):
-        batch = Batch("p", QUERY, "run", number)
+        batch = BatchCall("p", QUERY, "run", number)
         staged = [stage(options, TEXT, batch, TaskDone(0, 0), iter([frame([GOOD])]))]
         StreamWriter(options, TEXT).commit(staged, number)
 

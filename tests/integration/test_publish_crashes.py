@@ -21,7 +21,7 @@ from tests import postgresql
 from tests.fix_publish import Caller, Who, events_of, publish_batch, rows
 from tests.fix_publisher import HERE, served
 from tests.programs import crash_publisher as crash
-from zeh_spark.client.publish_client import Batch, PublishClient
+from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store, open_store
@@ -204,7 +204,7 @@ def test_client_goes_on_through_deaths_of_the_publisher(
 
     def publish() -> None:
         for number in range(kills * between + 10):
-            publish_batch(client, Batch("p", "a", "r1", number), rows(number))
+            publish_batch(client, BatchCall("p", "a", "r1", number), rows(number))
             published.release()
 
     publisher = threading.Thread(target=publish)

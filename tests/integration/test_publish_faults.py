@@ -30,12 +30,12 @@ from tests.fix_gateway import (
 from tests.fix_proxy import Proxy
 from tests.fix_publish import Caller, Reply, Who, events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
-from zeh_spark.client.publish_client import Batch, PublishClient, TaskDone
+from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 
-BATCH = Batch("p", "a", "r1", 0)
+BATCH = BatchCall("p", "a", "r1", 0)
 
 FATES: dict[str, Fate] = {
     "lost": lost,
@@ -75,7 +75,7 @@ def client_of(address: str, patience: str = "20s") -> PublishClient:
     return PublishClient(parse(ClientOptions, options))
 
 
-def publish(gateway: Gateway, batch: Batch = BATCH, *data: object) -> str:
+def publish(gateway: Gateway, batch: BatchCall = BATCH, *data: object) -> str:
     """Look up, upload, commit; what the commit answered."""
     return publish_batch(client_of(gateway.address), batch, rows(*data or (1, 2, 3))).status
 
@@ -107,7 +107,7 @@ def assert_there_once(publisher: Publisher, gateway: Gateway, place: int, fate: 
     producer = f"p{next(names)}"
     gateway.held.clear()
     gateway.script(*[passed] * place, fate)
-    publish(gateway, Batch(producer, "a", "r1", 0))
+    publish(gateway, BatchCall(producer, "a", "r1", 0))
     gateway.deliver()
     assert [b"1", b"2", b"3"] == events_of(publisher.store, producer=producer)
     assert 1 == publisher.store.producer("orders", producer).receipts
@@ -137,7 +137,7 @@ def test_who_cannot_repeat_is_told_how_to_find_out(
 ) -> None:
     """Publishing it again would double what has no name: I am not told to do so (EX-08)."""
     proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
-    batch = Batch("till", "batch", "r1", 0, repeatable=False)
+    batch = BatchCall("till", "batch", "r1", 0, repeatable=False)
     proxy.stop()
     with pytest.raises(OutcomeUnknownError) as raised:
         client_of(proxy.address, "300ms").commit(batch, 2, [])
@@ -186,7 +186,7 @@ def test_batches_are_there_once_in_any_weather(
     gateway.script(*(FATES[kind] for kind in fates))
     producer = f"p{next(names)}"
     for number in range(3):
-        publish(gateway, Batch(producer, "a", "r1", number), number)
+        publish(gateway, BatchCall(producer, "a", "r1", number), number)
         order = list(range(len(gateway.held)))
         late.shuffle(order)
         if order:
@@ -225,7 +225,7 @@ def test_late_commit_of_an_overtaken_run_changes_nothing(
     client = client_of(gateway.address)
     client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
     stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(1))))
-    publish(gateway, Batch("p", "a", "r2", 0), 7, 8)
+    publish(gateway, BatchCall("p", "a", "r2", 0), 7, 8)
     assert ((409, "batch-conflict"), [b"7", b"8"]) == (later(gateway), events_of(publisher.store))
 
 
@@ -236,7 +236,7 @@ def test_late_commit_of_the_same_rows_is_the_same_batch(
     client = client_of(gateway.address)
     client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
     stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(1))))
-    publish(gateway, Batch("p", "a", "r2", 0), 1)
+    publish(gateway, BatchCall("p", "a", "r2", 0), 1)
     assert ((200, "already-committed"), [b"1"]) == (later(gateway), events_of(publisher.store))
 
 
@@ -245,10 +245,10 @@ def test_late_commit_of_a_former_checkpoint_changes_nothing(
 ) -> None:
     """Whoever took over stays, also against the remedy that once let the other one in (F12)."""
     caller.publish(Who(incarnation="x"), 0)
-    old = Batch("p", "a", "r1", 0, {"replaceIncarnation": "x@0:a"})
+    old = BatchCall("p", "a", "r1", 0, {"replaceIncarnation": "x@0:a"})
     client_of(gateway.address).upload(old, 2, 0, 0, 0, upload_body(rows(1)))
     stuck(gateway, lambda client: client.commit(old, 2, done(rows(1))))
-    publish(gateway, Batch("p", "b", "r2", 0, {"replaceIncarnation": "x@0:b"}), 2)
+    publish(gateway, BatchCall("p", "b", "r2", 0, {"replaceIncarnation": "x@0:b"}), 2)
     assert ((409, "incarnation-changed"), [b"0", b"2"]) == (
         later(gateway),
         events_of(publisher.store),
@@ -271,7 +271,7 @@ def test_late_upload_of_a_given_up_run_is_in_no_batch(
     """Rows of an attempt that died do not slip into the one that took its place (F1)."""
     client = client_of(gateway.address)
     stuck(gateway, lambda client: client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(9))))
-    again = Batch("p", "a", "r2", 0)
+    again = BatchCall("p", "a", "r2", 0)
     client.upload(again, 2, 0, 0, 0, upload_body(rows(1)))
     assert (201, "staged") == later(gateway)
     client.commit(again, 2, done(rows(1)))
@@ -287,7 +287,7 @@ def test_late_release_of_a_former_run_takes_nothing(
     client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
     gateway.script(held)
     client.release(BATCH)  # whose answer never comes
-    by = BATCH if committed else Batch("p", "a", "r2", 0)
+    by = BATCH if committed else BatchCall("p", "a", "r2", 0)
     client.upload(by, 2, 0, 0, 0, upload_body(rows(1)))
     if committed:
         client.commit(by, 2, done(rows(1)))
@@ -320,9 +320,9 @@ def test_commits_that_arrive_in_the_wrong_order_leave_no_gap(
     client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(0)))
     stuck(gateway, lambda client: client.commit(BATCH, 2, done(rows(0))))
     with pytest.raises(PublishError) as refused:
-        client.commit(Batch("p", "a", "r1", 1), 2, [])
+        client.commit(BatchCall("p", "a", "r1", 1), 2, [])
     assert ("batch-gap", (200, "committed")) == (refused.value.problem, later(gateway))
-    client.commit(Batch("p", "a", "r1", 1), 2, [])
+    client.commit(BatchCall("p", "a", "r1", 1), 2, [])
     assert (1, [b"0"]) == (publisher.store.producer("orders", "p").last, events_of(publisher.store))
 
 

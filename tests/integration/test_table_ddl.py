@@ -19,10 +19,10 @@ from tests.fix_table import (
 )
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import postgresql_ddl
-from zeh_spark.outbox.table import Table
+from zeh_spark.outbox.table import OutboxTable
 
 KEYED = {"partition_by": "k", "partitions": 4}
-INDEX = postgresql_ddl.index_name(Table("outbox", "data"), '"tx", "id"')
+INDEX = postgresql_ddl.index_name(OutboxTable("outbox", "data"), '"tx", "id"')
 DROP_INDEX = f'DROP INDEX "{INDEX}"'
 DROP_KEY = "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey"
 NULLABLE = "ALTER TABLE outbox ALTER %s DROP NOT NULL"

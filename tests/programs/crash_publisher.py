@@ -28,7 +28,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store import sql_uploads
-from zeh_spark.store.batches import Attempt, Call, Declared, Remedies, Upload
+from zeh_spark.store.batches import Call, Declared, Remedies, TaskAttempt, Upload
 from zeh_spark.store.sqlite_writer import Writer
 
 FEED = "orders"
@@ -49,7 +49,7 @@ def upload(number: int, *chunks: StagedChunk) -> Upload:
 
 def declared(uploads: list[Upload]) -> Declared:
     content = sum((each.content for each in uploads), Content())
-    return Declared(content, (Attempt(0, 0, len(uploads), content.events),))
+    return Declared(content, (TaskAttempt(0, 0, len(uploads), content.events),))
 
 
 def call(batch: int, producer: str = "p", incarnation: str = "a", **remedies: str) -> Call:

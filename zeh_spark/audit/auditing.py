@@ -14,17 +14,17 @@ from itertools import islice
 
 import msgspec
 
-from zeh_spark.audit.chain import Chain, State, state_of
+from zeh_spark.audit.chain import Chain, ListedState, state_of
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge, NotOursError, belongs
-from zeh_spark.audit.ledger import Known, Ledger
+from zeh_spark.audit.ledger import Ledger, ListedProducer
 from zeh_spark.audit.reading import FeedReader, not_ours
 from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError, StoreError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.upload_format import DIGEST_VERSION
-from zeh_spark.store.batches import MAX_NUMBER, Receipt
+from zeh_spark.store.batches import MAX_NUMBER, StoredReceipt
 
 _AT_A_TIME = 4
 """Producers that are asked for: more than that keep a publisher no busier."""
@@ -40,7 +40,7 @@ class Account:
     """What the producers' receipts say. `first`: the difference at the lowest position."""
 
     first: Difference | None = None
-    newest: Receipt | None = None
+    newest: StoredReceipt | None = None
     producers: int = 0
     tally: Tally = field(default_factory=Tally)
 
@@ -116,7 +116,7 @@ class Audit:
             )
         return account
 
-    def _producers(self) -> Iterator[tuple[State, list[Receipt]]]:
+    def _producers(self) -> Iterator[tuple[ListedState, list[StoredReceipt]]]:
         """Their states, each with its newest receipts, which are asked for behind it."""
         names = self._names()
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
@@ -134,19 +134,19 @@ class Audit:
                 raise
             raise not_ours(self._url, "it has no list of producers") from exc
 
-    def _newest(self, name: str) -> tuple[State, list[Receipt]]:
+    def _newest(self, name: str) -> tuple[ListedState, list[StoredReceipt]]:
         return self._state(name), self._receipts(name, _FIRST_RECEIPTS)
 
-    def _state(self, name: str) -> State:
+    def _state(self, name: str) -> ListedState:
         with _understood(self._url, name):
             return state_of(self._client.producer(name))
 
-    def _receipts(self, name: str, limit: int, below: int | None = None) -> list[Receipt]:
+    def _receipts(self, name: str, limit: int, below: int | None = None) -> list[StoredReceipt]:
         with _understood(self._url, name):
-            return msgspec.convert(self._client.receipts(name, limit, below), list[Receipt])
+            return msgspec.convert(self._client.receipts(name, limit, below), list[StoredReceipt])
 
     def _producer(
-        self, state: State, page: list[Receipt], ledger: Ledger, account: Account
+        self, state: ListedState, page: list[StoredReceipt], ledger: Ledger, account: Account
     ) -> None:
         chain, name = Chain(state, self.head), state.producer
         account.producers, below = account.producers + 1, MAX_NUMBER
@@ -161,7 +161,7 @@ class Audit:
         if chain.oldest > 1:  # how many are kept is told by how many there are now
             newest = self._state(name).receipts
         account.add(chain.end(newest))
-        ledger.add_producer(name, Known(chain.oldest > 1, chain.first))
+        ledger.add_producer(name, ListedProducer(chain.oldest > 1, chain.first))
         for partition, following in chain.told().items():
             ledger.tell(name, partition, following)
         account.tally.producers += bool(chain.within or chain.oldest > 1)
@@ -169,7 +169,7 @@ class Audit:
         account.tally.empty += chain.empty
         account.tally.gaps += chain.gaps
 
-    def _note(self, receipt: Receipt, ledger: Ledger, account: Account) -> None:
+    def _note(self, receipt: StoredReceipt, ledger: Ledger, account: Account) -> None:
         if receipt.digest_version != DIGEST_VERSION:
             raise PublisherError(
                 f"batch {receipt.batch} of producer {receipt.producer!r} was summed up in a way "

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from zeh_spark.audit.findings import Difference
-from zeh_spark.store.batches import RECEIPTS, Range, Receipt, after, chained
+from zeh_spark.store.batches import RECEIPTS, StoredRange, StoredReceipt, after, chained
 
 
-class State(msgspec.Struct, frozen=True, rename="camel"):
+class ListedState(msgspec.Struct, frozen=True, rename="camel"):
     """A producer as the publisher describes it."""
 
     producer: str
@@ -30,9 +30,9 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
     next_sequences: dict[int, int]
 
 
-def state_of(document: Mapping[str, Any]) -> State:
+def state_of(document: Mapping[str, Any]) -> ListedState:
     """Raises msgspec.ValidationError."""
-    return msgspec.convert(document, State, str_keys=True)
+    return msgspec.convert(document, ListedState, str_keys=True)
 
 
 class Chain:
@@ -42,7 +42,7 @@ class Chain:
     part, up to `head`; `empty`: those of them without events; `gaps`: batch numbers left out.
     """
 
-    def __init__(self, state: State, head: int) -> None:
+    def __init__(self, state: ListedState, head: int) -> None:
         self.state = state
         self.first: int | None = None
         self.last = 0
@@ -51,18 +51,18 @@ class Chain:
         self.gaps = 0
         self._head = head
         self._place = head
-        self._newer: Receipt | None = None
+        self._newer: StoredReceipt | None = None
         self._newest = 0
         self._batches: dict[str, int] = {}
         self._next: dict[int, int] = {}
-        self._since: list[tuple[Range, ...]] = []
+        self._since: list[tuple[StoredRange, ...]] = []
 
     @property
     def oldest(self) -> int:
         """Number of the oldest receipt so far; one more than all if there was none."""
         return self._newer.number if self._newer else self.state.receipts + 1
 
-    def add(self, receipt: Receipt) -> Difference | None:
+    def add(self, receipt: StoredReceipt) -> Difference | None:
         """The next older one; the first thing that is wrong with it."""
         newer, self._newer, behind = self._newer, receipt, self._place
         self._newest = self._newest or receipt.number
@@ -88,7 +88,7 @@ class Chain:
         kept = {**self._next, **{e.partition: 0 for each in self._since for e in each}}
         return {p: n for p, n in self.state.next_sequences.items() if p not in kept}
 
-    def _count(self, receipt: Receipt) -> None:
+    def _count(self, receipt: StoredReceipt) -> None:
         if not receipt.positions:
             self.within, self.empty = self.within + 1, self.empty + 1
         elif receipt.positions[0] <= self._head:
@@ -96,7 +96,9 @@ class Chain:
         else:  # so all that came before this one was committed later still
             self.within = self.empty = 0
 
-    def _wrong(self, receipt: Receipt, newer: Receipt | None, behind: int) -> Iterator[Difference]:
+    def _wrong(
+        self, receipt: StoredReceipt, newer: StoredReceipt | None, behind: int
+    ) -> Iterator[Difference]:
         if receipt.producer != self.state.producer:
             yield self._differs(receipt, "the receipt's producer", self.state.producer,
                                 receipt.producer)  # fmt: skip
@@ -123,7 +125,9 @@ class Chain:
                 f"one below {before}, which came later", receipt.batch,
             )  # fmt: skip
 
-    def _unlinked(self, receipt: Receipt, newer: Receipt, behind: int) -> Iterator[Difference]:
+    def _unlinked(
+        self, receipt: StoredReceipt, newer: StoredReceipt, behind: int
+    ) -> Iterator[Difference]:
         if newer.number != receipt.number + 1:
             found = f"{receipt.number}, then {newer.number}"
             yield self._lost(behind, receipt.number + 1, found)
@@ -137,7 +141,7 @@ class Chain:
             yield self._differs(receipt, "the receipt's time", f"at most {newer.time}, as later",
                                 receipt.time)  # fmt: skip
 
-    def _unlike_state(self, receipt: Receipt) -> Iterator[Difference]:
+    def _unlike_state(self, receipt: StoredReceipt) -> Iterator[Difference]:
         state, right = self.state, after(receipt)
         compared = {
             "chain": (right.chain, state.chain),
@@ -178,7 +182,7 @@ class Chain:
                 return True
         return False
 
-    def _remember(self, receipt: Receipt) -> None:
+    def _remember(self, receipt: StoredReceipt) -> None:
         if receipt.number > self.state.receipts:
             self._since.append(receipt.ranges)
         else:
@@ -197,9 +201,11 @@ class Chain:
         what = "the producer's receipts by number"
         return Difference(place, what, number, found, self.state.producer)
 
-    def _differs(self, receipt: Receipt, what: str, expected: object, found: object) -> Difference:
+    def _differs(
+        self, receipt: StoredReceipt, what: str, expected: object, found: object
+    ) -> Difference:
         return Difference(self._place, what, expected, found, receipt.producer, receipt.batch)
 
 
-def _events(receipt: Receipt) -> int:
+def _events(receipt: StoredReceipt) -> int:
     return sum(each.last - each.first + 1 for each in receipt.ranges)

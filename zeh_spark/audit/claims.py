@@ -12,13 +12,13 @@ from zeh_spark.audit.findings import Difference
 from zeh_spark.audit.lines import Stamps
 from zeh_spark.audit.pieces import Piece, position_of
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.store.batches import Range, Receipt
+from zeh_spark.store.batches import StoredRange, StoredReceipt
 
 
 class Claim:
     """A receipt and what has been seen of it. `whole`: nothing of it was removed."""
 
-    def __init__(self, receipt: Receipt, oldest: int) -> None:
+    def __init__(self, receipt: StoredReceipt, oldest: int) -> None:
         assert receipt.positions
         self.receipt = receipt
         self.first, self.last = receipt.positions
@@ -80,7 +80,7 @@ class Claim:
                 f"{found[0]} with {found[1]}",
             )  # fmt: skip
 
-    def _may_be_gone(self, part: Range) -> bool:
+    def _may_be_gone(self, part: StoredRange) -> bool:
         """Whether all that is in a partition has been removed, by its last position."""
         return (position_of(part.cursor) or self._oldest) < self._oldest
 

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-from zeh_spark.store.batches import Receipt
+from zeh_spark.store.batches import StoredReceipt
 
 _TABLES = """
 CREATE TABLE receipts (first INTEGER, last INTEGER, document BLOB);
@@ -26,11 +26,11 @@ CREATE TABLE numbers (producer TEXT, partition INTEGER, next INTEGER,
 _IN_MEMORY = 100_000
 """Numbers, and producers, that are kept at hand."""
 
-_decode = msgspec.json.Decoder(Receipt).decode
+_decode = msgspec.json.Decoder(StoredReceipt).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ListedProducer:
     """A producer of the publisher's list. `expired`: whether older receipts of it are gone;
     `lowest`: the lowest position that one of those left claims, None if none does.
     """
@@ -51,7 +51,7 @@ class Ledger:
         self._database.executescript(_TABLES)
         self._database.execute("BEGIN")
         self._numbers: dict[tuple[str, int], int] = {}
-        self._known: dict[str, Known | None] = {}
+        self._known: dict[str, ListedProducer | None] = {}
         self._spilled = False
 
     def __enter__(self) -> Ledger:
@@ -62,28 +62,28 @@ class Ledger:
     ) -> None:
         self._database.close()
 
-    def add_receipt(self, receipt: Receipt) -> None:
+    def add_receipt(self, receipt: StoredReceipt) -> None:
         assert receipt.positions
         row = (*receipt.positions, msgspec.json.encode(receipt))
         self._database.execute("INSERT INTO receipts VALUES (?, ?, ?)", row)
 
-    def receipts(self) -> Iterator[Receipt]:
+    def receipts(self) -> Iterator[StoredReceipt]:
         """In order of their positions."""
         query = "SELECT document FROM receipts ORDER BY first, last"
         for (document,) in self._database.execute(query):
             yield _decode(document)
 
-    def add_producer(self, name: str, known: Known) -> None:
+    def add_producer(self, name: str, known: ListedProducer) -> None:
         row = (name, known.expired, known.lowest)
         self._database.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?)", row)
 
-    def producer(self, name: str) -> Known | None:
+    def producer(self, name: str) -> ListedProducer | None:
         if name not in self._known:
             query = "SELECT expired, lowest FROM producers WHERE name = ?"
             row = self._database.execute(query, (name,)).fetchone()
             if len(self._known) >= _IN_MEMORY:
                 self._known.clear()
-            self._known[name] = Known(bool(row[0]), row[1]) if row else None
+            self._known[name] = ListedProducer(bool(row[0]), row[1]) if row else None
         return self._known[name]
 
     def tell(self, producer: str, partition: int, following: int) -> None:

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zeh_spark.client.feed_client import FeedClient
-from zeh_spark.client.publish_client import Batch, PublishClient
+from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.protocol.dead_letters import Letter, Place, Row, Unreadable
+from zeh_spark.protocol.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
 from zeh_spark.protocol.events import partition_for
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
 from zeh_spark.protocol.upload_format import Chunker
@@ -54,8 +54,8 @@ class Mended:
     """A letter that can be published."""
 
     line: int
-    place: Place
-    row: Row
+    place: DeadLetterId
+    row: DeadRow
     data: bytes
 
     @property
@@ -73,7 +73,7 @@ class Replayed:
 
 
 def mended(
-    letters: Iterable[Letter], partition_count: int, letters_of: FeedIdentity | None = None
+    letters: Iterable[DeadLetter], partition_count: int, letters_of: FeedIdentity | None = None
 ) -> list[Mended]:
     """All that have an event, judged as the sink does. A letter that comes again is there once.
 
@@ -84,8 +84,8 @@ def mended(
     Raises Unreadable for one that cannot be published, or comes again mended in another way, or
     does not name its feed if there is no `letters_of`.
     """
-    found: dict[Place, Mended] = {}
-    named: dict[Place, Mended] = {}
+    found: dict[DeadLetterId, Mended] = {}
+    named: dict[DeadLetterId, Mended] = {}
     for letter in letters:
         try:
             row = letter.row
@@ -104,7 +104,7 @@ def mended(
     return list(found.values())
 
 
-def _in_feed(place: Place, letters_of: FeedIdentity | None) -> Place:
+def _in_feed(place: DeadLetterId, letters_of: FeedIdentity | None) -> DeadLetterId:
     """Return the place with its feed: the one that the letter names, else `letters_of`.
 
     Raises ValueError if there is neither.
@@ -136,7 +136,7 @@ def _check_feed(letter: Mended, other: Mended) -> None:
     )
 
 
-def _mended(line: int, place: Place, row: Row, partition_count: int) -> Mended:
+def _mended(line: int, place: DeadLetterId, row: DeadRow, partition_count: int) -> Mended:
     data = row.event()
     partition = partition_for(row.key, row.partition, partition_count)
     longest = partition_count - 1 if partition is None else partition
@@ -147,7 +147,7 @@ def _mended(line: int, place: Place, row: Row, partition_count: int) -> Mended:
 def partition_count(url: str, **options: str) -> int:
     """Of a feed of our publisher."""
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
-    nobody = Batch("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
+    nobody = BatchCall("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
     return client.look_up(nobody).partition_count
 
 
@@ -191,7 +191,7 @@ def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Repl
         yield Replayed(each, Outcome.PUBLISHED if published else Outcome.REPEATED)
 
 
-def _name(client: PublishClient, place: Place, run: str) -> str:
+def _name(client: PublishClient, place: DeadLetterId, run: str) -> str:
     """Return the name of the batch that publishes a letter.
 
     Older versions left the feed out of it. A letter that they have published keeps that name: under
@@ -200,7 +200,7 @@ def _name(client: PublishClient, place: Place, run: str) -> str:
     older = place.without_feed
     if place.name == older.name:
         return place.name
-    before = Batch(f"{place.base}#{older.name}", BATCH_INCARNATION, run, 0)
+    before = BatchCall(f"{place.base}#{older.name}", BATCH_INCARNATION, run, 0)
     return older.name if client.look_up(before).receipt else place.name
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from zeh_spark.client.publish_client import Batch, PublishClient, Receipt, TaskDone
+from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import (
     OutcomeUnknownError,
     PublishError,
@@ -45,7 +45,7 @@ OVERTAKEN = {
 """Refusals which say that the publisher knows more of a producer than its program does."""
 
 
-class Attempt:
+class BatchAttempt:
     """Takes events, sends uploads as they fill up, and commits them, all in the caller's thread.
 
     `in_doubt`: a commit was sent, and it is not known what became of it.
@@ -54,7 +54,7 @@ class Attempt:
     never will be by this attempt.
     """
 
-    def __init__(self, client: PublishClient, batch: Batch, count: int, number: int) -> None:
+    def __init__(self, client: PublishClient, batch: BatchCall, count: int, number: int) -> None:
         """`count`: the feed's partitions; `number`: no other attempt of the same run has it."""
         self.batch = batch
         self.in_doubt = False

@@ -36,7 +36,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchCall:
     """Which batch, and who publishes it: `run` is one start of the writer, `incarnation` its memory
     (Spark's checkpoint). `remedies`: what an operator allows, by option name. `repeatable`: whether
     the same events, published again by another run, are known to be the same.
@@ -59,7 +59,7 @@ class Batch:
         )
 
 
-class Known(NamedTuple):
+class BatchStatus(NamedTuple):
     """What the publisher knows of a batch: its receipt, if it is committed; and of its feed: the
     partition count, and while the batch is not committed an id, the same under each address.
     """
@@ -81,7 +81,7 @@ class TaskDone:
     content: Content = Content()
 
 
-class Range(msgspec.Struct, frozen=True):
+class PublishedRange(msgspec.Struct, frozen=True):
     """A batch's sequence numbers in one partition, both ends included, and the feed's cursor behind
     it.
     """
@@ -101,7 +101,7 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
     status: str
     batch: int
     events: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[PublishedRange, ...]
     time: int
     run: str
     digest: str
@@ -121,7 +121,7 @@ class PublishClient:
         """Nobody waits for answers any more: no more tries."""
         self._transport.stop()
 
-    def look_up(self, batch: Batch) -> Known:
+    def look_up(self, batch: BatchCall) -> BatchStatus:
         """Raises PublishError for a batch whose receipt is gone."""
         try:
             query = urlencode({"incarnation": batch.incarnation})
@@ -138,10 +138,16 @@ class PublishClient:
                 f"partition count: is that a publisher of zeh_spark?"
             )
         feed_id = facts.get("feedId")
-        return Known(receipt, count, feed_id if isinstance(feed_id, str) else None)
+        return BatchStatus(receipt, count, feed_id if isinstance(feed_id, str) else None)
 
     def upload(
-        self, batch: Batch, partition_count: int, task: int, attempt: int, number: int, body: bytes
+        self,
+        batch: BatchCall,
+        partition_count: int,
+        task: int,
+        attempt: int,
+        number: int,
+        body: bytes,
     ) -> bool:
         """Stage a part of a batch; false if the batch is committed, and nothing more is needed."""
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -153,7 +159,7 @@ class PublishClient:
         answer = self._answer("PUT", path, batch.query(partition_count), body, headers)
         return answer.get("status") != "already-committed"
 
-    def commit(self, batch: Batch, partition_count: int, tasks: Sequence[TaskDone]) -> Receipt:
+    def commit(self, batch: BatchCall, partition_count: int, tasks: Sequence[TaskDone]) -> Receipt:
         """Make the batch visible, of these tasks' uploads.
 
         Raises PublishError, saying what to do: it is not committed. Where that is not known:
@@ -188,7 +194,7 @@ class PublishClient:
                 raise
             raise self._unknown(batch, content) from exc
 
-    def _unknown(self, batch: Batch, content: Content) -> OutcomeUnknownError:
+    def _unknown(self, batch: BatchCall, content: Content) -> OutcomeUnknownError:
         return OutcomeUnknownError(
             f"whether {content.events} events were published is not known: the publisher of "
             f"{self._transport.url} left a commit of batch {batch.number} without an answer. "
@@ -210,7 +216,7 @@ class PublishClient:
                 f"zeh_spark?"
             ) from None
 
-    def release(self, batch: Batch, task: TaskDone | None = None) -> None:
+    def release(self, batch: BatchCall, task: TaskDone | None = None) -> None:
         """Drop what this run, or one task of it, has staged for a batch.
 
         Tried once: the publisher cleans up anyway.

@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.commits import Record
-from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.commits import CommitRecord
+from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.following import check_content
 
 log = logging.getLogger("zeh_spark.lakehouse")
 
 
-def is_next(table: Table, record: Record, accept: str | None) -> bool:
+def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
     """Whether a batch is to be written; False if the table has it already.
 
     Raises:
@@ -55,7 +55,7 @@ def is_next(table: Table, record: Record, accept: str | None) -> bool:
     return True
 
 
-def _check_first(table: Table, record: Record, accept: str | None) -> None:
+def _check_first(table: LakeTable, record: CommitRecord, accept: str | None) -> None:
     """Refuse a query that has given batches before, if the table has none of them."""
     wanted = f"{record.app} begins at {record.number}"
     if accept != wanted and not table.has_transaction(record.app):
@@ -70,7 +70,7 @@ def _check_first(table: Table, record: Record, accept: str | None) -> None:
         )
 
 
-def check_written(table: Table, record: Record) -> None:
+def check_written(table: LakeTable, record: CommitRecord) -> None:
     """Check that Delta has written the batch. Raises LakehouseError if a RESTORE took it away."""
     known, undone = table.versions(record.app)
     if record.number in known:

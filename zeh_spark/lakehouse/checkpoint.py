@@ -17,7 +17,7 @@ from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointFiles:
     """The checkpoint at `location`, a path or URI without a slash at its end."""
 
     spark: SparkSession

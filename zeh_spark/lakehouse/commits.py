@@ -36,7 +36,7 @@ Cursors = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class BatchContent:
     """What a batch holds: its number of rows, and the sum of their hashes modulo 2^64, as 16
     hexadecimal digits. `content_of` makes it.
     """
@@ -49,7 +49,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TableCommit:
     """A line of the table's history."""
 
     version: int
@@ -60,7 +60,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CommitRecord:
     """What a batch's commit says. `content` is that of a query with state; `is_older`: an older
     version wrote the record, which kept none.
     """
@@ -71,7 +71,7 @@ class Record:
     query: str
     batch: int
     cursors: Cursors
-    content: Content | None = None
+    content: BatchContent | None = None
     is_older: bool = False
 
     def to_json(self) -> str:
@@ -102,7 +102,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableStanding:
     """Where a table stands for one name.
 
     `version` is the table's, -1 if there is none. `record` is that of the newest commit that
@@ -112,13 +112,13 @@ class Standing:
     """
 
     version: int
-    record: Record | None = None
-    others: tuple[Record, ...] = ()
+    record: CommitRecord | None = None
+    others: tuple[CommitRecord, ...] = ()
     generation: int | None = None
     unknown: str | None = None
 
 
-def record_of(metadata: str | None, table: str) -> Record | None:
+def record_of(metadata: str | None, table: str) -> CommitRecord | None:
     """Out of a commit's metadata; None if it is not ours. Raises LakehouseError for a record of
     another format.
     """
@@ -137,16 +137,16 @@ def record_of(metadata: str | None, table: str) -> Record | None:
             got=document["zeh_spark"],
         )
     content = document.get("content")
-    return Record(
+    return CommitRecord(
         **{member: document[member] for member in _MEMBERS},
-        content=Content(*content) if content else None,
+        content=BatchContent(*content) if content else None,
         is_older="content" not in document,
     )
 
 
 def standing(
-    commits: Sequence[Commit], name: str, table: str, *, complete: bool
-) -> Standing | None:
+    commits: Sequence[TableCommit], name: str, table: str, *, complete: bool
+) -> TableStanding | None:
     """Out of the newest commits, newest first; `complete` says that the log has no others. None if
     older ones are needed, to find the newest record and the one before it.
 
@@ -155,9 +155,9 @@ def standing(
     """
     version = commits[0].version
     restored: int | None = None
-    found: list[Record] = []
-    others: dict[str, Record] = {}
-    beginning: Commit | None = None
+    found: list[CommitRecord] = []
+    others: dict[str, CommitRecord] = {}
+    beginning: TableCommit | None = None
     for commit in _that_count(commits, table):
         if commit.operation == "RESTORE" and not found and restored is None:
             restored = commit.version
@@ -174,13 +174,15 @@ def standing(
         return None
     if found:
         _check_chain(found, table)
-        return Standing(version, found[0], tuple(others.values()), restored)
+        return TableStanding(version, found[0], tuple(others.values()), restored)
     unknown = _unknown(beginning, commits[-1].version)
     generation = version if unknown else max(restored or 0, beginning.version if beginning else 0)
-    return Standing(version, None, tuple(others.values()), generation, unknown)
+    return TableStanding(version, None, tuple(others.values()), generation, unknown)
 
 
-def versions(commits: Sequence[Commit], app: str, table: str) -> tuple[dict[int, Record], set[int]]:
+def versions(
+    commits: Sequence[TableCommit], app: str, table: str
+) -> tuple[dict[int, CommitRecord], set[int]]:
     """Return the records of an app that count, by number, and the numbers that were taken back."""
     records = {
         record.number: record
@@ -191,13 +193,13 @@ def versions(commits: Sequence[Commit], app: str, table: str) -> tuple[dict[int,
     return records, undone - records.keys()
 
 
-def _records(commits: Iterable[Commit], table: str) -> Iterator[Record]:
+def _records(commits: Iterable[TableCommit], table: str) -> Iterator[CommitRecord]:
     for commit in commits:
         if record := record_of(commit.metadata, table):
             yield record
 
 
-def feeds_of(commits: Sequence[Commit], table: str) -> set[str] | None:
+def feeds_of(commits: Sequence[TableCommit], table: str) -> set[str] | None:
     """Return the feeds that all of a table's commits name; None if there are older commits, or some
     that wrote rows and name no feed.
     """
@@ -214,7 +216,7 @@ def feeds_of(commits: Sequence[Commit], table: str) -> set[str] | None:
     return None
 
 
-def _unknown(beginning: Commit | None, oldest: int) -> str | None:
+def _unknown(beginning: TableCommit | None, oldest: int) -> str | None:
     """What a table without a record may hold all the same."""
     if beginning is None:
         return f"commits before version {oldest}"
@@ -227,12 +229,12 @@ def _unknown(beginning: Commit | None, oldest: int) -> str | None:
     return None
 
 
-def _begins(commit: Commit) -> bool:
+def _begins(commit: TableCommit) -> bool:
     """Whether nothing of what came before is in the table."""
     return commit.version == 0 or commit.operation == "CLONE" or "REPLACE TABLE" in commit.operation
 
 
-def _that_count(commits: Iterable[Commit], table: str) -> Iterator[Commit]:
+def _that_count(commits: Iterable[TableCommit], table: str) -> Iterator[TableCommit]:
     """Without what a RESTORE has taken back."""
     newest: int | None = None
     for commit in commits:
@@ -243,7 +245,7 @@ def _that_count(commits: Iterable[Commit], table: str) -> Iterator[Commit]:
         yield commit
 
 
-def _restored_version(commit: Commit, table: str) -> int:
+def _restored_version(commit: TableCommit, table: str) -> int:
     version = commit.parameters.get("version")
     if version is None:
         at = commit.parameters.get("timestamp")
@@ -258,7 +260,7 @@ def _restored_version(commit: Commit, table: str) -> int:
     return int(version)
 
 
-def _check_chain(records: Sequence[Record], table: str) -> None:
+def _check_chain(records: Sequence[CommitRecord], table: str) -> None:
     """Each record goes on from the one before it."""
     if len(records) == 2 and records[0].number != records[1].number + 1:
         newest, before = records
@@ -273,8 +275,8 @@ def _check_chain(records: Sequence[Record], table: str) -> None:
 
 
 def with_transactions(
-    stands: Standing, name: str, transactions: Mapping[str, int] | None
-) -> Standing:
+    stands: TableStanding, name: str, transactions: Mapping[str, int] | None
+) -> TableStanding:
     """For a table whose log does not tell all: what its transactions, which stay when commits are
     cleaned away, say of records that are gone. `transactions` is None where they cannot be read. A
     name without any is new, if the others' records are known [it may be one of theirs, mistyped].
@@ -311,7 +313,7 @@ def shown(cursors: Cursors) -> str:
     return "; ".join(texts)
 
 
-def starting_cursors(record: Record, feed: str | None, table: str) -> str:
+def starting_cursors(record: CommitRecord, feed: str | None, table: str) -> str:
     """A record's cursors as the option `startingCursors`. Raises LakehouseError."""
     feeds: dict[str, Any] = dict(record.cursors)
     if feed is None and len(feeds) > 1:

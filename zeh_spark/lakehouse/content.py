@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from zeh_spark.lakehouse.commits import Content
+from zeh_spark.lakehouse.commits import BatchContent
 
 _EXACT = {
     "ignoreNullFields": "false",
@@ -63,7 +63,7 @@ def _is_evaluated(frame: DataFrame) -> bool:
     return bool(names) and all(name == "InMemoryRelation" for name in names)
 
 
-def content_of(frame: DataFrame) -> Content:
+def content_of(frame: DataFrame) -> BatchContent:
     """Count and sum the rows. Call it within `evaluated`.
 
     The hash of a row is xxhash64 of its JSON: of the columns themselves it refuses MAP, and leaves
@@ -83,7 +83,7 @@ def content_of(frame: DataFrame) -> Content:
         F.count("*"), F.coalesce(F.sum("low"), F.lit(0)), F.coalesce(F.sum("high"), F.lit(0))
     ).collect()[0]
     total = (lows + (highs << _HALF)) % (1 << 64)
-    return Content(rows, f"{total:016x}")
+    return BatchContent(rows, f"{total:016x}")
 
 
 def _ordered(column: Column, kind: DataType) -> Column:

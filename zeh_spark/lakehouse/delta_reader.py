@@ -26,7 +26,7 @@ from pyspark.sql import types as T
 
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_options import SETTINGS, Options, limited, refusal
-from zeh_spark.lakehouse.delta_table import Table, delta_errors
+from zeh_spark.lakehouse.delta_table import LakeTable, delta_errors
 from zeh_spark.sink.objects import INTEGERS, STRINGS, named
 
 _CHANGE = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -63,7 +63,7 @@ def from_delta(
     settings = {name: spark.conf.get(name, None) for name in SETTINGS}
     if refused := refusal(options, settings, change_feed=change_feed):
         raise refused
-    rows = _stream(Table(spark, table), options, change_feed=change_feed)
+    rows = _stream(LakeTable(spark, table), options, change_feed=change_feed)
     names = [name for name in rows.columns if not change_feed or name not in _CHANGE]
     columns = [F.struct(*map(_column, names)).alias("data")]
     if key is not None:
@@ -83,7 +83,7 @@ def from_delta(
 # The table
 
 
-def _stream(place: Table, options: Options, *, change_feed: bool) -> DataFrame:
+def _stream(place: LakeTable, options: Options, *, change_feed: bool) -> DataFrame:
     """The table's rows, or its changes. Raises LakehouseError for what cannot be read so."""
     if not place.exists():
         raise _refused(place, "there is none: give the path or the name of a Delta table")
@@ -106,7 +106,7 @@ def _stream(place: Table, options: Options, *, change_feed: bool) -> DataFrame:
         return reader.table(place.text) if place.path is None else reader.load(place.path)
 
 
-def _refused(place: Table, problem: str) -> LakehouseError:
+def _refused(place: LakeTable, problem: str) -> LakehouseError:
     return LakehouseError(f"table {place.text}: {problem}", table=place.text)
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse import commits
-from zeh_spark.lakehouse.commits import Commit, Record, Standing
+from zeh_spark.lakehouse.commits import CommitRecord, TableCommit, TableStanding
 
 if TYPE_CHECKING:
     from delta import DeltaTable
@@ -45,7 +45,7 @@ _INSTALL = (
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class LakeTableState:
     """What a table is now. A table that is dropped and made anew has another id, and may have the
     same version. `version` is None where the platform does not tell it quickly.
     """
@@ -56,7 +56,7 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LakeTable:
     """A table by path (`/lake/orders`, `s3://…`, delta.`/lake/orders`) or by name, of one to three
     parts. Reads only; `writer` is Spark's.
     """
@@ -127,21 +127,21 @@ class Table:
             else:
                 writer.save(self.path)
 
-    def standing(self, name: str, cursor_column: str | None = None) -> Standing:
+    def standing(self, name: str, cursor_column: str | None = None) -> TableStanding:
         """Where the table stands for a name: by its history; where that does not tell, by the
         column that keeps cursors and by its transactions.
         """
         if not self.exists():
-            return Standing(version=-1, generation=0)
+            return TableStanding(version=-1, generation=0)
         stands = self._by_history(name)
         if stands.unknown is None:
             return stands
         if cursor_column and (record := self._by_column(name, cursor_column)):
             others = tuple(each for each in stands.others if each.name != name)
-            stands = Standing(stands.version, record, others, stands.version)
+            stands = TableStanding(stands.version, record, others, stands.version)
         return commits.with_transactions(stands, name, self._transactions())
 
-    def _by_history(self, name: str) -> Standing:
+    def _by_history(self, name: str) -> TableStanding:
         limit = self.page
         while True:
             known = self._history(limit)
@@ -150,7 +150,7 @@ class Table:
                 return stands
             limit *= 10
 
-    def versions(self, app: str) -> tuple[dict[int, Record], set[int]]:
+    def versions(self, app: str) -> tuple[dict[int, CommitRecord], set[int]]:
         """The records of an app that count, by number, and the numbers that a RESTORE took back:
         those in the newest commits that hold any.
         """
@@ -170,7 +170,7 @@ class Table:
         """All feeds that the table has rows of, by its records; None if its log does not tell."""
         return commits.feeds_of(self._history(_ALL), self.text)
 
-    def _history(self, limit: int) -> list[Commit]:
+    def _history(self, limit: int) -> list[TableCommit]:
         """Newest first."""
         written = F.col("operationMetrics")["numOutputRows"]
         with delta_errors(self.text):
@@ -181,11 +181,11 @@ class Table:
                 .collect()
             )
         return [
-            Commit(version, operation, parameters, metadata, int(count or 0))
+            TableCommit(version, operation, parameters, metadata, int(count or 0))
             for version, operation, parameters, metadata, count in rows
         ]
 
-    def _by_column(self, name: str, column: str) -> Record | None:
+    def _by_column(self, name: str, column: str) -> CommitRecord | None:
         """The newest record that is in the table's rows."""
         frame = self.frame()
         if column not in frame.columns:
@@ -212,7 +212,7 @@ class Table:
                 return {txn.appId(): txn.version() for txn in each}
         return None
 
-    def state(self) -> TableState | None:
+    def state(self) -> LakeTableState | None:
         """Return what the table is now, from its newest version; None if there is no table.
 
         Delta's own log is asked, which takes a tenth of the time of `detail`. Where a platform does
@@ -229,9 +229,9 @@ class Table:
                 found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(
                     metadata.configuration()
                 )
-                return TableState(metadata.id(), int(snapshot.version()), dict(found))
+                return LakeTableState(metadata.id(), int(snapshot.version()), dict(found))
         identity, properties = _details(table, "id", "properties")
-        return TableState(identity, None, dict(properties))
+        return LakeTableState(identity, None, dict(properties))
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties of the table, in a commit without rows."""

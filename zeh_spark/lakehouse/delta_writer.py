@@ -25,11 +25,11 @@ from pyspark.sql import functions as F
 
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.lakehouse import claims, commits
-from zeh_spark.lakehouse.checkpoint import Checkpoint
-from zeh_spark.lakehouse.commits import Record, Standing
+from zeh_spark.lakehouse.checkpoint import CheckpointFiles
+from zeh_spark.lakehouse.commits import CommitRecord, TableStanding
 from zeh_spark.lakehouse.content import content_of, evaluated
-from zeh_spark.lakehouse.delta_table import Table, TableState, delta_class
-from zeh_spark.lakehouse.following import Batch, next_record
+from zeh_spark.lakehouse.delta_table import LakeTable, LakeTableState, delta_class
+from zeh_spark.lakehouse.following import QueryBatch, next_record
 from zeh_spark.lakehouse.merging import (
     DELETED,
     Merge,
@@ -141,8 +141,8 @@ class DeltaFeedWriter:
                         raise
         self._last = number, place.end
 
-    def _write_once(self, batch: DataFrame, place: Batch, run: str) -> None:
-        table = Table(batch.sparkSession, self._table)
+    def _write_once(self, batch: DataFrame, place: QueryBatch, run: str) -> None:
+        table = LakeTable(batch.sparkSession, self._table)
         state = table.state()
         if state:
             self._check_first_call(state, run, place.number)
@@ -168,7 +168,7 @@ class DeltaFeedWriter:
         self._check_written(table, record, place, ready)
         _written[ready.id, self._name] = run, place.number
 
-    def _check_first_call(self, state: TableState, run: str, number: int) -> None:
+    def _check_first_call(self, state: LakeTableState, run: str, number: int) -> None:
         """Refuse a second call in a batch: its rows would be taken for those of the first."""
         if _written.get((state.id, self._name)) == (run, number):
             raise LakehouseError(
@@ -178,7 +178,7 @@ class DeltaFeedWriter:
                 got=number,
             )
 
-    def _leave_out(self, frame: DataFrame, stands: Standing, place: Batch) -> None:
+    def _leave_out(self, frame: DataFrame, stands: TableStanding, place: QueryBatch) -> None:
         """Leave out a batch that the table has. Spark has to see its rows evaluated all the same,
         or the query's state would lack them.
         """
@@ -193,7 +193,7 @@ class DeltaFeedWriter:
         frame.write.format("noop").mode("overwrite").save()
 
     def _merge(
-        self, table: Table, frame: DataFrame, place: Batch, added: dict[str, Column]
+        self, table: LakeTable, frame: DataFrame, place: QueryBatch, added: dict[str, Column]
     ) -> Merge | None:
         """The batch's MERGE, its table made and its columns there; None if rows are appended."""
         if self._merge_keys is None:
@@ -222,7 +222,7 @@ class DeltaFeedWriter:
         merge.prepare(frame, added)
         return merge
 
-    def _only_feed(self, table: Table, place: Batch, given: set[str]) -> str | None:
+    def _only_feed(self, table: LakeTable, place: QueryBatch, given: set[str]) -> str | None:
         """The one feed of a table that an older version has merged; None if the batch has none.
 
         `given`: the feeds of the batch's events. An offset of an older version does not name them.
@@ -243,14 +243,16 @@ class DeltaFeedWriter:
             got=known and sorted(known),
         )
 
-    def _standing(self, table: Table, state: TableState | None) -> Standing:
+    def _standing(self, table: LakeTable, state: LakeTableState | None) -> TableStanding:
         """Where the table stands; as after the last batch, if it is still the same."""
         known = self._known
         if known and state and (known.id, known.version) == (state.id, state.version):
             return known.stands
         return table.standing(self._name, self._cursor_column)
 
-    def _claimed(self, table: Table, place: Batch, before: TableState | None) -> TableState:
+    def _claimed(
+        self, table: LakeTable, place: QueryBatch, before: LakeTableState | None
+    ) -> LakeTableState:
         """The table's state, with the feeds of the batch claimed for this name."""
         state = self._state(table, before)
         if wanted := claims.missing(self._table, self._name, place.ids, state.properties):
@@ -259,7 +261,7 @@ class DeltaFeedWriter:
             claims.missing(self._table, self._name, place.ids, state.properties)
         return state
 
-    def _state(self, table: Table, before: TableState | None) -> TableState:
+    def _state(self, table: LakeTable, before: LakeTableState | None) -> LakeTableState:
         """The table's state now. Raises LakehouseError if it is another table than before."""
         state = table.state()
         if state is None or (before and before.id != state.id):
@@ -274,7 +276,7 @@ class DeltaFeedWriter:
         return state
 
     def _check_written(
-        self, table: Table, record: Record, place: Batch, before: TableState
+        self, table: LakeTable, record: CommitRecord, place: QueryBatch, before: LakeTableState
     ) -> None:
         """Check that the batch is in the table that was looked at before, and the feed still ours.
 
@@ -297,7 +299,7 @@ class DeltaFeedWriter:
         if state.version == stands.version:
             self._known = _Known(state.id, stands.version, stands)
 
-    def _check_appended(self, table: Table, stands: Standing) -> None:
+    def _check_appended(self, table: LakeTable, stands: TableStanding) -> None:
         if self._last is None and stands.version >= 0 and DELETED in table.columns():
             raise LakehouseError(
                 f"table {self._table} was made by a merge, which has one row for each key: give "
@@ -305,7 +307,7 @@ class DeltaFeedWriter:
                 table=self._table,
             )
 
-    def _added(self, record: Record) -> dict[str, Column]:
+    def _added(self, record: CommitRecord) -> dict[str, Column]:
         if self._cursor_column is None:
             return {}
         number, text = F.lit(record.number).cast("long"), F.lit(record.to_json())
@@ -313,9 +315,9 @@ class DeltaFeedWriter:
 
     # Where the batch lies
 
-    def _place(self, spark: SparkSession, number: int) -> Batch:
+    def _place(self, spark: SparkSession, number: int) -> QueryBatch:
         """The batch's query and cursors, by the checkpoint's files."""
-        checkpoint = Checkpoint(spark, self._checkpoint)
+        checkpoint = CheckpointFiles(spark, self._checkpoint)
         query = self._checked_query(checkpoint)
         ends = checkpoint.feeds(number, self._table)
         end = {each.feed: each.cursors for each in ends}
@@ -328,9 +330,11 @@ class DeltaFeedWriter:
             start = {each.feed: _beginning(each) for each in ends}
         self._has_state = checkpoint.has_state() if self._has_state is None else self._has_state
         ids = tuple(sorted(each.id for each in ends if each.id))
-        return Batch(query, number, start, end, stateful=number == 0 and self._has_state, ids=ids)
+        return QueryBatch(
+            query, number, start, end, stateful=number == 0 and self._has_state, ids=ids
+        )
 
-    def _checked_query(self, checkpoint: Checkpoint) -> str:
+    def _checked_query(self, checkpoint: CheckpointFiles) -> str:
         """The running query's id, which has to be that of the checkpoint."""
         running = checkpoint.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if running is None:
@@ -358,7 +362,7 @@ class _Known:
 
     id: str
     version: int
-    stands: Standing
+    stands: TableStanding
 
 
 def _beginning(first: Reached) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse import commits
-from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter, checked_name
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def to_delta(
     writer = DeltaFeedWriter(
         table, name=name, checkpointLocation=checkpointLocation, merge_keys=merge_keys, **options
     )
-    Table(df.sparkSession, table).exists()  # what is wrong with it shows here, and not in a stream
+    LakeTable(
+        df.sparkSession, table
+    ).exists()  # what is wrong with it shows here, and not in a stream
     stream = df.writeStream.foreachBatch(writer).queryName(f"{name} to {table}")
     if trigger:
         stream = stream.trigger(**trigger)
@@ -85,7 +87,7 @@ def cursors(
 def _cursors(
     spark: SparkSession, table: str, name: str, feed: str | None, column: str | None
 ) -> str:
-    stands = Table(spark, table).standing(name, column)
+    stands = LakeTable(spark, table).standing(name, column)
     if stands.record:
         return commits.starting_cursors(stands.record, feed, table)
     if stands.unknown is not None:

@@ -11,11 +11,18 @@ from dataclasses import dataclass
 import xxhash
 
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.commits import Content, Cursors, Record, Standing, app_of, shown
+from zeh_spark.lakehouse.commits import (
+    BatchContent,
+    CommitRecord,
+    Cursors,
+    TableStanding,
+    app_of,
+    shown,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class QueryBatch:
     """The batch that Spark gives: what lies between two places of its feeds.
 
     `stateful`: it is a query's first one, and the query keeps state. `content`: what the batch of
@@ -27,13 +34,13 @@ class Batch:
     start: Cursors
     end: Cursors
     stateful: bool = False
-    content: Content | None = None
+    content: BatchContent | None = None
     ids: tuple[str, ...] = ()
 
 
 def next_record(
-    table: str, name: str, stands: Standing, batch: Batch, accept: str | None
-) -> Record | None:
+    table: str, name: str, stands: TableStanding, batch: QueryBatch, accept: str | None
+) -> CommitRecord | None:
     """The record with which the batch is to be written; None if it is in the table already.
 
     Raises LakehouseError where the table is not at the place where the batch begins.
@@ -54,11 +61,13 @@ def next_record(
     return _record(batch, name, app, last.number + 1)
 
 
-def _record(batch: Batch, name: str, app: str, number: int) -> Record:
-    return Record(name, app, number, batch.query, batch.number, batch.end, batch.content)
+def _record(batch: QueryBatch, name: str, app: str, number: int) -> CommitRecord:
+    return CommitRecord(name, app, number, batch.query, batch.number, batch.end, batch.content)
 
 
-def check_content(table: str, last: Record, content: Content | None, accept: str | None) -> None:
+def check_content(
+    table: str, last: CommitRecord, content: BatchContent | None, accept: str | None
+) -> None:
     """Compare a batch that is in the table with the same batch as Spark gives it again.
 
     A record of an older version has no content, and is not judged. What `accept` has to say names
@@ -96,11 +105,13 @@ def check_content(table: str, last: Record, content: Content | None, accept: str
         )
 
 
-def _with_state(content: Content | None) -> str:
+def _with_state(content: BatchContent | None) -> str:
     return "without state" if content is None else "with state"
 
 
-def _check_state(table: str, name: str, last: Record, batch: Batch, accept: str | None) -> None:
+def _check_state(
+    table: str, name: str, last: CommitRecord, batch: QueryBatch, accept: str | None
+) -> None:
     """Where a new query goes on, what Spark's state held of the one before is gone."""
     wanted = f"{last.app}@{last.number} without state"
     begun = last.query != batch.query and any(batch.start.values())
@@ -116,7 +127,7 @@ def _check_state(table: str, name: str, last: Record, batch: Batch, accept: str 
         )
 
 
-def _follows(last: Record, batch: Batch) -> bool:
+def _follows(last: CommitRecord, batch: QueryBatch) -> bool:
     """Whether a batch begins where the table is; in one query there is none between, either [those
     of a stateful query may leave the cursors where they were].
     """
@@ -124,7 +135,7 @@ def _follows(last: Record, batch: Batch) -> bool:
     return next_one and last.cursors == batch.start
 
 
-def _other_partitions(last: Record, batch: Batch) -> str | None:
+def _other_partitions(last: CommitRecord, batch: QueryBatch) -> str | None:
     """For a new query whose feeds are cut into other partitions: what it has to accept."""
     counts = [[len(feed[name]) for name in sorted(feed)] for feed in (last.cursors, batch.end)]
     same_feeds = last.cursors.keys() == batch.end.keys()
@@ -133,7 +144,9 @@ def _other_partitions(last: Record, batch: Batch) -> str | None:
     return f"{last.app}@{last.number} in other partitions"
 
 
-def _check_first(table: str, name: str, stands: Standing, batch: Batch, accept: str | None) -> None:
+def _check_first(
+    table: str, name: str, stands: TableStanding, batch: QueryBatch, accept: str | None
+) -> None:
     """A name's first batch in a table."""
     for other in stands.others:
         if shared := sorted(batch.end.keys() & other.cursors.keys()):
@@ -168,13 +181,13 @@ def _check_first(table: str, name: str, stands: Standing, batch: Batch, accept: 
         )
 
 
-def _acceptance(unknown: str, batch: Batch) -> str:
+def _acceptance(unknown: str, batch: QueryBatch) -> str:
     """Names both sides: what the table is, and where the batch begins."""
     start = json.dumps(batch.start, sort_keys=True).encode()
     return f"{unknown} from {xxhash.xxh3_64_hexdigest(start)[:8]}"
 
 
-def _out_of_place(table: str, name: str, last: Record, batch: Batch) -> LakehouseError:
+def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) -> LakehouseError:
     """Which of the ways out of step it is."""
     here = f"table {table}, name={name!r}, holds all up to {last}"
     new = (

@@ -29,9 +29,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import app_versions
-from zeh_spark.lakehouse.commits import Record
+from zeh_spark.lakehouse.commits import CommitRecord
 from zeh_spark.lakehouse.content import content_of, evaluated
-from zeh_spark.lakehouse.delta_table import Table, committing, delta_errors
+from zeh_spark.lakehouse.delta_table import LakeTable, committing, delta_errors
 from zeh_spark.lakehouse.old_rows import accepted_feed, name_unnamed
 from zeh_spark.lakehouse.precedence import (
     ARRIVAL,
@@ -110,7 +110,7 @@ def merge(
     """
     if (app_id is None) != (version is None):
         raise LakehouseError("app_id and version need each other", table=table)
-    target = Table(df.sparkSession, table)
+    target = LakeTable(df.sparkSession, table)
     made = Merge(target, keys, deleted, options)
     made.prepare(df)
     unnamed = name_unnamed(target, accepted_feed(accept))
@@ -120,7 +120,9 @@ def merge(
     query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     app = f"{app_id}:{query}" if query else app_id
     with evaluated(df):
-        record = Record(f"merge:{app_id}", app, version, query or "", version, {}, content_of(df))
+        record = CommitRecord(
+            f"merge:{app_id}", app, version, query or "", version, {}, content_of(df)
+        )
         if app_versions.is_next(target, record, accept):
             made.run(df, record.transaction, unnamed=unnamed)
             app_versions.check_written(target, record)
@@ -137,7 +139,7 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
             f"older_than={older_than!r} must be a number and a unit, like '30 days'",
             option="older_than",
         )
-    target = Table(spark, table)
+    target = LakeTable(spark, table)
     if DELETED not in target.columns():
         raise LakehouseError(
             f"table {table} has no column {DELETED}: no merge made it", table=table
@@ -152,7 +154,7 @@ class Merge:
 
     def __init__(
         self,
-        table: Table,
+        table: LakeTable,
         keys: Sequence[str],
         deleted: str | None,
         options: Mapping[str, object],

@@ -6,7 +6,7 @@ Runs on the driver.
 from __future__ import annotations
 
 from zeh_spark.errors import LakehouseError, OptionError
-from zeh_spark.lakehouse.delta_table import Table
+from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.protocol import feed_identity
 
 UNNAMED = "zeh_spark.unnamedFeed"
@@ -30,7 +30,7 @@ def accepted_feed(accept: str | None) -> str | None:
     return feed
 
 
-def name_unnamed(table: Table, feed: str | None = None) -> str | None:
+def name_unnamed(table: LakeTable, feed: str | None = None) -> str | None:
     """Keep in a property of the table which feed its rows are of that name none.
 
     Returns the feed that the table has named before, else `feed`; None if it is not known. Raises

@@ -26,7 +26,7 @@ from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.events import partition_for
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, uploads_of
-from zeh_spark.store.batches import Attempt, Call, Declared, Receipt, Upload
+from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Store
 
 PRODUCER = "load"
@@ -43,7 +43,7 @@ _BOM = b"\xef\xbb\xbf"
 _INTEGER = re.compile(rb"-?[0-9]+")
 
 
-class Event(NamedTuple):
+class FileEvent(NamedTuple):
     """An event of a file. It goes to its partition, else to its key's, else anywhere."""
 
     line: int
@@ -99,7 +99,7 @@ class Loaded:
 
     events: int = 0
     bytes: int = 0
-    receipt: Receipt | None = None
+    receipt: StoredReceipt | None = None
     repeated: bool = False
     content: Content = Content()
     position: Callable[[], int] = field(default=lambda: 0, repr=False)
@@ -155,7 +155,7 @@ def named_batch(store: Store, feed: str, producer: str, batch: str) -> Call:
 
 def publish(
     store: Store, feed: str, call: Call, chunks: Iterable[StagedChunk]
-) -> tuple[Receipt, bool]:
+) -> tuple[StoredReceipt, bool]:
     """Publish chunks as one batch, as one task's first attempt; the second value as of
     `Store.commit`.
 
@@ -168,9 +168,9 @@ def publish(
             if not committed:
                 digest = hashlib.sha256(b"".join(each.digest for each in group)).digest()
                 upload = Upload(0, 0, uploads, digest, tuple(group))
-                committed = isinstance(store.stage(feed, call, upload), Receipt)
+                committed = isinstance(store.stage(feed, call, upload), StoredReceipt)
                 uploads += 1
-        attempts = (Attempt(0, 0, uploads, content.events),)
+        attempts = (TaskAttempt(0, 0, uploads, content.events),)
         return store.commit(feed, call, Declared(content, attempts))
     except BaseException:
         with suppress(StoreError):  # the first error is the one to tell
@@ -220,7 +220,7 @@ def chunks_of(
     yield from chunker.close()
 
 
-def events_of(source: Source, loaded: Loaded) -> Iterator[Event]:
+def events_of(source: Source, loaded: Loaded) -> Iterator[FileEvent]:
     """Raises StoreError, with the source's name, for what its reader raises."""
     try:
         with ExitStack() as files:
@@ -232,7 +232,7 @@ def events_of(source: Source, loaded: Loaded) -> Iterator[Event]:
         raise StoreError(f"{source.name}: {exc}; nothing was published") from exc
 
 
-def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[Event]:
+def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[FileEvent]:
     if source.name == "-":
         assert source.stdin is not None
         loaded.position = lambda: 0
@@ -249,10 +249,10 @@ def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[Event]
         from zeh_spark.loading import parquet_rows  # pyarrow takes its time to import
 
         found = parquet_rows.rows(cast(BinaryIO, stream), source.key)
-    return (Event(*row) for row in found)
+    return (FileEvent(*row) for row in found)
 
 
-def ndjson(source: Source, stream: IO[bytes]) -> Iterator[Event]:
+def ndjson(source: Source, stream: IO[bytes]) -> Iterator[FileEvent]:
     """Lines as events; blank lines are nothing. Raises StoreError with the line's number."""
     parse = _enveloped if source.envelope else _keyed(source.key) if source.key else _bare
     number = 0
@@ -270,24 +270,24 @@ def ndjson(source: Source, stream: IO[bytes]) -> Iterator[Event]:
             raise bad_line(source, number, exc) from None
 
 
-def _bare(number: int, line: bytes) -> Event:
-    return Event(number, wire.validated_json(line))
+def _bare(number: int, line: bytes) -> FileEvent:
+    return FileEvent(number, wire.validated_json(line))
 
 
-def _enveloped(number: int, line: bytes) -> Event:
+def _enveloped(number: int, line: bytes) -> FileEvent:
     wire.validated_json(line)  # also the bytes that the decoder skips
     given = msgspec.json.decode(line, type=Envelope)
     key = None if given.key is None else str(given.key)
     data = wire.validated_json(bytes(given.data))
-    return Event(number, data, key, given.partition, given.headers)
+    return FileEvent(number, data, key, given.partition, given.headers)
 
 
-def _keyed(name: str) -> Callable[[int, bytes], Event]:
+def _keyed(name: str) -> Callable[[int, bytes], FileEvent]:
     """Lines whose field of that name is the key."""
     shape = msgspec.defstruct("Keyed", [("key", Raw | UnsetType, UNSET)], rename={"key": name})
     decode = msgspec.json.Decoder(shape).decode
 
-    def parse(number: int, line: bytes) -> Event:
+    def parse(number: int, line: bytes) -> FileEvent:
         data = wire.validated_json(line)
         if not data.startswith(b"{"):
             raise ValueError(
@@ -296,7 +296,7 @@ def _keyed(name: str) -> Callable[[int, bytes], Event]:
         key = getattr(decode(data), "key")  # noqa: B009 - a struct that mypy cannot see
         if key is UNSET:
             raise ValueError(f"there is no field {name!r} for the key; null spreads evenly")
-        return Event(number, data, _key_text(bytes(key)))
+        return FileEvent(number, data, _key_text(bytes(key)))
 
     return parse
 

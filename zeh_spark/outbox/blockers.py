@@ -10,7 +10,7 @@ import time
 
 from sqlalchemy import Connection
 
-from zeh_spark.outbox.queries import Holder, Standing, TableSql
+from zeh_spark.outbox.queries import Holder, TableSql, TableStatus
 from zeh_spark.store.problems import Problem
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -37,7 +37,7 @@ class Guard:
     def seconds(self) -> float:
         return time.monotonic() - self._since if self._pending else 0.0
 
-    def look(self, connection: Connection, standing: Standing) -> None:
+    def look(self, connection: Connection, standing: TableStatus) -> None:
         """Raises Problem."""
         now = time.monotonic()
         if now < self._looked + LOOK_SECONDS:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from zeh_spark.outbox.queries import Standing, TableSql
+from zeh_spark.outbox.queries import TableSql, TableStatus
 from zeh_spark.outbox.table import (
     Cursor,
+    OutboxRow,
+    OutboxTable,
     Removed,
-    Row,
-    Table,
     all_removed,
     later,
     parse_cursor,
@@ -31,7 +31,7 @@ class Starts:
 
     sql: TableSql
     connection: Connection
-    standing: Standing
+    standing: TableStatus
     n: int
 
     def of(self, asked: Mapping[int, str]) -> dict[int, Cursor]:
@@ -61,7 +61,7 @@ class Starts:
             else Cursor(history, removals=removals)
         )
 
-    def _check(self, partition: int, cursor: Cursor, row: Row | None) -> Cursor:
+    def _check(self, partition: int, cursor: Cursor, row: OutboxRow | None) -> Cursor:
         """In this order: its row is another one; what is behind it was removed; its row has not
         come yet, was never there, or is gone before its time.
         """
@@ -106,6 +106,6 @@ class Starts:
         return all_removed(self.standing.removed, self._stored(partition))
 
 
-def after(row: Row, history: str, table: Table, removals: int) -> Cursor:
+def after(row: OutboxRow, history: str, table: OutboxTable, removals: int) -> Cursor:
     """The cursor behind a row."""
     return Cursor(history, row.place, row.tag(table.tagged), removals)

@@ -43,12 +43,12 @@ from zeh_spark.outbox.queries import (
     Fault,
     Holder,
     More,
-    Standing,
     TableSql,
+    TableStatus,
 )
 from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
 from zeh_spark.outbox.sqlite import SqliteTable
-from zeh_spark.outbox.table import Cells, Cursor, Row, Table
+from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.store.feed import DEFAULT_HINT, Block, covered
@@ -102,7 +102,7 @@ class SqlTableFeed:
         strict_cursors: bool | None = None,
     ) -> None:
         """Raises OptionError."""
-        self.table = Table(
+        self.table = OutboxTable(
             table, data, headers, partition_by, partition, partitions, id, tx, on_bad_row,
             strict_cursors,
         )  # fmt: skip
@@ -263,12 +263,12 @@ class SqlTableFeed:
 
     def _begun(
         self, asked: Mapping[int, str], n: int, connection: Connection
-    ) -> tuple[Standing, dict[int, Cursor]]:
+    ) -> tuple[TableStatus, dict[int, Cursor]]:
         """How the table stands, and the cursors to go on from. Raises Problem."""
         standing = self._standing(connection)
         return standing, Starts(self._sql, connection, standing, n).of(asked)
 
-    def _standing(self, connection: Connection) -> Standing:
+    def _standing(self, connection: Connection) -> TableStatus:
         if not self._is_fine and (faults := self._inspected(connection)):
             raise StoreError(refusal(self.table, faults))
         standing = self._sql.standing(connection)
@@ -289,7 +289,7 @@ class SqlTableFeed:
         any, and the row that stops it.
         """
         mine, problem = [row for row in rows if row[0] == asked], None
-        last = Row.of(mine[-1]) if mine else None
+        last = OutboxRow.of(mine[-1]) if mine else None
         skip = self._skip if self.table.on_bad_row == "skip" else None
         try:
             lines = lines_of(asked, mine, self._headers, skip)
@@ -317,7 +317,7 @@ class SqlTableFeed:
         )  # fmt: skip
 
 
-def statements(engine: Engine, table: Table) -> TableSql:
+def statements(engine: Engine, table: OutboxTable) -> TableSql:
     """Raises OptionError for a database that we do not know."""
     if engine.dialect.name == "sqlite":
         if table.schema:

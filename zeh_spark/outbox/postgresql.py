@@ -28,13 +28,13 @@ from zeh_spark.outbox.queries import (
     Fault,
     Holder,
     More,
-    Standing,
     TableSql,
+    TableStatus,
     literal,
     qualified,
     quoted,
 )
-from zeh_spark.outbox.table import Place, Removed, Table
+from zeh_spark.outbox.table import OutboxTable, Place, Removed
 from zeh_spark.store import postgresql
 from zeh_spark.store.problems import Problem
 
@@ -50,7 +50,7 @@ _TEXT = frozenset("S")
 class PostgresqlTable(TableSql):
     """Statements for one table. `inspect` comes first."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: OutboxTable) -> None:
         super().__init__(table)
         self.name = qualified(table, table.bare_name)
         self.tx = quoted(table.tx)
@@ -74,7 +74,7 @@ class PostgresqlTable(TableSql):
         assert self._facts, "it was not inspected"
         return self._facts
 
-    def standing(self, connection: Connection) -> Standing:
+    def standing(self, connection: Connection) -> TableStatus:
         name = literal(self.table.bare_name)
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
         found = connection.exec_driver_sql(
@@ -97,7 +97,7 @@ class PostgresqlTable(TableSql):
             noted = connection.exec_driver_sql(f"{kept} WHERE table_name = {name}")
             for partition, tx, key, times in noted:
                 removed[partition] = Removed((tx, key if self.uuid else int(key)), times)
-        return Standing(history, removed, (end,), (horizon,), standby, server)
+        return TableStatus(history, removed, (end,), (horizon,), standby, server)
 
     def feed_id(self, connection: Connection) -> str | None:
         if not _has_feed_ids(connection, self.table):
@@ -288,7 +288,7 @@ WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
 """
 
 
-def _has_feed_ids(connection: Connection, table: Table) -> bool:
+def _has_feed_ids(connection: Connection, table: OutboxTable) -> bool:
     """Whether the table of histories has the column feed_id."""
     found = connection.exec_driver_sql(
         f"SELECT 1 FROM pg_attribute WHERE attname = 'feed_id' AND NOT attisdropped"
@@ -297,7 +297,7 @@ def _has_feed_ids(connection: Connection, table: Table) -> bool:
     return found.first() is not None
 
 
-def inspected(connection: Connection, table: Table) -> Facts:
+def inspected(connection: Connection, table: OutboxTable) -> Facts:
     """What there is of a table. One that is absent has no columns."""
     name = literal(qualified(table, table.bare_name))
 

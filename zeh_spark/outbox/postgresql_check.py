@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import postgresql_ddl as statements
 from zeh_spark.outbox.queries import HISTORY, Fault, More, quoted
-from zeh_spark.outbox.table import Table
+from zeh_spark.outbox.table import OutboxTable
 
 _INTEGERS = ("int2", "int4", "int8")
 _KEYS = (*_INTEGERS, "text", "varchar", "bpchar", "uuid")
@@ -64,7 +64,7 @@ class Facts:
         return self.has_removed and statements.DELETES in self.triggers
 
 
-def postgresql_faults(table: Table, facts: Facts) -> list[Fault]:
+def postgresql_faults(table: OutboxTable, facts: Facts) -> list[Fault]:
     """Why a table cannot be a feed; empty if it can."""
     if not facts.kind:
         made = (
@@ -107,7 +107,7 @@ def postgresql_faults(table: Table, facts: Facts) -> list[Fault]:
     return faults
 
 
-def postgresql_ddl(table: Table, facts: Facts, more: More) -> list[str]:
+def postgresql_ddl(table: OutboxTable, facts: Facts, more: More) -> list[str]:
     """Statements that bring what is missing, and more. Raises StoreError where there are none."""
     if facts.is_view and (more.updates or more.retention):
         raise StoreError(f"{table.name} is a view; give the option for its table")
@@ -126,7 +126,7 @@ def postgresql_ddl(table: Table, facts: Facts, more: More) -> list[str]:
     return found
 
 
-def _column_faults(table: Table, facts: Facts) -> Iterator[Fault]:
+def _column_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
     for name in table.used:
         if name not in facts.columns:
             yield Fault(f"there is no column {name}; there are {', '.join(facts.columns)}")
@@ -144,7 +144,7 @@ def _column_faults(table: Table, facts: Facts) -> Iterator[Fault]:
         yield Fault(f"{table.id} may be NULL", (statements.require(table, table.id),))
 
 
-def _tx_faults(table: Table, facts: Facts) -> Iterator[Fault]:
+def _tx_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
     found = facts.columns.get(table.tx)
     if found is None:
         reason = f"there is no column {table.tx}, for the transaction that writes a row"
@@ -160,7 +160,7 @@ def _tx_faults(table: Table, facts: Facts) -> Iterator[Fault]:
         yield Fault(reason, (statements.next_tx(table), statements.set_default(table)))
 
 
-def _index_faults(table: Table, facts: Facts) -> Iterator[Fault]:
+def _index_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
     if table.id in facts.columns and not _has_unique_ids(table, facts):
         key = quoted(table.id)
         made = statements.create_index(table, key, concurrently=True, unique=True)
@@ -170,7 +170,7 @@ def _index_faults(table: Table, facts: Facts) -> Iterator[Fault]:
         yield Fault(f"there is no index on {keys}", _index(table, facts))
 
 
-def _has_unique_ids(table: Table, facts: Facts) -> bool:
+def _has_unique_ids(table: OutboxTable, facts: Facts) -> bool:
     """A partitioned table can only say it of ids with what it is partitioned by."""
     unique = [[_plain(each) for each in keys] for is_unique, keys in facts.indexes if is_unique]
     if facts.kind == "p":
@@ -178,7 +178,7 @@ def _has_unique_ids(table: Table, facts: Facts) -> bool:
     return [_plain(table.id)] in unique
 
 
-def _serves(table: Table, keys: Sequence[str]) -> bool:
+def _serves(table: OutboxTable, keys: Sequence[str]) -> bool:
     """Whether rows of a partition are found in order by an index."""
     keys, place = [_plain(each) for each in keys], [_plain(table.tx), _plain(table.id)]
     if table.partitions == 1:
@@ -193,7 +193,7 @@ def _serves(table: Table, keys: Sequence[str]) -> bool:
     return any(each in keys[0] for each in begins) and keys[0].endswith(ends)
 
 
-def _index(table: Table, facts: Facts) -> tuple[str, ...]:
+def _index(table: OutboxTable, facts: Facts) -> tuple[str, ...]:
     keys = statements.index_keys(table)
     unfinished = statements.index_name(table, keys) in facts.unfinished
     concurrently = facts.kind != "p"  # which partitioned tables cannot
@@ -203,19 +203,19 @@ def _index(table: Table, facts: Facts) -> tuple[str, ...]:
     )
 
 
-def _notes_as_it_is(table: Table, facts: Facts) -> bool:
+def _notes_as_it_is(table: OutboxTable, facts: Facts) -> bool:
     body = statements.note_removed(table, uuid=facts.uuid)
     return facts.triggers[statements.DELETES].strip() == body.strip()
 
 
-def mended(table: Table, faults: Sequence[Fault]) -> list[str]:
+def mended(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
     """The statements against faults. Raises StoreError for those that have none."""
     if helpless := [each for each in faults if not each.statements]:
         raise StoreError(refusal(table, helpless))
     return [statement for each in faults for statement in each.statements]
 
 
-def refusal(table: Table, faults: Sequence[Fault]) -> str:
+def refusal(table: OutboxTable, faults: Sequence[Fault]) -> str:
     reasons = "; ".join(each.reason for each in faults)
     mendable = all(each.statements for each in faults)
     missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
@@ -223,11 +223,11 @@ def refusal(table: Table, faults: Sequence[Fault]) -> str:
     return f"table {table.name} cannot be served as a feed: {reasons}{remedy}"
 
 
-def gone_history(table: Table, missing: tuple[str, ...]) -> StoreError:
+def gone_history(table: OutboxTable, missing: tuple[str, ...]) -> StoreError:
     return StoreError(refusal(table, [Fault(f"{HISTORY} has no row for it any more", missing)]))
 
 
-def no_feed_ids(table: Table, missing: Sequence[str]) -> StoreError:
+def no_feed_ids(table: OutboxTable, missing: Sequence[str]) -> StoreError:
     return StoreError(
         f"{HISTORY} has no column feed_id yet, for the id that table {table.name} is to get as a "
         f"copy. Run these statements, which zeh-spark ddl prints, and then this again:\n"

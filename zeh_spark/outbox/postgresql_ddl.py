@@ -10,7 +10,7 @@ from __future__ import annotations
 import xxhash
 
 from zeh_spark.outbox.queries import HISTORY, REMOVED, literal, qualified, quoted
-from zeh_spark.outbox.table import Table
+from zeh_spark.outbox.table import OutboxTable
 
 CHANNEL = "zeroeventhub_rows"
 UPDATES = "zeroeventhub_tx"
@@ -31,7 +31,7 @@ that the statement has waited for].
 _NUMBER = "1 + floor(random() * 1e15)::bigint"
 
 
-def partition_sql(table: Table) -> str:
+def partition_sql(table: OutboxTable) -> str:
     """The stored partition of a row: of 32 bits of an MD5 [PostgreSQL has no xxh3, and its own
     `hashtext` may change with a version]. Rows without a key spread by their ids.
     """
@@ -44,7 +44,7 @@ def partition_sql(table: Table) -> str:
     return f"mod({bits}, {table.partitions})"
 
 
-def create_table(table: Table) -> str:
+def create_table(table: OutboxTable) -> str:
     types = {table.id: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
     types[table.tx] = f"bigint NOT NULL DEFAULT {qualified(table, NEXT_TX)}()"
     for name in table.used:
@@ -54,7 +54,7 @@ def create_table(table: Table) -> str:
     return f"CREATE TABLE IF NOT EXISTS {name_of(table)} (\n" + ",\n".join(columns) + ");"
 
 
-def next_tx(table: Table) -> str:
+def next_tx(table: OutboxTable) -> str:
     """The function that gives `tx`."""
     return (
         f"CREATE OR REPLACE FUNCTION {qualified(table, NEXT_TX)}() RETURNS bigint\n"
@@ -62,45 +62,45 @@ def next_tx(table: Table) -> str:
     )
 
 
-def add_tx(table: Table) -> str:
+def add_tx(table: OutboxTable) -> str:
     return (
         f"BEGIN;\nALTER TABLE {name_of(table)} ADD COLUMN IF NOT EXISTS {quoted(table.tx)} bigint"
         f" NOT NULL DEFAULT 0;\n{set_default(table)}\nCOMMIT;"
     )
 
 
-def set_default(table: Table) -> str:
+def set_default(table: OutboxTable) -> str:
     change = f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(table.tx)}"
     return f"{change} SET DEFAULT {qualified(table, NEXT_TX)}();"
 
 
-def require(table: Table, column: str) -> str:
+def require(table: OutboxTable, column: str) -> str:
     return f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(column)} SET NOT NULL;"
 
 
-def fill_tx(table: Table) -> str:
+def fill_tx(table: OutboxTable) -> str:
     tx = quoted(table.tx)
     return f"UPDATE {name_of(table)} SET {tx} = 0 WHERE {tx} IS NULL;"
 
 
-def index_name(table: Table, keys: str) -> str:
+def index_name(table: OutboxTable, keys: str) -> str:
     """Its own for each table and its keys, however long their names."""
     return f"{table.bare_name[:36]}_zeroeventhub_{_digest(f'{table.name} {keys}')}"
 
 
-def index_keys(table: Table) -> str:
+def index_keys(table: OutboxTable) -> str:
     place = f"{quoted(table.tx)}, {quoted(table.id)}"
     return place if table.partitions == 1 else f"({partition_sql(table)}), {place}"
 
 
-def create_index(table: Table, keys: str, *, concurrently: bool, unique: bool = False) -> str:
+def create_index(table: OutboxTable, keys: str, *, concurrently: bool, unique: bool = False) -> str:
     what = "UNIQUE INDEX" if unique else "INDEX"
     how = " CONCURRENTLY" if concurrently else ""
     name = quoted(index_name(table, keys))
     return f"CREATE {what}{how} IF NOT EXISTS {name}\n    ON {name_of(table)} ({keys});"
 
 
-def drop_index(table: Table, keys: str) -> str:
+def drop_index(table: OutboxTable, keys: str) -> str:
     """One that was begun and not finished."""
     return f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(table, index_name(table, keys))};"
 
@@ -108,7 +108,7 @@ def drop_index(table: Table, keys: str) -> str:
 NEW_FEED_ID = "right(replace(gen_random_uuid()::text, '-', ''), 16)"
 
 
-def history(table: Table, *, add_column: bool) -> tuple[str, ...]:
+def history(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
     """`add_column`: HISTORY is there already, of a version without feed_id."""
     return (
         f"CREATE TABLE IF NOT EXISTS {qualified(table, HISTORY)} (\n"
@@ -121,7 +121,7 @@ def history(table: Table, *, add_column: bool) -> tuple[str, ...]:
     )
 
 
-def feed_id(table: Table, *, add_column: bool) -> tuple[str, ...]:
+def feed_id(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
     """The feed gets an id, unless it has one."""
     return (
         *_feed_id_column(table, add_column),
@@ -130,12 +130,12 @@ def feed_id(table: Table, *, add_column: bool) -> tuple[str, ...]:
     )
 
 
-def _feed_id_column(table: Table, wanted: bool) -> tuple[str, ...]:
+def _feed_id_column(table: OutboxTable, wanted: bool) -> tuple[str, ...]:
     add = f"ALTER TABLE {qualified(table, HISTORY)} ADD COLUMN IF NOT EXISTS feed_id text;"
     return (add,) if wanted else ()
 
 
-def notify(table: Table) -> tuple[str, ...]:
+def notify(table: OutboxTable) -> tuple[str, ...]:
     """Readers that wait are woken at once."""
     function = qualified(table, INSERTS)
     return (
@@ -146,7 +146,7 @@ def notify(table: Table) -> tuple[str, ...]:
     )
 
 
-def updates(table: Table) -> tuple[str, ...]:
+def updates(table: OutboxTable) -> tuple[str, ...]:
     """A row that is updated moves to the end, as a new event."""
     function = _function(table, UPDATES)
     return (
@@ -157,7 +157,7 @@ def updates(table: Table) -> tuple[str, ...]:
     )
 
 
-def note_removed(table: Table, *, uuid: bool) -> str:
+def note_removed(table: OutboxTable, *, uuid: bool) -> str:
     """The body of the function that notes, for each stored partition, the last place of which a row
     was deleted, and a number for the deletion. [Not a count: that of another history may be equal.]
     """
@@ -183,7 +183,7 @@ def note_removed(table: Table, *, uuid: bool) -> str:
     )
 
 
-def retention(table: Table, *, uuid: bool, renewed: bool) -> tuple[str, ...]:
+def retention(table: OutboxTable, *, uuid: bool, renewed: bool) -> tuple[str, ...]:
     """What is deleted is noted, whoever deletes it, so that who has not read it is told. `renewed`:
     the table had other partitions; what was noted of them goes for all.
     """
@@ -211,7 +211,7 @@ def retention(table: Table, *, uuid: bool, renewed: bool) -> tuple[str, ...]:
     )
 
 
-def grants(table: Table, role: str, *, removed: bool) -> tuple[str, ...]:
+def grants(table: OutboxTable, role: str, *, removed: bool) -> tuple[str, ...]:
     """What a role needs to serve the table."""
     beside = [qualified(table, HISTORY), *([qualified(table, REMOVED)] if removed else [])]
     schema = table.schema
@@ -221,11 +221,11 @@ def grants(table: Table, role: str, *, removed: bool) -> tuple[str, ...]:
     )
 
 
-def name_of(table: Table) -> str:
+def name_of(table: OutboxTable) -> str:
     return qualified(table, table.bare_name)
 
 
-def _function(table: Table, begin: str) -> str:
+def _function(table: OutboxTable, begin: str) -> str:
     return qualified(table, f"{begin}_{_digest(table.bare_name)}")
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.outbox.table import Cells, Place, Removed, Row, Table
+from zeh_spark.outbox.table import Cells, OutboxRow, OutboxTable, Place, Removed
 from zeh_spark.protocol import wire
 
 HISTORY = "zeroeventhub_history"
@@ -35,7 +35,7 @@ _ALL = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TableStatus:
     """How a table stands. `removed`: what is noted of each stored partition, -1 for all of them;
     `end`: beyond all places that may have been given; `settled`: no row comes any more before it;
     `standby`: this is a replica, which may lag; `server`: which one, since when it runs.
@@ -103,7 +103,7 @@ class TableSql(ABC):
     partition: str
     """The stored partition of a row, as SQL."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: OutboxTable) -> None:
         self.table = table
         self._alias = {name: f"c{number}" for number, name in enumerate(table.used)}
 
@@ -124,7 +124,7 @@ class TableSql(ABC):
         """Before a connection is used."""
 
     @abstractmethod
-    def standing(self, connection: Connection) -> Standing:
+    def standing(self, connection: Connection) -> TableStatus:
         """Raises StoreError or Problem for a table that cannot be read as it stands."""
 
     @abstractmethod
@@ -214,7 +214,7 @@ class TableSql(ABC):
         self,
         connection: Connection,
         after: Mapping[int, Mapping[int, Place | None]],
-        standing: Standing,
+        standing: TableStatus,
         limit: int,
     ) -> list[Cells]:
         """The next rows, in order of place: for each asked partition those of its stored ones that
@@ -232,20 +232,20 @@ class TableSql(ABC):
         found = " AND ".join(only)
         return self._read(connection, parts, f"t, i LIMIT {limit}", found) if parts else []
 
-    def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> Row | None:
+    def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
         """The last row of some stored partitions."""
         parts = [
             self._picked(asked, [self._of(each), self.settled], f"{self.backwards} LIMIT 1")
             for each in stored
         ]
         found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
-        return Row.of(found[0]) if found else None
+        return OutboxRow.of(found[0]) if found else None
 
-    def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, Row]:
+    def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, OutboxRow]:
         """The rows at places, by asked partition, as far as there are any."""
         parts = [self._picked(asked, [self._at(place)], "1") for asked, place in places.items()]
         found = self._read(connection, parts, f"v LIMIT {_ALL}") if parts else []
-        return {row.asked: row for row in map(Row.of, found)}
+        return {row.asked: row for row in map(OutboxRow.of, found)}
 
     def any_upto(self, connection: Connection, place: Place, stored: Iterable[int]) -> bool:
         """Whether stored partitions have a row at or before a place."""
@@ -261,13 +261,13 @@ class TableSql(ABC):
     def _of(self, partition: int) -> str:
         return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
 
-    def _stands_so(self, standing: Standing) -> str:
+    def _stands_so(self, standing: TableStatus) -> str:
         """The same history, on the same server [others may have undone what was read]."""
         mine = f"WHERE table_name = {literal(self.table.bare_name)}"
         history = f"(SELECT history FROM {self._beside(HISTORY)} {mine})"
         return f"{history} = {literal(standing.history)} AND {self._is_server(standing.server)}"
 
-    def _keeps(self, partition: int, place: Place | None, standing: Standing) -> str:
+    def _keeps(self, partition: int, place: Place | None, standing: TableStatus) -> str:
         """No row of a partition behind a place was deleted since."""
         known = standing.removed.get(partition, Removed()).times
         mark = f"table_name = {literal(self.table.bare_name)} AND partition = {partition}"
@@ -332,6 +332,6 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def qualified(table: Table, name: str) -> str:
+def qualified(table: OutboxTable, name: str) -> str:
     """A name in the table's schema."""
     return f"{quoted(table.schema)}.{quoted(name)}" if table.schema else quoted(name)

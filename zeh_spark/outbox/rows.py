@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from zeh_spark.outbox.table import Cells, Row
+from zeh_spark.outbox.table import Cells, OutboxRow
 from zeh_spark.protocol import wire
 
 Headers = tuple[str | None, ...]
@@ -35,7 +35,9 @@ class BadRowError(ValueError):
     the last of those.
     """
 
-    def __init__(self, why: str, row: Row, before: bytes = b"", last: Row | None = None) -> None:
+    def __init__(
+        self, why: str, row: OutboxRow, before: bytes = b"", last: OutboxRow | None = None
+    ) -> None:
         super().__init__(why)
         self.row = row
         self.before = before
@@ -123,11 +125,11 @@ def _checked_lines(
     skip: Callable[[BadRowError], object] | None,
 ) -> list[bytes]:
     lines: list[bytes] = []
-    for number, row in enumerate(map(Row.of, rows)):
+    for number, row in enumerate(map(OutboxRow.of, rows)):
         try:
             lines.append(_checked(partition, row, headers))
         except ValueError as exc:
-            last = Row.of(rows[number - 1]) if number else None
+            last = OutboxRow.of(rows[number - 1]) if number else None
             bad = BadRowError(str(exc), row, b"".join(lines), last)
             if skip is None:
                 raise bad from None
@@ -135,7 +137,7 @@ def _checked_lines(
     return lines
 
 
-def _checked(partition: int, row: Row, headers: Callable[[Headers], str]) -> bytes:
+def _checked(partition: int, row: OutboxRow, headers: Callable[[Headers], str]) -> bytes:
     """A line of its own. Raises ValueError."""
     if row.size is None:
         raise ValueError("data: NULL is no event")

@@ -22,12 +22,12 @@ from zeh_spark.outbox.queries import (
     Fault,
     Holder,
     More,
-    Standing,
     TableSql,
+    TableStatus,
     literal,
     quoted,
 )
-from zeh_spark.outbox.table import Place, Removed, Table
+from zeh_spark.outbox.table import OutboxTable, Place, Removed
 from zeh_spark.store import sqlite
 
 _FUNCTIONS = {
@@ -46,7 +46,7 @@ class SqliteTable(TableSql):
     tx = "0"
     settled = "1 = 1"
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: OutboxTable) -> None:
         super().__init__(table)
         self.name = quoted(table.bare_name)
         key = f"r.{quoted(table.id)}"
@@ -66,7 +66,7 @@ class SqliteTable(TableSql):
         self.notes_removed = sqlite_ddl.notes_removed(connection, self.table)
         return sqlite_ddl.sqlite_faults(connection, self.table)
 
-    def standing(self, connection: Connection) -> Standing:
+    def standing(self, connection: Connection) -> TableStatus:
         name = literal(self.table.bare_name)
         history = connection.exec_driver_sql(
             f"SELECT history FROM {HISTORY} WHERE table_name = {name}"
@@ -81,9 +81,9 @@ class SqliteTable(TableSql):
             for partition, key, count in connection.exec_driver_sql(kept):
                 removed[partition] = Removed((0, key), count)
         if self._is_view:
-            return Standing(history, removed)
+            return TableStatus(history, removed)
         given = f"SELECT seq FROM sqlite_sequence WHERE name = {name}"
-        return Standing(
+        return TableStatus(
             history, removed, (0, (connection.exec_driver_sql(given).scalar() or 0) + 1)
         )
 
@@ -166,7 +166,7 @@ def _safe(value: str) -> str:
     return f"{text}, typeof({value}) = 'text'"
 
 
-def partition_sql(table: Table) -> str:
+def partition_sql(table: OutboxTable) -> str:
     if table.partition:
         return quoted(table.partition)
     if not table.partition_by:

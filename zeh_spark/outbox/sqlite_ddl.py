@@ -10,7 +10,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.outbox.postgresql_check import gone_history, mended
 from zeh_spark.outbox.postgresql_ddl import DELETES
 from zeh_spark.outbox.queries import HISTORY, REMOVED, Fault, More, literal, quoted
-from zeh_spark.outbox.table import Table
+from zeh_spark.outbox.table import OutboxTable
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"
 
@@ -20,12 +20,12 @@ _HIDDEN = re.compile(
 """Comments, text and quoted names."""
 
 
-def column_types(connection: Connection, table: Table) -> dict[str, str]:
+def column_types(connection: Connection, table: OutboxTable) -> dict[str, str]:
     """As they were declared, in capitals."""
     return {row[1]: row[2].upper() for row in _columns(connection, table)}
 
 
-def sqlite_faults(connection: Connection, table: Table) -> list[Fault]:
+def sqlite_faults(connection: Connection, table: OutboxTable) -> list[Fault]:
     """Why a table cannot be a feed; empty if it can."""
     statement = statement_of(connection, table, "table")
     is_view = not statement and statement_of(connection, table, "view")
@@ -50,7 +50,7 @@ def sqlite_faults(connection: Connection, table: Table) -> list[Fault]:
     return faults
 
 
-def sqlite_ddl(connection: Connection, table: Table, more: More) -> list[str]:
+def sqlite_ddl(connection: Connection, table: OutboxTable, more: More) -> list[str]:
     """Raises StoreError."""
     if (more.updates or more.retention) and statement_of(connection, table, "view"):
         raise StoreError(f"{table.name} is a view; give the option for its table")
@@ -66,7 +66,7 @@ def sqlite_ddl(connection: Connection, table: Table, more: More) -> list[str]:
     )
 
 
-def notes_removed(connection: Connection, table: Table) -> bool:
+def notes_removed(connection: Connection, table: OutboxTable) -> bool:
     """Whether a trigger notes what is deleted, by the partitions that there are."""
     found = connection.exec_driver_sql(
         f"SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = {literal(_trigger(table))}"
@@ -74,7 +74,7 @@ def notes_removed(connection: Connection, table: Table) -> bool:
     return found.first() is not None
 
 
-def create_table(table: Table) -> str:
+def create_table(table: OutboxTable) -> str:
     types = {table.id: "INTEGER PRIMARY KEY AUTOINCREMENT"}
     for name in table.used:
         kind = "INTEGER NOT NULL" if name == table.partition else "TEXT"
@@ -83,7 +83,7 @@ def create_table(table: Table) -> str:
     return f"CREATE TABLE IF NOT EXISTS {quoted(table.bare_name)} (\n" + ",\n".join(columns) + ");"
 
 
-def create_history(connection: Connection, table: Table) -> tuple[str, ...]:
+def create_history(connection: Connection, table: OutboxTable) -> tuple[str, ...]:
     return (
         f"CREATE TABLE IF NOT EXISTS {HISTORY}"
         f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT);",
@@ -93,7 +93,7 @@ def create_history(connection: Connection, table: Table) -> tuple[str, ...]:
     )
 
 
-def create_feed_id(connection: Connection, table: Table) -> tuple[str, ...]:
+def create_feed_id(connection: Connection, table: OutboxTable) -> tuple[str, ...]:
     """The feed gets an id, unless it has one."""
     return (
         *_feed_id_column(connection),
@@ -108,7 +108,7 @@ def lacks_feed_ids(connection: Connection) -> bool:
     return bool(found) and "feed_id" not in {row[1] for row in found}
 
 
-def feed_id(connection: Connection, table: Table) -> str | None:
+def feed_id(connection: Connection, table: OutboxTable) -> str | None:
     """Raises StoreError if the feed's history is gone."""
     if lacks_feed_ids(connection):
         return None
@@ -125,7 +125,7 @@ def _feed_id_column(connection: Connection) -> tuple[str, ...]:
     return (add,) if lacks_feed_ids(connection) else ()
 
 
-def statement_of(connection: Connection, table: Table, kind: str) -> str | None:
+def statement_of(connection: Connection, table: OutboxTable, kind: str) -> str | None:
     """The one that made the table, or view."""
     found = connection.exec_driver_sql(
         f"SELECT sql FROM sqlite_master WHERE name = {literal(table.bare_name)} AND type = '{kind}'"
@@ -133,7 +133,7 @@ def statement_of(connection: Connection, table: Table, kind: str) -> str | None:
     return str(found) if found else None
 
 
-def _retention(table: Table) -> tuple[str, ...]:
+def _retention(table: OutboxTable) -> tuple[str, ...]:
     """Partitions that only we can compute are noted together."""
     partition = f"OLD.{quoted(table.partition)}" if table.partition else "-1"
     return (
@@ -149,17 +149,17 @@ def _retention(table: Table) -> tuple[str, ...]:
     )
 
 
-def _trigger(table: Table) -> str:
+def _trigger(table: OutboxTable) -> str:
     return f"{DELETES}_{table.bare_name}_{table.partition or ''}"
 
 
-def _gives_ids_once(connection: Connection, table: Table, statement: str) -> bool:
+def _gives_ids_once(connection: Connection, table: OutboxTable, statement: str) -> bool:
     """[SQLite allows the word for an INTEGER PRIMARY KEY alone.]"""
     keys = [row[1] for row in _columns(connection, table) if row[5]]
     return keys == [table.id] and bool(re.search(r"\bAUTOINCREMENT\b", _bare(statement), re.I))
 
 
-def _rebuilt(connection: Connection, table: Table, statement: str) -> tuple[str, ...]:
+def _rebuilt(connection: Connection, table: OutboxTable, statement: str) -> tuple[str, ...]:
     """The table anew, with AUTOINCREMENT; empty where we cannot say how."""
     keys = [(row[1], row[2].upper()) for row in _columns(connection, table) if row[5]]
     bare, name = _bare(statement), table.bare_name
@@ -200,14 +200,14 @@ def _bare(statement: str) -> str:
 
 
 def _columns(
-    connection: Connection, table: Table
+    connection: Connection, table: OutboxTable
 ) -> list[tuple[object, str, str, int, object, int, int]]:
     """cid, name, type, notnull, default, pk, hidden."""
     found = connection.exec_driver_sql(f"PRAGMA table_xinfo({quoted(table.bare_name)})")
     return [tuple(row) for row in found]
 
 
-def _has_history(connection: Connection, table: Table) -> bool:
+def _has_history(connection: Connection, table: OutboxTable) -> bool:
     there = f"SELECT 1 FROM sqlite_master WHERE name = {literal(HISTORY)}"
     mine = f"SELECT 1 FROM {HISTORY} WHERE table_name = {literal(table.bare_name)}"
     return all(connection.exec_driver_sql(each).first() for each in (there, mine))

@@ -46,7 +46,7 @@ Place = tuple[int, int | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class OutboxTable:
     """A table or view as a feed.
 
     `data`: the column that holds an event's data; or columns, and its data is an object of them.
@@ -136,10 +136,10 @@ def _wrong(option: str, value: object, allowed: str) -> OptionError:
 
 
 Cells = tuple[Any, ...]
-"""A row as a database gives it: what `Row` has, its headers one by one."""
+"""A row as a database gives it: what `OutboxRow` has, its headers one by one."""
 
 
-class Row(NamedTuple):
+class OutboxRow(NamedTuple):
     """A row. `asked`: the reader's partition; `size`: bytes of data and headers, None where there
     is no data; both are None, too, where they are too long to be served.
     """
@@ -152,7 +152,7 @@ class Row(NamedTuple):
     headers: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, cells: Cells) -> Row:
+    def of(cls, cells: Cells) -> OutboxRow:
         asked, tx, key, size, data, *headers = cells
         return cls(asked, tx, key, size, data, tuple(headers))
 
@@ -189,7 +189,7 @@ class Cursor:
     tag: str = ""
     removals: int = 0
 
-    def is_behind(self, row: Row) -> bool:
+    def is_behind(self, row: OutboxRow) -> bool:
         """Whether a row at its place is the one that was read."""
         return row.tag(int(self.tag.partition("-")[2] or 0)) == self.tag
 

@@ -86,7 +86,7 @@ def _pieces(letter: bytes) -> Iterator[bytes]:
 # Reading
 
 
-class Row(msgspec.Struct, forbid_unknown_fields=True):
+class DeadRow(msgspec.Struct, forbid_unknown_fields=True):
     """A row as it may be published again; `base64` and `unfit` are what it was."""
 
     data: Raw | UnsetType = UNSET
@@ -125,7 +125,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
 class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     """Edits anywhere else than in the row would be left out unnoticed."""
 
-    row: Row | None
+    row: DeadRow | None
     reason: str = ""
     producer: str = ""
     batch: int = 0
@@ -136,7 +136,7 @@ _decode_data = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeadLetterId:
     """Which letter that is: of whose batch, and the stamps of its first event, which no other
     letter ever gets [a hash of the row: two equal rows are two letters, and a mended one is the
     same letter still. Without the time: another feed, or one that was restored, gives the same
@@ -169,14 +169,14 @@ class Place:
         """Whether it is known which feed the letter comes from."""
         return self.feed is not None and bool(ID.fullmatch(self.feed))
 
-    def in_feed(self, feed: FeedIdentity) -> Place:
+    def in_feed(self, feed: FeedIdentity) -> DeadLetterId:
         """Return the place with the id of the feed's epoch that the letter belongs to, as
         `zeh-spark dead-letters` prints it. A letter that names a feed keeps that one.
         """
         return self if self.feed is not None else replace(self, feed=feed.at(self.time))
 
     @property
-    def without_feed(self) -> Place:
+    def without_feed(self) -> DeadLetterId:
         """The place under which older versions of zeh-spark published the letter."""
         return replace(self, feed=None)
 
@@ -187,15 +187,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A letter as it was read: `line` counts from 1, `whole` is the event's line with all of it."""
 
     line: int
-    place: Place
+    place: DeadLetterId
     whole: bytes
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> DeadRow | None:
         """None for what tells of a session, and has no event. Raises ValueError for what is not in
         order yet, or no letter any more.
         """
@@ -222,21 +222,21 @@ def _refuse(line: Unreadable) -> None:
 
 def letters(
     lines: Iterable[bytes], unreadable: Callable[[Unreadable], None] = _refuse
-) -> Iterator[Letter]:
+) -> Iterator[DeadLetter]:
     """The letters of lines as `zeh-spark tail --headers` prints them, each as soon as it is whole:
     parts are put together, whatever comes between. Blank lines are nothing.
 
     `unreadable` is told of lines that are none, and at the end of missing parts; if it does not
     raise, the others go on. By itself it raises Unreadable.
     """
-    parts: dict[tuple[Place, str], _Parts] = {}
+    parts: dict[tuple[DeadLetterId, str], _Parts] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             place, part = _read(line)
             if part is None:
-                yield Letter(number, place, line.strip())
+                yield DeadLetter(number, place, line.strip())
                 continue
             begin = replace(place, sequence=place.sequence - part.part + 1)
             some = parts.setdefault((begin, part.id), _Parts(number, begin, part))
@@ -251,7 +251,7 @@ def letters(
             unreadable(missing)
 
 
-def _read(line: bytes) -> tuple[Place, _Part | None]:
+def _read(line: bytes) -> tuple[DeadLetterId, _Part | None]:
     try:
         parsed = _decode_line(line)
     except msgspec.ValidationError:
@@ -270,12 +270,12 @@ def _read(line: bytes) -> tuple[Place, _Part | None]:
     return place, part
 
 
-def _place(headers: Mapping[str, str]) -> Place:
+def _place(headers: Mapping[str, str]) -> DeadLetterId:
     names = ("zeh-batch", "zeh-partition", "zeh-sequence", "zeh-time")
     try:
         batch, partition, sequence, time = (int(headers[name]) for name in names)
         whose, feed = headers["zeh-producer"], headers.get(HEADER) or None
-        place = Place(whose, batch, partition, sequence, time, feed)
+        place = DeadLetterId(whose, batch, partition, sequence, time, feed)
     except (KeyError, ValueError):
         place = None
     if place is None or not (wire.NAME.fullmatch(place.base) and wire.NAME.fullmatch(place.name)):
@@ -293,7 +293,7 @@ def _place(headers: Mapping[str, str]) -> Place:
 class _Parts:
     """Those of one letter, as they come."""
 
-    def __init__(self, line: int, place: Place, first: _Part) -> None:
+    def __init__(self, line: int, place: DeadLetterId, first: _Part) -> None:
         self._line = line
         self._place = place
         self._id = first.id
@@ -325,7 +325,7 @@ class _Parts:
             f"part {first} is missing; if the feed's retention has removed it, leave the rest out"
         )
 
-    def joined(self) -> Letter:
+    def joined(self) -> DeadLetter:
         """As if the letter had been in one line; once. Raises Unreadable."""
         whole = "".join(self._texts.pop(each) for each in range(1, self._count + 1)).encode()
         if letter_id(whole) != self._id:
@@ -334,7 +334,7 @@ class _Parts:
                 "prints it"
             )
         head = msgspec.json.decode(self._head, type=dict[str, Raw])
-        return Letter(self._line, self._place, _encode({**head, "data": Raw(whole)}))
+        return DeadLetter(self._line, self._place, _encode({**head, "data": Raw(whole)}))
 
     def _unreadable(self, reason: str) -> Unreadable:
         return Unreadable(self._line, f"letter {self._id} in {self._count} parts: {reason}")

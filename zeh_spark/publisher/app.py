@@ -29,16 +29,16 @@ from starlette.types import Message, Send
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import wire
-from zeh_spark.publisher.long_polling import Pulse, unless_gone
+from zeh_spark.publisher.long_polling import VersionPoller, unless_gone
 from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
 from zeh_spark.publisher.read_requests import DISCOVERY, Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import body, renderer
 from zeh_spark.store import problems
 from zeh_spark.store.feed import Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
 from zeh_spark.store.interface import (
-    OutcomeUnknownError,
     Store,
     StoreBusyError,
+    StoreOutcomeUnknownError,
     UnknownFeedError,
 )
 from zeh_spark.store.problems import Problem
@@ -96,7 +96,7 @@ def create_app(
             Problem: _problem,
             UnknownFeedError: _unknown_feed,
             StoreBusyError: _busy,
-            OutcomeUnknownError: _outcome_unknown,
+            StoreOutcomeUnknownError: _outcome_unknown,
             StoreError: _store_failed,
             HTTPException: _http_error,
         },
@@ -115,7 +115,7 @@ class Publisher:
         self._limiter = anyio.CapacityLimiter(WORKERS)
         self._limiters = {each: anyio.CapacityLimiter(WORKERS) for each in named}
         self._writers = anyio.CapacityLimiter(WRITERS)
-        self._pulses: dict[str | None, Pulse] = {}
+        self._pulses: dict[str | None, VersionPoller] = {}
         self._stopped = False
 
     def stop(self) -> None:
@@ -192,11 +192,11 @@ class Publisher:
             raise UnknownFeedError(f"there is no feed {name!r} here")
         return ChunkFeed(self._store, name)
 
-    def _pulse(self, name: str, feed: Feed) -> Pulse:
+    def _pulse(self, name: str, feed: Feed) -> VersionPoller:
         """One for a whole store, whose version all its feeds share."""
         key = name if name in self._named else None
         if key not in self._pulses:
-            self._pulses[key] = Pulse(partial(self._in_thread, name, feed.version))
+            self._pulses[key] = VersionPoller(partial(self._in_thread, name, feed.version))
         return self._pulses[key]
 
     def _in_thread(self, name: str, call: Callable[[], T]) -> Awaitable[T]:

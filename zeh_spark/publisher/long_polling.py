@@ -21,7 +21,7 @@ log = logging.getLogger("zeh_spark.publisher")
 POLL_SECONDS = 0.008
 
 
-class Pulse:
+class VersionPoller:
     """Wakes readers when a version changes. Belongs to one event loop."""
 
     def __init__(self, version: Callable[[], Awaitable[object]]) -> None:

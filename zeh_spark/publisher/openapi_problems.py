@@ -29,7 +29,7 @@ _CALL = {"producer": TEXT, "incarnation": TEXT, "run": TEXT, "batch": COUNT, "re
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ProblemType:
     """A problem. `optional`: members that are there only where the sentence can name them."""
 
     status: int
@@ -38,12 +38,12 @@ class Known:
     optional: tuple[str, ...] = ()
 
 
-def _bad(says: str, **members: Schema) -> Known:
-    return Known(400, f"{says} {FIX}", members)
+def _bad(says: str, **members: Schema) -> ProblemType:
+    return ProblemType(400, f"{says} {FIX}", members)
 
 
-def _refused(status: int, says: str, **members: Schema) -> Known:
-    return Known(status, says, {**_CALL, **members})
+def _refused(status: int, says: str, **members: Schema) -> ProblemType:
+    return ProblemType(status, says, {**_CALL, **members})
 
 
 def _option(name: str) -> Schema:
@@ -52,29 +52,29 @@ def _option(name: str) -> Schema:
 
 PROBLEMS = {
     # Of any call.
-    "unknown-feed": Known(404, "There is no such feed, or no such address at all."),
-    "method-not-allowed": Known(405, f"The address has no such method. {FIX}"),
-    "store-busy": Known(503, f"The store is locked by somebody else. {AGAIN}"),
-    "store-failed": Known(500, f"The store failed; the publisher's log says why. {AGAIN}"),
-    "restored-table": Known(
+    "unknown-feed": ProblemType(404, "There is no such feed, or no such address at all."),
+    "method-not-allowed": ProblemType(405, f"The address has no such method. {FIX}"),
+    "store-busy": ProblemType(503, f"The store is locked by somebody else. {AGAIN}"),
+    "store-failed": ProblemType(500, f"The store failed; the publisher's log says why. {AGAIN}"),
+    "restored-table": ProblemType(
         503, f"The feed's table was restored, and its owner has to put it in order. {AGAIN}"
     ),
-    "bad-row": Known(
+    "bad-row": ProblemType(
         500,
         f"The next row of the feed's table cannot be an event; its owner has to mend it. {AGAIN}",
         {"partition": COUNT, "id": {"type": ["integer", "string"]}},
     ),
-    "not-known-yet": Known(
+    "not-known-yet": ProblemType(
         503,
         f"The store failed while it committed: whether the call took effect is not known yet. "
         f"{AGAIN} The answer to that tells.",
     ),
     "duplicate-parameter": _bad("A parameter is given twice.", parameter=TEXT),
     # Of reading.
-    "partition-count-missing": Known(
+    "partition-count-missing": ProblemType(
         400, f"n is missing. {FIX}", {"partitionCount": COUNT, "feed": ref("Feed")}, ("feed",)
     ),
-    "bad-partition-count": Known(
+    "bad-partition-count": ProblemType(
         400,
         f"n is no allowed number. {FIX}",
         {"partitionCount": COUNT, "maximum": COUNT, "feed": ref("Feed")},
@@ -96,13 +96,13 @@ PROBLEMS = {
     "unknown-cursorset": _bad(
         "Nothing is kept under this cursorset, n and partition.", cursorset=TEXT, partition=COUNT
     ),
-    "cursor-of-another-history": Known(
+    "cursor-of-another-history": ProblemType(
         409,
         "The cursor is of another feed, or of a history that a restore undid: going on from it "
         "could skip events. Start from _first, or from a cursor that this feed gave.",
         {"partition": COUNT, "cursor": TEXT},
     ),
-    "cursor-gone": Known(
+    "cursor-gone": ProblemType(
         410,
         "Events behind the cursor were removed before they were read, because of the feed's "
         "retention. What is left begins behind the cursor `oldest`.",
@@ -116,16 +116,16 @@ PROBLEMS = {
     "unknown-parameter": _bad("There is no such parameter in this call.", parameter=TEXT),
     "bad-commit": _bad("The body is no commit; the detail says why."),
     "body-incomplete": _bad("The body is shorter or longer than its Content-Length."),
-    "body-too-slow": Known(408, f"The body came too slowly. {AGAIN}"),
-    "length-required": Known(411, f"Content-Length is missing. {FIX}"),
-    "body-too-large": Known(
+    "body-too-slow": ProblemType(408, f"The body came too slowly. {AGAIN}"),
+    "length-required": ProblemType(411, f"Content-Length is missing. {FIX}"),
+    "body-too-large": ProblemType(
         413, "The body is too large; make smaller uploads.", {"maximum": COUNT}
     ),
-    "busy": Known(429, f"Too many bodies at a time. {AGAIN}"),
-    "digest-mismatch": Known(
+    "busy": ProblemType(429, f"Too many bodies at a time. {AGAIN}"),
+    "digest-mismatch": ProblemType(
         422, "The body has not the SHA-256 of its Content-Digest. Send it again a few times."
     ),
-    "invalid-upload": Known(
+    "invalid-upload": ProblemType(
         422,
         f"The body breaks the rules for uploads. {FIX} Chunks, and lines in a chunk, are counted "
         f"from 0.",
@@ -133,7 +133,7 @@ PROBLEMS = {
         optional=("chunk", "line"),
     ),
     # Of the decision.
-    "unknown-batch": Known(
+    "unknown-batch": ProblemType(
         404,
         "The batch is not committed, and nobody is committing it now.",
         {
@@ -232,7 +232,7 @@ def schemas() -> dict[str, Schema]:
     return general | {f"problem-{name}": _schema(name, each) for name, each in PROBLEMS.items()}
 
 
-def _schema(name: str, known: Known) -> Schema:
+def _schema(name: str, known: ProblemType) -> Schema:
     own = record(
         known.optional,
         type={"const": type_of(name)},

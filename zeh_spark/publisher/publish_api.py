@@ -24,8 +24,8 @@ from starlette.routing import Route
 from zeh_spark.publisher import publish_requests
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
-from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, Producer, Receipt
-from zeh_spark.store.interface import Staged, Store
+from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, ProducerState, StoredReceipt
+from zeh_spark.store.interface import StagingResult, Store
 from zeh_spark.store.problems import Problem
 
 STAGING_QUOTA = 64 << 30
@@ -131,9 +131,9 @@ class PublishApi:
             del body, check
             keep = partial(self._store.stage, feed, call, upload, self._quota)
             staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
-        if isinstance(staged, Receipt):
+        if isinstance(staged, StoredReceipt):
             return _json(publish_requests.committed(staged, new=False))
-        return _json({"status": "staged"}, 201 if staged is Staged.NEW else 200)
+        return _json({"status": "staged"}, 201 if staged is StagingResult.NEW else 200)
 
     async def commit(self, request: Request) -> Response:
         feed, producer, batch = _names(request)
@@ -270,7 +270,7 @@ async def _receive(request: Request, length: int, body: IO[bytes]) -> None:
         )
 
 
-def _producer(producer: Producer) -> dict[str, Any]:
+def _producer(producer: ProducerState) -> dict[str, Any]:
     return {
         "producer": producer.name,
         "incarnation": producer.incarnation or None,

@@ -19,7 +19,7 @@ import msgspec
 
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.store.batches import MAX_NUMBER, Attempt, Call, Declared, Receipt, Remedies
+from zeh_spark.store.batches import MAX_NUMBER, Call, Declared, Remedies, StoredReceipt, TaskAttempt
 from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem, bad_request
 
@@ -141,7 +141,7 @@ def parse_commit(body: bytes) -> Declared:
         given = _decode_commit(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise bad_request("bad-commit", f"the body is no commit: {exc}") from None
-    attempts = tuple(Attempt(e.task, e.attempt, e.uploads, e.events) for e in given.attempts)
+    attempts = tuple(TaskAttempt(e.task, e.attempt, e.uploads, e.events) for e in given.attempts)
     tasks = {each.task for each in attempts}
     if len(tasks) != len(attempts):
         raise bad_request("bad-commit", "a task is named twice; one attempt of each counts")
@@ -191,7 +191,7 @@ def check_digest(header: str | None, body: bytes) -> None:
         )
 
 
-def committed(receipt: Receipt, *, new: bool) -> dict[str, Any]:
+def committed(receipt: StoredReceipt, *, new: bool) -> dict[str, Any]:
     """The answer to a commit, and to an upload that comes too late."""
     return {"status": "committed" if new else "already-committed", "receipt": receipt}
 
@@ -207,5 +207,5 @@ def number(name: str, text: str, most: int = MAX_NUMBER, *, least: int = 0) -> i
     return int(text)
 
 
-def _numbers_of(attempt: Attempt) -> tuple[int, ...]:
+def _numbers_of(attempt: TaskAttempt) -> tuple[int, ...]:
     return attempt.task, attempt.attempt, attempt.uploads, attempt.events

@@ -22,8 +22,8 @@ from zeh_spark.sessions.model import (
     Missing,
     Outcome,
     Policy,
-    Record,
     Session,
+    SessionRecord,
 )
 from zeh_spark.sessions.state import (
     Kept,
@@ -43,7 +43,7 @@ _SLICES = 8
 """Of tombstones, in the time for which they are kept."""
 
 
-class Row(NamedTuple):
+class SessionEvent(NamedTuple):
     """An event as it comes to its bucket. -1 and '' are none; `problem` says why it is invalid.
 
     A `clock` below zero is of an event whose own time is in the future: -1 minus the time that it
@@ -59,7 +59,7 @@ class Row(NamedTuple):
     problem: str
 
     @classmethod
-    def parted(cls, row: str) -> Row:
+    def parted(cls, row: str) -> SessionEvent:
         """As `state_buckets.joined` put it together; for each row, so in as few steps as can be."""
         number, clock, last, a, b, c, texts = row.split(" ", 6)
         session, control = int(a), int(a) + int(b)
@@ -98,7 +98,7 @@ class DeadInfo(msgspec.Struct):
 _json = msgspec.json.Encoder().encode
 
 
-class Batch:
+class BucketBatch:
     """One bucket in one batch. Give it rows or the time, then `save` what is left."""
 
     def __init__(self, blob: bytes | None, settings: Settings, segments: Segments) -> None:
@@ -114,7 +114,7 @@ class Batch:
     def timer(self) -> int | None:
         return self._bucket.timer
 
-    def take(self, rows: list[Row], now: int) -> Iterator[Given]:
+    def take(self, rows: list[SessionEvent], now: int) -> Iterator[Given]:
         """The rows of a batch, in any order. `now`: what the clock had reached before, ms."""
         self._forget(now)
         for name, group in groupby(sorted(rows), key=itemgetter(0)):
@@ -165,13 +165,13 @@ class Batch:
 
     # One session
 
-    def _timed(self, row: Row) -> Row:
+    def _timed(self, row: SessionEvent) -> SessionEvent:
         if row.clock >= 0:
             return row
         self._counts["future"] += 1
         return row._replace(clock=-1 - row.clock)
 
-    def _take(self, name: str, rows: Sequence[Row], now: int) -> Iterator[Given]:
+    def _take(self, name: str, rows: Sequence[SessionEvent], now: int) -> Iterator[Given]:
         arrivals: list[Arrival] = []
         events: dict[int, list[str]] = {}
         controls: list[str] = []
@@ -224,7 +224,7 @@ class Batch:
                     self._counts[outcome.reason] += outcome.last - outcome.first + 1
                     for number in range(outcome.first, outcome.last + 1):
                         yield Given(kept.pop(number), _dead(name, outcome, number))
-                case Record():
+                case SessionRecord():
                     self._counts[outcome.reason] += 1
                     yield Given(None, _record(name, outcome))
         kept.save()
@@ -246,7 +246,7 @@ class Batch:
         if session.held or due is not None:
             self._bucket.waits[name] = Wait(session.held_count, session.since, due, session.stale)
 
-    def _invalid(self, name: str, row: Row) -> Given:
+    def _invalid(self, name: str, row: SessionEvent) -> Given:
         self._counts["invalid"] += 1
         received = row.number if row.number >= 0 else None
         info = DeadInfo("invalid", name or None, received=received, detail=row.problem)
@@ -274,7 +274,7 @@ class Batch:
         self._bucket.closed = [each for each in self._bucket.closed if each.expires > now]
 
 
-def _arrival(row: Row) -> Arrival:
+def _arrival(row: SessionEvent) -> Arrival:
     event = row.event
     size = len(event) if event.isascii() else len(event.encode())
     last = row.last if row.last >= 0 else None
@@ -289,7 +289,7 @@ def _dead(name: str, outcome: Dead, number: int) -> str:
     return _json(info).decode()
 
 
-def _record(name: str, outcome: Record) -> str:
+def _record(name: str, outcome: SessionRecord) -> str:
     missing = _range(outcome.missing)
     info = DeadInfo(
         outcome.reason, name, outcome.expected, outcome.received, missing, outcome.since

@@ -22,7 +22,7 @@ from zeh_spark.protocol import dead_letters
 from zeh_spark.sessions.model import CONTROL, RECORDS
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
-from zeh_spark.sink.rows import Layout, layout
+from zeh_spark.sink.rows import RowLayout, layout
 from zeh_spark.stateful import requirements
 from zeh_spark.stateful.row_codec import quoted
 
@@ -111,7 +111,7 @@ def _check(dead: DataFrame) -> None:
 
 
 def _rendering(
-    rendered: Layout, producer: str, batch: int
+    rendered: RowLayout, producer: str, batch: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def render(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:

@@ -41,8 +41,8 @@ from zeh_spark.sessions.model import (
     OnGap,
     Outcome,
     Policy,
-    Record,
     Session,
+    SessionRecord,
 )
 from zeh_spark.stateful import ranges
 
@@ -250,13 +250,13 @@ class SessionLogic:
         missing = Missing(expected, (inside.first - 1) if inside else session.last or 0)
         if on_gap == "hold":
             session.stale = True
-            outcomes.append(Record("stale", expected, run.first, missing, since))
+            outcomes.append(SessionRecord("stale", expected, run.first, missing, since))
         elif inside is None:  # nothing that is held belongs to the session
             self._end(session, outcomes)
         elif on_gap == "skip":
             session.held.pop(0)
             session.given_up = ranges.united(session.given_up, [missing])
-            outcomes.append(Record("skipped", expected, run.first, missing, since))
+            outcomes.append(SessionRecord("skipped", expected, run.first, missing, since))
             session.next = run.first
             self._deliver(session, run, outcomes)
             self._close_if_complete(session, outcomes)
@@ -275,7 +275,9 @@ class SessionLogic:
             if behind <= session.last:
                 gaps.append(Missing(behind, session.last))
             for missing in gaps:
-                outcomes.append(Record("unfinished", session.next, None, missing, session.seen))
+                outcomes.append(
+                    SessionRecord("unfinished", session.next, None, missing, session.seen)
+                )
         self._close(session, outcomes)
 
 

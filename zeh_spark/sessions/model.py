@@ -100,7 +100,7 @@ class Dead(NamedTuple):
     detail: str | None = None
 
 
-class Record(NamedTuple):
+class SessionRecord(NamedTuple):
     """Something about the session that has no event. `received`: with which number it goes on."""
 
     reason: str
@@ -122,7 +122,7 @@ class Duplicate(NamedTuple):
     number: int
 
 
-Outcome = Deliver | Dead | Record | Hold | Duplicate
+Outcome = Deliver | Dead | SessionRecord | Hold | Duplicate
 
 
 @dataclass(frozen=True, slots=True)

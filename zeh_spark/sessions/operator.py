@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import Batch, Given, Row
+from zeh_spark.sessions.bucket import BucketBatch, Given, SessionEvent
 from zeh_spark.sessions.state import Settings
 from zeh_spark.stateful import state_buckets
 
@@ -50,7 +50,7 @@ class SessionProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, before = self._open()
-        given = batch.take([Row.parted(each) for each in state_buckets.rows(rows)], now)
+        given = batch.take([SessionEvent.parted(each) for each in state_buckets.rows(rows)], now)
         yield from state_buckets.frames(given, Given._fields)
         yield from self._close(int(key[0]), batch, before)
 
@@ -65,14 +65,14 @@ class SessionProcessor(StatefulProcessor):
     def close(self) -> None:
         pass
 
-    def _open(self) -> tuple[Batch, int | None]:
+    def _open(self) -> tuple[BucketBatch, int | None]:
         value = self._state.get()
         blob = bytes(value[0]) if value else None
-        batch = Batch(blob, self._settings, self._segments)
+        batch = BucketBatch(blob, self._settings, self._segments)
         return batch, batch.timer
 
     def _close(
-        self, key: int, batch: Batch, timer: int | None, *, fired: bool = False
+        self, key: int, batch: BucketBatch, timer: int | None, *, fired: bool = False
     ) -> Iterator[pd.DataFrame]:
         blob, counts = batch.save(again=key in self._counted)
         self._counted.add(key)

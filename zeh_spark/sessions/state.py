@@ -60,7 +60,7 @@ class Slice(msgspec.Struct, array_like=True):
     sessions: dict[str, Raw]
 
 
-class Bucket(msgspec.Struct, array_like=True):
+class SessionBucket(msgspec.Struct, array_like=True):
     """`buckets` and `first` are the checkpoint's for ever; `judging` is what `waits` go by."""
 
     buckets: int
@@ -81,7 +81,7 @@ class Segments(Protocol):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_bucket = msgspec.msgpack.Decoder(Bucket).decode
+_bucket = msgspec.msgpack.Decoder(SessionBucket).decode
 stored_of = msgspec.msgpack.Decoder(Stored).decode
 session_of = msgspec.msgpack.Decoder(Session).decode
 _segment = msgspec.msgpack.Decoder(dict[int, str]).decode
@@ -91,11 +91,11 @@ def raw_of(value: Session | Stored) -> Raw:
     return Raw(_encode(value))
 
 
-def encoded(bucket: Bucket) -> bytes:
+def encoded(bucket: SessionBucket) -> bytes:
     return bytes([VERSION]) + _encode(bucket)
 
 
-def decoded(blob: bytes) -> Bucket:
+def decoded(blob: bytes) -> SessionBucket:
     return _bucket(memoryview(blob)[1:])
 
 
@@ -110,10 +110,10 @@ def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
 
 
 def empty(settings: Settings) -> bytes:
-    return encoded(Bucket(settings.buckets, settings.policy.first))
+    return encoded(SessionBucket(settings.buckets, settings.policy.first))
 
 
-def opened(blob: bytes | None, settings: Settings) -> Bucket:
+def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
     """Raises CheckpointError for the state of other settings, or of another version."""
     bucket = _bucket(state_buckets.opened(blob, VERSION, settings.buckets))
     state_buckets.same("buckets", settings.buckets, bucket.buckets)

@@ -21,15 +21,15 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Raw
 
-from zeh_spark.client.publish_client import Batch
+from zeh_spark.client.publish_client import BatchCall
 from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.sink.objects import TEXT, Unfit, entries, instants_of, json_of, names_of, used
-from zeh_spark.sink.rows import Layout, Rendered
+from zeh_spark.sink.rows import Rendered, RowLayout
 
 
 def letters_of(
-    layout: Layout,
-    batch: Batch,
+    layout: RowLayout,
+    batch: BatchCall,
     rows: pa.RecordBatch,
     reasons: Mapping[int, str],
     partition_count: int,
@@ -57,7 +57,7 @@ def letters_of(
     return Rendered(np.array(partitions, np.int32), rests)
 
 
-def rows_of(layout: Layout, batch: pa.RecordBatch) -> list[dict[str, object]]:
+def rows_of(layout: RowLayout, batch: pa.RecordBatch) -> list[dict[str, object]]:
     """The rows of letters, whatever they hold."""
     columns = dict(zip(layout.columns, batch.columns, strict=True))
     rows = _data(layout, columns)
@@ -70,7 +70,7 @@ def rows_of(layout: Layout, batch: pa.RecordBatch) -> list[dict[str, object]]:
     return rows
 
 
-def _data(layout: Layout, columns: Mapping[str, pa.Array]) -> list[dict[str, object]]:
+def _data(layout: RowLayout, columns: Mapping[str, pa.Array]) -> list[dict[str, object]]:
     """Each under the name that says what it is, see `dead_letters`."""
     if layout.text:
         return [

@@ -51,7 +51,7 @@ _decode_lines = msgspec.json.Decoder(Raw).decode_lines
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """What the columns of a frame mean, decided once from its schema. Travels to executors.
 
     `columns` are their names in order. `text`: the column `data` holds JSON already.
@@ -61,7 +61,7 @@ class Layout:
     text: bool
 
 
-def layout(schema: T.StructType) -> Layout:
+def layout(schema: T.StructType) -> RowLayout:
     """Raises OptionError, with the column's name as `option`, for what cannot be published."""
     columns = tuple(schema.names)
     if not columns:
@@ -76,7 +76,7 @@ def layout(schema: T.StructType) -> Layout:
     if "key" in columns and not isinstance(schema["key"].dataType, (*STRINGS, *INTEGERS)):
         raise _refused("key", f"is {named(schema['key'].dataType)}: CAST it AS STRING")
     text = "data" in columns and isinstance(schema["data"].dataType, STRINGS)
-    return Layout(columns, text)
+    return RowLayout(columns, text)
 
 
 def _check_beside_data(schema: T.StructType) -> None:
@@ -172,7 +172,7 @@ class Renderer:
     Guarantee: what comes out are lines that fit, in any of the partitions that they may go to.
     """
 
-    def __init__(self, layout: Layout, partition_count: int) -> None:
+    def __init__(self, layout: RowLayout, partition_count: int) -> None:
         self._columns = layout.columns
         self._text = layout.text
         self._partition_count = partition_count

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from zeh_spark.client.publish_client import Batch, PublishClient, TaskDone
+from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, ZeroEventHubError
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, Chunker
 from zeh_spark.protocol.wire import partition_of
@@ -28,7 +28,7 @@ class Outbox:
     """
 
     def __init__(
-        self, client: PublishClient, options: SinkOptions, batch: Batch, task: TaskDone
+        self, client: PublishClient, options: SinkOptions, batch: BatchCall, task: TaskDone
     ) -> None:
         """Raises OptionError, PublishError, UnavailableError."""
         self._client = client

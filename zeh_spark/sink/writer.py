@@ -28,14 +28,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark._compat import DataSourceStreamArrowWriter
-from zeh_spark.client.publish_client import Batch, PublishClient, TaskDone
+from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.protocol.upload_format import EMPTY_UPLOAD, Content
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of
 from zeh_spark.sink.options import SinkOptions, same_feed
-from zeh_spark.sink.rows import Layout, Rendered, Renderer
+from zeh_spark.sink.rows import Rendered, Renderer, RowLayout
 from zeh_spark.sink.task_uploads import Outbox
 
 log = logging.getLogger("zeh_spark.sink")
@@ -58,10 +58,10 @@ class StagedLetters:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged(WriterCommitMessage):
+class StagedTask(WriterCommitMessage):
     """What a task tells the driver."""
 
-    batch: Batch
+    batch: BatchCall
     partition_count: int
     done: TaskDone
     letters: StagedLetters | None = None
@@ -70,13 +70,13 @@ class Staged(WriterCommitMessage):
 class Publishing:
     """What writers of streams and of single writes share. Pickles."""
 
-    def __init__(self, options: SinkOptions, layout: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: RowLayout) -> None:
         self._options = options
         self._layout = layout
         self._run = uuid.uuid4().hex
 
     @at_spark_border
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage a task's rows; count them only, where the batch is committed already."""
         context = TaskContext.get()
         assert context is not None
@@ -88,14 +88,14 @@ class Publishing:
         done = TaskDone(context.partitionId(), context.taskAttemptId())
         return stage(self._options, self._layout, batch, done, iterator)
 
-    def _batch(self, number: str | None, query: str | None, run: str | None) -> Batch:
+    def _batch(self, number: str | None, query: str | None, run: str | None) -> BatchCall:
         """Which batch this is: a named one, else the stream's own, also inside foreachBatch."""
         options = self._options
         assert options.producer_id is not None
         if options.batch_id is not None:
             named = options.batch_id.lower() != NO_NAME
             producer = f"{options.producer_id}#{options.batch_id if named else self._run}"
-            return Batch(
+            return BatchCall(
                 producer, BATCH_INCARNATION, self._run, 0, options.remedies, repeatable=named
             )
         if number is None or query is None:
@@ -107,10 +107,10 @@ class Publishing:
                 option="batchId",
             )
         known_run = run if run and _is_random(run) else self._run
-        return Batch(options.producer_id, query, known_run, int(number), options.remedies)
+        return BatchCall(options.producer_id, query, known_run, int(number), options.remedies)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int | None) -> None:
-        staged = [each for each in messages if isinstance(each, Staged)]
+        staged = [each for each in messages if isinstance(each, StagedTask)]
         if not staged or len(staged) != len(messages):
             raise ZeroEventHubError(
                 "Spark commits an epoch whose rows it has not given to the sink, as it does with "
@@ -145,7 +145,7 @@ class Publishing:
             batch.number, batch.producer, receipt.events, receipt.status,
         )  # fmt: skip
 
-    def _commit_letters(self, batch: Batch, staged: Sequence[StagedLetters]) -> None:
+    def _commit_letters(self, batch: BatchCall, staged: Sequence[StagedLetters]) -> None:
         """An empty batch is committed too: numbers without gaps are how a restored feed is noticed.
 
         Before the main batch: a crash between the two leaves letters whose batch comes again, and
@@ -171,7 +171,7 @@ class Publishing:
             )  # fmt: skip
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        staged = next((each for each in messages if isinstance(each, Staged)), None)
+        staged = next((each for each in messages if isinstance(each, StagedTask)), None)
         if staged:
             impatient = replace(self._options, retry_timeout=0.0)
             PublishClient(impatient).release(staged.batch)
@@ -212,11 +212,11 @@ class StreamWriter(Publishing, DataSourceStreamArrowWriter):
 
 def stage(
     options: SinkOptions,
-    layout: Layout,
-    batch: Batch,
+    layout: RowLayout,
+    batch: BatchCall,
     task: TaskDone,
     frames: Iterator[pa.RecordBatch],
-) -> Staged:
+) -> StagedTask:
     """Stage what a task has. Its message; raises RowError, PublishError, UnavailableError."""
     rows = chain.from_iterable(map(slices, frames))
     letter_options = options.dead_letters
@@ -225,7 +225,7 @@ def stage(
         renderer = Renderer(layout, outbox.partition_count)
         if letter_options is None:
             _add_all(rows, renderer, outbox, task)
-            return Staged(batch, outbox.partition_count, outbox.finish())
+            return StagedTask(batch, outbox.partition_count, outbox.finish())
         named = replace(batch, remedies=letter_options.remedies)
         client = DeadLetterClient(letter_options)
         letters = open_outboxes.enter_context(Outbox(client, letter_options, named, task))
@@ -234,7 +234,7 @@ def stage(
         refused = _sift_all(rows, renderer, outbox, letters, partial(letters_of, layout, batch))
         done = outbox.finish()
         staged = StagedLetters(letters.partition_count, letters.finish(), refused)
-        return Staged(batch, outbox.partition_count, done, staged)
+        return StagedTask(batch, outbox.partition_count, done, staged)
 
 
 def _add_all(

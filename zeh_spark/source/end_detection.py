@@ -59,7 +59,7 @@ _REFUSED = {400, 404, 409, 422}
 _GONE = 410
 
 
-class Place(NamedTuple):
+class Tail(NamedTuple):
     """So many events behind a checkpoint."""
 
     cursor: str
@@ -86,8 +86,8 @@ class Ending:
     met: bool = False
     doubtful: bool = False
     undecided: bool = False
-    candidates: list[Place] = field(default_factory=list)
-    place: Place | None = None
+    candidates: list[Tail] = field(default_factory=list)
+    place: Tail | None = None
     quiet_answers: int = 0
     way: str | None = None
     gone_since: float | None = None
@@ -135,7 +135,7 @@ class Ending:
             return 1 if self.settles and page.complete else 2
         return _QUIET_AT_FIRST if page.cursor == wire.FIRST else math.inf
 
-    def passed(self, place: Place) -> None:
+    def passed(self, place: Tail) -> None:
         """The target is at this place. At the checkpoint itself, if no events lie between."""
         self.place = place
         self.met |= not place.events
@@ -145,7 +145,7 @@ class Ending:
         if self.line is None:
             return
         for events in events_before(lines, self.line, _MOST_CANDIDATES - len(self.candidates)):
-            self.candidates.append(Place(self._cursor, events))
+            self.candidates.append(Tail(self._cursor, events))
 
 
 def events_before(lines: bytes, line: bytes, most: int) -> list[int]:
@@ -362,7 +362,7 @@ def _leads_to(client: FeedClient, request: PageRequest, cursor: str) -> tuple[bo
         request = replace(request, page_size_hint=4 * request.page_size_hint)
 
 
-def _where(client: FeedClient, request: PageRequest, target: str | None) -> Place | None:
+def _where(client: FeedClient, request: PageRequest, target: str | None) -> Tail | None:
     """The target's place, if it comes behind at most as many events as are asked for."""
     events = 0
     try:
@@ -371,7 +371,7 @@ def _where(client: FeedClient, request: PageRequest, target: str | None) -> Plac
             if events > request.page_size_hint:
                 break
             if interval.cursor == target:
-                return Place(request.cursor, events)
+                return Tail(request.cursor, events)
     except PublisherError as exc:
         if exc.status not in {_GONE, *_REFUSED}:
             raise

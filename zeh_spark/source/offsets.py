@@ -48,7 +48,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedBatch:
     """Where the batch that ends here waits: `<stagingLocation>/<stage>/<batch>/<0…segments-1>`."""
 
     stage: str
@@ -63,7 +63,7 @@ class Offset:
     feed: str
     positions: tuple[Position, ...]
     everywhere: str = wire.FIRST
-    staged: Staged | None = None
+    staged: StagedBatch | None = None
     started: tuple[str, ...] = ()
     id: str | None = None
 
@@ -184,7 +184,9 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
 def _parsed(document: Mapping[str, Any]) -> Offset:
     staged = None
     if "stage" in document:
-        staged = Staged(str(document["stage"]), str(document["batch"]), int(document["segments"]))
+        staged = StagedBatch(
+            str(document["stage"]), str(document["batch"]), int(document["segments"])
+        )
     partitions = document["partitions"]
     feed = str(document["feed"])
     identity = str(document["id"]) if "id" in document else None

@@ -22,7 +22,7 @@ import xxhash
 from pyarrow import fs
 
 from zeh_spark.errors import StagingError
-from zeh_spark.source.offsets import Staged
+from zeh_spark.source.offsets import StagedBatch
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Staging:
             self._write(name, "0", b"probe")
             self._root[0].delete_dir(self._path(name))
 
-    def keep(self, payloads: Iterator[bytes]) -> Staged:
+    def keep(self, payloads: Iterator[bytes]) -> StagedBatch:
         """Write a batch's segments; they are durable when this returns, as far as the file system
         is.
         """
@@ -67,7 +67,7 @@ class Staging:
         with self._explained("write to"):
             for number, payload in enumerate(payloads, 1):
                 self._write(batch, str(number - 1), payload)
-        return Staged(self.stage, batch, number)
+        return StagedBatch(self.stage, batch, number)
 
     def _write(self, batch: str, name: str, payload: bytes) -> None:
         filesystem = self._root[0]
@@ -89,7 +89,7 @@ class Staging:
             )
         return payload
 
-    def has(self, staged: Staged) -> bool:
+    def has(self, staged: StagedBatch) -> bool:
         """Whether every segment of a batch is there, and as it was written."""
         try:
             for number in range(staged.segments):

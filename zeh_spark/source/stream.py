@@ -27,7 +27,7 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity, untold
 from zeh_spark.source import offsets, planning
 from zeh_spark.source.decode import Decoder
-from zeh_spark.source.offsets import Offset, Position, Staged
+from zeh_spark.source.offsets import Offset, Position, StagedBatch
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.position_reporter import CursorSet
 from zeh_spark.source.prefetch import Fetcher, first_checkpoint
@@ -351,7 +351,7 @@ class StreamDriver:
         location = self.options.staging_location
         return Staging(location, stage) if location else None
 
-    def _prepare_staging(self, staged: Staged | None) -> None:
+    def _prepare_staging(self, staged: StagedBatch | None) -> None:
         """At the beginning of a run: go on with the checkpoint's stage, and clear what a crash left
         there.
         """
@@ -374,7 +374,7 @@ def _position(intervals: Sequence[wire.Interval]) -> Position:
 
 
 def _staged_partitions(
-    staging: Staging, staged: Staged, feed: FeedIdentity | None
+    staging: Staging, staged: StagedBatch, feed: FeedIdentity | None
 ) -> list[SegmentPartition]:
     return [
         SegmentPartition(staging=staging, batch=staged.batch, segment=number, feed=feed)

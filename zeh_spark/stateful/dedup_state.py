@@ -42,7 +42,7 @@ class Accepted:
     others: frozenset[str] = frozenset()
 
 
-class Bucket(msgspec.Struct, array_like=True):
+class SeenBucket(msgspec.Struct, array_like=True):
     """`buckets` is the checkpoint's for ever. Version 1 ends after `numbers`. `others` are the
     feeds that, as the user has said, have none of the old numbers.
     """
@@ -100,15 +100,15 @@ class Bucket(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Bucket).decode
+_decode = msgspec.msgpack.Decoder(SeenBucket).decode
 _seen = msgspec.msgpack.Decoder(Seen).decode
 
 
-def encoded(bucket: Bucket) -> bytes:
+def encoded(bucket: SeenBucket) -> bytes:
     return bytes([VERSION]) + _encode(bucket)
 
 
-def opened(blob: bytes | None, buckets: int) -> Bucket:
+def opened(blob: bytes | None, buckets: int) -> SeenBucket:
     """Read a bucket of version 1 or 2. Raises CheckpointError for another version or count."""
     version = 1 if blob is not None and blob[0] == 1 else VERSION
     bucket = _decode(state_buckets.opened(blob, version, buckets))

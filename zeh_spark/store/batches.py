@@ -76,7 +76,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TaskAttempt:
     """What a task says that it uploaded. `attempt` tells tries of the same task apart."""
 
     task: int
@@ -98,11 +98,11 @@ class Declared:
     """What the caller says its batch holds."""
 
     content: Content
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[TaskAttempt, ...]
     digest_version: int = DIGEST_VERSION
 
 
-class Range(msgspec.Struct, frozen=True):
+class StoredRange(msgspec.Struct, frozen=True):
     """A batch's sequence numbers in one stored partition, both ends included, and the feed's cursor
     behind it.
     """
@@ -113,7 +113,7 @@ class Range(msgspec.Struct, frozen=True):
     cursor: str
 
 
-class Receipt(msgspec.Struct, frozen=True, rename="camel"):
+class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
     """That a batch was committed, and how. `number` counts a producer's receipts from 1; `previous`
     is the hash of the one before; `hash` is that of this one, see `chained`.
     """
@@ -128,7 +128,7 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
     digest: str
     digest_version: int
     partition_count: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[StoredRange, ...]
     positions: tuple[int, int] | None
     time: int
     previous: str
@@ -141,7 +141,7 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class ProducerState:
     """A producer of a feed, as of now; all zero while it is unknown.
 
     `last` is the last batch of `incarnation`; `time`, in ms since 1970, and `chain`, the hash of
@@ -160,17 +160,17 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CommitFacts:
     """All that `decide` goes by. `last`: the last batch of the caller's own incarnation, -1 if it
     never committed one; `run_known`: whether the caller's run has committed in it; `receipt`: that
     of the caller's batch.
     """
 
-    producer: Producer
+    producer: ProducerState
     partition_count: int
     last: int = -1
     run_known: bool = False
-    receipt: Receipt | None = None
+    receipt: StoredReceipt | None = None
 
 
 def base(producer: str) -> str:
@@ -179,16 +179,16 @@ def base(producer: str) -> str:
 
 
 def receipt_for(
-    known: Known, call: Call, declared: Declared, ranges: Iterable[Range], heads: tuple[int, int],
-    time: int,
-) -> Receipt:  # fmt: skip
+    known: CommitFacts, call: Call, declared: Declared, ranges: Iterable[StoredRange],
+    heads: tuple[int, int], time: int,
+) -> StoredReceipt:  # fmt: skip
     """The receipt of a batch that `decide` says to publish; `heads`: the feed's before and behind.
 
     A run takes the next owner level with the first batch that it commits.
     """
     producer = known.producer
     same_run = (producer.run, producer.incarnation) == (call.run, call.incarnation)
-    receipt = Receipt(
+    receipt = StoredReceipt(
         number=producer.receipts + 1,
         producer=call.producer,
         incarnation=call.incarnation,
@@ -207,7 +207,7 @@ def receipt_for(
     return msgspec.structs.replace(receipt, hash=chained(receipt))
 
 
-def chained(receipt: Receipt) -> str:
+def chained(receipt: StoredReceipt) -> str:
     """The hash that a receipt has to have: the SHA-256 of its JSON, without spaces, keys sorted,
     `hash` empty.
     """
@@ -215,9 +215,9 @@ def chained(receipt: Receipt) -> str:
     return hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
 
 
-def after(receipt: Receipt) -> Producer:
+def after(receipt: StoredReceipt) -> ProducerState:
     """The producer behind its newest receipt."""
-    return Producer(
+    return ProducerState(
         name=receipt.producer,
         incarnation=receipt.incarnation,
         level=receipt.level,

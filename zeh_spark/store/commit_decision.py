@@ -17,7 +17,7 @@ from enum import Enum, auto
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 from zeh_spark.store import refusals
-from zeh_spark.store.batches import Call, Declared, Found, Known, Receipt
+from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.store.problems import Problem
 
 
@@ -29,12 +29,12 @@ class Step(Enum):
     PUBLISH = auto()
 
 
-Decision = Step | Receipt | Problem
+Decision = Step | StoredReceipt | Problem
 """A receipt means: committed already, this is what was answered then."""
 
 
 def decide(
-    known: Known,
+    known: CommitFacts,
     call: Call,
     declared: Declared | None = None,
     found: Mapping[tuple[int, int], Found] | None = None,
@@ -89,7 +89,9 @@ def decide(
     return Step.PUBLISH
 
 
-def _committed_before(receipt: Receipt | None, call: Call, declared: Declared | None) -> Decision:
+def _committed_before(
+    receipt: StoredReceipt | None, call: Call, declared: Declared | None
+) -> Decision:
     """Case 4: the batch's number is taken, in the caller's own incarnation."""
     # 4a. Its receipt is gone. [Answering "committed": other rows would be lost in silence.]
     if receipt is None:
@@ -115,7 +117,7 @@ def _committed_before(receipt: Receipt | None, call: Call, declared: Declared | 
     return refusals.batch_conflict(call, content, receipt, keep)
 
 
-def keeping(call: Call, receipt: Receipt, content: Content) -> str:
+def keeping(call: Call, receipt: StoredReceipt, content: Content) -> str:
     """The remedy that keeps what was published. A stream's names the batch: its rows may be others
     at each try, and its number moves on. That of a named batch, which can come again for ever,
     names the rows, too [without them it went on to drop whatever came under the same name].
@@ -126,7 +128,7 @@ def keeping(call: Call, receipt: Receipt, content: Content) -> str:
     return f"{receipt.incarnation}:{receipt.batch}:{receipt.identity}"
 
 
-def _published_by(call: Call, declared: Declared | None, receipt: Receipt | None) -> bool:
+def _published_by(call: Call, declared: Declared | None, receipt: StoredReceipt | None) -> bool:
     """Whether the call's run has published this itself; an upload's content shows at the commit."""
     if receipt is None or call.run != receipt.run:
         return False
@@ -136,7 +138,7 @@ def _published_by(call: Call, declared: Declared | None, receipt: Receipt | None
     return content == (receipt.digest_version, receipt.events, receipt.digest)
 
 
-def known_receipt(known: Known, call: Call) -> Receipt | None:
+def known_receipt(known: CommitFacts, call: Call) -> StoredReceipt | None:
     """What is answered to who asks for a batch's receipt. Raises Problem if it is gone (4a)."""
     assert call.batch is not None
     if known.receipt is None and call.batch <= known.last:
@@ -144,7 +146,7 @@ def known_receipt(known: Known, call: Call) -> Receipt | None:
     return known.receipt
 
 
-def unwrapped(decision: Decision) -> Step | Receipt:
+def unwrapped(decision: Decision) -> Step | StoredReceipt:
     """Raises the Problem, if it is one."""
     if isinstance(decision, Problem):
         raise decision

@@ -14,10 +14,10 @@ from zeh_spark.protocol.upload_format import CHUNK_BYTES, CHUNK_EVENTS, frame_of
 from zeh_spark.store.batches import (
     MAX_NUMBER,
     Call,
+    CommitFacts,
     Declared,
-    Known,
-    Range,
-    Receipt,
+    StoredRange,
+    StoredReceipt,
     receipt_for,
 )
 from zeh_spark.store.interface import Chunk, FeedState
@@ -45,7 +45,7 @@ class Publication:
 
     feed: FeedState
     chunks: list[Chunk]
-    receipt: Receipt
+    receipt: StoredReceipt
     sequences: Mapping[int, int]
 
 
@@ -93,7 +93,7 @@ def as_one(pack: Sequence[Moved], blob: int, frame: bytes) -> Moved:
 
 
 def published(
-    known: Known,
+    known: CommitFacts,
     call: Call,
     declared: Declared,
     feed: FeedState,
@@ -125,7 +125,7 @@ def published(
         raise StoreError(f"producer {call.producer!r} has used up its sequence numbers")
     behind = {each.partition: each.cursor for each in chunks}
     ranges = [
-        Range(partition, sequences.get(partition, 0), following[partition] - 1, cursor)
+        StoredRange(partition, sequences.get(partition, 0), following[partition] - 1, cursor)
         for partition, cursor in behind.items()
     ]
     head = feed.head + len(moved)

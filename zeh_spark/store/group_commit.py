@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from sqlalchemy import Connection
 
 from zeh_spark.store.dialect import Commits
-from zeh_spark.store.interface import OutcomeUnknownError
+from zeh_spark.store.interface import StoreOutcomeUnknownError
 
 GROUP = 32
 """Commits and looks in one transaction, at most."""
@@ -36,7 +36,7 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Commit(Asked):
+class QueuedCommit(Asked):
     """`work` is the same for all commits of a feed; `share`: of what a group may take, 1 is all."""
 
     about: Any
@@ -51,7 +51,7 @@ class Look(Asked):
     work: Callable[[Connection], Any]
 
 
-class Lane:
+class CommitQueue:
     """Guarantee: what is asked is done in the order in which it came, each once."""
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
@@ -100,22 +100,22 @@ class Lane:
             for each in group:
                 if not each.done.done():
                     unknown = "what was to be committed was interrupted; ask again whether it was"
-                    each.done.set_exception(OutcomeUnknownError(unknown))
+                    each.done.set_exception(StoreOutcomeUnknownError(unknown))
             raise
 
 
 def _share(asked: Asked) -> float:
-    return asked.share if isinstance(asked, Commit) else 0.0
+    return asked.share if isinstance(asked, QueuedCommit) else 0.0
 
 
-class Lanes:
+class CommitQueues:
     """One for each feed, while somebody uses it."""
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
         self._do = do
         self._lock = threading.Lock()
-        self._lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()
+        self._lanes: WeakValueDictionary[str, CommitQueue] = WeakValueDictionary()
 
-    def of(self, feed: str) -> Lane:
+    def of(self, feed: str) -> CommitQueue:
         with self._lock:
-            return self._lanes.setdefault(feed, Lane(self._do))
+            return self._lanes.setdefault(feed, CommitQueue(self._do))

@@ -22,7 +22,7 @@ from typing import Protocol
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import refusals
-from zeh_spark.store.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, Upload
 
 MAX_PARTITIONS = 1024
 STAGED_FOR = 24 * 3600.0
@@ -45,7 +45,7 @@ class StoreBusyError(StoreError):
     """Another process holds the store; trying again later may work."""
 
 
-class OutcomeUnknownError(StoreError):
+class StoreOutcomeUnknownError(StoreError):
     """Whether a commit took effect is not known yet; asking again, or committing again, tells."""
 
 
@@ -123,7 +123,7 @@ class Retention:
     readers: tuple[str, ...] = ()
 
 
-class Staged(Enum):
+class StagingResult(Enum):
     """What became of an upload: NEW, or the SAME as one that was there already."""
 
     NEW = auto()
@@ -173,7 +173,7 @@ class Store(Protocol):
                 future or not after the beginning of the last epoch.
         """
 
-    def admit(self, feed: str, call: Call) -> Receipt | None:
+    def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         """Whether an upload is wanted, as of now; the receipt if its batch is committed.
 
         Raises Problem.
@@ -181,13 +181,13 @@ class Store(Protocol):
 
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
-    ) -> Staged | Receipt:
+    ) -> StagingResult | StoredReceipt:
         """Keep an upload until `commit`, invisible; the receipt if its batch is committed.
 
         `quota`: bytes that the producer may have staged. Raises Problem.
         """
 
-    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
+    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Make a batch visible, of exactly the attempts that are named; and whether it is new.
 
         Its order: by partition, task, number of the upload, order in the upload. Raises Problem.
@@ -205,21 +205,23 @@ class Store(Protocol):
         nothing that is committed; returns how many uploads.
         """
 
-    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[Producer]:
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         """Those that ever published, by name, with a name behind `after`."""
 
-    def producer(self, feed: str, name: str) -> Producer:
+    def producer(self, feed: str, name: str) -> ProducerState:
         """All zero for one that never published. Certain, as `receipt` is."""
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
         """The number that a producer's next event gets, by stored partition; else it is 0."""
 
-    def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
+    def receipt(
+        self, feed: str, name: str, batch: int, incarnation: str | None
+    ) -> StoredReceipt | None:
         """Of the current incarnation if none is named. Certain: None is answered only when nobody
         is about to commit that batch. Raises Problem for one whose receipt is gone.
         """
 
-    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
+    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
         """The newest ones with a number less than `below`, newest first."""
 
     def delete_producer(self, feed: str, name: str) -> None:

@@ -12,11 +12,11 @@ from zeh_spark.store import commit_decision, refusals
 from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
+    CommitFacts,
     Declared,
     Found,
-    Known,
-    Producer,
-    Receipt,
+    ProducerState,
+    StoredReceipt,
     Upload,
     after,
     base,
@@ -32,7 +32,7 @@ from zeh_spark.store.interface import (
     FeedState,
     FeedSummary,
     Retention,
-    Staged,
+    StagingResult,
     check_partitions,
     frame_missing,
     new_feed,
@@ -61,12 +61,12 @@ class _Staging:
 class _Account:
     """All about a producer of a feed."""
 
-    state: Producer
+    state: ProducerState
     former: dict[str, int] = field(default_factory=dict)
     sequences: dict[int, int] = field(default_factory=dict)
-    receipts: dict[int, Receipt] = field(default_factory=dict)
+    receipts: dict[int, StoredReceipt] = field(default_factory=dict)
 
-    def receipt(self, incarnation: str, batch: int | None) -> Receipt | None:
+    def receipt(self, incarnation: str, batch: int | None) -> StoredReceipt | None:
         mine = (e for e in self.receipts.values() if e.incarnation == incarnation)
         return next((each for each in mine if each.batch == batch), None)
 
@@ -129,19 +129,19 @@ class MemoryStore:
             self._feeds[feed] = replace(state, time=max(state.time, new.time))
         return self.identity(feed)
 
-    def admit(self, feed: str, call: Call) -> Receipt | None:
+    def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         with self._lock:
             decision = unwrapped(commit_decision.decide(self._known(feed, call), call))
-        return decision if isinstance(decision, Receipt) else None
+        return decision if isinstance(decision, StoredReceipt) else None
 
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
-    ) -> Staged | Receipt:
+    ) -> StagingResult | StoredReceipt:
         place = (upload.task, upload.attempt, upload.number)
         with self._lock:
             self._tidy(feed, STAGED_FOR)
             decision = unwrapped(commit_decision.decide(self._known(feed, call), call))
-            if isinstance(decision, Receipt):
+            if isinstance(decision, StoredReceipt):
                 return decision
             staging = self._staging(feed, call)
             staging.touched = now_ms()
@@ -149,7 +149,7 @@ class MemoryStore:
                 if before[0].digest != upload.digest:
                     name = ".".join(map(str, (call.run, *place)))
                     raise refusals.upload_conflict(call, name)
-                return Staged.SAME
+                return StagingResult.SAME
             check_partitions(call, upload, self.feed(feed).partitions)
             self._check_quota(feed, call, upload, quota)
             moved = []
@@ -158,13 +158,13 @@ class MemoryStore:
                 blob = len(self._blobs) - 1
                 moved.append(Moved(blob, each.partition, each.events, each.size, each.digest))
             staging.uploads[place] = (upload, moved)
-        return Staged.NEW
+        return StagingResult.NEW
 
-    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
+    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         with self._lock:
             known = self._known(feed, call)
             decision = unwrapped(commit_decision.decide(known, call, declared))
-            if isinstance(decision, Receipt):
+            if isinstance(decision, StoredReceipt):
                 return decision, False
             staging = self._staging(feed, call)
             named = {(each.task, each.attempt) for each in declared.attempts}
@@ -185,11 +185,11 @@ class MemoryStore:
     def _publish(
         self,
         feed: str,
-        known: Known,
+        known: CommitFacts,
         call: Call,
         declared: Declared,
         moved: Mapping[Place, tuple[Upload, list[Moved]]],
-    ) -> Receipt:
+    ) -> StoredReceipt:
         account = self._accounts.setdefault((feed, call.producer), _Account(known.producer))
         placed = [
             ((task, number, at), each)
@@ -228,18 +228,18 @@ class MemoryStore:
                 attempt,
             )
 
-    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[Producer]:
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         self.feed(feed)
         with self._lock:
             mine = [each.state for (of, _), each in self._accounts.items() if of == feed]
         behind = [each for each in mine if each.name > after]
         return sorted(behind, key=lambda each: each.name)[:limit]
 
-    def producer(self, feed: str, name: str) -> Producer:
+    def producer(self, feed: str, name: str) -> ProducerState:
         self.feed(feed)
         with self._lock:
             account = self._accounts.get((feed, name))
-            return account.state if account else Producer(name)
+            return account.state if account else ProducerState(name)
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
         self.feed(feed)
@@ -247,37 +247,39 @@ class MemoryStore:
             account = self._accounts.get((feed, name))
             return dict(account.sequences) if account else {}
 
-    def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
+    def receipt(
+        self, feed: str, name: str, batch: int, incarnation: str | None
+    ) -> StoredReceipt | None:
         with self._lock:
-            account = self._accounts.get((feed, name), _Account(Producer(name)))
+            account = self._accounts.get((feed, name), _Account(ProducerState(name)))
             which = account.state.incarnation if incarnation is None else incarnation
             call = Call(name, which, "", batch, 0)
             return known_receipt(self._known(feed, call), call)
 
-    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
+    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
         self.feed(feed)
         with self._lock:
-            account = self._accounts.get((feed, name), _Account(Producer(name)))
+            account = self._accounts.get((feed, name), _Account(ProducerState(name)))
             numbers = sorted((n for n in account.receipts if n < below), reverse=True)
             return [account.receipts[number] for number in numbers[:limit]]
 
     def delete_producer(self, feed: str, name: str) -> None:
         self.feed(feed)
         with self._lock:
-            account = self._accounts.setdefault((feed, name), _Account(Producer(name)))
+            account = self._accounts.setdefault((feed, name), _Account(ProducerState(name)))
             account.state = replace(account.state, deleted=True)
 
-    def _known(self, feed: str, call: Call) -> Known:
+    def _known(self, feed: str, call: Call) -> CommitFacts:
         partitions = self.feed(feed).partitions
         account = self._accounts.get((feed, call.producer))
         above = self._accounts.get((feed, base(call.producer)))
         deleted = any(each is not None and each.state.deleted for each in (account, above))
         if account is None:
-            return Known(Producer(call.producer, deleted=deleted), partitions)
+            return CommitFacts(ProducerState(call.producer, deleted=deleted), partitions)
         state, mine = replace(account.state, deleted=deleted), call.incarnation
         last = state.last if mine == state.incarnation else account.former.get(mine, -1)
         run_known = account.knows(mine, call.run)
-        return Known(state, partitions, last, run_known, account.receipt(mine, call.batch))
+        return CommitFacts(state, partitions, last, run_known, account.receipt(mine, call.batch))
 
     def _staging(self, feed: str, call: Call) -> _Staging:
         key = (call.producer, call.incarnation, call.batch, call.run)

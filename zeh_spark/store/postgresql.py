@@ -35,8 +35,8 @@ from zeh_spark.errors import StoreError
 from zeh_spark.store.chores import Chores
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.store.dialect import A, Commits, Database, Step, only
-from zeh_spark.store.group_commit import Asked, Commit, Lanes, Look
-from zeh_spark.store.interface import OutcomeUnknownError, StoreBusyError
+from zeh_spark.store.group_commit import Asked, CommitQueues, Look, QueuedCommit
+from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.schema import VERSION, feeds, metadata
 from zeh_spark.store.sql_store import SqlStore
@@ -253,7 +253,7 @@ class Writing:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lanes = Lanes(self._do)
+        self._lanes = CommitQueues(self._do)
         self._uploads = threading.BoundedSemaphore(UPLOADS)
         self._chores = Chores(self.write)
 
@@ -280,7 +280,7 @@ class Writing:
             self._uploads.release()
 
     def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
-        result: T = self._lanes.of(feed).through(Commit(about, work, share))
+        result: T = self._lanes.of(feed).through(QueuedCommit(about, work, share))
         return result
 
     def look(self, feed: str, work: Callable[[Connection], T]) -> T:
@@ -299,7 +299,7 @@ class Writing:
             return
         for each in group:
             try:
-                if isinstance(each, Commit):
+                if isinstance(each, QueuedCommit):
                     answer = self.write(partial(_alone, each))
                 else:
                     assert isinstance(each, Look)
@@ -311,14 +311,14 @@ class Writing:
     def _look(self, look: Look) -> Any:
         try:
             return self.write(look.work, durable=False)
-        except OutcomeUnknownError as exc:  # it has none
+        except StoreOutcomeUnknownError as exc:  # it has none
             raise StoreBusyError("the store failed; ask again") from exc
 
     def _together(self, group: Sequence[Asked]) -> bool:
         """In one transaction; false if that has to be done otherwise. Nobody hears of a success
         before it is committed; a database that fails, fails for all.
         """
-        commits = [each for each in group if isinstance(each, Commit)]
+        commits = [each for each in group if isinstance(each, QueuedCommit)]
         looks = [each for each in group if isinstance(each, Look)]
         answers: list[Any] = []
         try:
@@ -331,10 +331,10 @@ class Writing:
                 answers += [_seen(each, connection) for each in looks]
                 if commits:
                     _commit(connection)
-        except OutcomeUnknownError as exc:
+        except StoreOutcomeUnknownError as exc:
             for each in group:
                 busy = StoreBusyError("the store failed; ask again")
-                each.done.set_exception(exc if isinstance(each, Commit) else busy)
+                each.done.set_exception(exc if isinstance(each, QueuedCommit) else busy)
             return True
         except SQLAlchemyError as exc:
             if isinstance(exc, DBAPIError) and _in_the_way(exc):
@@ -352,7 +352,7 @@ class Writing:
         return True
 
 
-def _alone(commit: Commit, connection: Connection) -> Any:
+def _alone(commit: QueuedCommit, connection: Connection) -> Any:
     return only(commit.work(connection, [commit.about]))
 
 
@@ -372,7 +372,7 @@ def _commit(connection: Connection) -> None:
     try:
         connection.commit()
     except DBAPIError as exc:
-        raise OutcomeUnknownError(
+        raise StoreOutcomeUnknownError(
             f"the store failed while it committed ({_reason(exc)}): whether it did is not known "
             f"yet; ask again"
         ) from exc

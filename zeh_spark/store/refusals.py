@@ -11,7 +11,7 @@ from typing import Any
 
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.store.batches import Attempt, Call, Found, Producer, Receipt
+from zeh_spark.store.batches import Call, Found, ProducerState, StoredReceipt, TaskAttempt
 from zeh_spark.store.problems import Problem
 
 
@@ -25,7 +25,7 @@ def producer_deleted(call: Call) -> Problem:
     )
 
 
-def incarnation_changed(call: Call, producer: Producer, option: str) -> Problem:
+def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Problem:
     return _refused(
         "incarnation-changed",
         409,
@@ -43,7 +43,7 @@ def incarnation_changed(call: Call, producer: Producer, option: str) -> Problem:
     )
 
 
-def fenced(call: Call, producer: Producer) -> Problem:
+def fenced(call: Call, producer: ProducerState) -> Problem:
     remedy = "two drivers run on one checkpoint; stop one of them"
     if call.incarnation == wire.PLAIN_INCARNATION:
         remedy = (
@@ -88,7 +88,7 @@ def digest_version(call: Call, given: int, expected: int) -> Problem:
     )
 
 
-def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) -> Problem:
+def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option: str) -> Problem:
     cause = "publish other rows under another name"
     if call.incarnation != wire.BATCH_INCARNATION:
         cause = (
@@ -110,7 +110,7 @@ def batch_conflict(call: Call, content: Content, receipt: Receipt, option: str) 
     )
 
 
-def number_taken(call: Call, content: Content, receipt: Receipt) -> Problem:
+def number_taken(call: Call, content: Content, receipt: StoredReceipt) -> Problem:
     return _refused(
         "number-taken",
         409,
@@ -124,7 +124,7 @@ def number_taken(call: Call, content: Content, receipt: Receipt) -> Problem:
     )
 
 
-def batch_gap(call: Call, producer: Producer, last: int, option: str) -> Problem:
+def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Problem:
     if last < 0:
         seen = f"batch {call.batch} of producer {call.producer!r} is the first that this feed sees"
         cause = (
@@ -161,7 +161,7 @@ def layout_changed(call: Call, partition_count: int) -> Problem:
     )
 
 
-def upload_missing(call: Call, named: Attempt, here: Found) -> Problem:
+def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
     return _refused(
         "upload-missing",
         409,

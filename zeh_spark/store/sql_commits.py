@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store import commit_decision
-from zeh_spark.store.batches import Call, Declared, Found, Known, Receipt
+from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.store.commit_decision import Decision, Step, unwrapped
 from zeh_spark.store.commit_plan import (
     Moved,
@@ -57,7 +57,7 @@ from zeh_spark.store.sql_uploads import (
 )
 
 Commit = tuple[Call, Declared]
-Done = tuple[Receipt, bool] | Problem
+Done = tuple[StoredReceipt, bool] | Problem
 """The receipt, and whether it is new; or why there is none."""
 
 _FEED_MOVED_ON = update(feeds).where(feeds.c.id == bindparam("of"))
@@ -118,7 +118,7 @@ def _moved(
     feed: int,
     state: FeedState,
     asked: Sequence[Commit],
-    certain: Sequence[tuple[int | None, Known]],
+    certain: Sequence[tuple[int | None, CommitFacts]],
 ) -> list[Committed]:
     """What is to be written down of each, now that its uploads are taken. Raises Problem."""
     numbers = next_sequences(connection, [key for key, _ in certain if key is not None])

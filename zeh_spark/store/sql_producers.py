@@ -17,7 +17,15 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
 
-from zeh_spark.store.batches import RECEIPTS, Call, Known, Producer, Receipt, after, base
+from zeh_spark.store.batches import (
+    RECEIPTS,
+    Call,
+    CommitFacts,
+    ProducerState,
+    StoredReceipt,
+    after,
+    base,
+)
 from zeh_spark.store.commit_plan import Publication
 from zeh_spark.store.interface import FeedState, unknown_feed
 from zeh_spark.store.schema import feeds, former_incarnations, producers, receipts, sequences
@@ -67,7 +75,7 @@ _MOVED_ON = (
 _EXPIRED = delete(receipts).where(
     receipts.c.producer == bindparam("of"), receipts.c.number <= bindparam("upto")
 )
-_decode_receipt = msgspec.json.Decoder(Receipt).decode
+_decode_receipt = msgspec.json.Decoder(StoredReceipt).decode
 
 
 def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tuple[int, FeedState]:
@@ -82,28 +90,30 @@ def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tu
 
 def find_producer(
     connection: Connection, feed: int, name: str, lock: Lock | None = None
-) -> tuple[int | None, Producer]:
+) -> tuple[int | None, ProducerState]:
     found = find_producers(connection, feed, [name], lock)
-    return found.get(name, (None, Producer(name)))
+    return found.get(name, (None, ProducerState(name)))
 
 
 def find_producers(
     connection: Connection, feed: int, names: Sequence[str], lock: Lock | None = None
-) -> dict[str, tuple[int, Producer]]:
+) -> dict[str, tuple[int, ProducerState]]:
     """Those that ever published, by name, each with its row's id."""
     rows = connection.execute(_PRODUCERS[lock], {"of": feed, "names": names})
-    return {row.name: (row[0], Producer(*row[1:])) for row in rows}
+    return {row.name: (row[0], ProducerState(*row[1:])) for row in rows}
 
 
-def some_producers(connection: Connection, feed: int, after: str, limit: int) -> list[Producer]:
+def some_producers(
+    connection: Connection, feed: int, after: str, limit: int
+) -> list[ProducerState]:
     query = select(*_PRODUCER).where(producers.c.feed == feed, producers.c.name > after)
     rows = connection.execute(query.order_by(producers.c.name).limit(limit))
-    return [Producer(*row) for row in rows]
+    return [ProducerState(*row) for row in rows]
 
 
 def what_is_known(
     connection: Connection, feed: int, partitions: int, call: Call
-) -> tuple[int | None, Known]:
+) -> tuple[int | None, CommitFacts]:
     """The id of the producer's row, if it has one, and all that the decision goes by."""
     found = find_producer(connection, feed, call.producer)
     return _known(connection, feed, partitions, call, *found)
@@ -111,12 +121,12 @@ def what_is_known(
 
 def what_is_certain(
     connection: Connection, feed: int, partitions: int, calls: Sequence[Call]
-) -> list[tuple[int | None, Known]]:
+) -> list[tuple[int | None, CommitFacts]]:
     """The same of several calls, each of another producer; their rows are locked."""
     found = find_producers(connection, feed, [each.producer for each in calls], Lock.CHANGE)
     certain = []
     for each in calls:
-        key, producer = found.get(each.producer, (None, Producer(each.producer)))
+        key, producer = found.get(each.producer, (None, ProducerState(each.producer)))
         certain.append(_known(connection, feed, partitions, each, key, producer))
     return certain
 
@@ -127,13 +137,13 @@ def _known(
     partitions: int,
     call: Call,
     key: int | None,
-    producer: Producer,
-) -> tuple[int | None, Known]:
+    producer: ProducerState,
+) -> tuple[int | None, CommitFacts]:
     if base(call.producer) != call.producer:
         _, above = find_producer(connection, feed, base(call.producer))
         producer = replace(producer, deleted=producer.deleted or above.deleted)
     if key is None:
-        return None, Known(producer, partitions)
+        return None, CommitFacts(producer, partitions)
     last = producer.last
     if call.incarnation != producer.incarnation:
         former = select(former_incarnations.c.last).where(
@@ -145,12 +155,12 @@ def _known(
     receipt = None
     if call.batch is not None and call.batch <= last:
         receipt = find_receipt(connection, key, call.incarnation, call.batch)
-    return key, Known(producer, partitions, last, run_known, receipt)
+    return key, CommitFacts(producer, partitions, last, run_known, receipt)
 
 
 def find_receipt(
     connection: Connection, producer: int, incarnation: str, batch: int
-) -> Receipt | None:
+) -> StoredReceipt | None:
     query = select(receipts.c.document).where(
         receipts.c.producer == producer,
         receipts.c.incarnation == incarnation,
@@ -160,7 +170,9 @@ def find_receipt(
     return None if document is None else _decode_receipt(document)
 
 
-def newest_receipts(connection: Connection, producer: int, below: int, limit: int) -> list[Receipt]:
+def newest_receipts(
+    connection: Connection, producer: int, below: int, limit: int
+) -> list[StoredReceipt]:
     query = (
         select(receipts.c.document)
         .where(receipts.c.producer == producer, receipts.c.number < below)
@@ -177,12 +189,12 @@ class Committed:
     """
 
     key: int | None
-    known: Known
+    known: CommitFacts
     numbers: Mapping[int, int]
     publication: Publication
 
     @property
-    def receipt(self) -> Receipt:
+    def receipt(self) -> StoredReceipt:
         return self.publication.receipt
 
 
@@ -262,7 +274,7 @@ def delete_producer(connection: Connection, feed: int, name: str) -> None:
 
 
 def _change_incarnation(
-    connection: Connection, key: int, producer: Producer, incarnation: str
+    connection: Connection, key: int, producer: ProducerState, incarnation: str
 ) -> None:
     """Remember where the old one ended, in case that it comes back."""
     here = former_incarnations.c.producer == key

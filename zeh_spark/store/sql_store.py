@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import sql_commits, sql_epochs, sql_producers, sql_uploads
-from zeh_spark.store.batches import Call, Declared, Producer, Receipt, Upload
+from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, Upload
 from zeh_spark.store.commit_decision import known_receipt
 from zeh_spark.store.dialect import Database
 from zeh_spark.store.interface import (
@@ -33,7 +33,7 @@ from zeh_spark.store.interface import (
     FeedState,
     FeedSummary,
     Retention,
-    Staged,
+    StagingResult,
     StoreBusyError,
     frame_missing,
     new_feed,
@@ -158,22 +158,22 @@ class SqlStore:
     ) -> FeedIdentity:
         return self._write(partial(sql_epochs.begin_epoch, feed=feed, copy=copy, since=since))
 
-    def admit(self, feed: str, call: Call) -> Receipt | None:
+    def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         with self._reading() as connection, suppress(Problem):
             return sql_uploads.admit(connection, feed, call)
 
-        def work(connection: Connection, _: int) -> Receipt | None:
+        def work(connection: Connection, _: int) -> StoredReceipt | None:
             return sql_uploads.admit(connection, feed, call)
 
         return self._look(feed, work)  # what is refused may have been committed between two reads
 
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
-    ) -> Staged | Receipt:
-        def work(connection: Connection) -> Staged | Receipt:
+    ) -> StagingResult | StoredReceipt:
+        def work(connection: Connection) -> StagingResult | StoredReceipt:
             return sql_uploads.stage(connection, feed, call, upload, quota)
 
-        def stage() -> Staged | Receipt:
+        def stage() -> StagingResult | StoredReceipt:
             # An upload that is lost is missed by its commit. One without events is there to be
             # counted: a commit that is to be refused because of it would go through without it.
             with self._errors():
@@ -189,7 +189,7 @@ class SqlStore:
         self._database.writes.tidy(sql_uploads.tidy)
         return done
 
-    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[Receipt, bool]:
+    def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         def work(
             connection: Connection, asked: Sequence[sql_commits.Commit]
         ) -> list[sql_commits.Done]:
@@ -218,13 +218,13 @@ class SqlStore:
             dropped += some
         return dropped
 
-    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[Producer]:
+    def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         with self._reading() as connection:
             feed_id, _ = find_feed(connection, feed)
             return sql_producers.some_producers(connection, feed_id, after, limit)
 
-    def producer(self, feed: str, name: str) -> Producer:
-        def work(connection: Connection, feed_id: int) -> Producer:
+    def producer(self, feed: str, name: str) -> ProducerState:
+        def work(connection: Connection, feed_id: int) -> ProducerState:
             return sql_producers.find_producer(connection, feed_id, name)[1]
 
         return self._look(feed, work)
@@ -234,8 +234,10 @@ class SqlStore:
             key, _ = sql_producers.find_producer(connection, find_feed(connection, feed)[0], name)
             return {} if key is None else sql_producers.next_sequences(connection, [key])[key]
 
-    def receipt(self, feed: str, name: str, batch: int, incarnation: str | None) -> Receipt | None:
-        def work(connection: Connection, feed_id: int) -> Receipt | None:
+    def receipt(
+        self, feed: str, name: str, batch: int, incarnation: str | None
+    ) -> StoredReceipt | None:
+        def work(connection: Connection, feed_id: int) -> StoredReceipt | None:
             _, producer = sql_producers.find_producer(connection, feed_id, name)
             which = producer.incarnation if incarnation is None else incarnation
             call = Call(name, which, "", batch, 0)
@@ -244,7 +246,7 @@ class SqlStore:
 
         return self._look(feed, work)
 
-    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[Receipt]:
+    def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
         with self._reading() as connection:
             key, _ = sql_producers.find_producer(connection, find_feed(connection, feed)[0], name)
             return (

@@ -27,10 +27,10 @@ from sqlalchemy import (
 )
 
 from zeh_spark.store import commit_decision, refusals
-from zeh_spark.store.batches import Call, Receipt, Upload, base
+from zeh_spark.store.batches import Call, StoredReceipt, Upload, base
 from zeh_spark.store.commit_decision import unwrapped
 from zeh_spark.store.commit_plan import Moved
-from zeh_spark.store.interface import IDLE, STAGED_FOR, Staged, check_partitions, now_ms
+from zeh_spark.store.interface import IDLE, STAGED_FOR, StagingResult, check_partitions, now_ms
 from zeh_spark.store.schema import blobs, receipts, stagings, uploads
 from zeh_spark.store.schema import producers as producer_table
 from zeh_spark.store.sql_producers import find_feed, inserted, what_is_known
@@ -62,20 +62,20 @@ _TOUCHED = (
 )
 
 
-def admit(connection: Connection, feed: str, call: Call) -> Receipt | None:
+def admit(connection: Connection, feed: str, call: Call) -> StoredReceipt | None:
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
     decision = unwrapped(commit_decision.decide(known, call))
-    return decision if isinstance(decision, Receipt) else None
+    return decision if isinstance(decision, StoredReceipt) else None
 
 
 def stage(
     connection: Connection, feed: str, call: Call, upload: Upload, quota: int | None
-) -> Staged | Receipt:
+) -> StagingResult | StoredReceipt:
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
     decision = unwrapped(commit_decision.decide(known, call))
-    if isinstance(decision, Receipt):
+    if isinstance(decision, StoredReceipt):
         return decision
     check_partitions(call, upload, state.partitions)
     staging = _staging(connection, feed_id, call) or _new_staging(connection, feed_id, call)
@@ -90,7 +90,7 @@ def stage(
         name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
         raise refusals.upload_conflict(call, name)
     _touch(connection, staging, more)  # last: other tasks' uploads wait for the row
-    return Staged.NEW if digest is None else Staged.SAME
+    return StagingResult.NEW if digest is None else StagingResult.SAME
 
 
 def release(

@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.store.dialect import A, Commits, Step, only
-from zeh_spark.store.interface import OutcomeUnknownError
+from zeh_spark.store.interface import StoreOutcomeUnknownError
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -255,7 +255,7 @@ def _outcome_unknown() -> Iterator[None]:
     try:
         yield
     except DBAPIError as exc:
-        raise OutcomeUnknownError(
+        raise StoreOutcomeUnknownError(
             f"the store failed while it committed ({exc.orig}): whether it did is not known yet; "
             f"ask again"
         ) from exc

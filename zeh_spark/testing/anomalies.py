@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store import batches
-from zeh_spark.store.batches import Call, Receipt
+from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.interface import Chunk
-from zeh_spark.testing.drivers import Execution, Row
+from zeh_spark.testing.drivers import DriverRow, Execution
 from zeh_spark.testing.writers import FEED, everything
 
 Batch = tuple[str, int]
@@ -38,7 +38,7 @@ class Entry:
     batch: Batch
     run: str
     positions: tuple[int, int] | None
-    rows: tuple[Row, ...]
+    rows: tuple[DriverRow, ...]
     lines: dict[int, list[bytes]]
 
 
@@ -50,7 +50,7 @@ class Belief:
     """
 
     log: list[Entry] = field(default_factory=list)
-    acknowledged_rows: dict[Batch, tuple[Row, ...]] = field(default_factory=dict)
+    acknowledged_rows: dict[Batch, tuple[DriverRow, ...]] = field(default_factory=dict)
     undone: set[Batch] = field(default_factory=set)
     excused: set[Batch] = field(default_factory=set)
     replacements: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ class Belief:
     seen: list[str] = field(default_factory=list)
 
     def acknowledged(
-        self, execution: Execution, call: Call, receipt: Receipt, new: bool, heard: bool
+        self, execution: Execution, call: Call, receipt: StoredReceipt, new: bool, heard: bool
     ) -> None:
         batch = (receipt.incarnation, receipt.batch)
         rows = tuple(sorted(execution.rows))

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.publisher import MemoryStore, Problem, Store
-from zeh_spark.store.batches import Attempt, Call, Declared, Upload
+from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
 from zeh_spark.store.commit_plan import PACKED_BYTES, SMALL_EVENTS
-from zeh_spark.store.interface import Staged
+from zeh_spark.store.interface import StagingResult
 from zeh_spark.testing.site import Opened, Site
 from zeh_spark.testing.writers import (
     FEED,
@@ -94,7 +94,7 @@ def test_sealed_attempt_can_never_be_committed(store: Store, count: int) -> None
     """
     first = [upload(chunk(0, b"%d" % at), number=at) for at in range(count)]
     second = [upload(chunk(0, b"%d" % at), number=at, attempt=1) for at in range(count)]
-    named = Declared(declared(*first).content, (Attempt(0, 0, count, count),))
+    named = Declared(declared(*first).content, (TaskAttempt(0, 0, count, count),))
     for each in first:
         store.stage(FEED, call(), each)
     store.stage(FEED, call(), upload(number=count))
@@ -105,7 +105,7 @@ def test_sealed_attempt_can_never_be_committed(store: Store, count: int) -> None
         for each in [*first, upload(number=count)]:
             store.stage(FEED, call(), each)
     assert [] == data(store)
-    again = Declared(named.content, (Attempt(0, 1, count, count),))
+    again = Declared(named.content, (TaskAttempt(0, 1, count, count),))
     for each in second:
         store.stage(FEED, call(), each)
     assert store.commit(FEED, call(), again)[1]
@@ -169,7 +169,7 @@ def test_upload_may_be_sent_again(store: Store) -> None:
     """A lost answer to an upload does no harm (F5)."""
     answers = [store.stage(FEED, call(), upload(chunk(0, b"1"))) for _ in range(2)]
     commit(store, call(), upload(chunk(0, b"1")))
-    assert ([Staged.NEW, Staged.SAME], [b"1"]) == (answers, data(store))
+    assert ([StagingResult.NEW, StagingResult.SAME], [b"1"]) == (answers, data(store))
 
 
 def test_upload_with_other_content_under_the_same_name_is_refused(store: Store) -> None:

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from zeh_spark.store.batches import Remedies
-from zeh_spark.testing.drivers import Execution, Layout
+from zeh_spark.testing.drivers import Execution, TaskLayout
 from zeh_spark.testing.site import Clock, Site, set_clock, set_receipts
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED
@@ -33,7 +33,7 @@ from zeh_spark.testing.writers import FEED
 KEPT_RECEIPTS = 3
 
 layouts = st.builds(
-    Layout,
+    TaskLayout,
     tasks=st.integers(1, 3),
     seed=st.integers(0, 50),
     length=st.integers(0, 5),
@@ -61,13 +61,13 @@ class Histories(RuleBasedStateMachine):
         self.world = World(self.site, publishers=2 if self.site.opener() else 1)
 
     @rule(layout=layouts, which=st.integers(0, 1), batches=st.integers(1, 4))
-    def run_batches(self, layout: Layout, which: int, batches: int) -> None:
+    def run_batches(self, layout: TaskLayout, which: int, batches: int) -> None:
         for _ in range(batches):
             self.world.run_batch(layout, which)
         self.site.settle()
 
     @rule(target=executions, layout=layouts, which=st.integers(0, 1))
-    def execute(self, layout: Layout, which: int) -> Any:
+    def execute(self, layout: TaskLayout, which: int) -> Any:
         """Tasks that end; nobody knows what becomes of them."""
         done = self.world.execute(layout, which)
         return done if done else multiple()
@@ -98,7 +98,7 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.world.drivers) > 1)
     @rule(layouts=st.lists(layouts, min_size=1, max_size=6))
-    def run_both_in_turn(self, layouts: list[Layout]) -> None:
+    def run_both_in_turn(self, layouts: list[TaskLayout]) -> None:
         for number, layout in enumerate(layouts):
             self.world.run_batch(layout, number)
         self.site.settle()
@@ -165,7 +165,7 @@ class Histories(RuleBasedStateMachine):
         world = self.world
         world.restart()
         for _ in range(20):
-            name = world.run_batch(Layout(length=2))
+            name = world.run_batch(TaskLayout(length=2))
             if name is None:
                 break
             if not world.paste_remedy():
@@ -189,13 +189,13 @@ def test_any_history_keeps_what_it_acknowledges(new_site: type[Site]) -> None:
 def test_gap_accepted_for_a_lost_checkpoint_is_not_accepted_for_the_next(world: World) -> None:
     """A remedy left in the code does not lose a batch of another checkpoint in silence (A2)."""
     backup = world.copy_store()
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.restore_store(backup)
-    assert "batch-gap" == world.run_batch(Layout())
+    assert "batch-gap" == world.run_batch(TaskLayout())
     world.paste_remedy()
     standing = world.remedies
     world.lose_checkpoint(0)
     world.remedies = standing
-    world.run_batch(Layout())
+    world.run_batch(TaskLayout())
     world.restore_store(backup)
-    assert "batch-gap" == world.run_batch(Layout())
+    assert "batch-gap" == world.run_batch(TaskLayout())

@@ -11,7 +11,7 @@ import pytest
 
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store import batches
-from zeh_spark.store.batches import Call, Declared, Producer, Receipt, chained
+from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, chained
 from zeh_spark.testing.site import Site, set_receipts
 from zeh_spark.testing.writers import (
     FEED,
@@ -26,7 +26,7 @@ from zeh_spark.testing.writers import (
 )
 
 
-def put(store: Store, by: Call, *rows: bytes) -> tuple[Receipt, bool]:
+def put(store: Store, by: Call, *rows: bytes) -> tuple[StoredReceipt, bool]:
     return commit(store, by, *[upload(chunk(0, *rows))] if rows else [])
 
 
@@ -160,9 +160,9 @@ def test_producer_that_never_published_can_be_deleted(store: Store) -> None:
 
 def test_producer_tells_how_far_it_is(store: Store) -> None:
     """I can ask for the state of each producer (EH-12, EX-07)."""
-    assert Producer("p") == store.producer(FEED, "p")
+    assert ProducerState("p") == store.producer(FEED, "p")
     receipt, _ = put(store, call(0), b"1")
-    expected = Producer("p", "a", 1, "r1", 0, 1, receipt.hash, receipt.time)
+    expected = ProducerState("p", "a", 1, "r1", 0, 1, receipt.hash, receipt.time)
     assert (expected, [expected]) == (store.producer(FEED, "p"), store.producers(FEED))
 
 

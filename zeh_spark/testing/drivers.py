@@ -11,7 +11,7 @@ PARTITIONS = 2
 
 
 @dataclass(frozen=True, order=True)
-class Row:
+class DriverRow:
     """A row of the source. `version`: what a query that is not repeatable made of it."""
 
     id: int
@@ -26,7 +26,7 @@ class Row:
 
 
 @dataclass
-class Checkpoint:
+class DriverCheckpoint:
     """What a query remembers: the rows of each batch that it began, and the last that is done."""
 
     incarnation: str
@@ -46,14 +46,14 @@ class Checkpoint:
 class Driver:
     """One start of a query."""
 
-    checkpoint: Checkpoint
+    checkpoint: DriverCheckpoint
     run: str
     batch: int
     alive: bool = True
 
 
 @dataclass(frozen=True)
-class Layout:
+class TaskLayout:
     """How Spark cuts and orders the rows of a batch this time, and where the events go."""
 
     tasks: int = 1
@@ -71,7 +71,7 @@ class Execution:
     call: Call
     uploads: tuple[Upload, ...]
     declared: Declared
-    rows: tuple[Row, ...]
+    rows: tuple[DriverRow, ...]
     lines: dict[int, list[bytes]]
     span: tuple[int, int]
     restores: int

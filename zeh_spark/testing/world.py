@@ -19,10 +19,10 @@ from typing import Any
 
 from zeh_spark.protocol.upload_format import Chunker, Content
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
+from zeh_spark.store.batches import Call, Declared, Remedies, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.testing import anomalies
 from zeh_spark.testing.anomalies import Entry
-from zeh_spark.testing.drivers import Checkpoint, Driver, Execution, Layout, Row
+from zeh_spark.testing.drivers import Driver, DriverCheckpoint, DriverRow, Execution, TaskLayout
 from zeh_spark.testing.site import Site
 from zeh_spark.testing.writers import FEED
 
@@ -50,7 +50,7 @@ class World:
         self._open()
         self._publish = publish
         self._runs, self._attempts, self._incarnations = count(1), count(1), count(1)
-        self.checkpoints = [Checkpoint(self._new_incarnation())]
+        self.checkpoints = [DriverCheckpoint(self._new_incarnation())]
         self.drivers = [self._start(self.checkpoints[0])]
         self.remedies = Remedies()
         self.belief = anomalies.Belief()
@@ -69,7 +69,7 @@ class World:
 
     # What drivers do
 
-    def execute(self, layout: Layout, which: int = -1) -> Execution | None:
+    def execute(self, layout: TaskLayout, which: int = -1) -> Execution | None:
         """Run the tasks of the driver's batch; None if an upload was refused."""
         execution = self._planned(self.drivers[which % len(self.drivers)], layout)
         self.sent.append(execution)
@@ -79,7 +79,7 @@ class World:
             return execution
         return None
 
-    def commit(self, execution: Execution, heard: bool = True) -> Receipt | None:
+    def commit(self, execution: Execution, heard: bool = True) -> StoredReceipt | None:
         """The driver's commit; `heard`: whether the answer reaches it, if it still waits."""
         call = replace(execution.call, remedies=self.remedies)
         if self._ended_with_a_restore(execution):
@@ -94,7 +94,7 @@ class World:
             return receipt
         return None
 
-    def run_batch(self, layout: Layout, which: int = -1) -> str | None:
+    def run_batch(self, layout: TaskLayout, which: int = -1) -> str | None:
         """All of a batch; what it was refused for."""
         self.refusal = None
         execution = self.execute(layout, which)
@@ -121,7 +121,7 @@ class World:
     # What happens to checkpoints and stores
 
     def lose_checkpoint(self, start: int) -> None:
-        self.checkpoints.append(Checkpoint(self._new_incarnation(), start))
+        self.checkpoints.append(DriverCheckpoint(self._new_incarnation(), start))
         self.drivers = [self._start(self.checkpoints[-1])]
 
     def return_to(self, checkpoint: int) -> None:
@@ -175,15 +175,15 @@ class World:
 
     # How
 
-    def _planned(self, driver: Driver, layout: Layout) -> Execution:
+    def _planned(self, driver: Driver, layout: TaskLayout) -> Execution:
         begin, end = driver.checkpoint.plan(driver.batch, layout.length)
-        rows = tuple(Row(number, layout.version) for number in range(begin, end))
+        rows = tuple(DriverRow(number, layout.version) for number in range(begin, end))
         chance = random.Random(layout.seed)
         shuffled = chance.sample(rows, len(rows)) if layout.seed else list(rows)
         tasks = [shuffled[number :: layout.tasks] for number in range(layout.tasks)]
         uploads: list[Upload] = []
         lines: dict[int, list[bytes]] = {}
-        attempts: list[Attempt] = []
+        attempts: list[TaskAttempt] = []
         for task, mine in enumerate(tasks):
             attempt = next(self._attempts)
             cut = chance.randrange(len(mine) + 1)
@@ -195,7 +195,7 @@ class World:
                 for partition, row in routed:
                     lines.setdefault(partition, []).append(row.line(partition))
             uploads += made
-            attempts.append(Attempt(task, attempt, len(made), len(mine)))
+            attempts.append(TaskAttempt(task, attempt, len(made), len(mine)))
         content = sum((each.content for each in uploads), Content())
         call = Call(
             "p",
@@ -225,9 +225,9 @@ class World:
             tuple(sorted(execution.rows)),
         )
 
-    def _committed(self, call: Call, execution: Execution) -> tuple[Receipt, bool]:
+    def _committed(self, call: Call, execution: Execution) -> tuple[StoredReceipt, bool]:
         if self._publish:
-            done: tuple[Receipt, bool] = self._publish(self.store, call, execution)
+            done: tuple[StoredReceipt, bool] = self._publish(self.store, call, execution)
             return done
         return self.store.commit(FEED, call, execution.declared)
 
@@ -245,14 +245,14 @@ class World:
             if driver in self.drivers and driver:
                 self.refusal = driver, problem
 
-    def _start(self, checkpoint: Checkpoint) -> Driver:
+    def _start(self, checkpoint: DriverCheckpoint) -> Driver:
         return Driver(checkpoint, f"r{next(self._runs)}", checkpoint.done + 1)
 
     def _new_incarnation(self) -> str:
         return f"i{next(self._incarnations)}"
 
 
-def _upload(task: int, attempt: int, number: int, routed: list[tuple[int, Row]]) -> Upload:
+def _upload(task: int, attempt: int, number: int, routed: list[tuple[int, DriverRow]]) -> Upload:
     chunker = Chunker()
     for partition, row in routed:
         assert not chunker.add(partition, {}, row.data)

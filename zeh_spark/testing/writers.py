@@ -10,7 +10,7 @@ from zeh_spark.loading.load import next_batch
 from zeh_spark.loading.load import publish as load_publish
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import Attempt, Call, Declared, Receipt, Remedies, Upload
+from zeh_spark.store.batches import Call, Declared, Remedies, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Chunk
 
 FEED = "orders"
@@ -53,20 +53,20 @@ def declared(*uploads: Upload) -> Declared:
     for each in uploads:
         attempts.setdefault((each.task, each.attempt), []).append(each)
     named = [
-        Attempt(task, attempt, len(found), sum(each.content.events for each in found))
+        TaskAttempt(task, attempt, len(found), sum(each.content.events for each in found))
         for (task, attempt), found in attempts.items()
     ]
     return Declared(sum((each.content for each in uploads), Content()), tuple(named))
 
 
-def commit(store: Store, by: Call, *uploads: Upload) -> tuple[Receipt, bool]:
+def commit(store: Store, by: Call, *uploads: Upload) -> tuple[StoredReceipt, bool]:
     """Stage all, then commit all."""
     for each in uploads:
         store.stage(FEED, by, each)
     return store.commit(FEED, by, declared(*uploads))
 
 
-def publish(store: Store, *chunks: StagedChunk, feed: str = FEED) -> Receipt:
+def publish(store: Store, *chunks: StagedChunk, feed: str = FEED) -> StoredReceipt:
     """One batch of one task."""
     return load_publish(store, feed, next_batch(store, feed, "test"), chunks)[0]
 

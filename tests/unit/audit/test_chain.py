@@ -7,23 +7,23 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from zeh_spark.audit.chain import Chain, State, state_of
-from zeh_spark.store.batches import Range, Receipt, chained
+from zeh_spark.audit.chain import Chain, ListedState, state_of
+from zeh_spark.store.batches import StoredRange, StoredReceipt, chained
 
 
-def receipts(*batches: int | None, **changes: object) -> list[Receipt]:
+def receipts(*batches: int | None, **changes: object) -> list[StoredReceipt]:
     """One for each batch with so many events, in partition 0 at a position of its own; None is an
     empty batch. Oldest first. `changes`: of the second one, before it is hashed.
     """
-    made: list[Receipt] = []
+    made: list[StoredReceipt] = []
     number = position = 0
     for at, events in enumerate(batches, 1):
-        ranges: tuple[Range, ...] = ()
+        ranges: tuple[StoredRange, ...] = ()
         if events:
             position += 1
-            ranges = (Range(0, number, number + events - 1, f"{position}.00000000"),)
+            ranges = (StoredRange(0, number, number + events - 1, f"{position}.00000000"),)
             number += events
-        receipt = Receipt(
+        receipt = StoredReceipt(
             number=at, producer="p", incarnation="a", batch=at - 1, run="r", level=1,
             events=events or 0, digest="0" * 32, digest_version=1, partition_count=2,
             ranges=ranges, positions=(position, position) if events else None, time=at,
@@ -35,7 +35,7 @@ def receipts(*batches: int | None, **changes: object) -> list[Receipt]:
     return made
 
 
-def state(of: list[Receipt], **changes: object) -> State:
+def state(of: list[StoredReceipt], **changes: object) -> ListedState:
     """Of a producer with these receipts."""
     numbers = {each.partition: each.last + 1 for receipt in of for each in receipt.ranges}
     newest = of[-1]
@@ -48,7 +48,9 @@ def state(of: list[Receipt], **changes: object) -> State:
     return state_of({**right, **changes})
 
 
-def judged(told: State, given: list[Receipt], newest: int | None = None, head: int = 99) -> Chain:
+def judged(
+    told: ListedState, given: list[StoredReceipt], newest: int | None = None, head: int = 99
+) -> Chain:
     """Through all of it; what is wrong is kept in `wrong`."""
     chain = Chain(told, head)
     found = [chain.add(each) for each in reversed(given)]

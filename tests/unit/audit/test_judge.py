@@ -10,11 +10,11 @@ import pytest
 
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.audit.judge import Judge
-from zeh_spark.audit.ledger import Known, Ledger
+from zeh_spark.audit.ledger import Ledger, ListedProducer
 from zeh_spark.audit.pieces import Cutter, Piece
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.publisher.rendering import body, with_all_headers
-from zeh_spark.store.batches import Receipt
+from zeh_spark.store.batches import StoredReceipt
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.testing.writers import FEED, call, chunk, commit, upload
 
@@ -26,7 +26,7 @@ def ledger() -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def feed() -> tuple[list[Piece], list[Receipt]]:
+def feed() -> tuple[list[Piece], list[StoredReceipt]]:
     """Positions 1, 2: batch 0 of p; 3: batch 0 of q; 4: batch 1 of p."""
     store = MemoryStore()
     store.create(FEED, 2)
@@ -40,12 +40,12 @@ def feed() -> tuple[list[Piece], list[Receipt]]:
 
 
 def judged(
-    ledger: Ledger, pieces: list[Piece], receipts: list[Receipt], head: int = 4
+    ledger: Ledger, pieces: list[Piece], receipts: list[StoredReceipt], head: int = 4
 ) -> str | Tally:
     for each in receipts:
         ledger.add_receipt(each)
     for name in ("p", "q"):
-        ledger.add_producer(name, Known(False, 1))
+        ledger.add_producer(name, ListedProducer(False, 1))
     tally = Tally()
     judge = Judge(ledger, 0, head, tally)
     found: list[Difference | None] = [judge.chunk(each) for each in pieces]
@@ -157,10 +157,10 @@ def test_numbers_and_producers_beyond_memory_are_kept(ledger, monkeypatch):
     monkeypatch.setattr("zeh_spark.audit.ledger._IN_MEMORY", 3)
     for number in range(10):
         ledger.saw(f"p{number % 5}", number % 2, number)
-        ledger.add_producer(f"p{number}", Known(bool(number % 2), number))
+        ledger.add_producer(f"p{number}", ListedProducer(bool(number % 2), number))
 
     numbers = {(n % 5, n % 2): ledger.following(f"p{n % 5}", n % 2) for n in range(10)}
     known = [ledger.producer(f"p{number}") for number in range(11)]
 
     assert {(n % 5, n % 2): n for n in range(10)} == numbers
-    assert [*(Known(bool(n % 2), n) for n in range(10)), None] == known
+    assert [*(ListedProducer(bool(n % 2), n) for n in range(10)), None] == known

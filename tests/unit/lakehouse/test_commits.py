@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.commits import (
-    Commit,
-    Record,
-    Standing,
+    CommitRecord,
+    TableCommit,
+    TableStanding,
     record_of,
     shown,
     standing,
     starting_cursors,
     with_transactions,
 )
-from zeh_spark.lakehouse.following import Batch, next_record
+from zeh_spark.lakehouse.following import QueryBatch, next_record
 
 FEED = "https://shop.example/orders"
 
@@ -33,11 +33,11 @@ def at(place):
 def record(number, *, name="orders", app="zeh-spark:orders:0", query="q", batch=None):
     """A query's batch `number`, which ends at that place."""
     batch = number if batch is None else batch
-    return Record(name, app, number, query, batch, at(number))
+    return CommitRecord(name, app, number, query, batch, at(number))
 
 
 def commit(number, /, written=None, operation="WRITE", **parameters):
-    return Commit(number, operation, parameters, written.to_json() if written else None)
+    return TableCommit(number, operation, parameters, written.to_json() if written else None)
 
 
 def restore(number, to):
@@ -50,12 +50,12 @@ def stands(*commits, complete=True, name="orders"):
 
 
 def batch(number, query="q", start=None, end=None):
-    return Batch(query, number, at(number - 1 if start is None else start), end or at(number))
+    return QueryBatch(query, number, at(number - 1 if start is None else start), end or at(number))
 
 
 @given(
     st.builds(
-        Record,
+        CommitRecord,
         *[st.text(min_size=1)] * 2,
         st.integers(0),
         st.text(),
@@ -92,7 +92,7 @@ def test_the_newest_record_of_the_name_counts():
         commit(4),
     )
 
-    assert Standing(4, record(1), (record(0, name="returns"),)) == found
+    assert TableStanding(4, record(1), (record(0, name="returns"),)) == found
 
 
 def test_older_commits_are_asked_for_until_two_are_found():
@@ -107,7 +107,7 @@ def test_what_a_restore_took_back_does_not_count():
     """And the transactions that it left behind are not met: a new generation begins."""
     found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0))
 
-    assert Standing(2, record(0), (), 2) == found
+    assert TableStanding(2, record(0), (), 2) == found
 
 
 def test_a_restore_of_a_restore_is_followed():
@@ -120,14 +120,14 @@ def test_a_restore_of_a_restore_is_followed():
         restore(4, 2),
     )
 
-    assert Standing(4, record(0), (), 4) == found
+    assert TableStanding(4, record(0), (), 4) == found
 
 
 def test_a_restore_forwards_is_followed():
     """What was taken back is there again."""
     found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), restore(3, 1))
 
-    assert Standing(3, record(1), (), 3) == found
+    assert TableStanding(3, record(1), (), 3) == found
 
 
 def test_a_restore_before_the_newest_record_is_of_the_past():
@@ -136,7 +136,7 @@ def test_a_restore_before_the_newest_record_is_of_the_past():
 
     found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), commit(3, newer))
 
-    assert Standing(3, newer) == found
+    assert TableStanding(3, newer) == found
 
 
 def test_a_restore_to_a_time_is_refused():
@@ -156,7 +156,7 @@ def test_a_table_that_was_replaced_begins_there(operation):
     """With a generation of its own, as the old transactions stay."""
     found = stands(commit(0, record(0)), commit(1, operation=operation), commit(2))
 
-    assert Standing(2, None, (), 1) == found
+    assert TableStanding(2, None, (), 1) == found
 
 
 @pytest.mark.parametrize(
@@ -173,24 +173,24 @@ def test_what_delta_does_behind_a_commit_is_not_a_second_one():
     """Its own optimisation keeps the commit's metadata."""
     found = stands(commit(0, record(0)), commit(1, record(1)), commit(2, record(1), "OPTIMIZE"))
 
-    assert Standing(2, record(1)) == found
+    assert TableStanding(2, record(1)) == found
 
 
 def test_a_log_that_was_cleaned_is_not_taken_for_a_new_table():
     """What is unknown is said, and has to be named to be accepted."""
     found = stands(commit(5), commit(6))
 
-    assert Standing(6, None, (), 6, "commits before version 5") == found
+    assert TableStanding(6, None, (), 6, "commits before version 5") == found
 
 
 def test_a_clone_is_not_taken_for_a_new_table():
     """It has rows whose log it has not."""
     found = stands(commit(0, operation="CLONE", source="delta.`t`", sourceVersion="5"), commit(1))
 
-    assert Standing(1, None, (), 1, "clone of delta.`t` version 5") == found
+    assert TableStanding(1, None, (), 1, "clone of delta.`t` version 5") == found
 
 
-CLEANED = Standing(6, None, (), 6, "commits before version 5")
+CLEANED = TableStanding(6, None, (), 6, "commits before version 5")
 
 
 def test_transactions_tell_what_a_cleaned_log_does_not():
@@ -223,26 +223,26 @@ def test_a_column_that_is_behind_the_transaction_is_not_believed():
 
 def test_a_batch_follows_the_one_before():
     """Its number is the next, its transaction the same app's."""
-    found = next_record("t", "orders", Standing(3, record(3)), batch(4), None)
+    found = next_record("t", "orders", TableStanding(3, record(3)), batch(4), None)
 
     assert record(4) == found
 
 
 def test_a_batch_that_is_there_is_not_written():
     """Spark gives it again after a crash."""
-    assert next_record("t", "orders", Standing(3, record(4)), batch(4), None) is None
+    assert next_record("t", "orders", TableStanding(3, record(4)), batch(4), None) is None
 
 
 def test_a_new_checkpoint_goes_on_where_the_table_is():
     """Its first batch follows the last one of another query."""
-    found = next_record("t", "orders", Standing(3, record(3)), batch(0, "new", start=3), None)
+    found = next_record("t", "orders", TableStanding(3, record(3)), batch(0, "new", start=3), None)
 
     assert (4, 0, "new") == (found.number, found.batch, found.query)
 
 
 def test_a_generation_has_transactions_of_its_own():
     """Delta would leave out what has a number that was there."""
-    found = next_record("t", "orders", Standing(9, record(3), (), 8), batch(4), None)
+    found = next_record("t", "orders", TableStanding(9, record(3), (), 8), batch(4), None)
 
     assert ("zeh-spark:orders:8", 4) == (found.app, found.number)
 
@@ -252,11 +252,11 @@ OUT_OF_PLACE = {
     "the checkpoint was taken back": batch(2),
     "now from": batch(3, end=at(99)),
     "lacks batches 4 to 4": batch(5),
-    "reads the feed in other partitions": Batch(
+    "reads the feed in other partitions": QueryBatch(
         "new", 0, {FEED: {"0": "c3", "1": "c3"}}, {FEED: {"0": "c4", "1": "c4"}}
     ),
-    "holds all up to batch 3": Batch("q", 5, at(3), at(5)),
-    "set the source's option feedId": Batch(
+    "holds all up to batch 3": QueryBatch("q", 5, at(3), at(5)),
+    "set the source's option feedId": QueryBatch(
         "q", 4, {"https://other.example": {"0": "c3"}}, {"https://other.example": {"0": "c4"}}
     ),
 }
@@ -267,7 +267,7 @@ def test_a_batch_that_does_not_follow_is_refused(told):
     """With both sides, and with the way on."""
     for accept in (None, "", "None", "nothing"):
         with pytest.raises(LakehouseError) as raised:
-            next_record("t", "orders", Standing(3, record(3)), OUT_OF_PLACE[told], accept)
+            next_record("t", "orders", TableStanding(3, record(3)), OUT_OF_PLACE[told], accept)
 
     assert told in str(raised.value) and "table t, name='orders'" in str(raised.value)
     assert at(3) == raised.value.expected
@@ -275,27 +275,27 @@ def test_a_batch_that_does_not_follow_is_refused(told):
 
 def test_a_batch_that_moved_no_cursor_is_missed_all_the_same():
     """Spark's state gives rows when time has passed, without new events."""
-    idle = Batch("q", 5, at(3), at(3))
+    idle = QueryBatch("q", 5, at(3), at(3))
 
     with pytest.raises(LakehouseError, match="lacks batches 4 to 4"):
-        next_record("t", "orders", Standing(3, record(3)), idle, None)
+        next_record("t", "orders", TableStanding(3, record(3)), idle, None)
 
 
 def test_other_partitions_have_to_be_accepted():
     """Their cursors cannot be compared."""
     new = OUT_OF_PLACE["reads the feed in other partitions"]
     with pytest.raises(LakehouseError) as raised:
-        next_record("t", "orders", Standing(3, record(3)), new, None)
+        next_record("t", "orders", TableStanding(3, record(3)), new, None)
     accept = str(raised.value).partition("accept='")[2].partition("'")[0]
 
-    found = next_record("t", "orders", Standing(3, record(3)), new, accept)
+    found = next_record("t", "orders", TableStanding(3, record(3)), new, accept)
 
     assert (4, "new", 0) == (found.number, found.query, found.batch)
 
 
 def test_a_first_batch_may_begin_anywhere():
     """Nobody knows better."""
-    found = next_record("t", "orders", Standing(-1, generation=0), batch(0, start=77), None)
+    found = next_record("t", "orders", TableStanding(-1, generation=0), batch(0, start=77), None)
 
     assert replace(record(0), app="zeh-spark:orders:0") == found
 
@@ -303,7 +303,7 @@ def test_a_first_batch_may_begin_anywhere():
 def test_a_table_without_the_batches_before_is_refused():
     """It is another table, or another name."""
     with pytest.raises(LakehouseError, match="but this is batch 3 of its query"):
-        next_record("t", "orders", Standing(-1, generation=0), batch(3), None)
+        next_record("t", "orders", TableStanding(-1, generation=0), batch(3), None)
 
 
 def test_a_feed_under_a_second_name_is_refused():
@@ -311,7 +311,7 @@ def test_a_feed_under_a_second_name_is_refused():
     others = (record(5, name="orders-2"),)
 
     with pytest.raises(LakehouseError, match="under name='orders-2'"):
-        next_record("t", "orders", Standing(5, None, others, 0), batch(0), None)
+        next_record("t", "orders", TableStanding(5, None, others, 0), batch(0), None)
 
 
 def test_what_is_not_known_has_to_be_accepted_by_its_name():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import strategies
 from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
-from zeh_spark.outbox.table import Cells, Row
+from zeh_spark.outbox.table import Cells, OutboxRow
 from zeh_spark.protocol import wire
 
 NAMES = ("kind", "Zeit\u2028", 'a"b')
@@ -172,8 +172,8 @@ def test_feed_stops_at_a_bad_row(kind: str, place: str) -> None:
         lines(rows)
     bad = raised.value
     assert str(bad).startswith(why)
-    assert (Row.of(rows[before]), lines(rows[:before])) == (bad.row, bad.before)
-    assert (Row.of(rows[before - 1]) if before else None) == bad.last
+    assert (OutboxRow.of(rows[before]), lines(rows[:before])) == (bad.row, bad.before)
+    assert (OutboxRow.of(rows[before - 1]) if before else None) == bad.last
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -13,9 +13,9 @@ from tests import strategies
 from zeh_spark.errors import OptionError
 from zeh_spark.outbox.table import (
     Cursor,
+    OutboxRow,
+    OutboxTable,
     Removed,
-    Row,
-    Table,
     all_removed,
     later,
     parse_cursor,
@@ -122,8 +122,8 @@ def test_cursor_of_another_history_is_refused(rest: str) -> None:
 # Tags
 
 
-def row(key: int | str = 1, tx: int = 7, data: str | None = "1") -> Row:
-    return Row(0, tx, key, len(data or ""), data, ())
+def row(key: int | str = 1, tx: int = 7, data: str | None = "1") -> OutboxRow:
+    return OutboxRow(0, tx, key, len(data or ""), data, ())
 
 
 @given(places, st.none() | strategies.json_texts(), st.integers(0, 1600))
@@ -139,7 +139,7 @@ def test_cursor_knows_its_row_again(
 
 @pytest.mark.parametrize("columns", [0, 2])
 @pytest.mark.parametrize("other", [row(2), row(tx=8), row(data="2"), row(data=None)])
-def test_cursor_is_not_behind_another_row(other: Row, columns: int) -> None:
+def test_cursor_is_not_behind_another_row(other: OutboxRow, columns: int) -> None:
     """A row that took the place of the one that I read is noticed."""
     assert not Cursor(HISTORY, row().place, row().tag(columns)).is_behind(other)
 
@@ -250,7 +250,7 @@ def test_reader_misses_what_was_removed_since(place: Any, known: int, misses: bo
 def test_settings_that_make_no_feed_are_refused(settings: dict[str, Any], message: str) -> None:
     """I am told which setting, its value, and what it may be."""
     with pytest.raises(OptionError, match=message):
-        Table(**{"name": "outbox", "data": "data", **settings})
+        OutboxTable(**{"name": "outbox", "data": "data", **settings})
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_databases_that_cannot_be_read_are_refused() -> None:
 
 def test_columns_that_are_read_are_named_once() -> None:
     """A column may be data and header and key at once."""
-    table = Table("shop.outbox", ["a", "id"], ("a", "k"), partition_by="k", partitions=2)
+    table = OutboxTable("shop.outbox", ["a", "id"], ("a", "k"), partition_by="k", partitions=2)
     assert (["id", "k", "a"], "shop", "outbox", True) == (
         list(table.used),
         table.schema,

@@ -16,7 +16,7 @@ from zeh_spark.cli.dead_letter_replay import mended
 from zeh_spark.protocol import upload_format, wire
 from zeh_spark.protocol.dead_letters import (
     LETTER_BYTES,
-    Place,
+    DeadLetterId,
     Unreadable,
     cut,
     letter,
@@ -27,7 +27,7 @@ from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 
 FEED, OTHER = "9f86d081884c7d65", "60303ae22b998861"
 URL = "http://orders.example/dead"
-PLACE = Place("orders-job", 17, 3, 5, 1795000000000)
+PLACE = DeadLetterId("orders-job", 17, 3, 5, 1795000000000)
 
 
 def line(data, place=PLACE, sequence=None, partition=0):
@@ -251,7 +251,7 @@ def test_a_row_that_is_not_mended_is_refused(row, why):
 
 def test_places_have_names_that_batches_may_have():
     """As long as they can be."""
-    place = Place("p" * 100 + "#" + "k" * 100, 2**63 - 1, 99_999, 2**63 - 1, 2**63 - 1)
+    place = DeadLetterId("p" * 100 + "#" + "k" * 100, 2**63 - 1, 99_999, 2**63 - 1, 2**63 - 1)
 
     assert wire.NAME.fullmatch(place.name)
     assert wire.NAME.fullmatch(replace(place, feed=f"{FEED}~999999999").name)
@@ -293,7 +293,7 @@ def test_parts_of_two_feeds_are_two_letters():
 
 def test_no_two_letters_have_one_name():
     places = [
-        Place(producer, batch, partition, sequence, time, feed)
+        DeadLetterId(producer, batch, partition, sequence, time, feed)
         for producer in ("a", "b", "a#1", "a#2")
         for batch in (0, 1, 11)
         for partition in (0, 1)
@@ -317,7 +317,7 @@ def test_letters_are_read_as_they_were_written(texts, chance):
     written, sequence, given_lines = {}, 0, []
     for text, times in texts:
         whole = letter("why", "p", 1, {"data": text.encode(errors="replace").decode() * times})
-        place = Place("p", 1, 0, sequence, 7)
+        place = DeadLetterId("p", 1, 0, sequence, 7)
         given_lines += lines(whole, place)
         written[place] = whole
         sequence += len(cut(whole))

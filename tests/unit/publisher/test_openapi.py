@@ -28,7 +28,7 @@ from zeh_spark.publisher import (
 )
 from zeh_spark.publisher.openapi import PATH, document
 from zeh_spark.publisher.openapi_problems import PROBLEMS
-from zeh_spark.store.batches import Receipt, chained
+from zeh_spark.store.batches import StoredReceipt, chained
 
 PACKAGE = Path(read_requests.__file__).parents[1]
 DOCUMENT = document()
@@ -160,7 +160,7 @@ def test_receipts_example_is_a_chain():
     hashed = EXAMPLES["receipts"]["hashed"]
     assert hashed == json.dumps({**second, "hash": ""}, sort_keys=True, separators=(",", ":"))
     assert second["hash"] == hashlib.sha256(hashed.encode()).hexdigest()
-    computed = [chained(msgspec.convert(each, Receipt)) for each in (first, second)]
+    computed = [chained(msgspec.convert(each, StoredReceipt)) for each in (first, second)]
     assert [first["hash"], second["hash"]] == computed
     assert ("", first["hash"]) == (first["previous"], second["previous"])
 
@@ -168,7 +168,7 @@ def test_receipts_example_is_a_chain():
 def test_receipt_has_the_members_that_are_described():
     """Whoever hashes a receipt knows all of it."""
     described = DOCUMENT["components"]["schemas"]["Receipt"]["required"]
-    assert [field.encode_name for field in msgspec.structs.fields(Receipt)] == described
+    assert [field.encode_name for field in msgspec.structs.fields(StoredReceipt)] == described
 
 
 def references(part: Any) -> Iterator[str]:

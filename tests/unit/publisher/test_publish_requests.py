@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.publisher import publish_requests
-from zeh_spark.store.batches import Attempt, Call, Declared, Remedies
+from zeh_spark.store.batches import Call, Declared, Remedies, TaskAttempt
 from zeh_spark.store.problems import Problem
 
 RIGHT = "incarnation=a&n=2&run=r1"
@@ -125,7 +125,7 @@ def test_bad_name_of_an_upload_is_refused(name: str) -> None:
 
 def test_commit_names_attempts_and_content() -> None:
     """What the driver counted."""
-    declared = Declared(Content(2, 7), (Attempt(0, 3, 1, 2),), 1)
+    declared = Declared(Content(2, 7), (TaskAttempt(0, 3, 1, 2),), 1)
     assert declared == publish_requests.parse_commit(json.dumps(COMMIT).encode())
 
 

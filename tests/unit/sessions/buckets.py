@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import Batch, Given, Row
+from zeh_spark.sessions.bucket import BucketBatch, Given, SessionEvent
 from zeh_spark.sessions.model import Policy
 from zeh_spark.sessions.state import Settings
 
@@ -47,14 +47,14 @@ class Told:
     def __post_init__(self) -> None:
         self.blob = self.blob or state.empty(self.settings)
 
-    def take(self, *rows: Row, now: int = 0) -> list[Given]:
+    def take(self, *rows: SessionEvent, now: int = 0) -> list[Given]:
         return self._go(list(rows), now)
 
     def judge(self, now: int) -> list[Given]:
         return self._go(None, now)
 
-    def _go(self, rows: list[Row] | None, now: int) -> list[Given]:
-        batch = Batch(self.blob, self.settings, self.segments)
+    def _go(self, rows: list[SessionEvent] | None, now: int) -> list[Given]:
+        batch = BucketBatch(self.blob, self.settings, self.segments)
         gave = list(batch.judge(now) if rows is None else batch.take(rows, now))
         self.blob, counts = batch.save()
         self.timer = batch.timer
@@ -78,13 +78,15 @@ def told(buckets: int = 4, keep_closed: int = DAY, **policy: Any) -> Told:
     return Told(Settings(Policy(**policy), buckets, keep_closed))
 
 
-def row(session: str, number: int = -1, clock: int = 0, **more: Any) -> Row:
+def row(session: str, number: int = -1, clock: int = 0, **more: Any) -> SessionEvent:
     """Its event is "session number"; a word without a number is one for the session."""
     event = more.pop("event", f"{session} {number}")
-    return Row(session, number, clock, event, **{"last": -1, "control": "", "problem": "", **more})
+    return SessionEvent(
+        session, number, clock, event, **{"last": -1, "control": "", "problem": "", **more}
+    )
 
 
-def rows(session: str, *numbers: int, **more: Any) -> list[Row]:
+def rows(session: str, *numbers: int, **more: Any) -> list[SessionEvent]:
     return [row(session, number, **more) for number in numbers]
 
 

@@ -14,8 +14,8 @@ from zeh_spark.sessions.model import (
     Duplicate,
     Outcome,
     Policy,
-    Record,
     Session,
+    SessionRecord,
 )
 
 
@@ -61,7 +61,7 @@ class Told:
 
     @property
     def records(self) -> list[tuple[str, tuple[int, int]]]:
-        found = [each for each in self.outcomes if isinstance(each, Record)]
+        found = [each for each in self.outcomes if isinstance(each, SessionRecord)]
         return [(each.reason, tuple(each.missing)) for each in found]
 
     @property

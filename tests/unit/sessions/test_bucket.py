@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import Batch, Given, Row
+from zeh_spark.sessions.bucket import BucketBatch, Given, SessionEvent
 from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import Arrival, Dead, Deliver, Policy, Record
+from zeh_spark.sessions.model import Arrival, Dead, Deliver, Policy, SessionRecord
 from zeh_spark.sessions.state import Settings
 
 # Sessions beside each other
@@ -111,14 +111,14 @@ names = st.sampled_from(["a", "b", "ü"])
 
 
 @st.composite
-def some_rows(draw: st.DrawFn) -> Row:
+def some_rows(draw: st.DrawFn) -> SessionEvent:
     name, number, word = draw(names), draw(st.just(-1) | numbers), draw(words)
     last = -1 if number < 0 else draw(few)
     return row(name, number, draw(st.integers(0, 60)), last=last, control=word)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[tuple[list[Row] | None, int]]:
+def batches(draw: st.DrawFn) -> list[tuple[list[SessionEvent] | None, int]]:
     """Rows, or None where only time goes on; and the time."""
     now, found = 0, []
     for _ in range(draw(st.integers(1, 8))):
@@ -142,7 +142,7 @@ all_settings = st.builds(
 )
 
 
-def went(it: Told, batches: Iterable[tuple[list[Row] | None, int]]) -> Told:
+def went(it: Told, batches: Iterable[tuple[list[SessionEvent] | None, int]]) -> Told:
     for batch, now in batches:
         it._go(batch, now)
     return it
@@ -155,7 +155,9 @@ class Bare:
         self.logic = SessionLogic(policy)
         self.sessions: dict[str, Any] = {}
 
-    def go(self, name: str, batch: list[Row] | None, now: int) -> list[tuple[str | None, str]]:
+    def go(
+        self, name: str, batch: list[SessionEvent] | None, now: int
+    ) -> list[tuple[str | None, str]]:
         session = self.sessions.get(name)
         if batch is None:
             _, outcomes = self.logic.judge(session, now) if session else (None, [])
@@ -169,12 +171,12 @@ class Bare:
             self.sessions[name] = session
         return [each for outcome in outcomes for each in self._given(name, outcome)]
 
-    def _arrival(self, of: Row) -> Arrival:
+    def _arrival(self, of: SessionEvent) -> Arrival:
         last = of.last if of.last >= 0 else None
         return Arrival(of.number, of.clock, len(of.event.encode()), last, of.control == "replay")
 
     def _given(self, name: str, outcome: object) -> list[tuple[str | None, str]]:
-        if isinstance(outcome, Record):
+        if isinstance(outcome, SessionRecord):
             return [(None, outcome.reason)]
         if isinstance(outcome, Deliver | Dead):
             said = outcome.reason if isinstance(outcome, Dead) else "ordered"
@@ -211,7 +213,7 @@ def test_rows_may_come_in_any_order(settings, several, data):
 @given(all_settings, batches())
 def test_a_restart_changes_nothing(settings, several):
     """Law: to go on from the bytes after each batch is as good as never to have stopped."""
-    batch = Batch(state.empty(settings), settings, Memory())
+    batch = BucketBatch(state.empty(settings), settings, Memory())
     never = [g for rows, now in several for g in (
         batch.judge(now) if rows is None else batch.take(rows, now)
     )]  # fmt: skip

@@ -16,7 +16,15 @@ from tests.unit.sessions.histories import (
     went,
 )
 from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import Arrival, Dead, Deliver, Duplicate, Policy, Record, Session
+from zeh_spark.sessions.model import (
+    Arrival,
+    Dead,
+    Deliver,
+    Duplicate,
+    Policy,
+    Session,
+    SessionRecord,
+)
 
 
 @st.composite
@@ -93,7 +101,9 @@ def test_what_is_said_to_be_missing_was_neither_delivered_nor_held(policy, sever
         session, outcomes = went(logic, session, step)
 
         delivered |= {number for number, _ in spread(outcomes, Deliver)}
-        told = [each for each in outcomes if isinstance(each, Dead | Record) and each.missing]
+        told = [
+            each for each in outcomes if isinstance(each, Dead | SessionRecord) and each.missing
+        ]
         missing = {n for each in told for n in range(each.missing.first, each.missing.last + 1)}
         assert set() == missing & (delivered | held | held_by(session))
         assert all(each.missing.first <= each.missing.last for each in told)

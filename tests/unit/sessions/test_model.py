@@ -19,7 +19,15 @@ from tests.unit.sessions.histories import (
     went,
 )
 from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import Arrival, Dead, Deliver, Duplicate, Outcome, Policy, Record
+from zeh_spark.sessions.model import (
+    Arrival,
+    Dead,
+    Deliver,
+    Duplicate,
+    Outcome,
+    Policy,
+    SessionRecord,
+)
 
 
 class Said(NamedTuple):
@@ -189,7 +197,7 @@ class Model:
 
 
 def said(outcomes: list[Outcome]) -> Said:
-    records = [each for each in outcomes if isinstance(each, Record)]
+    records = [each for each in outcomes if isinstance(each, SessionRecord)]
     return Said(
         [number for number, _ in spread(outcomes, Deliver)],
         Counter((number, each.reason) for number, each in spread(outcomes, Dead)),

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.sessions.buckets import DAY, Memory, Told, row, rows, told
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import Batch
+from zeh_spark.sessions.bucket import BucketBatch
 from zeh_spark.sessions.model import Policy
 from zeh_spark.sessions.state import SPILL, Settings
 
@@ -158,7 +158,7 @@ def test_a_session_that_is_closed_by_hand_is_remembered_from_then_on():
 
 def refused(blob: bytes | None, settings: Settings) -> str:
     with pytest.raises(CheckpointError) as caught:
-        Batch(blob, settings, Memory())
+        BucketBatch(blob, settings, Memory())
     return str(caught.value)
 
 
@@ -244,7 +244,7 @@ def test_gauges_of_a_bucket_add_up_where_time_is_judged_in_the_same_batch():
     """Its rows, then its timer: the second time it says what has changed."""
     it = told(gap_timeout=60)
     it.take(*rows("a", 0, 2), *rows("b", 0))
-    batch = Batch(it.blob, it.settings, it.segments)
+    batch = BucketBatch(it.blob, it.settings, it.segments)
     list(batch.judge(60))
     counts = json.loads(batch.save(again=True)[1].counts)
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from tests import strategies
-from zeh_spark.client.publish_client import Batch
+from zeh_spark.client.publish_client import BatchCall
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
 from zeh_spark.sink.objects import Unfit, json_of
-from zeh_spark.sink.rows import Layout, Renderer, layout
+from zeh_spark.sink.rows import Renderer, RowLayout, layout
 
-BATCH = Batch("p", "query", "run", 17)
-TEXT = Layout(("data",), text=True)
+BATCH = BatchCall("p", "query", "run", 17)
+TEXT = RowLayout(("data",), text=True)
 HEADERS = pa.map_(pa.string(), pa.string())
 ODD = {"base64": base64.b64encode(b'"\xe9"').decode()}
 
@@ -39,7 +39,7 @@ def frame(columns):
 
 def sifted(columns, *, text=True, n=4):
     """The dead letters of a frame, and where they go."""
-    layout = Layout(tuple(columns), text)
+    layout = RowLayout(tuple(columns), text)
     rows = frame(columns)
     _, reasons = Renderer(layout, n).sift(rows)
     found = letters_of(layout, BATCH, rows, reasons, n)
@@ -272,7 +272,7 @@ def test_partitions_come_along():
     """Of the rows that are published."""
     columns = {"data": pa.array(["1", "{", "2"] * 40), "partition": pa.array([0, 1, 2] * 40)}
 
-    good, reasons = Renderer(Layout(tuple(columns), True), 3).sift(frame(columns))
+    good, reasons = Renderer(RowLayout(tuple(columns), True), 3).sift(frame(columns))
 
     assert ([0, 2] * 40, [*range(1, 120, 3)]) == (good.partitions.tolist(), list(reasons))
 
@@ -345,7 +345,7 @@ def test_a_mended_letter_is_the_row(rows):
     and the feed lacks the partition.
     """
     texts, keys, headers = zip(*rows, strict=True)
-    layout = Layout(("data", "key", "headers"), text=True)
+    layout = RowLayout(("data", "key", "headers"), text=True)
     columns = {
         "data": pa.array(texts, pa.string()),
         "key": pa.array(keys, pa.string()),

@@ -12,13 +12,13 @@ import pytest
 import requests
 from pyspark.sql import types as T
 
-from zeh_spark.client.publish_client import Batch, TaskDone
+from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
 from zeh_spark.protocol.upload_format import Content, content_of
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import Layout, Rendered, layout
+from zeh_spark.sink.rows import Rendered, RowLayout, layout
 from zeh_spark.sink.task_uploads import Spread
-from zeh_spark.sink.writer import BatchWriter, Publishing, Staged, StreamWriter, stage
+from zeh_spark.sink.writer import BatchWriter, Publishing, StagedTask, StreamWriter, stage
 
 URL = "http://127.0.0.1:1/orders"
 QUERY, RUN = str(uuid.uuid4()), str(uuid.uuid4())
@@ -49,7 +49,7 @@ def test_a_streams_batch_is_known_by_query_run_and_number():
     """What Spark tells its tasks."""
     found = Publishing(stream_options(), NUMBERS)._batch("17", QUERY, RUN)
 
-    assert Batch("p", QUERY, RUN, 17) == found
+    assert BatchCall("p", QUERY, RUN, 17) == found
 
 
 @pytest.mark.parametrize("group", [None, "my group"])
@@ -148,8 +148,8 @@ def test_writers_travel_with_their_run(kind):
 
 def test_messages_travel():
     """From task to driver."""
-    message = Staged(
-        Batch("p", QUERY, RUN, 3, {"keepFirst": "a"}), 2, TaskDone(1, 7, 2, Content(5, 6))
+    message = StagedTask(
+        BatchCall("p", QUERY, RUN, 3, {"keepFirst": "a"}), 2, TaskDone(1, 7, 2, Content(5, 6))
     )
 
     assert message == pickle.loads(pickle.dumps(message))
@@ -159,14 +159,14 @@ def test_messages_take_no_secret_along():
     """They are kept in Spark's driver."""
     batch = Publishing(stream_options(token="hush-secret"), NUMBERS)._batch("3", QUERY, RUN)
 
-    assert b"hush" not in pickle.dumps(Staged(batch, 2, TaskDone(0, 0)))
+    assert b"hush" not in pickle.dumps(StagedTask(batch, 2, TaskDone(0, 0)))
 
 
 # What the driver does
 
 
 def staged(number=3, task=0, partitions=2, query=QUERY):
-    return Staged(Batch("p", query, RUN, number), partitions, TaskDone(task, task))
+    return StagedTask(BatchCall("p", query, RUN, number), partitions, TaskDone(task, task))
 
 
 @pytest.mark.parametrize("messages", [[], [None, None], [staged(), None]])
@@ -203,7 +203,7 @@ def test_an_abort_without_messages_is_nothing(messages):
 def written(publisher, number=0, *tasks, query=QUERY, run=RUN, **given):
     """Stage what the tasks have, as (task, attempt, frames); the messages."""
     options = stream_options(publisher.url, retryTimeout="5s", **given)
-    batch = Batch("p", query, run, number, options.remedies)
+    batch = BatchCall("p", query, run, number, options.remedies)
     return [
         stage(options, NUMBERS, batch, TaskDone(task, attempt), frames(*each))
         for task, attempt, *each in tasks
@@ -295,12 +295,18 @@ def test_an_abort_asks_once(raw_server):
 
 def test_a_bad_row_leaves_nothing_behind(publisher):
     """F23: the row is counted over the task's frames."""
-    text = Layout(("data",), text=True)
+    text = RowLayout(("data",), text=True)
     batches = [["1", "2"], ["3", "{"]]
     given = iter([pa.RecordBatch.from_pydict({"data": each}) for each in batches])
 
     with pytest.raises(RowError) as raised:
-        stage(stream_options(publisher.url), text, Batch("p", QUERY, RUN, 0), TaskDone(0, 0), given)
+        stage(
+            stream_options(publisher.url),
+            text,
+            BatchCall("p", QUERY, RUN, 0),
+            TaskDone(0, 0),
+            given,
+        )
 
     assert raised.value.row == 3
     assert Counter() == numbers_of(publisher)

@@ -13,7 +13,7 @@ from zeh_spark.errors import CheckpointError
 from zeh_spark.options import parse as parse_options
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 from zeh_spark.source import offsets
-from zeh_spark.source.offsets import Offset, Position, Staged, check_identity, initial, parse
+from zeh_spark.source.offsets import Offset, Position, StagedBatch, check_identity, initial, parse
 from zeh_spark.source.options import SourceOptions
 
 URL = "https://orders.example/feed"
@@ -26,7 +26,7 @@ def options(**given):
 cursors = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 counts = st.integers(0, 10**12)
 positions = st.builds(Position, cursors, counts, counts, st.none() | st.just("0" * 32))
-staged = st.builds(Staged, cursors, cursors, st.integers(0, 1000))
+staged = st.builds(StagedBatch, cursors, cursors, st.integers(0, 1000))
 known = st.builds(
     Offset,
     st.just(URL),
@@ -73,7 +73,7 @@ def test_where_a_query_starts_comes_back_as_it_was(given):
 def test_the_text_is_canonical():
     """Spark compares offsets as text: keys have one order, a partition at rest one form."""
     offset = Offset(
-        URL, (Position("c1", 3, 45, "0f" * 16), Position("c9")), staged=Staged("s", "b", 2)
+        URL, (Position("c1", 3, 45, "0f" * 16), Position("c9")), staged=StagedBatch("s", "b", 2)
     )
 
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from zeh_spark.errors import StagingError
-from zeh_spark.source.offsets import Staged
+from zeh_spark.source.offsets import StagedBatch
 from zeh_spark.source.staging import Staging, new_stage
 
 
@@ -137,4 +137,4 @@ def test_it_travels_without_its_file_system(staging):
 
 def test_an_unknown_batch_is_not_there(staging):
     """After a lost directory: read again, do not fail."""
-    assert not staging.has(Staged("stage", "unknown", 1))
+    assert not staging.has(StagedBatch("stage", "unknown", 1))

@@ -12,7 +12,7 @@ from zeh_spark.errors import CheckpointError, OptionError
 from zeh_spark.stateful.dedup_state import (
     NO_FEED,
     Accepted,
-    Bucket,
+    SeenBucket,
     accepted,
     encoded,
     opened,
@@ -119,7 +119,7 @@ def test_events_without_a_feed_are_of_the_only_one():
         [{(A, "k"), (NO_FEED, "k")}],
         [{(NO_FEED, "k")}, {(A, "k")}],
     ):
-        bucket = Bucket(4)
+        bucket = SeenBucket(4)
         for number, batch in enumerate(batches):
             bucket.claim(batch, 1, None)
             untold = {key for feed, key in batch if feed == NO_FEED}
@@ -134,7 +134,7 @@ def test_events_without_a_feed_are_of_the_only_one():
 
 
 def test_without_old_numbers_feeds_need_no_owner():
-    bucket = Bucket(4)
+    bucket = SeenBucket(4)
     bucket.claim({(A, "k"), (B, "k"), (f"{A}~1", "k")}, 5, None)
 
     assert NO_FEED == bucket.owner

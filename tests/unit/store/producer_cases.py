@@ -11,20 +11,20 @@ import msgspec
 
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
-    Attempt,
     Call,
+    CommitFacts,
     Declared,
     Found,
-    Known,
-    Producer,
-    Receipt,
+    ProducerState,
     Remedies,
+    StoredReceipt,
+    TaskAttempt,
 )
 from zeh_spark.store.commit_decision import Decision, decide
 from zeh_spark.store.problems import Problem
 
 SAME, OTHER = Content(3, 0xABCDEF0123 << 88), Content(3, 7)
-RECEIPT = Receipt(
+RECEIPT = StoredReceipt(
     number=9,
     producer="p",
     incarnation="a",
@@ -105,18 +105,18 @@ def possible(case: Case) -> bool:
     return case.found == "unasked" or case.content != "upload"
 
 
-def receipt_of(case: Case) -> Receipt | None:
+def receipt_of(case: Case) -> StoredReceipt | None:
     if case.number not in ("before", "last") or case.receipt == "expired":
         return None
     assert case.batch is not None
     return msgspec.structs.replace(RECEIPT, incarnation=case.incarnation, batch=case.batch)
 
 
-def known_of(case: Case) -> Known:
+def known_of(case: Case) -> CommitFacts:
     if case.producer == "unknown":
-        return Known(Producer("p"), 2)
-    state = Producer("p", "a", 3, "r1", 2, 30, "c" * 64, 7, case.producer == "deleted")
-    return Known(state, 2, case.last, case.run != "new", receipt_of(case))
+        return CommitFacts(ProducerState("p"), 2)
+    state = ProducerState("p", "a", 3, "r1", 2, 30, "c" * 64, 7, case.producer == "deleted")
+    return CommitFacts(state, 2, case.last, case.run != "new", receipt_of(case))
 
 
 def remedies_of(case: Case) -> Remedies:
@@ -144,7 +144,7 @@ def call_of(case: Case) -> Call:
 def declared_of(case: Case) -> Declared | None:
     if case.content == "upload":
         return None
-    attempts = (Attempt(0, 7, 2, 2), Attempt(1, 8, 1, 1), Attempt(2, 9, 0, 0))
+    attempts = (TaskAttempt(0, 7, 2, 2), TaskAttempt(1, 8, 1, 1), TaskAttempt(2, 9, 0, 0))
     version = 2 if case.content == "version" else 1
     return Declared(OTHER if case.content == "other" else SAME, attempts, version)
 
@@ -170,7 +170,7 @@ def decision_of(case: Case, remedies: Remedies | None = None) -> Decision:
 def named(decision: Decision) -> str:
     if isinstance(decision, Problem):
         return decision.name
-    return "committed" if isinstance(decision, Receipt) else decision.name
+    return "committed" if isinstance(decision, StoredReceipt) else decision.name
 
 
 def said(decision: Decision) -> object:

@@ -18,7 +18,7 @@ from tests.unit.store.producer_cases import (
     receipt_of,
     refusals,
 )
-from zeh_spark.store.batches import Producer, Receipt, after, receipt_for
+from zeh_spark.store.batches import ProducerState, StoredReceipt, after, receipt_for
 from zeh_spark.store.commit_decision import Step, unwrapped
 from zeh_spark.store.problems import Problem
 
@@ -103,7 +103,7 @@ def test_every_line_of_the_table_is_reached() -> None:
 def test_committed_is_answered_with_the_receipt_itself() -> None:
     """A repetition gets the answer of the first time (KA-02)."""
     found = [(decision_of(each), receipt_of(each)) for each in cases()]
-    assert [] == [each for each, kept in found if isinstance(each, Receipt) and each != kept]
+    assert [] == [each for each, kept in found if isinstance(each, StoredReceipt) and each != kept]
 
 
 def test_refusal_tells_both_sides() -> None:
@@ -139,7 +139,7 @@ def test_levels_rise_with_each_run_and_incarnation_that_publishes() -> None:
             receipt.number,
             receipt.previous,
         )
-        assert Producer(
+        assert ProducerState(
             "p", receipt.incarnation, receipt.level, receipt.run, receipt.batch, receipt.number,
             receipt.hash, 8,
         ) == after(receipt)  # fmt: skip

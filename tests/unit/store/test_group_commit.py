@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from zeh_spark.store.group_commit import GROUP, Asked, Commit, Lane, Lanes, Look
-from zeh_spark.store.interface import OutcomeUnknownError
+from zeh_spark.store.group_commit import GROUP, Asked, CommitQueue, CommitQueues, Look, QueuedCommit
+from zeh_spark.store.interface import StoreOutcomeUnknownError
 from zeh_spark.testing.writers import until
 
 
@@ -39,7 +39,7 @@ def test_what_waits_is_done_together_and_in_order() -> None:
         assert free.wait(20)
         tell(group)
 
-    lane, threads = Lane(do), []
+    lane, threads = CommitQueue(do), []
     for number in range(GROUP + 10):
         threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
         threads[-1].start()
@@ -64,7 +64,7 @@ def test_failure_of_a_group_reaches_all_of_it() -> None:
             raise SystemExit
         tell(group)
 
-    lane, ends = Lane(do), []
+    lane, ends = CommitQueue(do), []
 
     def run(number: int) -> None:
         try:
@@ -81,13 +81,17 @@ def test_failure_of_a_group_reaches_all_of_it() -> None:
     for each in threads:
         each.join()
     assert [SystemExit] == [each for each in ends if each is SystemExit]
-    assert {0, SystemExit, OutcomeUnknownError} >= set(ends) >= {SystemExit, OutcomeUnknownError}
+    assert (
+        {0, SystemExit, StoreOutcomeUnknownError}
+        >= set(ends)
+        >= {SystemExit, StoreOutcomeUnknownError}
+    )
     assert 7 == lane.through(asked(7))
 
 
 def test_feeds_have_lanes_of_their_own() -> None:
     """One that is slow holds up no other."""
-    lanes = Lanes(tell)
+    lanes = CommitQueues(tell)
     one, other = lanes.of("a"), lanes.of("b")
     assert one is lanes.of("a") is not other
 
@@ -98,7 +102,7 @@ def test_what_a_work_raises_is_raised() -> None:
             each.done.set_exception(ValueError("mine"))
 
     with pytest.raises(ValueError, match="mine"):
-        Lane(fail).through(asked(1))
+        CommitQueue(fail).through(asked(1))
 
 
 def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
@@ -112,7 +116,7 @@ def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
         assert free[number].wait(20)
         tell(group)
 
-    lane, threads = Lane(do), []
+    lane, threads = CommitQueue(do), []
     with lane.lead():
         for number in range(2):
             threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
@@ -140,10 +144,10 @@ def test_a_group_ends_where_it_would_take_long() -> None:
         for each in group:
             each.done.set_result(0)
 
-    lane, threads = Lane(do), []
+    lane, threads = CommitQueue(do), []
     with lane.lead():
         for at, share in enumerate((0.4, 0.6, 0.1, 7.0, 0.2)):
-            commit = Commit(None, lambda *_: [], share)
+            commit = QueuedCommit(None, lambda *_: [], share)
             threads.append(threading.Thread(target=lane.through, args=(commit,)))
             threads[-1].start()
             until(lambda at=at: len(lane._waiting) == at + 1)
@@ -154,7 +158,7 @@ def test_a_group_ends_where_it_would_take_long() -> None:
 
 def test_lanes_do_not_outlive_their_use() -> None:
     """Anybody can ask for feeds that do not exist."""
-    lanes = Lanes(tell)
+    lanes = CommitQueues(tell)
     for number in range(100):
         lanes.of(f"nope{number}").through(asked(1))
     gc.collect()

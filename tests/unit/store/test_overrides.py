@@ -28,11 +28,11 @@ from tests.unit.store.producer_cases import (
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
     Call,
+    CommitFacts,
     Declared,
-    Known,
-    Producer,
-    Receipt,
+    ProducerState,
     Remedies,
+    StoredReceipt,
     after,
     receipt_for,
 )
@@ -100,7 +100,7 @@ def _check_inert(case: Case, call: Call) -> None:
     for incarnation, run, step in product("afs", ("r0", "r1", "r2", "r3"), (0, 1, 2, 3)):
         mine = incarnation == receipt.incarnation
         last = receipt.batch if mine else 2
-        known = Known(after(receipt), 2, last, run == receipt.run, receipt if mine else None)
+        known = CommitFacts(after(receipt), 2, last, run == receipt.run, receipt if mine else None)
         later = replace(call, incarnation=incarnation, run=run, batch=last + step)
         without = replace(later, remedies=Remedies())
         assert said(decide(known, later, declared)) == said(decide(known, without, declared))
@@ -117,7 +117,7 @@ def test_what_keeps_the_first(incarnation: str, printed: str, given: list[Conten
     """A stream's remedy holds for its batch, a named batch's for exactly those rows (A2)."""
     call = Call("p", incarnation, "r2", 0, 2)
     receipt = receipt_by(incarnation)
-    known = Known(after(receipt), 2, 0, run_known=False, receipt=receipt)
+    known = CommitFacts(after(receipt), 2, 0, run_known=False, receipt=receipt)
     refused = decide(known, call, Declared(OTHER, ()))
     assert isinstance(refused, Problem)
     assert {"keepFirst": printed} == refused.members["option"]
@@ -129,13 +129,13 @@ def test_what_keeps_the_first(incarnation: str, printed: str, given: list[Conten
 def test_who_has_no_memory_is_told_that_the_number_is_taken() -> None:
     """Nobody offers me to drop my rows in favour of somebody else's."""
     receipt = receipt_by("plain")
-    known = Known(after(receipt), 2, 0, run_known=False, receipt=receipt)
+    known = CommitFacts(after(receipt), 2, 0, run_known=False, receipt=receipt)
     refused = decide(known, Call("p", "plain", "r2", 0, 2), Declared(OTHER, ()))
     assert isinstance(refused, Problem)
     assert ("number-taken", False) == (refused.name, "option" in refused.members)
 
 
-def receipt_by(incarnation: str) -> Receipt:
+def receipt_by(incarnation: str) -> StoredReceipt:
     return msgspec.structs.replace(RECEIPT, incarnation=incarnation, batch=0)
 
 
@@ -143,7 +143,7 @@ def test_accepted_gap_of_one_incarnation_is_inert_in_another() -> None:
     """A remedy of the old checkpoint, left in the code, does not act in the new one (A2)."""
     declared, remedies = Declared(SAME, ()), Remedies(accept_gap="a@-1:1")
     old = Call("p", "a", "r1", 1, 2, remedies)
-    assert decide(Known(Producer("p"), 2), old, declared) is Step.MOVE
+    assert decide(CommitFacts(ProducerState("p"), 2), old, declared) is Step.MOVE
     new = Call("p", "b", "r2", 1, 2, replace(remedies, replace_incarnation="a@1:b"))
-    known = Known(Producer("p", "a", 1, "r1", 1, 1), 2)
+    known = CommitFacts(ProducerState("p", "a", 1, "r1", 1, 1), 2)
     assert "batch-gap" == named(decide(known, new, declared))
