@@ -67,7 +67,7 @@ class Two:
 
     def staged(self, number: int, *tasks: list[str], **more: str) -> list[StagedTask]:
         options = self.options(**more)
-        batch = BatchCall("p", self.query, uuid.uuid4().hex, number, options.remedies)
+        batch = BatchCall("p", self.query, uuid.uuid4().hex, number, options.overrides)
         return [
             stage(options, self.layout, batch, TaskDone(task, 0), iter([frame(rows)]))
             for task, rows in enumerate(tasks)

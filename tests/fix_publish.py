@@ -42,14 +42,14 @@ class Who:
     incarnation: str | None = "a"
     run: str = "r1"
     n: int | str | None = 2
-    remedies: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
         return f"/producers/{quote(self.producer, safe='')}/batches/{self.batch}"
 
     def query(self, **more: str) -> str:
-        given = {"incarnation": self.incarnation, "n": self.n, **more, **self.remedies}
+        given = {"incarnation": self.incarnation, "n": self.n, **more, **self.overrides}
         return urlencode({name: value for name, value in given.items() if value is not None})
 
     def but(self, **changes: Any) -> Who:

@@ -40,9 +40,9 @@ def _allowing(
     """The right remedy is there; with `if_set`, only where there is any: a remedy of one side."""
 
     def mutant(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
-        if getattr(call.remedies, name) or not if_set:
-            right = replace(call.remedies, **{name: value(known, call)})
-            call = replace(call, remedies=right)
+        if getattr(call.overrides, name) or not if_set:
+            right = replace(call.overrides, **{name: value(known, call)})
+            call = replace(call, overrides=right)
         return REAL(known, call, *given)
 
     return mutant

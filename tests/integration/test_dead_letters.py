@@ -190,7 +190,7 @@ def test_a_dead_letter_feed_that_was_restored_is_noticed(two: Two) -> None:
 
 
 def test_feeds_that_lack_different_batches_get_on(two: Two) -> None:
-    """Each was restored to another state: two remedies, one after the other as they are told."""
+    """Each was restored to another state: two overrides, one after the other as they are told."""
     for number in range(2):
         two.publish(number, [GOOD, BAD])
     with served("orders") as main, served("dead") as dead:
@@ -198,15 +198,15 @@ def test_feeds_that_lack_different_batches_get_on(two: Two) -> None:
         both_lag = Two(main, dead)
         both_lag.but(main=two.main).publish(1, [GOOD, BAD])
 
-        remedies: dict[str, str] = {}
+        overrides: dict[str, str] = {}
         for _ in range(2):
-            remedies |= remedy(both_lag.refused(3, [GOOD, BAD], **remedies))
-        both_lag.publish(3, [GOOD, BAD], **remedies)
+            overrides |= remedy(both_lag.refused(3, [GOOD, BAD], **overrides))
+        both_lag.publish(3, [GOOD, BAD], **overrides)
 
         assert {
             "acceptGap": f"{QUERY}@0:3",
             "deadLetterAcceptGap": f"{QUERY}@1:3",
-        } == remedies
+        } == overrides
         assert [0, 3] == [number for number, _ in both_lag.batches(both_lag.url)]
         assert [0, 1, 3] == [number for number, _ in both_lag.batches(both_lag.dead_url)]
 
@@ -231,15 +231,15 @@ def test_a_checkpoint_that_is_lost_between_the_commits_goes_on(two: Two) -> None
         two.publish(1, [GOOD, BAD])
     new = two.but(query=str(uuid.uuid4()))
 
-    remedies: dict[str, str] = {}
+    overrides: dict[str, str] = {}
     for _ in range(2):
-        remedies |= remedy(new.refused(0, [GOOD, BAD], **remedies))
-    new.publish(0, [GOOD, BAD], **remedies)
+        overrides |= remedy(new.refused(0, [GOOD, BAD], **overrides))
+    new.publish(0, [GOOD, BAD], **overrides)
 
     assert {
         "replaceIncarnation": f"{QUERY}@0:{new.query}",
         "deadLetterReplaceIncarnation": f"{QUERY}@1:{new.query}",
-    } == remedies
+    } == overrides
     assert (2, 2) == (len(two.events()), len(two.letters()))
 
 

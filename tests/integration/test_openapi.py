@@ -38,7 +38,7 @@ class Stranger:
         self.run = run
         self.incarnation = incarnation
         self.n = 2
-        self.remedies: dict[str, str] = {}
+        self.overrides: dict[str, str] = {}
 
     def call(
         self,
@@ -59,7 +59,7 @@ class Stranger:
         return answer.status_code, answer.json()
 
     def identity(self) -> dict[str, object]:
-        return {"incarnation": self.incarnation, "n": self.n, **self.remedies}
+        return {"incarnation": self.incarnation, "n": self.n, **self.overrides}
 
     def upload(self, batch: int, body: bytes, name: str = "0.0.0") -> tuple[int, Any]:
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -137,7 +137,7 @@ def test_other_events_under_a_number_are_a_conflict_that_an_operator_ends(
     status, problem = stranger.commit(0, [(0, {}, 2)])
     assert (409, "urn:zeroeventhub:problem:batch-conflict") == (status, problem["type"])
     assert problem["option"] == {"keepFirst": f"c1:0:{digest_of([(0, {}, 1)])[:8]}"}
-    stranger.remedies = problem["option"]
+    stranger.overrides = problem["option"]
     assert (200, "already-committed") == outcome(stranger.commit(0, [(0, {}, 2)]))
     assert (200, "committed") == outcome(stranger.publish(1, [(0, {}, 3)]))
     assert (409, "batch-conflict") == outcome(stranger.commit(1, [(0, {}, 4)]))
@@ -177,13 +177,13 @@ def test_every_remedy_is_taken_as_it_is_printed(publisher: Publisher) -> None:
     stranger = Stranger(publisher)
     status, problem = stranger.publish(7, [])
     assert (409, {"acceptGap": "c1@-1:7"}) == (status, problem["option"])
-    stranger.remedies = problem["option"]
+    stranger.overrides = problem["option"]
     assert (201, "staged") == outcome(stranger.upload(7, upload_of([])))
     assert (200, "committed") == outcome(stranger.commit(7, []))
     other = Stranger(publisher, "run-2", "c2")
     status, problem = other.publish(0, [])
     assert (409, {"replaceIncarnation": "c1@7:c2"}) == (status, problem["option"])
-    other.remedies = problem["option"]
+    other.overrides = problem["option"]
     assert (200, "committed") == outcome(other.publish(0, []))
 
 

@@ -64,14 +64,14 @@ def test_sequence_numbers_go_on_from_batch_to_batch(caller: Caller) -> None:
     published(caller, 1, 2)
     published(caller, 3, batch=1, run="r2")
     remedy = caller.commit(Who(0, incarnation="b"), rows(4)).remedy
-    ranges = published(caller, 4, incarnation="b", remedies=remedy).document["receipt"]["ranges"]
+    ranges = published(caller, 4, incarnation="b", overrides=remedy).document["receipt"]["ranges"]
     assert (3, 3) == (ranges[0]["first"], ranges[0]["last"])
 
 
 def test_numbers_of_json_are_exact(publisher: Publisher, caller: Caller) -> None:
     """Batches count to 2^53 - 1, so that every JSON reader has them right (DS-02)."""
     most = 2**53 - 1
-    receipt = published(caller, 1, batch=most, remedies={"acceptGap": f"a@-1:{most}"})
+    receipt = published(caller, 1, batch=most, overrides={"acceptGap": f"a@-1:{most}"})
     event = publisher.get("n=2&cursor0=_first&headers=zeh-batch").lines[0]
     assert (most, f"{most}") == (
         receipt.document["receipt"]["batch"],
@@ -190,28 +190,28 @@ def test_new_batch_of_another_digest_version_is_refused(caller: Caller, version:
     assert (409, "digest-version") == caller.commit(Who(), rows(1), digestVersion=version).short
 
 
-# Remedies: pasted as printed, they act once
+# Overrides: pasted as printed, they act once
 
 
 def test_gap_is_accepted_as_printed_and_once(caller: Caller) -> None:
     """I go on where a restore left a hole, and the next hole is named again (F15, F18)."""
     published(caller, 1)
     remedy = caller.commit(Who(5), rows(2)).remedy
-    published(caller, 2, batch=5, remedies=remedy)
-    assert {"acceptGap": "a@5:9"} == caller.commit(Who(9, remedies=remedy), rows(3)).remedy
+    published(caller, 2, batch=5, overrides=remedy)
+    assert {"acceptGap": "a@5:9"} == caller.commit(Who(9, overrides=remedy), rows(3)).remedy
 
 
 def test_incarnation_is_replaced_as_printed_and_once(caller: Caller) -> None:
     """A new checkpoint takes over once; the old one is then the stranger (F12, EH-13)."""
     published(caller, 1)
     remedy = caller.commit(Who(incarnation="b"), rows(2)).remedy
-    published(caller, 2, incarnation="b", run="r2", remedies=remedy)
-    back = caller.commit(Who(1, remedies=remedy), rows(3))
+    published(caller, 2, incarnation="b", run="r2", overrides=remedy)
+    back = caller.commit(Who(1, overrides=remedy), rows(3))
     assert ((409, "incarnation-changed"), {"replaceIncarnation": "b@0:a"}) == (
         back.short,
         back.remedy,
     )
-    lost_again = caller.commit(Who(0, incarnation="c", remedies=remedy), rows(1))
+    lost_again = caller.commit(Who(0, incarnation="c", overrides=remedy), rows(1))
     assert (409, "incarnation-changed") == lost_again.short
 
 
@@ -221,9 +221,9 @@ def test_first_rows_are_kept_as_printed_and_only_those(
     """Where a query is not repeatable I keep what is published, of that batch alone (F9)."""
     first = published(caller, 1).document["receipt"]
     remedy = caller.commit(Who(), rows(2)).remedy
-    kept = caller.commit(Who(remedies=remedy), rows(2))
+    kept = caller.commit(Who(overrides=remedy), rows(2))
     published(caller, 3, batch=1)
-    other = caller.commit(Who(1, remedies=remedy), rows(4))
+    other = caller.commit(Who(1, overrides=remedy), rows(4))
     assert ((200, "already-committed"), first) == (kept.short, kept.document["receipt"])
     assert (409, "batch-conflict") == other.short
     assert [b"1", b"3"] == events_of(publisher.store)
@@ -240,7 +240,7 @@ def test_remedy_that_is_not_quite_the_printed_one_does_nothing(
     published(caller, 1)
     right = caller.commit(who, rows(2)).remedy[option]
     wrong = [right + "0", " " + right, right[1:], right.upper() + ":", "", "accept", "*"]
-    replies = [caller.commit(who.but(remedies={option: each}), rows(2)) for each in wrong]
+    replies = [caller.commit(who.but(overrides={option: each}), rows(2)) for each in wrong]
     assert [{option: right}] * len(wrong) == [each.remedy for each in replies]
     assert [b"1"] == events_of(publisher.store)
 
@@ -315,8 +315,8 @@ def test_state_of_a_producer_can_be_asked_for(caller: Caller) -> None:
 def test_receipt_is_found_by_incarnation(caller: Caller) -> None:
     """The outcome of a batch can be asked for, of each checkpoint that had one (EX-07, F5)."""
     first = published(caller, 1).document["receipt"]
-    remedies = caller.commit(Who(incarnation="b"), rows(2)).remedy
-    second = published(caller, 2, incarnation="b", remedies=remedies).document["receipt"]
+    overrides = caller.commit(Who(incarnation="b"), rows(2)).remedy
+    second = published(caller, 2, incarnation="b", overrides=overrides).document["receipt"]
     found = [caller.receipt(Who(), query).document for query in ("incarnation=a", "")]
     assert [first, second] == found
 

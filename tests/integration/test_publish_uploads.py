@@ -212,7 +212,7 @@ def test_room_is_made_before_an_upload_is_refused(
         with running_publisher(store, create_app(store, staging_quota=2 * size)) as base:
             caller = call_feed(f"{base}/orders")
             caller.publish(Who(0), 0)
-            given_up = Who(2, run="r1", remedies={"acceptGap": "a@0:2"})
+            given_up = Who(2, run="r1", overrides={"acceptGap": "a@0:2"})
             assert 201 == caller.upload(given_up, rows(1)).status
             caller.publish(Who(1, run="r2"), 2)
             replies = [

@@ -28,7 +28,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store import sql_uploads
-from zeh_spark.store.batches import Call, Declared, Remedies, TaskAttempt, Upload
+from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt, Upload
 from zeh_spark.store.sqlite_writer import Writer
 
 FEED = "orders"
@@ -52,8 +52,8 @@ def declared(uploads: list[Upload]) -> Declared:
     return Declared(content, (TaskAttempt(0, 0, len(uploads), content.events),))
 
 
-def call(batch: int, producer: str = "p", incarnation: str = "a", **remedies: str) -> Call:
-    return Call(producer, incarnation, "r1", batch, 2, Remedies(**remedies))
+def call(batch: int, producer: str = "p", incarnation: str = "a", **overrides: str) -> Call:
+    return Call(producer, incarnation, "r1", batch, 2, Overrides(**overrides))
 
 
 LARGE = [

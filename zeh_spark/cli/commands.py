@@ -48,7 +48,7 @@ from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.config import Config, load_config, opened_tables
-from zeh_spark.store.batches import Remedies, base
+from zeh_spark.store.batches import Overrides, base
 from zeh_spark.store.interface import StoreBusyError, UnknownFeedError
 
 
@@ -223,8 +223,8 @@ def load(
             name = producer or loading.PRODUCER
             call = loading.named_batch(store, feed, name, batch) if batch else None
             call = call or loading.next_batch(store, feed, name)
-            remedies = Remedies.named(allowed)
-            call = replace(call, remedies=remedies)
+            overrides = Overrides.named(allowed)
+            call = replace(call, overrides=overrides)
             loaded = loading.load(store, feed, sources, progress, call)
         except UnknownFeedError as exc:
             raise StoreError(

@@ -38,15 +38,15 @@ Document = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class BatchCall:
     """Which batch, and who publishes it: `run` is one start of the writer, `incarnation` its memory
-    (Spark's checkpoint). `remedies`: what an operator allows, by option name. `repeatable`: whether
-    the same events, published again by another run, are known to be the same.
+    (Spark's checkpoint). `overrides`: what an operator allows, by option name. `repeatable`:
+    whether the same events, published again by another run, are known to be the same.
     """
 
     producer: str
     incarnation: str
     run: str
     number: int
-    remedies: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
 
     @property
@@ -55,7 +55,7 @@ class BatchCall:
 
     def query(self, partition_count: int, **more: str) -> str:
         return urlencode(
-            {"incarnation": self.incarnation, "n": partition_count, **more, **self.remedies}
+            {"incarnation": self.incarnation, "n": partition_count, **more, **self.overrides}
         )
 
 

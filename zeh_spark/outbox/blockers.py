@@ -10,7 +10,7 @@ import time
 
 from sqlalchemy import Connection
 
-from zeh_spark.outbox.queries import Holder, TableSql, TableStatus
+from zeh_spark.outbox.queries import BlockingTransaction, TableSql, TableStatus
 from zeh_spark.store.problems import Problem
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -31,7 +31,7 @@ class Guard:
         self._since = time.monotonic()
         self._settled: tuple[int, ...] = ()
         self._pending = False
-        self.holder: Holder | None = None
+        self.holder: BlockingTransaction | None = None
 
     @property
     def seconds(self) -> float:
@@ -46,7 +46,7 @@ class Guard:
         self._looked = -math.inf  # again, until all is well
         if not self._pending or standing.settled != self._settled:
             self._since, self._settled = now, standing.settled
-        self.holder = self._sql.holder(connection) if self._pending else None
+        self.holder = self._sql.blocker(connection) if self._pending else None
         if (stray := self._sql.stray(connection)) is not None:
             table = self._sql.table
             raise Problem(

@@ -40,8 +40,8 @@ from zeh_spark.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.outbox.queries import (
     HISTORY,
     READ_BYTES,
+    BlockingTransaction,
     Fault,
-    Holder,
     More,
     TableSql,
     TableStatus,
@@ -73,7 +73,7 @@ class TableState:
     """
 
     history: str
-    held: Holder | None
+    held: BlockingTransaction | None
     held_seconds: float
     skipped: int
 

@@ -25,8 +25,8 @@ from zeh_spark.outbox.postgresql_check import Column, Facts
 from zeh_spark.outbox.queries import (
     HISTORY,
     REMOVED,
+    BlockingTransaction,
     Fault,
-    Holder,
     More,
     TableSql,
     TableStatus,
@@ -143,9 +143,9 @@ class PostgresqlTable(TableSql):
             f"new ones; zeh-spark new-history does that, and readers then begin anew",
         )
 
-    def holder(self, connection: Connection) -> Holder | None:
+    def blocker(self, connection: Connection) -> BlockingTransaction | None:
         if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
-            return Holder()
+            return BlockingTransaction()
         found = connection.exec_driver_sql(
             f"WITH oldest AS (SELECT mod({HORIZON}, 4294967296)::text AS xid)"
             " SELECT a.pid, coalesce(a.datname, p.database),"
@@ -156,7 +156,7 @@ class PostgresqlTable(TableSql):
             " LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
             " LEFT JOIN pg_prepared_xacts p ON p.transaction::text = oldest.xid LIMIT 1"
         ).one()
-        return Holder(*found)
+        return BlockingTransaction(*found)
 
     def new_history(self, connection: Connection, *, copy: bool) -> str:
         """Rows that are there get tx 0, and so stand before all others, in order of their ids."""

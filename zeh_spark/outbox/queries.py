@@ -50,7 +50,7 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class BlockingTransaction:
     """What keeps rows from being read: the oldest transaction that writes, in whatever database of
     the cluster. What we may not see is None. `prepared`: the name of a prepared one, which no
     process will end by itself.
@@ -154,7 +154,7 @@ class TableSql(ABC):
         return found and found[0]
 
     @abstractmethod
-    def holder(self, connection: Connection) -> Holder | None:
+    def blocker(self, connection: Connection) -> BlockingTransaction | None:
         """Who keeps rows that are committed from being read."""
 
     @abstractmethod

@@ -19,8 +19,8 @@ from zeh_spark.outbox import postgresql_check, sqlite_ddl, sqlite_values
 from zeh_spark.outbox.queries import (
     HISTORY,
     REMOVED,
+    BlockingTransaction,
     Fault,
-    Holder,
     More,
     TableSql,
     TableStatus,
@@ -94,7 +94,7 @@ class SqliteTable(TableSql):
         newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self.name} AS r"
         return connection.exec_driver_sql(newest).scalar() or 0, False
 
-    def holder(self, connection: Connection) -> Holder | None:
+    def blocker(self, connection: Connection) -> BlockingTransaction | None:
         return None
 
     def new_history(self, connection: Connection, *, copy: bool) -> str:

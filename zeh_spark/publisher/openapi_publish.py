@@ -75,9 +75,9 @@ def parameters() -> dict[str, Schema]:
             "The number of stored partitions that the batch is made for.",
             required=True,
         ),
-        in_query("acceptGap", TEXT, "A remedy, see Publishing; case 5."),
-        in_query("replaceIncarnation", TEXT, "A remedy, see Publishing; case 2."),
-        in_query("keepFirst", TEXT, "A remedy, see Publishing; case 4e."),
+        in_query("acceptGap", TEXT, "An override, see Publishing; case 5."),
+        in_query("replaceIncarnation", TEXT, "An override, see Publishing; case 2."),
+        in_query("keepFirst", TEXT, "An override, see Publishing; case 4e."),
         in_header(
             "Content-Length",
             COUNT,

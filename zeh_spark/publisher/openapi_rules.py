@@ -129,7 +129,7 @@ batch of the call's own incarnation, -1 if there is none.
 
 What is refused changes nothing; uploads stay staged.
 
-**Remedies** are parameters by which an operator allows once what would be refused. Each names both
+**Overrides** are parameters by which an operator allows once what would be refused. Each names both
 sides as the problem's `option` prints it, acts only where the publisher would print exactly that at
 this moment, and is ignored otherwise: so it cannot act twice, and may be left in place. Give it
 with all calls of the batch, uploads and commit. A client never sets one by itself.

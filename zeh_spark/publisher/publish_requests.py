@@ -19,7 +19,14 @@ import msgspec
 
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.store.batches import MAX_NUMBER, Call, Declared, Remedies, StoredReceipt, TaskAttempt
+from zeh_spark.store.batches import (
+    MAX_NUMBER,
+    Call,
+    Declared,
+    Overrides,
+    StoredReceipt,
+    TaskAttempt,
+)
 from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem, bad_request
 
@@ -99,7 +106,7 @@ def parse_call(query: str, producer: str, batch: str, *, run: str | None = None)
         run=identifier("run", given["run"]) if run is None else run,
         batch=batch_number(batch),
         partition_count=number("n", given["n"], MAX_PARTITIONS, least=1),
-        remedies=Remedies.named(given),
+        overrides=Overrides.named(given),
     )
 
 

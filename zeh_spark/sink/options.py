@@ -119,7 +119,7 @@ class SinkOptions(ClientOptions):
     )
 
     @property
-    def remedies(self) -> dict[str, str]:
+    def overrides(self) -> dict[str, str]:
         given = self.accept_gap, self.replace_incarnation, self.keep_first
         return {name: value for name, value in zip(wire.REMEDIES, given, strict=True) if value}
 

@@ -96,7 +96,7 @@ class Publishing:
             named = options.batch_id.lower() != NO_NAME
             producer = f"{options.producer_id}#{options.batch_id if named else self._run}"
             return BatchCall(
-                producer, BATCH_INCARNATION, self._run, 0, options.remedies, repeatable=named
+                producer, BATCH_INCARNATION, self._run, 0, options.overrides, repeatable=named
             )
         if number is None or query is None:
             raise OptionError(
@@ -107,7 +107,7 @@ class Publishing:
                 option="batchId",
             )
         known_run = run if run and _is_random(run) else self._run
-        return BatchCall(options.producer_id, query, known_run, int(number), options.remedies)
+        return BatchCall(options.producer_id, query, known_run, int(number), options.overrides)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int | None) -> None:
         staged = [each for each in messages if isinstance(each, StagedTask)]
@@ -156,7 +156,7 @@ class Publishing:
             return
         client = DeadLetterClient(options)
         done, rows = [each.done for each in staged], sum(each.rows for each in staged)
-        named = replace(batch, remedies=options.remedies)
+        named = replace(batch, overrides=options.overrides)
         receipt = client.commit(named, staged[0].partition_count, done)
         if receipt.digest != sum((each.content for each in done), Content()).digest:
             log.warning(
@@ -226,7 +226,7 @@ def stage(
         if letter_options is None:
             _add_all(rows, renderer, outbox, task)
             return StagedTask(batch, outbox.partition_count, outbox.finish())
-        named = replace(batch, remedies=letter_options.remedies)
+        named = replace(batch, overrides=letter_options.overrides)
         client = DeadLetterClient(letter_options)
         letters = open_outboxes.enter_context(Outbox(client, letter_options, named, task))
         if letters.feed_id is not None and letters.feed_id == outbox.feed_id:

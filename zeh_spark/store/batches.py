@@ -24,7 +24,7 @@ MAX_NUMBER = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Remedies:
+class Overrides:
     """What an operator allows once, in the words of the error that asked for it."""
 
     accept_gap: str | None = None
@@ -32,9 +32,9 @@ class Remedies:
     keep_first: str | None = None
 
     @staticmethod
-    def named(given: Mapping[str, str]) -> Remedies:
+    def named(given: Mapping[str, str]) -> Overrides:
         """Out of parameters or options, by the names that refusals print."""
-        return Remedies(
+        return Overrides(
             given.get("acceptGap"), given.get("replaceIncarnation"), given.get("keepFirst")
         )
 
@@ -51,7 +51,7 @@ class Call:
     run: str
     batch: int | None
     partition_count: int
-    remedies: Remedies = Remedies()
+    overrides: Overrides = Overrides()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def identity(self) -> str:
-        """Its content, short, as remedies name it."""
+        """Its content, short, as overrides name it."""
         return self.digest[:8]
 
 

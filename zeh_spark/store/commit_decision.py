@@ -4,7 +4,7 @@
 same transaction.
 
 Rule for editors: safety rests on incarnation, number and content. Levels only name a second driver
-early, and remedies are inert unless they say exactly what the publisher would print now [a remedy
+early, and overrides are inert unless they say exactly what the publisher would print now [a remedy
 left in the code lost or doubled data in 396 of 400 simulated runs]. Each case names the alternative
 that was rejected; tests/contract/test_mutations.py shows that each is needed.
 """
@@ -52,7 +52,7 @@ def decide(
     #    alone: batches 0, 1, … of the new checkpoint would count as published, and be lost.]
     if producer.receipts and call.incarnation != producer.incarnation:
         remedy = f"{producer.incarnation}@{producer.last}:{call.incarnation}"
-        if call.remedies.replace_incarnation != remedy:
+        if call.overrides.replace_incarnation != remedy:
             return refusals.incarnation_changed(call, producer, remedy)
     # 3. A run that another one has overtaken. [Levels at a run's first request: two drivers that
     #    restart would fence each other for ever.] Not for what it published itself. [A call whose
@@ -65,7 +65,7 @@ def decide(
     # 5. Batches are missing between. [Going on: what a restore or an emptied store undid would be
     #    lost in silence; also for a producer that is unknown, whose last batch is -1.]
     remedy = f"{call.incarnation}@{known.last}:{batch}"
-    if batch != known.last + 1 and call.remedies.accept_gap != remedy:
+    if batch != known.last + 1 and call.overrides.accept_gap != remedy:
         return refusals.batch_gap(call, producer, known.last, remedy)
     # 6. Routed for another number of partitions. [Taking it: keys would change their partition.]
     if call.partition_count != known.partition_count:
@@ -112,15 +112,15 @@ def _committed_before(
     # 4e. The operator keeps the first one. 4f. Nobody does. [Keeping it always: other rows under
     #     the same number would be lost in silence.]
     keep = keeping(call, receipt, content)
-    if call.remedies.keep_first == keep:
+    if call.overrides.keep_first == keep:
         return receipt
     return refusals.batch_conflict(call, content, receipt, keep)
 
 
 def keeping(call: Call, receipt: StoredReceipt, content: Content) -> str:
-    """The remedy that keeps what was published. A stream's names the batch: its rows may be others
-    at each try, and its number moves on. That of a named batch, which can come again for ever,
-    names the rows, too [without them it went on to drop whatever came under the same name].
+    """The override that keeps what was published. A stream's names the batch: its rows may be
+    others at each try, and its number moves on. That of a named batch, which can come again for
+    ever, names the rows, too [without them it went on to drop whatever came under the same name].
     """
     if call.incarnation == wire.BATCH_INCARNATION:
         given = content.digest[:8]

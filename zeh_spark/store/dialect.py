@@ -46,7 +46,7 @@ class Writes(Protocol):
         with others in one transaction, whose `share` is at most 1. `work` is the same for all.
         """
 
-    def look(self, feed: str, work: Callable[[Connection], T]) -> T:
+    def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
         """In the same order, so that no commit is under way. Changes nothing."""
 
     def tidy(self, step: Step) -> None:

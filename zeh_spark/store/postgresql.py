@@ -283,7 +283,7 @@ class Writing:
         result: T = self._lanes.of(feed).through(QueuedCommit(about, work, share))
         return result
 
-    def look(self, feed: str, work: Callable[[Connection], T]) -> T:
+    def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
         result: T = self._lanes.of(feed).through(Look(work))
         return result
 

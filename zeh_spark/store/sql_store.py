@@ -101,7 +101,7 @@ class SqlStore:
             return work(connection, find_feed(connection, feed, Lock.CERTAIN)[0])
 
         with self._errors():
-            return self._database.writes.look(feed, in_feed)
+            return self._database.writes.consistent_read(feed, in_feed)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

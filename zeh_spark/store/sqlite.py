@@ -31,7 +31,7 @@ from zeh_spark.store.dialect import Database
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.schema import VERSION, metadata
 from zeh_spark.store.sql_store import SqlStore
-from zeh_spark.store.sqlite_writer import LOG_BYTES, Gate, Writer
+from zeh_spark.store.sqlite_writer import LOG_BYTES, ReaderBarrier, Writer
 
 APPLICATION_ID = 0x5A454831
 """What says in the file's header that it is ours: "ZEH1"."""
@@ -61,7 +61,7 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
         _prepare(read, write)
     except DBAPIError as exc:
         raise StoreError(f"{path} cannot be used as a store: {exc.orig}") from exc
-    watch, gate = _Watch(read), Gate()
+    watch, gate = _Watch(read), ReaderBarrier()
     writer = Writer(write, path.with_name(f"{path.name}-wal"), gate)
 
     @contextmanager

@@ -51,7 +51,7 @@ _READERS_SECONDS = 2.0
 Work = Callable[[Connection], Any]
 
 
-class Gate:
+class ReaderBarrier:
     """Lets readers in, unless it is closed."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Writer:
     was not done, except for an error of the commit itself, whose outcome nobody knows.
     """
 
-    def __init__(self, engine: Engine, log: Path, gate: Gate) -> None:
+    def __init__(self, engine: Engine, log: Path, gate: ReaderBarrier) -> None:
         self._engine = engine
         self._log = log
         self._gate = gate
@@ -121,7 +121,7 @@ class Writer:
     def commit(self, _feed: str, about: A, work: Commits[A, T], _share: float) -> T:
         return self.write(lambda connection: only(work(connection, [about])))
 
-    def look(self, _feed: str, work: Callable[[Connection], T]) -> T:
+    def consistent_read(self, _feed: str, work: Callable[[Connection], T]) -> T:
         return self.write(work)
 
     def tidy(self, step: Step) -> None:

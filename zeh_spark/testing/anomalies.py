@@ -65,7 +65,7 @@ class Belief:
         batch = (receipt.incarnation, receipt.batch)
         rows = tuple(sorted(execution.rows))
         if new:
-            if not call.remedies.accept_gap:
+            if not call.overrides.accept_gap:
                 self.excused.discard(batch)
             self._check_new(Entry(batch, call.run, receipt.positions, rows, execution.lines))
         if heard:

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from zeh_spark.store.batches import Remedies
+from zeh_spark.store.batches import Overrides
 from zeh_spark.testing.drivers import Execution, TaskLayout
 from zeh_spark.testing.site import Clock, Site, set_clock, set_receipts
 from zeh_spark.testing.world import World
@@ -145,7 +145,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def take_remedies_out(self) -> None:
-        self.world.remedies = Remedies()
+        self.world.overrides = Overrides()
 
     @invariant()
     def nothing_is_wrong(self) -> None:
@@ -187,15 +187,15 @@ def test_any_history_keeps_what_it_acknowledges(new_site: type[Site]) -> None:
 
 
 def test_gap_accepted_for_a_lost_checkpoint_is_not_accepted_for_the_next(world: World) -> None:
-    """A remedy left in the code does not lose a batch of another checkpoint in silence (A2)."""
+    """An override left in the code does not lose a batch of another checkpoint in silence (A2)."""
     backup = world.copy_store()
     world.run_batch(TaskLayout())
     world.restore_store(backup)
     assert "batch-gap" == world.run_batch(TaskLayout())
     world.paste_remedy()
-    standing = world.remedies
+    standing = world.overrides
     world.lose_checkpoint(0)
-    world.remedies = standing
+    world.overrides = standing
     world.run_batch(TaskLayout())
     world.restore_store(backup)
     assert "batch-gap" == world.run_batch(TaskLayout())

@@ -67,7 +67,7 @@ def test_new_checkpoint_is_refused_until_it_is_let_in(store: Store) -> None:
 
 
 def test_standing_replacement_lets_in_no_third_checkpoint(store: Store) -> None:
-    """A remedy left in the code does not act again (A2)."""
+    """An override left in the code does not act again (A2)."""
     put(store, call(0), b"1")
     put(store, call(0, incarnation="b", replace_incarnation="a@0:b"), b"2")
     third = call(0, incarnation="c", run="r3", replace_incarnation="a@0:b")
@@ -212,7 +212,7 @@ def test_other_digest_version_is_no_conflict(store: Store) -> None:
 
 
 def test_kept_first_of_a_named_batch_keeps_nothing_else(store: Store) -> None:
-    """Left in the code, the remedy drops no other rows under that name, nor under another (A2)."""
+    """Left in the code, the override drops no other rows, under that name or another (A2)."""
     named: dict[str, Any] = {"producer": "p#k", "incarnation": "batch"}
     receipt, _ = put(store, call(0, **named), b"1")
     option = refused(lambda: put(store, call(0, **named), b"2")).members["option"]["keepFirst"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from zeh_spark.protocol.upload_format import Chunker, Content
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import Call, Declared, Remedies, StoredReceipt, TaskAttempt, Upload
+from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.testing import anomalies
 from zeh_spark.testing.anomalies import Entry
 from zeh_spark.testing.drivers import Driver, DriverCheckpoint, DriverRow, Execution, TaskLayout
@@ -52,7 +52,7 @@ class World:
         self._runs, self._attempts, self._incarnations = count(1), count(1), count(1)
         self.checkpoints = [DriverCheckpoint(self._new_incarnation())]
         self.drivers = [self._start(self.checkpoints[0])]
-        self.remedies = Remedies()
+        self.overrides = Overrides()
         self.belief = anomalies.Belief()
         self.sent: list[Execution] = []
         self.refusal: tuple[Driver, Problem] | None = None
@@ -81,7 +81,7 @@ class World:
 
     def commit(self, execution: Execution, heard: bool = True) -> StoredReceipt | None:
         """The driver's commit; `heard`: whether the answer reaches it, if it still waits."""
-        call = replace(execution.call, remedies=self.remedies)
+        call = replace(execution.call, overrides=self.overrides)
         if self._ended_with_a_restore(execution):
             return None
         with self._refusable(execution.driver):
@@ -167,7 +167,7 @@ class World:
             return False
         ((name, value),) = self.refusal[1].members["option"].items()
         self.belief.granted(self.refusal[1], name, value)
-        self.remedies = replace(self.remedies, **{OPTIONS[name]: value})
+        self.overrides = replace(self.overrides, **{OPTIONS[name]: value})
         return True
 
     def anomalies(self) -> list[str]:
@@ -203,7 +203,7 @@ class World:
             driver.run,
             driver.batch,
             layout.partitions,
-            self.remedies,
+            self.overrides,
         )
         declared = Declared(content, tuple(attempts))
         return Execution(

@@ -10,7 +10,7 @@ from zeh_spark.loading.load import next_batch
 from zeh_spark.loading.load import publish as load_publish
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import Call, Declared, Remedies, StoredReceipt, TaskAttempt, Upload
+from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Chunk
 
 FEED = "orders"
@@ -42,9 +42,9 @@ def call(
     incarnation: str = "a",
     run: str = "r1",
     partitions: int = 2,
-    **remedies: str,
+    **overrides: str,
 ) -> Call:
-    return Call(producer, incarnation, run, batch, partitions, Remedies(**remedies))
+    return Call(producer, incarnation, run, batch, partitions, Overrides(**overrides))
 
 
 def declared(*uploads: Upload) -> Declared:

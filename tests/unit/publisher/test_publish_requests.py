@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.publisher import publish_requests
-from zeh_spark.store.batches import Call, Declared, Remedies, TaskAttempt
+from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt
 from zeh_spark.store.problems import Problem
 
 RIGHT = "incarnation=a&n=2&run=r1"
@@ -30,8 +30,8 @@ def refused(call: Callable[..., object], *given: object) -> Problem:
 def test_call_is_read_from_path_and_query() -> None:
     """All that identifies a batch, and what the operator allows."""
     query = f"{RIGHT}&acceptGap=a%403%3A7&replaceIncarnation=a%401%3Ab&keepFirst=a:0:abcdef01"
-    remedies = Remedies("a@3:7", "a@1:b", "a:0:abcdef01")
-    assert Call("P#K", "a", "r1", 7, 2, remedies) == publish_requests.parse_call(query, "P#K", "7")
+    overrides = Overrides("a@3:7", "a@1:b", "a:0:abcdef01")
+    assert Call("P#K", "a", "r1", 7, 2, overrides) == publish_requests.parse_call(query, "P#K", "7")
 
 
 def test_run_of_an_upload_is_in_its_name_alone() -> None:

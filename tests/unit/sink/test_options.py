@@ -30,7 +30,7 @@ def test_a_sink_needs_little():
         found.batch_id,
         found.partition_count,
         found.upload_bytes,
-        found.remedies,
+        found.overrides,
     )
 
 
@@ -96,7 +96,7 @@ def test_other_uploads_are_refused(size):
 @pytest.mark.parametrize("name", REMEDIES)
 def test_remedies_travel_as_they_are_printed(name):
     """What an error says to set is passed on to the publisher, and nothing else is."""
-    assert {name: REMEDIES[name]} == options(**{name: REMEDIES[name]}).remedies
+    assert {name: REMEDIES[name]} == options(**{name: REMEDIES[name]}).overrides
 
 
 @pytest.mark.parametrize("name", ["acceptGap", *REMEDIES])
@@ -246,8 +246,8 @@ def test_a_remedy_is_for_both_feeds_unless_one_has_its_own():
 
     found = options(**both, deadLetterUrl=DEAD, deadLetterAcceptGap="0a@2:3")
 
-    assert both == found.remedies
-    assert {**both, "acceptGap": "0a@2:3"} == found.dead_letters.remedies
+    assert both == found.overrides
+    assert {**both, "acceptGap": "0a@2:3"} == found.dead_letters.overrides
 
 
 def test_the_dead_letter_feeds_secrets_are_not_shown():

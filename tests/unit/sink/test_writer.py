@@ -95,7 +95,7 @@ def test_a_write_without_any_name_is_refused(number, query):
 def test_remedies_travel_with_the_batch():
     found = Publishing(stream_options(keepFirst="a:1:0123abcd"), NUMBERS)._batch("1", QUERY, RUN)
 
-    assert {"keepFirst": "a:1:0123abcd"} == found.remedies
+    assert {"keepFirst": "a:1:0123abcd"} == found.overrides
 
 
 # Where rows go
@@ -203,7 +203,7 @@ def test_an_abort_without_messages_is_nothing(messages):
 def written(publisher, number=0, *tasks, query=QUERY, run=RUN, **given):
     """Stage what the tasks have, as (task, attempt, frames); the messages."""
     options = stream_options(publisher.url, retryTimeout="5s", **given)
-    batch = BatchCall("p", query, run, number, options.remedies)
+    batch = BatchCall("p", query, run, number, options.overrides)
     return [
         stage(options, NUMBERS, batch, TaskDone(task, attempt), frames(*each))
         for task, attempt, *each in tasks

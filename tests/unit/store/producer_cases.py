@@ -15,8 +15,8 @@ from zeh_spark.store.batches import (
     CommitFacts,
     Declared,
     Found,
+    Overrides,
     ProducerState,
-    Remedies,
     StoredReceipt,
     TaskAttempt,
 )
@@ -119,7 +119,7 @@ def known_of(case: Case) -> CommitFacts:
     return CommitFacts(state, 2, case.last, case.run != "new", receipt_of(case))
 
 
-def remedies_of(case: Case) -> Remedies:
+def remedies_of(case: Case) -> Overrides:
     right = {
         "replace_incarnation": f"a@2:{case.incarnation}",
         "accept_gap": f"{case.incarnation}@{case.last}:{case.batch}",
@@ -127,12 +127,12 @@ def remedies_of(case: Case) -> Remedies:
     }
     short = {"replace": "replace_incarnation", "gap": "accept_gap", "keep": "keep_first"}
     if case.remedy == "others":  # as they were printed in other states
-        return Remedies(f"a@{case.last - 1}:{case.batch}", "a@1:f", f"a:{case.batch}:00000000")
+        return Overrides(f"a@{case.last - 1}:{case.batch}", "a@1:f", f"a:{case.batch}:00000000")
     if case.remedy == "all":
-        return Remedies(**right)
+        return Overrides(**right)
     if case.remedy == "none":
-        return Remedies()
-    return Remedies(**{short[case.remedy]: right[short[case.remedy]]})
+        return Overrides()
+    return Overrides(**{short[case.remedy]: right[short[case.remedy]]})
 
 
 def call_of(case: Case) -> Call:
@@ -161,9 +161,9 @@ def found_of(case: Case) -> dict[tuple[int, int], Found] | None:
     return {(0, 7): Found(uploads, first), (1, 8): Found(1, second)}
 
 
-def decision_of(case: Case, remedies: Remedies | None = None) -> Decision:
+def decision_of(case: Case, overrides: Overrides | None = None) -> Decision:
     call = call_of(case)
-    call = call if remedies is None else replace(call, remedies=remedies)
+    call = call if overrides is None else replace(call, overrides=overrides)
     return decide(known_of(case), call, declared_of(case), found_of(case))
 
 

@@ -30,8 +30,8 @@ from zeh_spark.store.batches import (
     Call,
     CommitFacts,
     Declared,
+    Overrides,
     ProducerState,
-    Remedies,
     StoredReceipt,
     after,
     receipt_for,
@@ -66,12 +66,12 @@ def test_printed_option_lets_this_refusal_pass() -> None:
 
 
 def test_option_is_inert_wherever_it_is_not_printed() -> None:
-    """A remedy left in the code acts only where I would be told to set it (A2)."""
+    """An override left in the code acts only where I would be told to set it (A2)."""
     bare = [each for each in cases() if each.remedy == "none"]
     before = {each: decision_of(each) for each in bare}
     options = [problem.members.get("option") for _, problem in refusals()]
     for option in {next(iter(each.items())) for each in options if each}:
-        with_it = Remedies(**{OPTIONS[option[0]]: option[1]})
+        with_it = Overrides(**{OPTIONS[option[0]]: option[1]})
         for case, decision in before.items():
             prints = isinstance(decision, Problem) and decision.members.get("option")
             if prints != dict([option]):
@@ -86,10 +86,10 @@ def test_option_is_inert_once_it_has_acted(name: str) -> None:
         option = problem.members.get("option", {}).get(name)
         if option is None:
             continue
-        remedies = replace(remedies_of(case), **{OPTIONS[name]: option})
-        if decision_of(case, remedies) is Step.PUBLISH:
+        overrides = replace(remedies_of(case), **{OPTIONS[name]: option})
+        if decision_of(case, overrides) is Step.PUBLISH:
             acted += 1
-            _check_inert(case, replace(call_of(case), remedies=remedies))
+            _check_inert(case, replace(call_of(case), overrides=overrides))
     assert acted
 
 
@@ -102,7 +102,7 @@ def _check_inert(case: Case, call: Call) -> None:
         last = receipt.batch if mine else 2
         known = CommitFacts(after(receipt), 2, last, run == receipt.run, receipt if mine else None)
         later = replace(call, incarnation=incarnation, run=run, batch=last + step)
-        without = replace(later, remedies=Remedies())
+        without = replace(later, overrides=Overrides())
         assert said(decide(known, later, declared)) == said(decide(known, without, declared))
 
 
@@ -121,7 +121,7 @@ def test_what_keeps_the_first(incarnation: str, printed: str, given: list[Conten
     refused = decide(known, call, Declared(OTHER, ()))
     assert isinstance(refused, Problem)
     assert {"keepFirst": printed} == refused.members["option"]
-    kept = replace(call, remedies=Remedies(keep_first=printed))
+    kept = replace(call, overrides=Overrides(keep_first=printed))
     answers = [(each, decide(known, kept, Declared(each, ()))) for each in (OTHER, MORE)]
     assert given == [each for each, answer in answers if answer is receipt]
 
@@ -141,9 +141,9 @@ def receipt_by(incarnation: str) -> StoredReceipt:
 
 def test_accepted_gap_of_one_incarnation_is_inert_in_another() -> None:
     """A remedy of the old checkpoint, left in the code, does not act in the new one (A2)."""
-    declared, remedies = Declared(SAME, ()), Remedies(accept_gap="a@-1:1")
-    old = Call("p", "a", "r1", 1, 2, remedies)
+    declared, overrides = Declared(SAME, ()), Overrides(accept_gap="a@-1:1")
+    old = Call("p", "a", "r1", 1, 2, overrides)
     assert decide(CommitFacts(ProducerState("p"), 2), old, declared) is Step.MOVE
-    new = Call("p", "b", "r2", 1, 2, replace(remedies, replace_incarnation="a@1:b"))
+    new = Call("p", "b", "r2", 1, 2, replace(overrides, replace_incarnation="a@1:b"))
     known = CommitFacts(ProducerState("p", "a", 1, "r1", 1, 1), 2)
     assert "batch-gap" == named(decide(known, new, declared))

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 from zeh_spark.errors import StoreError
 from zeh_spark.store import sqlite_writer
 from zeh_spark.store.sqlite import _engine
-from zeh_spark.store.sqlite_writer import Gate, Writer
+from zeh_spark.store.sqlite_writer import ReaderBarrier, Writer
 
 Work = Callable[[Connection], Any]
 
@@ -31,7 +31,7 @@ class Desk:
         self.reading: Engine = _engine(directory / "test.db", None)
         with self.reading.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        self.gate = Gate()
+        self.gate = ReaderBarrier()
         self.writer = Writer(self.engine, self.log, self.gate)
         self.writer.write(lambda c: c.exec_driver_sql("CREATE TABLE t (name TEXT, body BLOB)"))
         self._threads = ThreadPoolExecutor(64)
@@ -227,7 +227,7 @@ def test_reader_in_the_way_delays_nobody_for_long(desk: Desk, short_log: int) ->
 
 def test_gate_keeps_new_readers_out_and_waits_for_the_others() -> None:
     """Whoever reads may end; whoever comes waits."""
-    gate, order = Gate(), []
+    gate, order = ReaderBarrier(), []
     entered, closed = threading.Event(), threading.Event()
 
     def late_reader() -> None:
@@ -255,7 +255,7 @@ def test_gate_keeps_new_readers_out_and_waits_for_the_others() -> None:
 
 def test_gate_gives_up_on_readers_that_stay() -> None:
     """A reader that hangs does not stop all writing; readers get in again behind it."""
-    gate = Gate()
+    gate = ReaderBarrier()
     with gate.reader():
         with gate.closed(0.01) as alone:
             assert not alone
@@ -267,7 +267,7 @@ def test_gate_gives_up_on_readers_that_stay() -> None:
 
 def test_gate_opens_again_after_an_error() -> None:
     """Whatever goes wrong inside, nobody is locked out for ever."""
-    gate = Gate()
+    gate = ReaderBarrier()
     with pytest.raises(ValueError, match="no"), gate.closed(1):
         raise ValueError("no")
     with pytest.raises(ValueError, match="no"), gate.reader():
