@@ -8,7 +8,8 @@ PYTHON := $(CURDIR)/.venv/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
 OTHER_SPARKS := 4.0 4.1 4.3
 # Three processes keep two cores busy: tests wait for sockets and for processes that they start.
-TEST := -m pytest -n 3 --dist loadfile
+# One of them has the only Spark session, and runs all tests that share it (tests/conftest.py).
+TEST := -m pytest -n 3 --dist loadgroup
 COMMA := ,
 
 export PYSPARK_PYTHON := $(PYTHON)
@@ -16,7 +17,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench notebooks python java $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench notebooks python java $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -26,10 +27,13 @@ demo: .venv/.installed | java  ## a year of real flights through a feed into a t
 	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
 	$(PYTHON) -m zeh_spark.demo
 
-test: .venv/.jars .venv-reference/.installed  ## all tests but the campaigns
-	$(PYTHON) $(TEST) -m "not campaign" $(ARGS)
+test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and the campaigns
+	$(PYTHON) $(TEST) -m "not slow and not campaign" --durations=20 $(ARGS)
 
-test-all: .venv/.jars .venv-reference/.installed  ## all tests with campaigns and coverage, and Spark 4.0, 4.1, 4.3
+test-slow: .venv/.jars .venv-reference/.installed  ## a cluster, the notebooks, more killed drivers
+	$(PYTHON) -m pytest -n 2 --dist load -m "slow and not campaign" --durations=20 $(ARGS)
+
+test-all: .venv/.jars .venv-reference/.installed  ## all tests with campaigns and coverage, and other Sparks
 	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)
 	ZEH_TEST_STORE=postgresql $(PYTHON) $(TEST) $(wildcard tests/*/test_publish_*.py tests/*/test_producer*.py) \
 	tests/acceptance/test_from_delta.py tests/acceptance/test_dedup.py tests/integration/test_feed_identity.py $(ARGS)

@@ -45,6 +45,7 @@ settings.register_profile("campaign", settings.get_profile("usual"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give all tests of the shared Spark session to one process, so that there is one JVM."""
     for item in items:
@@ -67,8 +68,11 @@ def pytest_report_header() -> list[str]:
         postgresql.why_absent(),
         postgresql.why_no_small_disk(),
     ]
-    header += [f"absent: {reason}" for reason in reasons if reason]
-    return header
+    absent = [reason for reason in reasons if reason]
+    if needed := [each for each in absent if each != postgresql.why_no_small_disk()]:
+        if "ZEH_TESTS_COMPLETE" in os.environ:
+            pytest.exit(f"ZEH_TESTS_COMPLETE is set, and there is no {'; no '.join(needed)}", 1)
+    return header + [f"absent: {reason}" for reason in absent]
 
 
 def _spark() -> str:
