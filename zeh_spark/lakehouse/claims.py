@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 import xxhash
 
 from zeh_spark.errors import LakehouseError
+from zeh_spark.lakehouse.delta_table import identifier
 
 _CLAIM = "zeh_spark.feed."
 
@@ -54,8 +55,8 @@ def missing(
                 f"table {table}: the feed {feed} is kept in it under name={owner!r}, and this "
                 f"query has name={name!r}: its events would be there twice. Go on under that "
                 f"name, or take another table. If no query writes the feed under that name any "
-                f"more, and none of its rows are left: ALTER TABLE … UNSET TBLPROPERTIES "
-                f"('{key}')",
+                f"more, and none of its rows are left: ALTER TABLE {identifier(table)} "
+                f"UNSET TBLPROPERTIES ('{key}')",
                 table=table,
                 expected=owner,
                 got=name,

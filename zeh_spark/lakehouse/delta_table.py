@@ -55,6 +55,19 @@ class LakeTableState:
     properties: Mapping[str, str]
 
 
+def path_of(table: str) -> str | None:
+    """Return a table's path; None for a table that has a name."""
+    if quoted := re.fullmatch(r"delta\.`(.+)`", table, re.IGNORECASE):
+        return quoted[1]
+    return table if "/" in table else None
+
+
+def identifier(table: str) -> str:
+    """Return a table, given by path or name, as SQL names it."""
+    path = path_of(table)
+    return table if path is None else "delta.`{}`".format(path.replace("`", "``"))
+
+
 @dataclass(frozen=True, slots=True)
 class LakeTable:
     """A table by path (`/lake/orders`, `s3://…`, delta.`/lake/orders`) or by name, of one to three
@@ -68,16 +81,12 @@ class LakeTable:
     @property
     def path(self) -> str | None:
         """None for a table that has a name."""
-        if quoted := re.fullmatch(r"delta\.`(.+)`", self.text, re.IGNORECASE):
-            return quoted[1]
-        return self.text if "/" in self.text else None
+        return path_of(self.text)
 
     @property
     def identifier(self) -> str:
-        """For SQL."""
-        if self.path is None:
-            return self.text
-        return "delta.`{}`".format(self.path.replace("`", "``"))
+        """The table as SQL names it."""
+        return identifier(self.text)
 
     def exists(self) -> bool:
         """Raises LakehouseError for what is no Delta table, and for a session without Delta."""

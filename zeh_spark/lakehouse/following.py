@@ -135,6 +135,12 @@ def _follows(last: CommitRecord, batch: QueryBatch) -> bool:
     return next_one and last.cursors == batch.start
 
 
+def _moved(last: CommitRecord) -> str:
+    """Return the option that gives a moved feed the name that the table knows it by."""
+    (name, *others) = sorted(last.cursors)
+    return "feedId to the name above" if others else f"feedId={name!r}"
+
+
 def _other_partitions(last: CommitRecord, batch: QueryBatch) -> str | None:
     """For a new query whose feeds are cut into other partitions: what it has to accept."""
     counts = [[len(feed[name]) for name in sorted(feed)] for feed in (last.cursors, batch.end)]
@@ -202,8 +208,9 @@ def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) 
         )
     elif last.cursors.keys() != batch.end.keys():
         why = (
-            f"this query reads {', '.join(sorted(batch.end))}: take another name or table for "
-            f"another feed; for the same feed at another address, set the source's option feedId"
+            f"this query reads {', '.join(sorted(batch.end))}. If that is the same feed, which has "
+            f"moved, set the source's option {_moved(last)}; another feed needs another name, or "
+            f"another table"
         )
     elif last.query != batch.query:
         why = (
