@@ -24,6 +24,7 @@ def readme() -> str:
 REQUIRES = [
     "msgspec>=0.19",  # the first with Python 3.13 and sorted keys
     "numpy>=1.26",
+    "orjson>=3.10",
     "pyarrow>=15",
     "requests>=2.31",
     "urllib3>=2",  # raises for a body shorter than its Content-Length; 1.x took it for whole

@@ -10,7 +10,6 @@ Runs on the driver.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from zeh_spark.errors import ZeroEventHubError
@@ -103,7 +103,7 @@ def _document(offset: Any) -> dict[str, Any]:
     """Offsets arrive as JSON text or already parsed, depending on Spark's version."""
     if isinstance(offset, str):
         try:
-            offset = json.loads(offset)
+            offset = orjson.loads(offset)
         except ValueError:
             return {}
     return offset if isinstance(offset, dict) else {}
@@ -129,7 +129,7 @@ class ProgressListener(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        for progress in feed_progress(json.loads(event.progress.json)):
+        for progress in feed_progress(orjson.loads(event.progress.json)):
             key = (progress.run_id, progress.feed)
             self.latest[key] = progress
             total = self.total_events.get(key, 0) + progress.events

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+import orjson
 import xxhash
 
 from zeh_spark.errors import LakehouseError
@@ -67,6 +68,6 @@ def missing(
 def _owner(claim: str) -> str:
     """The name in a claim; the claim itself where it is none that was written here."""
     try:
-        return str(json.loads(claim)["name"])
+        return str(orjson.loads(claim)["name"])
     except (ValueError, TypeError, KeyError):
         return claim

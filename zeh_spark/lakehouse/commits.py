@@ -23,6 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from zeh_spark.errors import LakehouseError
 
 FORMAT = 1
@@ -123,7 +125,7 @@ def record_of(metadata: str | None, table: str) -> CommitRecord | None:
     another format.
     """
     try:
-        document = json.loads(metadata or "")
+        document = orjson.loads(metadata or "")
     except ValueError:
         return None
     if not isinstance(document, dict) or "zeh_spark" not in document:

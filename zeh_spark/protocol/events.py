@@ -6,9 +6,14 @@ Runs in services that publish, in commands that write, and in the publisher.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
 import msgspec
+import numpy as np
+import orjson
 
 from zeh_spark.protocol import wire
 
@@ -25,7 +30,25 @@ def json_of(data: object) -> bytes:
     return wire.validated_json(bytes(text))
 
 
+_RENDERING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+
+
 def _rendered(data: object) -> bytes:
+    """Return an object as JSON text: by orjson, and what orjson does not take, by msgspec.
+
+    Rejected: msgspec alone, which knows neither NumPy nor pandas. orjson takes no integers beyond
+    64 bits and no structure deeper than 254.
+    """
+    try:
+        text = orjson.dumps(data, default=_value_of, option=_RENDERING)
+    except TypeError:
+        return _rendered_exactly(data)
+    if b"null" in text:  # as which orjson renders NaN and infinity, too
+        _check_finite(data)
+    return text
+
+
+def _rendered_exactly(data: object) -> bytes:
     try:
         text = msgspec.json.encode(data)
         if b"null" in text:  # as which msgspec renders NaN and infinity, too
@@ -35,6 +58,37 @@ def _rendered(data: object) -> bytes:
     except (ValueError, TypeError, OverflowError, msgspec.MsgspecError) as exc:
         raise ValueError(f"it cannot be rendered as JSON: {exc}") from None
     return text
+
+
+def _value_of(value: object) -> object:
+    """Return what stands for an object of a type that orjson does not know.
+
+    Raises TypeError for a type that msgspec does not know either.
+    """
+    if isinstance(value, np.ndarray):  # one that is not contiguous, or of objects
+        return value.tolist()
+    if isinstance(value, datetime):  # a subclass, as pandas.Timestamp is
+        _check_finite(value)
+        return value.isoformat()
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def _check_finite(value: Any) -> None:
+    """Raise ValueError for a number or a time that JSON cannot say, wherever it is."""
+    if isinstance(value, float | np.floating | np.datetime64 | datetime):
+        # NaN and NaT are not equal to themselves.
+        if value != value or (isinstance(value, float | np.floating) and math.isinf(value)):
+            raise ValueError(
+                f"it cannot be rendered as JSON: Out of range float or time: {value!r}"
+            )
+    elif isinstance(value, Mapping):
+        for each in value.items():
+            _check_finite(each)
+    elif isinstance(value, list | tuple | set | frozenset | np.ndarray):
+        for each in value.tolist() if isinstance(value, np.ndarray) else value:
+            _check_finite(each)
+    elif value is not None and not isinstance(value, str | bytes | int | np.generic):
+        _check_finite(msgspec.to_builtins(value, str_keys=True))
 
 
 def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:

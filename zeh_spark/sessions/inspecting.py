@@ -5,11 +5,11 @@ Functions run on the driver, what they hand to `mapInArrow` in tasks.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -59,7 +59,7 @@ def _operator(spark: SparkSession, checkpoint: str) -> int:
     except Exception as exc:
         raise CheckpointError(f"{checkpoint!r} is no checkpoint that can be read: {exc}") from exc
     for row in found:
-        properties = json.loads(row.operatorProperties or "{}")
+        properties = orjson.loads(row.operatorProperties or "{}")
         variables = properties.get("stateVariables") or []
         if any(each.get("stateName") == STATE for each in variables):
             return int(row.operatorId)

@@ -9,14 +9,14 @@ Runs on the driver; pure.
 
 from __future__ import annotations
 
-import json
+import orjson
 
 _VERSIONS = {"v1", "v2"}
 
 
 def query_id(metadata: str) -> str:
     """Raises ValueError for a text that Spark did not write."""
-    document = json.loads(metadata)
+    document = orjson.loads(metadata)
     if not isinstance(document, dict) or "id" not in document:
         raise ValueError(f"no query's metadata: {metadata!r}")
     return str(document["id"])
@@ -37,6 +37,6 @@ def _offset(line: str) -> object:
     if line == "-":
         return None
     try:
-        return json.loads(line)
+        return orjson.loads(line)
     except ValueError:
         return line

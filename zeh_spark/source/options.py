@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Literal
+
+import orjson
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options import (
@@ -43,7 +44,7 @@ def _parse_cursors(text: str, *words: Literal["first", "last", "quiet"]) -> Curs
         'like {"0": "17.0a1b2c3d", "1": "_first"}'
     )
     try:
-        given = json.loads(text)
+        given = orjson.loads(text)
         cursors = {int(partition): cursor for partition, cursor in given.items()}
     except (ValueError, AttributeError):
         raise ValueError(complaint) from None

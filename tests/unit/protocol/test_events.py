@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,12 @@ def test_objects_become_the_json_that_says_them(value: object) -> None:
         (Line(Decimal("1.10")), b'{"price":"1.10","note":null}'),
         ({1: [True, None]}, b'{"1":[true,null]}'),
         (17, b"17"),
+        ({"a": 2**70}, b'{"a":1180591620717411303424}'),
+        ({"a": np.float32(1.5), "b": np.int64(3)}, b'{"a":1.5,"b":3}'),
+        (np.array([[1, 2], [3, 4]])[:, 0], b"[1,3]"),
+        ({"at": np.datetime64("2026-11-20T01:02:03")}, b'{"at":"2026-11-20T01:02:03"}'),
+        ({"at": pd.Timestamp("2026-11-20T01:02:03Z")}, b'{"at":"2026-11-20T01:02:03+00:00"}'),
+        (pd.Series({"a": 1.5, "b": None}, dtype=object).to_dict(), b'{"a":1.5,"b":null}'),
         ("null", b"null"),
     ],
 )
@@ -74,6 +82,12 @@ def test_dataclasses_structs_and_dates_are_rendered(data: object, text: bytes) -
         ("", "not JSON"),
         (float("nan"), "rendered as JSON: Out of range float"),
         ({"a": [None, float("-inf")]}, "rendered as JSON: Out of range float"),
+        ({"a": np.float32("nan")}, "rendered as JSON: Out of range float"),
+        ({"a": np.array([1.0, np.inf])}, "rendered as JSON: Out of range float"),
+        ({"a": pd.NaT}, "rendered as JSON"),
+        ({"a": pd.NA}, "rendered as JSON"),
+        ({"a": [np.datetime64("NaT")]}, "rendered as JSON"),
+        (pd.Series({"a": 1.5, "b": None}).to_dict(), "rendered as JSON: Out of range float"),
         (Line(Decimal(1), "\ud800"), "rendered as JSON"),
         ("\ud800", "surrogates not allowed"),
         ({"a": object()}, "rendered as JSON: Encoding objects of type object is unsupported"),
