@@ -30,8 +30,8 @@ demo: .venv/.installed | java  ## a year of real flights through a feed into a t
 test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and the campaigns
 	$(PYTHON) $(TEST) -m "not slow and not campaign" --durations=20 $(ARGS)
 
-test-slow: .venv/.jars .venv-reference/.installed  ## a cluster, the notebooks, more killed drivers
-	$(PYTHON) -m pytest -n 2 --dist load -m "slow and not campaign" --durations=20 $(ARGS)
+test-slow: .venv/.jars .venv-reference/.installed  ## what takes more than 5 s: a cluster, notebooks, killed drivers
+	$(PYTHON) -m pytest -n 3 --dist loadfile -m "slow and not campaign" --durations=20 $(ARGS)
 
 test-all: .venv/.jars .venv-reference/.installed  ## all tests with campaigns and coverage, and other Sparks
 	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)

@@ -79,6 +79,7 @@ def test_serve_prints_the_address_of_each_feed(run: Run, env: dict[str, str]) ->
     assert [f"  {base}/flights  8 partitions\n", f"  {base}/orders  1 partition\n"] == lines
 
 
+@pytest.mark.slow
 def test_tail_follows_and_its_events_can_be_loaded_again(run: Run, env: dict[str, str]) -> None:
     """What tail prints with --headers, load --envelope takes."""
     run("create", "orders", "--partitions", "2")
@@ -99,6 +100,7 @@ def test_tail_follows_and_its_events_can_be_loaded_again(run: Run, env: dict[str
     assert event == found
 
 
+@pytest.mark.slow
 def test_standard_input_is_published_whole_and_by_name(run: Run, env: dict[str, str]) -> None:
     """A script's events reach a running publisher: all or nothing, and under a name once."""
     run("create", "orders", "--partitions", "1")
@@ -127,6 +129,7 @@ def test_standard_input_is_published_whole_and_by_name(run: Run, env: dict[str, 
     assert ["1", "2", "3", "4"] == found.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_events_that_keep_first_drops_are_told(run: Run, env: dict[str, str]) -> None:
     """The command says that what was given now is not published, and how much of it there is."""
     run("create", "orders", "--partitions", "1")
@@ -147,6 +150,7 @@ def test_events_that_keep_first_drops_are_told(run: Run, env: dict[str, str]) ->
     assert ["1", "4"] == found.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_old_events_go_as_they_were_told_to(run: Run, env: dict[str, str]) -> None:
     """I see what would go before it goes."""
     run("create", "orders", "--partitions", "1")
@@ -213,6 +217,7 @@ def test_feeds_are_shown_as_a_table(run: Run) -> None:
     assert ["orders", "2", "3"] == orders.split()[:3]
 
 
+@pytest.mark.slow
 def test_audit_says_how_much_it_compared_or_what_differs(
     run: Run, env: dict[str, str], tmp_path: Path
 ) -> None:

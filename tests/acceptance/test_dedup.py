@@ -48,6 +48,7 @@ def run(collected):
     return go
 
 
+@pytest.mark.slow
 def test_each_number_passes_once_however_the_feed_is_read(publisher, stream, run):
     """Twice at once, and with another number of partitions: the stamps tell, not the reader."""
 
@@ -64,6 +65,7 @@ def test_each_number_passes_once_however_the_feed_is_read(publisher, stream, run
     assert Counter(("new", i) for i in range(100, 150)) == second
 
 
+@pytest.mark.slow
 def test_only_what_was_seen_is_dropped(publisher, stream, run):
     """Numbers of others, with holes, in any order. What is in a hole that was closed is told."""
     frame = dedup.drop_seen(stream(url=publisher.url).load(), **OWN, window=50)
@@ -137,6 +139,7 @@ def both(publisher, returns, stream):
     return union
 
 
+@pytest.mark.slow
 def test_two_feeds_that_were_loaded_alike_both_pass_whole(publisher, both, run):
     """Their events have the same producer and the same numbers. Read again, none passes."""
     load(publisher.store_url, "orders", range(50))
@@ -148,6 +151,7 @@ def test_two_feeds_that_were_loaded_alike_both_pass_whole(publisher, both, run):
     assert Counter(("new", i) for i in range(100)) == found
 
 
+@pytest.mark.slow
 def test_own_numbers_of_two_feeds_are_told_apart_by_an_argument(publisher, both, run):
     """Two devices of one name: `feed=` has the role of the header."""
     load(publisher.store_url, "orders", range(5))
@@ -225,6 +229,7 @@ def refused(run, frame):
     return said[0]
 
 
+@pytest.mark.slow
 def test_state_of_an_older_version_drops_what_was_seen(publisher, bronze, read, run, older):
     """The feed that comes first has made it."""
     load(publisher.store_url, "orders", range(40))
@@ -242,6 +247,7 @@ def test_state_of_an_older_version_drops_what_was_seen(publisher, bronze, read, 
     assert Counter() == third
 
 
+@pytest.mark.slow
 def test_state_of_an_older_version_of_two_feeds_is_refused_until_you_say_whose_it_is(
     publisher, returns, both, run, older
 ):
@@ -261,6 +267,7 @@ def test_state_of_an_older_version_of_two_feeds_is_refused_until_you_say_whose_i
     assert Counter(("new", i) for i in (*range(20, 30), *range(100, 130))) == found
 
 
+@pytest.mark.slow
 def test_a_second_feed_at_numbers_of_an_older_version_is_refused(
     publisher, returns, bronze, read, run, older
 ):
@@ -322,6 +329,7 @@ def restored(place, landed, before=lambda: None, after=lambda: None):
     return feed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [1, 2])
 def test_numbers_that_a_restored_publisher_uses_again_are_refused(
     batches, place, landed, bronze, run
@@ -346,6 +354,7 @@ def test_numbers_that_a_restored_publisher_uses_again_are_refused(
     assert "zeh-spark new-history" in said
 
 
+@pytest.mark.slow
 def test_events_of_a_new_epoch_pass_though_their_numbers_were_used(place, landed, bronze, run):
     """After `zeh-spark new-history` they are other events, in the same checkpoint, too."""
     first = []

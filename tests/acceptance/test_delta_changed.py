@@ -18,6 +18,7 @@ from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse.delta_table import LakeTable
 
 
+@pytest.mark.slow
 def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
     """DL-03: what the restore took back comes again, with a new checkpoint."""
     lake.grow(range(50), range(50, 80), range(80, 90))
@@ -34,6 +35,7 @@ def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
     assert lake.numbers() == Counter(range(110))
 
 
+@pytest.mark.slow
 def test_a_batch_is_written_again_when_the_restore_took_it_back(lake):
     """DL-03, A12: Delta would leave it out in silence, as its transactions are not restored."""
     lake.grow(range(50), range(50, 80))
@@ -45,6 +47,7 @@ def test_a_batch_is_written_again_when_the_restore_took_it_back(lake):
     assert lake.numbers() == Counter(range(80))
 
 
+@pytest.mark.slow
 def test_a_table_restored_to_before_its_first_batch_begins_anew(lake):
     """Also under its old name."""
     lake.sql(f"CREATE TABLE {{}} (partition INT, headers MAP<STRING, STRING>, {DATA}) USING delta")
@@ -57,6 +60,7 @@ def test_a_table_restored_to_before_its_first_batch_begins_anew(lake):
     assert lake.numbers() == Counter(range(50))
 
 
+@pytest.mark.slow
 def test_a_restore_to_a_time_has_to_be_named(lake):
     """The log does not keep its time zone."""
     lake.grow(range(50), range(50, 80))
@@ -70,6 +74,7 @@ def test_a_restore_to_a_time_has_to_be_named(lake):
     assert lake.numbers() == Counter(range(80))
 
 
+@pytest.mark.slow
 def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
     """The batch lands on a table that lacks the one before; nobody goes on from there."""
     lake.grow(range(50), range(50, 80))
@@ -88,6 +93,7 @@ def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
     assert lake.numbers() == Counter(range(90))
 
 
+@pytest.mark.slow
 def test_another_writer_and_optimize_change_nothing(lake):
     """The table is an ordinary one; the record is looked for as far back as it is."""
     lake.add(range(50))
@@ -107,6 +113,7 @@ def test_another_writer_and_optimize_change_nothing(lake):
     assert lake.numbers() == Counter(range(-4, 80))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
 def test_optimize_while_a_batch_is_written_changes_nothing(lake, gate, options):
     """The batch is tried again where Delta cannot bring the two together."""
@@ -122,6 +129,7 @@ def test_optimize_while_a_batch_is_written_changes_nothing(lake, gate, options):
     assert lake.numbers() == Counter([*range(60), *doubled])
 
 
+@pytest.mark.slow
 def test_a_cleaned_log_is_noticed(lake):
     """Where neither the log nor the rows tell, nobody guesses."""
     lake.add(range(50))
@@ -146,6 +154,7 @@ def to_accept(told):
     return re.search("say accept='(.*?)'", told)[1]
 
 
+@pytest.mark.slow
 def test_another_name_on_a_table_with_a_cleaned_log_has_to_be_meant(lake):
     """It could be the one whose record is gone, mistyped."""
     lake.add(range(5))
@@ -158,6 +167,7 @@ def test_another_name_on_a_table_with_a_cleaned_log_has_to_be_meant(lake):
     assert lake.numbers() == Counter([-1, *range(5)])
 
 
+@pytest.mark.slow
 def test_a_column_keeps_the_cursors_where_the_log_is_cleaned(lake):
     """The rows know it themselves."""
     kept = {"cursorColumn": "_cursors"}
@@ -175,6 +185,7 @@ def test_a_column_keeps_the_cursors_where_the_log_is_cleaned(lake):
     assert lake.numbers() == Counter([-1, -1, *range(70)])
 
 
+@pytest.mark.slow
 def test_a_clone_is_noticed(lake):
     """It has the rows, and not the log."""
     lake.add(range(50))
@@ -192,6 +203,7 @@ def test_a_clone_is_noticed(lake):
     assert lake.numbers("copy") == Counter(range(60))
 
 
+@pytest.mark.slow
 def test_a_table_that_was_replaced_begins_anew(lake):
     """The old checkpoint does not go on as if nothing had happened."""
     lake.add(range(50))
@@ -208,6 +220,7 @@ def test_a_table_that_was_replaced_begins_anew(lake):
     assert lake.numbers() == Counter(range(60))
 
 
+@pytest.mark.slow
 def test_a_table_that_was_rewritten_is_noticed(lake):
     """It has the rows, and its own log says that nothing came before."""
     lake.add(range(50))
@@ -222,6 +235,7 @@ def test_a_table_that_was_rewritten_is_noticed(lake):
     assert lake.numbers() == Counter(range(50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"merge_keys": ["i"]}], ids=["append", "merge"])
 def test_a_table_that_compacts_itself_changes_nothing(lake, options):
     """As tables on Databricks often do."""

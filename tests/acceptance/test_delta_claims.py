@@ -22,6 +22,7 @@ from zeh_spark.lakehouse.delta_table import LakeTable
 CONTINUOUS = {"trigger": {"processingTime": "100 milliseconds"}}
 
 
+@pytest.mark.slow
 def test_a_feed_is_kept_under_one_name_even_if_two_begin_at_once(lake, gate):
     """The second one would double every event: neither finds the other's rows when it begins."""
     lake.add(range(50))
@@ -37,6 +38,7 @@ def test_a_feed_is_kept_under_one_name_even_if_two_begin_at_once(lake, gate):
     assert "its events would be there twice" in lake.fail(checkpoint="third", name="copies")
 
 
+@pytest.mark.slow
 def test_a_feed_is_known_under_another_address(lake):
     """By the id that its publisher tells: localhost and 127.0.0.1 are one feed."""
     lake.add(range(50))
@@ -49,6 +51,7 @@ def test_a_feed_is_known_under_another_address(lake):
     assert lake.numbers() == Counter(range(50))
 
 
+@pytest.mark.slow
 def test_a_claim_is_given_up_as_the_error_says(lake):
     """A name that was mistyped, say, and has never written a row."""
 
@@ -99,6 +102,7 @@ def make_anew(lake):
     assert after.version == before.version and after.id != before.id
 
 
+@pytest.mark.slow
 def test_a_table_that_is_made_anew_under_a_running_query_is_refused(lake):
     """Its version may be the same number again; what it held is gone."""
     lake.add(range(50))
@@ -116,6 +120,7 @@ def test_a_table_that_is_made_anew_under_a_running_query_is_refused(lake):
     assert lake.numbers() == Counter()
 
 
+@pytest.mark.slow
 def test_a_table_that_is_made_anew_while_a_batch_is_made_is_noticed(lake):
     """The batch would land in the new table, which lacks those before."""
     lake.grow(range(50))

@@ -78,6 +78,7 @@ def test_an_older_event_of_the_same_feed_changes_nothing(merge):
     assert {1: 10, 2: 20} == merge.shown()
 
 
+@pytest.mark.slow
 def test_an_event_of_a_later_epoch_wins_though_its_number_is_lower(merge):
     """After `new-history` the restored feed uses numbers again, and is right."""
     merge(event(1, 10, 9, EU, time=90), event(2, 20, 8, EU, time=80))
@@ -107,6 +108,7 @@ def test_a_restore_shows_within_a_batch(merge):
         merge(event(1, 10, 10, time=1000), event(1, 11, 9, time=2000))
 
 
+@pytest.mark.slow
 def test_a_table_of_an_older_version_is_not_guessed_about(old):
     """Its rows do not tell their feed: an event of the same producer is refused, until it is said
     which feed they are of.
@@ -152,6 +154,7 @@ def two_feeds(lake):
     return lake
 
 
+@pytest.mark.slow
 def test_two_feeds_are_merged_by_one_query(two_feeds):
     """The union of two feeds keeps the events that came last."""
     lake = two_feeds
@@ -163,6 +166,7 @@ def test_two_feeds_are_merged_by_one_query(two_feeds):
     assert [lake.store.identity("returns").id] == [row[0] for row in feeds]
 
 
+@pytest.mark.slow
 def test_two_feeds_are_merged_by_two_queries(two_feeds):
     """Into one table, each with a name of its own."""
     lake = two_feeds
@@ -174,6 +178,7 @@ def test_two_feeds_are_merged_by_two_queries(two_feeds):
     assert {"other": "9", "a": "newer"} == keys(lake)
 
 
+@pytest.mark.slow
 def test_a_table_of_an_older_version_goes_on_if_it_has_one_feed(lake):
     """It gets the new columns, and keeps to be told which event is newer."""
     lake.publish({"key": "a", "value": "1"})
@@ -188,6 +193,7 @@ def test_a_table_of_an_older_version_goes_on_if_it_has_one_feed(lake):
     assert lake.store.identity("orders").id == properties[UNNAMED]
 
 
+@pytest.mark.slow
 def test_a_table_of_an_older_version_with_two_feeds_is_refused(two_feeds):
     """Its rows may be of either, and hide newer events of the other."""
     lake = two_feeds
@@ -205,6 +211,7 @@ def test_a_table_of_an_older_version_with_two_feeds_is_refused(two_feeds):
     assert {"other": "9", "a": "newer", "b": "2"} == keys(lake)
 
 
+@pytest.mark.slow
 def test_a_table_of_an_older_version_whose_log_does_not_tell_is_refused(lake):
     """Somebody else's MERGE may have brought rows of another feed."""
     lake.publish({"key": "a", "value": "1"})
@@ -223,6 +230,7 @@ def test_a_table_of_an_older_version_whose_log_does_not_tell_is_refused(lake):
         lake.run(accept="rows without a feed are of nobody", **MERGED)
 
 
+@pytest.mark.slow
 def test_stamps_without_their_feed_are_refused(lake):
     """Code that was complete before feeds had ids: its events would all count as of the first
     epoch.
@@ -266,6 +274,7 @@ def _forget_identity(lake):
             lake.sql(f"ALTER TABLE {{}} UNSET TBLPROPERTIES ('{name}')")
 
 
+@pytest.mark.slow
 def test_a_merged_table_goes_on_after_the_publisher_was_restored(spark, tmp_path):
     """The table was not restored, and has an event that the restore undid: the error says what to
     run at the publisher, and the same query then continues.

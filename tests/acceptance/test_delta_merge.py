@@ -91,6 +91,7 @@ def stamp(each):
     return (headers["zeh-producer"], headers["zeh-partition"]), int(headers["zeh-sequence"])
 
 
+@pytest.mark.slow
 def test_the_newest_event_of_each_key_is_shown(merge, spark):
     """Reordered and doubled events, of several producers and partitions and of none, with
     deletions: after each batch the table is as the rule says.
@@ -131,6 +132,7 @@ def test_a_batch_is_as_good_as_its_events_one_by_one(merge):
     assert {1: 5} == merge.shown()
 
 
+@pytest.mark.slow
 def test_an_older_event_does_not_hide_a_newer_one_of_another_producer(merge):
     """It is outranked by the table's; the other one is not."""
     merge(event(1, 5, "a", 5))
@@ -148,6 +150,7 @@ def test_without_stamps_the_later_event_wins(merge):
     assert {1: 11, 2: 21} == merge.shown()
 
 
+@pytest.mark.slow
 def test_a_deleted_key_stays_deleted(merge):
     """A late event from before the deletion does not bring it back; a newer one does."""
     merge(event(1, 10, "a", 0), event(2, 20, "a", 1))
@@ -169,6 +172,7 @@ def test_deleted_keys_are_purged_by_age(merge, spark):
     assert (2, [2]) == (kept, [row.key for row in merge.frame().collect()])
 
 
+@pytest.mark.slow
 def test_new_columns_are_added_as_deltas_option_says(merge):
     """Beside the rows that are there."""
     wider = EVENTS + ", extra STRING"
@@ -224,6 +228,7 @@ def test_columns_may_have_any_name(spark, tmp_path, names):
     assert [(7, 2)] == [row[:2] for row in spark.read.format("delta").load(table).collect()]
 
 
+@pytest.mark.slow
 def test_a_version_of_an_app_is_merged_once(merge, spark):
     """For the stream of a Delta table; and no setting stays behind."""
     for _ in range(2):
@@ -235,6 +240,7 @@ def test_a_version_of_an_app_is_merged_once(merge, spark):
     assert [] == [name for name in spark.conf.getAll if "txn" in name or "userMetadata" in name]
 
 
+@pytest.mark.slow
 def test_a_version_with_other_rows_is_refused(merge):
     """Delta itself would leave them out without a word. What the error prints keeps the first, and
     is about that version only.
@@ -255,6 +261,7 @@ def test_a_version_with_other_rows_is_refused(merge):
     assert {1: 10, 2: 20} == merge.shown()
 
 
+@pytest.mark.slow
 def test_a_version_that_a_restore_took_back_is_not_left_out(merge, spark):
     """Delta's transaction stays, and it would leave the batch out; and the next one would follow a
     gap.

@@ -183,6 +183,7 @@ def test_a_name_that_is_none_is_refused(lake, name):
         lakehouse.cursors(lake.spark, name, name="orders")
 
 
+@pytest.mark.slow
 def test_appending_to_a_merged_table_is_refused(lake):
     """merge_keys were forgotten: keys would be there twice."""
     lake.add(range(10))
@@ -248,6 +249,7 @@ tell()
 """
 
 
+@pytest.mark.slow
 def test_a_session_without_delta_is_told_how_to_get_it(lake):
     """Before anything runs: the extra to install, and the call that sets the session up."""
     lake.spark.range(3).write.format("delta").save(lake.at("orders"))

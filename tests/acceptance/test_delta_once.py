@@ -27,6 +27,7 @@ from zeh_spark.errors import LakehouseError
 PROGRAM = Path(__file__).parents[1] / "programs" / "feed_to_delta.py"
 
 
+@pytest.mark.slow
 def test_a_feed_is_in_the_table_once(lake):
     """One call, run again and again while the feed grows."""
     for begin in (0, 100, 100):
@@ -108,6 +109,7 @@ def run_to_the_crash(lake, settings, crash):
     assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
 
 
+@pytest.mark.slow
 def test_a_batch_that_comes_again_is_not_written_again(lake):
     """Spark crashed between the table's commit and its own."""
     lake.add(range(50))
@@ -120,6 +122,7 @@ def test_a_batch_that_comes_again_is_not_written_again(lake):
     assert (Counter(range(50)), before) == (lake.numbers(), lake.history())
 
 
+@pytest.mark.slow
 def test_a_lost_checkpoint_changes_nothing(lake):
     """F12: the table knows where it is."""
     lake.add(range(50))
@@ -133,6 +136,7 @@ def test_a_lost_checkpoint_changes_nothing(lake):
     assert lake.numbers() == Counter(range(100))
 
 
+@pytest.mark.slow
 def test_a_new_checkpoint_from_elsewhere_is_refused(lake):
     """Who forgets startingCursors is told, and nothing is written twice."""
     lake.add(range(50))
@@ -147,6 +151,7 @@ def test_a_new_checkpoint_from_elsewhere_is_refused(lake):
     assert lake.numbers() == Counter(range(50))
 
 
+@pytest.mark.slow
 def test_a_query_may_begin_anywhere_in_a_new_table(lake):
     """Who asks for the newest events only gets these."""
     lake.add(range(50))
@@ -157,6 +162,7 @@ def test_a_query_may_begin_anywhere_in_a_new_table(lake):
     assert lake.numbers() == Counter(range(50, 60))
 
 
+@pytest.mark.slow
 def test_two_queries_under_one_name_write_once(lake, gate):
     """The second of two that go on from one place at the same time is refused."""
     lake.add(range(50))
@@ -184,6 +190,7 @@ def test_two_queries_under_one_name_write_once(lake, gate):
     assert lake.numbers() == Counter(range(90))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_taken_back_is_refused(lake):
     """F13: it would cut the feed otherwise than the table has it."""
     import shutil
@@ -227,6 +234,7 @@ def test_a_second_call_for_a_batch_is_refused(lake):
     assert "one call for each table and batch" in said(raised.value)
 
 
+@pytest.mark.slow
 def test_tables_of_one_query_have_to_be_at_one_place(lake):
     """The error says where each is; a new one is at the beginning."""
     lake.add(range(10))
@@ -241,6 +249,7 @@ def test_tables_of_one_query_have_to_be_at_one_place(lake):
     assert place == lakehouse.cursors(lake.spark, both[0], name="shop")
 
 
+@pytest.mark.slow
 def test_paths_may_have_any_characters(lake):
     """Of the table and of the checkpoint."""
     place = "a b c[1] {x} 50%25 späť"
@@ -251,6 +260,7 @@ def test_paths_may_have_any_characters(lake):
     assert lake.numbers(f"{place} table") == Counter(range(20))
 
 
+@pytest.mark.slow
 def test_two_feeds_go_into_two_tables_in_one_query(lake):
     """Each table knows where it is in both; each batch is in both once, though one write fails."""
     lake.add(range(50))
@@ -304,6 +314,7 @@ def test_two_feeds_go_into_two_tables_in_one_query(lake):
     assert lake.numbers("returns") == Counter(range(50, 80))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kept", "default.kept", "spark_catalog.default.kept"])
 def test_a_table_may_have_a_name(lake, name):
     """Of one, two or three parts, as SQL has it."""
@@ -320,6 +331,7 @@ def test_a_table_may_have_a_name(lake, name):
     lake.spark.sql(f"DROP TABLE {name}")
 
 
+@pytest.mark.slow
 def test_new_columns_come_as_deltas_option_says(lake):
     """Refused by default, added with mergeSchema."""
     lake.add(range(10))
@@ -345,6 +357,7 @@ def test_a_function_of_the_users_gives_what_is_written(lake):
     assert [(i, 0, 2 * i) for i in range(10)] == sorted(map(tuple, lake.table().collect()))
 
 
+@pytest.mark.slow
 def test_from_feed_to_table_to_feed_to_table_ends_equal(lake):
     """Nothing is lost, doubled or changed on the way."""
     import zeh_spark

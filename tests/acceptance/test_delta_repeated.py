@@ -75,6 +75,7 @@ def tables(orders):
     return Tables(orders)
 
 
+@pytest.mark.slow
 @needs_batches
 @pytest.mark.parametrize(
     ("before", "after", "lost"),
@@ -95,6 +96,7 @@ def test_a_repeated_batch_with_other_options_is_refused(tables, before, after, l
     )
 
 
+@pytest.mark.slow
 @needs_batches
 def test_what_the_error_prints_keeps_the_rows_of_the_table(tables):
     """And lets the query go on, with the new option, from there."""
@@ -107,6 +109,7 @@ def test_what_the_error_prints_keeps_the_rows_of_the_table(tables):
     assert Counter([("b", 0), ("b", 1)]) == tables.steps("ordered")
 
 
+@pytest.mark.slow
 @needs_batches
 def test_options_may_change_between_batches(tables):
     """When no writer has the batch that comes next."""
@@ -124,6 +127,7 @@ def test_options_may_change_between_batches(tables):
     assert 1 == max(steps.values())
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_batch_of_an_older_version_goes_on_and_says_so(tables, monkeypatch, caplog):
     """Its record has no sum: what the batch held cannot be told."""
@@ -143,6 +147,7 @@ def test_a_batch_of_an_older_version_goes_on_and_says_so(tables, monkeypatch, ca
     assert Counter([("a", 1), ("a", 2)]) == tables.steps("dead")
 
 
+@pytest.mark.slow
 @needs_batches
 def test_rows_that_depend_on_chance_are_refused_when_the_batch_comes_again(lake):
     """The table has other ones already; what the error prints lets the query go on, however often
@@ -169,6 +174,7 @@ def test_rows_that_depend_on_chance_are_refused_when_the_batch_comes_again(lake)
     assert sorted(before) == sorted(lake.table().select("i", "value").collect())
 
 
+@pytest.mark.slow
 def test_sessions_in_order_go_into_a_merged_table(orders):
     """The table shows the last step of each order, though it was published before others; and the
     writer has to be told that the order of the sessions decides.
@@ -197,6 +203,7 @@ def test_sessions_in_order_go_into_a_merged_table(orders):
     assert tables.steps("ordered") == Counter([("a", 4), ("b", 1)])
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_query_that_gets_a_state_is_refused_on_a_batch_that_the_table_has(lake):
     """Its state would hold the batch's events, and give them once more."""

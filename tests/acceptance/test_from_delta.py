@@ -20,6 +20,7 @@ from zeh_spark.lakehouse import from_delta
 # Each row once
 
 
+@pytest.mark.slow
 def test_each_row_of_a_table_is_published_once(source, sink):
     """What it has, then what is appended, through restarts."""
     for begin in (0, 200, 400):
@@ -45,6 +46,7 @@ def test_a_named_table_is_a_feed(spark, sink):
     sink.target.check_once(range(9), "copy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["upload", "commit"])
 def test_each_row_is_published_once_when_the_driver_of_a_table_is_killed(call, source, sink):
     """Before a batch is staged, or before it is committed."""
@@ -64,6 +66,7 @@ def test_each_row_is_published_once_when_the_driver_of_a_table_is_killed(call, s
 # What housekeeping does
 
 
+@pytest.mark.slow
 def test_compaction_between_batches_changes_nothing(source, sink):
     """OPTIMIZE, and VACUUM of what was read, while the table's first rows are published."""
     source.add(*(range(i, i + 10) for i in range(0, 40, 10)))
@@ -78,6 +81,7 @@ def test_compaction_between_batches_changes_nothing(source, sink):
     assert sink.target.batches() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_files_that_are_gone_before_they_are_read_stop_the_query(source, sink):
     """VACUUM with too short a retention: an error, and never fewer rows."""
     source.add(*(range(i, i + 10) for i in range(0, 40, 10)))
@@ -94,6 +98,7 @@ def test_files_that_are_gone_before_they_are_read_stop_the_query(source, sink):
 # Updates and deletions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "changes"),
     [
@@ -127,6 +132,7 @@ def change(event):
     return event.headers["_change_type"], event.data["k"], event.data["n"]
 
 
+@pytest.mark.slow
 def test_a_keys_changes_come_in_their_order(source, sink):
     """Many commits in one batch: each update shows what was before it, then what is."""
     keys = "abcdefgh"

@@ -15,6 +15,7 @@ from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import from_delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "problem"),
     [

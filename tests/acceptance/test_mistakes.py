@@ -82,6 +82,7 @@ def test_a_feed_that_is_not_there_is_named(kind, request, base):
     assert "check the feed's address" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
 def test_a_publisher_that_does_not_answer_is_named(kind, request, raw_server):
     """A closed port: the address, the reason and the option that says how long to try."""
@@ -95,6 +96,7 @@ def test_a_publisher_that_does_not_answer_is_named(kind, request, raw_server):
     assert "retryTimeout" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
 def test_a_schema_with_other_columns_is_refused(kind, request, base):
     """The source's columns are fixed; types for `data` come after it."""

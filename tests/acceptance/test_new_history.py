@@ -64,6 +64,7 @@ def stamps(base: str) -> dict[Any, tuple[str, int]]:
     }
 
 
+@pytest.mark.slow
 def test_events_after_a_restore_are_told_apart(place: Place, run: Run) -> None:
     """I publish, back up, publish more, and restore the backup: what I publish next has the numbers
     of what the restore undid. After `new-history` readers see that they are other events.

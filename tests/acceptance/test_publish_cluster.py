@@ -71,6 +71,7 @@ def test_a_restored_publisher_is_noticed(sink, killable, inbox, spark, tmp_path)
     sink.target.check_once([*range(600), *range(800, 900)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable, inbox, spark):
     """It is killed in a batch and comes back: the query goes on by itself."""

@@ -37,6 +37,7 @@ def test_a_repeated_batch_adds_nothing_whatever_its_tasks(first, again, sink, in
     assert sink.target.gateway.count("PUT .*/batches/1/") == uploads
 
 
+@pytest.mark.slow
 def test_uploads_go_on_while_a_task_reads(target, spark, write, tmp_path):
     """F20: a task sends what it has before it has read all; the driver only names attempts."""
     uploaded = tmp_path / "uploaded"
@@ -249,6 +250,7 @@ def test_a_write_without_a_name_adds_its_rows_each_time(target, spark, write):
     target.check_once([*range(100), *range(100)])
 
 
+@pytest.mark.slow
 def test_a_write_in_a_thread_that_has_registered(target, spark, write):
     """Spark looks for the format in the thread's active session, which a new one has not."""
 
@@ -271,6 +273,7 @@ def test_an_empty_write_is_a_batch(target, spark, write):
     assert [each["events"] for each in target.receipts("spark#quiet")] == [0]
 
 
+@pytest.mark.slow
 def test_a_relay_keeps_order_and_stamps_anew(sink, spark, write, stream):
     """Feed to Spark to feed: each partition in its order, its own headers, new stamps."""
     rows = spark.range(0, 3000, 1, 1).selectExpr(

@@ -126,6 +126,7 @@ def test_dead_letters_are_mended_and_published(shop: Shop) -> None:
     assert by_number[2]["headers"]["zeh-producer"].startswith("job#dead:0:")
 
 
+@pytest.mark.slow
 def test_letters_that_are_replayed_again_change_nothing(shop: Shop) -> None:
     """All of them, some of them, with others, from tail or from dead-letters."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":1', '{"i":2']))
@@ -244,6 +245,7 @@ def test_the_feed_that_letters_go_to_is_not_the_one_that_they_are_from(shop: Sho
     assert [] == shop.events()
 
 
+@pytest.mark.slow
 def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
     """The line is named; the file can be mended and given again."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2', '{"i":3']))
@@ -260,6 +262,7 @@ def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
     assert "Published 3 letters.\n" == shop.replay(lines).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_replay_that_is_killed_goes_on(moment: str, shop: Shop) -> None:
     """SIGKILL at a commit; the same command again publishes the rest."""
@@ -284,6 +287,7 @@ def test_a_replay_that_is_killed_goes_on(moment: str, shop: Shop) -> None:
     assert {json.dumps({"i": each}): 1 for each in range(30)} == shop.data()
 
 
+@pytest.mark.slow
 def test_a_long_row_is_printed_whole_and_published_when_it_is_short(shop: Shop) -> None:
     """Several megabytes in parts; tail prints these, and replay-dead joins them, too."""
     text = json.dumps({"i": 1, "x": 'é"\n' * 700_000}, ensure_ascii=False)

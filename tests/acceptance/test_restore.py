@@ -51,6 +51,7 @@ class Reader:
         return sorted(json.loads(row.data)["i"] for row in rows)
 
 
+@pytest.mark.slow
 def test_a_restore_is_noticed_by_readers_and_writers_and_both_go_on(
     place, port, spark, inbox, tmp_path
 ):
@@ -100,6 +101,7 @@ def test_a_restore_is_noticed_by_readers_and_writers_and_both_go_on(
         sink.stop()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_repeats_what_is_missing_brings_it_back(
     place, port, spark, inbox, tmp_path
 ):

@@ -86,6 +86,7 @@ def listens_at(process: subprocess.Popen[str]) -> str:
     raise AssertionError(f"the service did not start: {''.join(said)}")
 
 
+@pytest.mark.slow
 def test_the_table_in_spark_equals_the_services_own(service, spark, stream, collected):
     """However many change orders at a time, who reads the feed gets each change once, an order's
     changes as they came, and in the end the service's table.

@@ -72,6 +72,7 @@ def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_goes_on(order
 # Gaps
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_gap_older_than_the_timeout_goes_to_the_dead_letters(orders):
     """The session goes on behind it; what was missing is late. [SB-11, R3, R4]"""
@@ -92,6 +93,7 @@ def test_a_gap_older_than_the_timeout_goes_to_the_dead_letters(orders):
     assert [("late", 1)] == orders.reasons("a")[3:]
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_gap_can_be_skipped_and_the_record_names_what_is_missing(orders):
     orders.add(("a", 0), ("a", 3), ("a", 4), at=100)
@@ -107,6 +109,7 @@ def test_a_gap_can_be_skipped_and_the_record_names_what_is_missing(orders):
     assert 1 == orders.count("duplicates")
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_session_can_be_held_until_somebody_releases_or_closes_it(orders):
     """With `hold` a gap is reported once, and the session waits for a control event. [SB-08, R8]"""
@@ -132,6 +135,7 @@ def test_a_session_can_be_held_until_somebody_releases_or_closes_it(orders):
     assert [("invalid", None)] == orders.reasons("c")
 
 
+@pytest.mark.slow
 def test_a_session_holds_no_more_than_its_cap(orders):
     """What does not fit is a dead letter, and its number stays expected. [SB-09, R5]"""
     orders.add(*(("a", step) for step in range(1, 8)), ("b", 1))

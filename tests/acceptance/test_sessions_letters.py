@@ -26,6 +26,7 @@ def call(*words, given=""):
     return done.stdout
 
 
+@pytest.mark.slow
 @needs_batches
 def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     """They have the form of the sink's; replayed they are in order, each once."""
@@ -57,6 +58,7 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     assert [0] == orders.steps("b")
 
 
+@pytest.mark.slow
 @needs_batches
 def test_dead_letters_of_a_table_go_back_and_are_explained(orders, spark):
     """What is missing is looked for on the feed as it is now."""
@@ -90,6 +92,7 @@ def test_dead_letters_of_a_table_go_back_and_are_explained(orders, spark):
     assert [0, 4, 2] == orders.steps("a")
 
 
+@pytest.mark.slow
 def test_sessions_in_two_tables_are_not_gone_on_with_without_their_state(orders, spark, tmp_path):
     """A lost checkpoint would lose what waited: refused, with the ways on."""
     pytest.importorskip("delta", reason=why_absent())

@@ -17,6 +17,7 @@ from tests.unit.sessions.buckets import row, told
 from zeh_spark.publish import Producer
 
 
+@pytest.mark.slow
 @needs_batches
 def test_any_arrival_gives_the_same_order(orders):
     """A query that is stopped and started, whose batches cut the arrivals anywhere. [SB-03, R1]"""
@@ -38,7 +39,16 @@ def test_any_arrival_gives_the_same_order(orders):
 
 
 @needs_batches
-def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
+@pytest.mark.parametrize(
+    "crashes",
+    [
+        pytest.param([(0, "ordered")], id="once"),
+        pytest.param(
+            [(0, "ordered"), (0, "dead"), (2, "ordered")], id="more", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path, crashes):
     """Behind the first writer, and behind both before Spark has noted the batch down. The feed has
     one partition: with two, the end could be read before what is missing elsewhere.
     """
@@ -55,9 +65,8 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
     orders.add(("end", 1), at=10_001)
 
     job = Job(url, tmp_path)
-    job.run((0, "ordered"))
-    job.run((0, "dead"))
-    job.run((2, "ordered"))
+    for crash in crashes:
+        job.run(crash)
     job.run()
 
     ordered, dead = job.rows("ordered"), job.rows("dead")
@@ -70,6 +79,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path):
         assert whole == found
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_stop_longer_than_the_timeout_kills_no_session(orders):
     """The missing event is in the last batch of the backlog: the clock is what was read."""
@@ -85,6 +95,7 @@ def test_a_stop_longer_than_the_timeout_kills_no_session(orders):
     assert [] == orders.dead
 
 
+@pytest.mark.slow
 def test_a_clock_that_goes_back_drops_nothing(orders):
     """An hour, then two batches."""
     orders.add(("a", 0), at=10_000)
@@ -99,6 +110,7 @@ def test_a_clock_that_goes_back_drops_nothing(orders):
     assert [] == orders.dead
 
 
+@pytest.mark.slow
 @needs_batches
 @pytest.mark.parametrize("on_gap", ["skip", "dead-letter"])
 def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
@@ -126,6 +138,7 @@ def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
     assert bare.count("duplicates") == orders.count("duplicates")
 
 
+@pytest.mark.slow
 @needs_batches
 @pytest.mark.parametrize(
     ("between", "ordered", "dead"), [(0, [0, 1, 2], []), (1, [0], [("gap", 2), ("late", 1)])]
@@ -146,6 +159,7 @@ def test_what_is_missing_fills_its_gap_from_the_next_batch_of_a_run(orders, betw
     assert dead == orders.reasons("a")
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_delay_allows_for_a_partition_that_is_read_ahead(orders):
     """The newest event is far ahead, and the one that is missing comes later."""
@@ -157,6 +171,7 @@ def test_a_delay_allows_for_a_partition_that_is_read_ahead(orders):
     assert [] == orders.dead
 
 
+@pytest.mark.slow
 def test_an_event_from_the_future_makes_nothing_old(orders):
     """One clock that is wrong ends no other session, and no closed one is forgotten."""
     now = int(time.time())
@@ -173,6 +188,7 @@ def test_an_event_from_the_future_makes_nothing_old(orders):
     assert (2, []) == (orders.count("duplicates"), orders.dead)
 
 
+@pytest.mark.slow
 @needs_batches
 @pytest.mark.parametrize(
     ("steps", "ordered", "options"),
@@ -212,6 +228,7 @@ def test_a_history_goes_on_behind_an_event_from_the_future(orders, steps, ordere
     assert ([], 1) == (orders.dead, orders.count("future"))
 
 
+@pytest.mark.slow
 @needs_batches
 def test_a_repeated_batch_gives_the_same_rows(orders):
     """Also the dead letters, and what time has judged. [R6]"""
@@ -230,6 +247,7 @@ def test_a_repeated_batch_gives_the_same_rows(orders):
     assert {("gap", 2), ("gap", 9)} <= set(orders.reasons("a"))
 
 
+@pytest.mark.slow
 def test_a_heartbeat_judges_gaps_on_an_idle_feed(orders):
     """With the batch's clock; by itself it comes to an end, too."""
     orders.add(("a", 0), ("a", 2))

@@ -68,6 +68,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_of_a_store_are_found(tmp_path: Path, mistake: str) -> None:
     """A store that passes is right; one that does something wrong does not pass."""

@@ -328,6 +328,7 @@ def test_base_backup_is_a_copy(own_server: postgresql.Server) -> None:
         assert [b"1", b"2", b"3"] == data(store)
 
 
+@pytest.mark.slow
 def test_server_killed_at_any_time_keeps_what_it_acknowledged(
     own_server: postgresql.Server,
 ) -> None:

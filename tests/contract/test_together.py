@@ -83,6 +83,7 @@ commits = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(commits, min_size=1, max_size=6))
 def test_commits_together_are_commits_one_by_one(
     prepared: Path, asked: list[sql_commits.Commit]

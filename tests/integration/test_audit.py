@@ -185,6 +185,7 @@ def test_events_older_than_producers_are_counted(publisher: Publisher, vandal: V
     assert expected == difference(publisher.url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [3, 1000])
 def test_feed_passes_while_others_publish(
     publisher: Publisher, keep_receipts: Callable[[int], None], kept: int
@@ -215,6 +216,7 @@ def test_feed_passes_while_others_publish(
     assert [] == [str(each) for each in found if isinstance(each, Difference)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reset", [False, True])
 def test_cut_answers_change_nothing(
     publisher: Publisher, start_proxy: Callable[[int], Proxy], vandal: Vandal, reset: bool
@@ -259,6 +261,7 @@ def test_all_partitions_a_feed_can_have_are_read(publisher: Publisher) -> None:
     assert 1024 == whole(f"{publisher.base}/wide").events
 
 
+@pytest.mark.slow
 def test_more_producers_and_receipts_than_a_page_has(publisher: Publisher) -> None:
     """Named batches are many, and streams have many batches."""
     for number in range(1003):

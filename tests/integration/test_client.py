@@ -260,6 +260,7 @@ def test_events_without_a_checkpoint_are_asked_for_with_twice_the_hint(raw_serve
     assert ["100", "200", "400"] == [each.query["pagesizehint"] for each in raw_server.requests]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [event(1), event(1) + checkpoint("c0")], ids=["none", "the same"])
 def test_events_that_never_get_a_checkpoint_are_an_error(raw_server, body):
     """A publisher without checkpoints, or with one that does not move, is named, and nothing of it

@@ -75,6 +75,7 @@ def weather_of(commits: list[Fate], others: list[Fate]) -> Fate:
     return fate
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     commits=st.lists(st.sampled_from(FATES), max_size=8),
@@ -137,6 +138,7 @@ class Killing:
         return self.fate(gateway, request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["counted", "named"])
 def test_program_that_is_killed_goes_on_by_asking(
     publisher: Publisher, gateway: Gateway, way: str
@@ -175,6 +177,7 @@ def test_program_that_is_killed_goes_on_by_asking(
 # The publisher is killed
 
 
+@pytest.mark.slow
 def test_what_is_told_is_true_when_the_publisher_is_killed(tmp_path: Path) -> None:
     """Killed in the middle of my commits and started again: I am told the truth (F5, F14)."""
     file, port, kills = tmp_path / "feeds.db", free_port(), 5

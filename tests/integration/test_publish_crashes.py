@@ -100,6 +100,7 @@ def check_commit(store: Store, by: Call, uploads: list[Upload]) -> bool:
     return receipt is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "by", "uploads"),
     [
@@ -126,6 +127,7 @@ def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
     assert (sorted(there), acknowledges) == (there, there[-1])  # once there, it stays
 
 
+@pytest.mark.slow
 def test_batches_of_one_transaction_are_there_together(place: str) -> None:
     """Commits that share a transaction share its fate, and none is torn (F14)."""
     for point, url in crashed("together", place):
@@ -192,6 +194,7 @@ def store_file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_client_goes_on_through_deaths_of_the_publisher(
     store_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

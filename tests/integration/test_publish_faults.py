@@ -170,6 +170,7 @@ def test_connections_that_break_for_a_while_do_no_harm(
 # What goes wrong with many
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     fates=st.lists(

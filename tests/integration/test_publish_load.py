@@ -137,6 +137,7 @@ def peak_memory(process: subprocess.Popen[str]) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "size"),
     [(8, MIB), pytest.param(60, 2 * MIB, marks=pytest.mark.campaign)],

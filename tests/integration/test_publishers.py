@@ -177,6 +177,7 @@ def caught_up(url: str, reader: Reader) -> bool:
         return sum(each.events for each in everything(store)) == sum(map(len, reader.got.values()))
 
 
+@pytest.mark.slow
 def test_sixteen_writers_at_two_publishers_are_read_without_gaps(url: str) -> None:
     """Whoever I ask, I get the same feed."""
     with running(url) as (_, writers, reader):
@@ -193,6 +194,7 @@ def test_sixteen_writers_at_two_publishers_are_read_without_gaps(url: str) -> No
     check(url, writers, reader)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("deaths", [9, pytest.param(200, marks=pytest.mark.campaign)])
 def test_deaths_of_publishers_and_database_lose_and_double_nothing(

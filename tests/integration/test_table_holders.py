@@ -164,6 +164,7 @@ def test_reader_that_waits_at_a_replica_is_woken(own_shop: Shop) -> None:
     assert (200, 1) == (answer.status_code, answer.text.count('"data"'))
 
 
+@pytest.mark.slow
 def test_replica_is_followed_while_32_write(own_shop: Shop) -> None:
     """Nothing is skipped or doubled on a standby either."""
     replica = postgresql.Replica(own_shop.server)
@@ -199,6 +200,7 @@ def until_replayed(shop: Shop, replica: postgresql.Server) -> None:
     raise AssertionError("the replica does not follow")
 
 
+@pytest.mark.slow
 def test_database_that_is_killed_is_read_on(server: postgresql.Server, own_shop: Shop) -> None:
     """Killed under writers and readers, three times: readers are told to ask again, and in the end
     have what was committed, once and in order.

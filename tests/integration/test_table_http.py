@@ -96,6 +96,7 @@ def test_row_that_was_held_back_wakes_a_reader(shop: Shop, url: str) -> None:
     assert ([1], True) == (found, time.monotonic() - begun < 5)
 
 
+@pytest.mark.slow
 def test_reference_client_reads_a_table(
     shop: Shop, url: str, read_with_reference: Callable[..., ReferencePage]
 ) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.fix_shop import KEYS, Shop
 from zeh_spark.publisher import SqlTableFeed
@@ -101,6 +102,7 @@ def follow_by_id(shop: Shop, written: threading.Event) -> list[int]:
                 return got[1:]
 
 
+@pytest.mark.slow
 def test_every_row_comes_once_and_each_order_in_order_while_32_write(shop: Shop) -> None:
     """However long a transaction takes, I neither miss nor double its rows, and the versions of an
     order come as they were committed. Going by ids alone I would miss rows; with the transaction's
