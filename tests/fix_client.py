@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.client.transport import Patience
+from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
+from zeh_spark.client.retry import Retry
 from zeh_spark.options import ClientOptions, parse
 
 
 class Restless(FeedClient):
     """Does not sleep between tries."""
 
-    def patience(self):
-        return Patience(super().patience().timeout, sleep=lambda seconds: None)
+    def retry(self):
+        return Retry(super().retry().timeout, sleep=lambda seconds: None)
 
 
 def client(server, kind=Restless, max_interval=1 << 62, **given):
@@ -36,7 +36,15 @@ def checkpoint(cursor):
 
 def read(page):
     """The numbers of a page's events."""
-    return [int(json.loads(line)["data"]) for each in page for line in each.lines.splitlines()]
+    return read_whole(page)[0]
+
+
+def read_whole(page):
+    """The numbers of a page's events, and its end."""
+    *intervals, end = page
+    assert isinstance(end, PageEnd)
+    lines = [line for each in intervals for line in each.lines.splitlines()]
+    return [int(json.loads(line)["data"]) for line in lines], end
 
 
 BODY = event(1) + checkpoint("c1") + event(2) + checkpoint("c2")

@@ -210,7 +210,7 @@ def test_a_replica_that_does_not_know_the_target_is_an_error(read):
             return refused(409, "unknown cursor")
         return (whole if cursor == wire.LAST else lagging)(request)
 
-    with pytest.raises(UnavailableError, match=r"nothing behind cursor '20'.*at '33'"):
+    with pytest.raises(UnavailableError, match=r"nothing after cursor '20'.*at '33'"):
         read(respond, 1)
 
 

@@ -142,14 +142,18 @@ def test_interrupted_commit_can_be_found_out(
 ) -> None:
     """Ctrl-C at the wrong moment leaves the question open, not the answer wrong (EH-15)."""
 
+    noticed = threading.Event()
+
     def interrupted(gateway: Gateway, request: Passing) -> Given:
         given = fate(gateway, request)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert noticed.wait(60)  # the client waits for its answer meanwhile
         return given
 
     gateway.fate = by_method(POST=interrupted)
     with pytest.raises(KeyboardInterrupt), far.batch() as batch:
         batch.add(1)
+    noticed.set()
     gateway.fate = passed
     with pytest.raises(OutcomeUnknownError):
         published(far, 2)

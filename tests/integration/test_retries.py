@@ -19,8 +19,8 @@ from tests.fix_raw_server import (
     refused,
     short,
 )
-from zeh_spark.client.feed_client import FeedClient
-from zeh_spark.client.transport import Patience, backoff
+from zeh_spark.client.feed_client import FeedClient, Statistics
+from zeh_spark.client.retry import Retry, backoff
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,
@@ -35,9 +35,10 @@ from zeh_spark.errors import (
 def test_what_may_pass_is_tried_again(raw_server, status):
     """A publisher that restarts, or is busy, stops no query."""
     raw_server.script(refused(status), refused(status), ok(BODY))
-    page = client(raw_server).page(ask())
+    statistics = Statistics()
 
-    assert ([1, 2], 2) == (read(page), page.statistics.retries)
+    assert [1, 2] == read(client(raw_server).page(ask(), statistics=statistics))
+    assert 2 == statistics.retries
 
 
 @pytest.mark.parametrize("kind", ["seconds", "date"])
@@ -49,8 +50,8 @@ def test_retry_after_is_heeded(raw_server, kind):
     pauses = []
 
     class Listening(FeedClient):
-        def patience(self):
-            return Patience(7200, sleep=pauses.append)
+        def retry(self):
+            return Retry(7200, sleep=pauses.append)
 
     read(client(raw_server, Listening).page(ask()))
 
@@ -89,8 +90,8 @@ def test_progress_renews_the_patience(raw_server):
     now = [0.0]
 
     class Timed(FeedClient):
-        def patience(self):
-            return Patience(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
+        def retry(self):
+            return Retry(10, clock=lambda: now[0], sleep=lambda pause: now.append(pause))
 
     def respond(request):
         now[0] += 6

@@ -39,22 +39,18 @@ class FeedReader:
 
     def _position(self, special: str) -> int:
         cursors = dict.fromkeys(range(self._partitions), special)
-        patience = self._transport.patience()
-        while True:
-            try:
-                told = {each.partition: each.position for each in self._answer(cursors, 0)}
-                if told.keys() != cursors.keys():
-                    raise self._not_ours(f"it does not tell what {special} is of each partition")
-                return max(told.values())
-            except TransientError as failure:
-                patience.wait(failure)
+        pieces = self._transport.retry().call(lambda: list(self._answer(cursors, 0)))
+        told = {each.partition: each.position for each in pieces}
+        if told.keys() != cursors.keys():
+            raise self._not_ours(f"it does not tell what {special} is of each partition")
+        return max(told.values())
 
     def pieces(self, head: int) -> Iterator[Piece]:
         """Chunks up to that position; fewer only if the publisher says, in a whole answer, that
         there are no more.
         """
         cursors = dict.fromkeys(range(self._partitions), wire.FIRST)
-        patience, at, hint = self._transport.patience(), 0, HINT
+        retry, at, hint = self._transport.retry(), 0, HINT
         while at < head:
             before = at
             try:
@@ -62,7 +58,7 @@ class FeedReader:
                     asked = cursors.get(piece.partition)
                     repeats = not piece.lines and asked in (piece.cursor, wire.FIRST)
                     cursors[piece.partition] = piece.cursor
-                    patience.progress()
+                    retry.progress()
                     if repeats:
                         continue
                     if piece.position > head:
@@ -76,7 +72,7 @@ class FeedReader:
                 hint = min(HINT, 2 * hint)
             except TransientError as failure:
                 hint = hint if at > before else max(1, hint // 16)
-                patience.wait(_located(failure, at))
+                retry.wait(_located(failure, at))
 
     def _answer(self, cursors: dict[int, str], hint: int) -> Iterator[Piece]:
         """Raises TransientError for one that is not whole, behind what came of it."""

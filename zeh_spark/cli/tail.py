@@ -11,7 +11,7 @@ from dataclasses import replace
 import msgspec
 from msgspec import UNSET, Raw
 
-from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.errors import PublisherError, ZeroEventHubError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import wire
@@ -97,16 +97,17 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
     cursor = request.cursor
     while True:
         begun, events = time.monotonic(), 0
-        page = client.page(replace(request, cursor=cursor))
         held: list[bytes] = []
-        for interval in page:
-            events += interval.events
-            held.append(interval.lines)
+        for item in client.page(replace(request, cursor=cursor)):
+            cursor = item.cursor
+            if isinstance(item, PageEnd):
+                break
+            events += item.events
+            held.append(item.lines)
             if not joined:
                 yield held.pop()
         if events and held:
             yield b"".join(held)
-        cursor = page.cursor
         if not events and not request.wait:
             return
         if not events and time.monotonic() - begun < PAUSE:

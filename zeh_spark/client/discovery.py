@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from zeh_spark.client.responses import PROBLEM, TransientError, body_text, problem_document
-from zeh_spark.client.transport import Patience, Transport
+from zeh_spark.client.retry import Retry
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
 from zeh_spark.options import MAX_PARTITIONS
 from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold
@@ -44,7 +45,7 @@ class Discovered:
 
 def discover(
     transport: Transport,
-    patience: Patience,
+    retry: Retry,
     partition_count: int | None = None,
     *,
     told: bool | None = None,
@@ -66,11 +67,11 @@ def discover(
             break
         except TransientError as failure:
             foreign = partition_count is not None and told is not True and _is_foreign(failure)
-            if foreign and (told is False or patience.attempts + 1 >= _TRIES):
+            if foreign and (told is False or retry.attempts + 1 >= _TRIES):
                 document = {}
                 break
             try:
-                patience.wait(failure)
+                retry.wait(failure)
             except ZeroEventHubError:
                 if not foreign:
                     raise

@@ -8,15 +8,17 @@ Runs in threads of the driver (stream) and in tasks (batch). A client may be sha
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
 from zeh_spark.client.credentials import masked
 from zeh_spark.client.discovery import Discovered, discover
 from zeh_spark.client.responses import TransientError
-from zeh_spark.client.transport import Patience, Transport
+from zeh_spark.client.retry import Retry
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError
 from zeh_spark.options import ClientOptions
 from zeh_spark.protocol import wire
@@ -60,18 +62,51 @@ class PageRequest:
 
 @dataclass(slots=True)
 class Statistics:
-    """What reading took so far; `seconds` were spent inside requests."""
+    """What reading took so far. `seconds` were spent inside requests. Threads may share it."""
 
     pages: int = 0
     retries: int = 0
     ignored_lines: int = 0
     seconds: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def add(self, other: Statistics) -> None:
-        self.pages += other.pages
-        self.retries += other.retries
-        self.ignored_lines += other.ignored_lines
-        self.seconds += other.seconds
+    def add(
+        self, *, pages: int = 0, retries: int = 0, ignored_lines: int = 0, seconds: float = 0.0
+    ) -> None:
+        """Count more pages, retries, lines or seconds."""
+        with self._lock:
+            self.pages += pages
+            self.retries += retries
+            self.ignored_lines += ignored_lines
+            self.seconds += seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PageEnd:
+    """The end of a page, which is the last item of `FeedClient.page`.
+
+    Attributes:
+        start: The cursor that the page was requested with.
+        cursor: The last checkpoint of the page, or `start` if none came.
+        events: How many events the last answer brought, with or without a checkpoint.
+        complete: Whether the framing of the answer proves that nothing is missing at its end.
+        tail: The event lines that no checkpoint closed. They must not be delivered.
+    """
+
+    start: str
+    cursor: str
+    events: int
+    complete: bool
+    tail: bytes
+
+    @property
+    def moved(self) -> bool:
+        """Whether the page led to another cursor."""
+        return self.cursor != self.start
+
+
+PageItems = Generator["wire.Interval | PageEnd", None, None]
+"""The intervals of a page in their order, then one `PageEnd`."""
 
 
 class _NoProgressError(Exception):
@@ -85,12 +120,12 @@ class FeedClient:
         self.transport = Transport(options)
         self.max_interval = max_interval
 
-    def patience(self) -> Patience:
-        """For one difficulty, as long as `retryTimeout` says."""
-        return self.transport.patience()
+    def retry(self) -> Retry:
+        """Return the retries of one difficulty, which may last as long as `retryTimeout` says."""
+        return self.transport.retry()
 
     def stop(self) -> None:
-        """Nobody waits for answers any more: no more tries."""
+        """Stop retrying, because nobody waits for answers any more."""
         self.transport.stop()
 
     def page(
@@ -99,11 +134,25 @@ class FeedClient:
         hold: Callable[[int], object] = lambda size: None,
         *,
         any_end: bool = False,
-    ) -> Page:
-        """`hold` is called before each read, with the bytes that wait for a checkpoint; it may
-        block. `any_end`: also a page whose events no checkpoint closes is whole.
+        statistics: Statistics | None = None,
+    ) -> PageItems:
+        """Read one page of a partition, and continue after interruptions from the last checkpoint.
+
+        Args:
+            request: The page.
+            hold: Called before each read, with the number of bytes that wait for a checkpoint. It
+                may block.
+            any_end: Whether a page is whole even if no checkpoint closes its last events.
+            statistics: Where pages, retries and seconds are counted.
+
+        Yields:
+            The page's intervals, then its `PageEnd`.
+
+        Raises:
+            PublisherError: The answer is final.
+            UnavailableError: There was no progress for `retryTimeout`.
         """
-        return Page(self, request, hold, any_end)
+        return _PageReader(self, request, hold, any_end, statistics or Statistics()).items()
 
     def discover(
         self, partition_count: int | None = None, *, told: bool | None = None
@@ -111,45 +160,42 @@ class FeedClient:
         """Ask how many partitions the feed has, unless that is known, and which feed it is: see
         `discovery.discover`.
         """
-        return discover(self.transport, self.patience(), partition_count, told=told)
+        return discover(self.transport, self.retry(), partition_count, told=told)
 
 
 @dataclass(slots=True)
-class Page:
-    """A page of one partition, as an iterable of intervals that goes on through interruptions.
-
-    After the iteration: `cursor` is the last checkpoint (the request's, if none came), `events`
-    tells whether the last answer brought any, `complete` whether its end was proven, `tail` the
-    event lines that no checkpoint closed.
+class _PageReader:
+    """Reads one page. `cursor` is the last checkpoint that arrived; `events`, `complete` and `tail`
+    are those of the last answer.
     """
 
     client: FeedClient
     request: PageRequest
     hold: Callable[[int], object]
-    any_end: bool = False
+    any_end: bool
+    statistics: Statistics
     cursor: str = ""
     events: int = 0
     complete: bool = False
     tail: bytes = b""
-    statistics: Statistics = field(default_factory=Statistics)
 
-    def __iter__(self) -> Iterator[wire.Interval]:
-        """Raises PublisherError for final answers, UnavailableError after `retryTimeout` without
-        progress.
-        """
+    def items(self) -> PageItems:
         self.cursor = self.request.cursor
-        patience = self.client.patience()
+        retry = self.client.retry()
         request = self.request
         while True:
             try:
                 for interval in self._answer(replace(request, cursor=self.cursor)):
-                    patience.progress()
+                    retry.progress()
                     yield interval
+                yield PageEnd(
+                    self.request.cursor, self.cursor, self.events, self.complete, self.tail
+                )
                 return
             except TransientError as failure:
-                self.statistics.retries += 1
+                self.statistics.add(retries=1)
                 self.hold(0)  # what came without its checkpoint is dropped
-                patience.wait(failure)
+                retry.wait(failure)
                 request = replace(request, wait=0)
             except _NoProgressError:
                 hint = request.page_size_hint * 2
@@ -157,7 +203,7 @@ class Page:
                     # the checkpoint may lie beyond the page
                     request = replace(request, page_size_hint=hint, wait=0)
                 else:  # at the head of the feed it comes with the next events
-                    patience.wait(TransientError(self._unclosed(request)))
+                    retry.wait(TransientError(self._unclosed(request)))
             except PublisherError as exc:
                 if exc.status is None:
                     raise _masked(exc) from None
@@ -180,7 +226,9 @@ class Page:
             body.close()
             self.events += scanner.tail_events
             self.tail = scanner.tail
-            self.statistics.add(Statistics(1, 0, scanner.ignored, time.monotonic() - started))
+            self.statistics.add(
+                pages=1, ignored_lines=scanner.ignored, seconds=time.monotonic() - started
+            )
         self.complete = body.proven
         if scanner.ignored and not self.events and not scanner.checkpoints:
             raise TransientError(self._nothing_known(scanner))

@@ -20,7 +20,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from zeh_spark.client.responses import PROBLEM, TransientError, problem_document
-from zeh_spark.client.transport import Body, Patience, Transport
+from zeh_spark.client.retry import Retry
+from zeh_spark.client.transport import Body, Transport
 from zeh_spark.errors import (
     OutcomeUnknownError,
     PublisherError,
@@ -181,15 +182,13 @@ class PublishClient:
             ],
         }
         path, query = f"{batch.path}/commit", batch.query(partition_count, run=batch.run)
-        headers, patience = {"Content-Type": "application/json"}, self._transport.patience()
+        headers, retry = {"Content-Type": "application/json"}, self._transport.retry()
         try:
             encoded = msgspec.json.encode(body)
-            return self._receipt(
-                self._answer("POST", path, query, encoded, headers, patience=patience)
-            )
+            return self._receipt(self._answer("POST", path, query, encoded, headers, retry=retry))
         except ZeroEventHubError as exc:
             # A refusal is about this try; one before it that was not answered may have landed.
-            certain = isinstance(exc, PublishError) and not patience.attempts
+            certain = isinstance(exc, PublishError) and not retry.attempts
             if certain or batch.repeatable:
                 raise
             raise self._unknown(batch, content) from exc
@@ -255,9 +254,9 @@ class PublishClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         *,
-        patience: Patience | None = None,
+        retry: Retry | None = None,
     ) -> Document:
-        patience = patience or self._transport.patience()
+        retry = retry or self._transport.retry()
         ask = partial(self._transport.request, proven=True)
         while True:
             try:
@@ -273,16 +272,16 @@ class PublishClient:
                 )
                 if answer.proven:
                     raise wrong
-                patience.wait(TransientError(wrong))  # perhaps it was cut
+                retry.wait(TransientError(wrong))  # perhaps it was cut
             except TransientError as failure:
                 if isinstance(failure.final, PublisherError):
                     failure.final = _refusal(failure.final)
-                patience.wait(failure)
+                retry.wait(failure)
             except PublisherError as exc:
                 refusal = _refusal(exc)
                 if not isinstance(refusal, PublishError) or refusal.problem != "digest-mismatch":
                     raise refusal from None
-                patience.wait(TransientError(refusal))  # changed on its way
+                retry.wait(TransientError(refusal))  # changed on its way
 
 
 def producer_path(name: str) -> str:

@@ -21,7 +21,6 @@ from zeh_spark.errors import (
     CursorGoneError,
     PublisherError,
     UnavailableError,
-    ZeroEventHubError,
 )
 from zeh_spark.options import FeedUrl
 
@@ -41,7 +40,7 @@ class TransientError(Exception):
 
     def __init__(
         self,
-        final: ZeroEventHubError,
+        final: Exception,
         retry_after: float | None = None,
         reason: str = "",
         *,

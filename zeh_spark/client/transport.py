@@ -10,13 +10,9 @@ Runs in threads of the driver and in tasks. May be shared between threads: each 
 
 from __future__ import annotations
 
-import logging
-import random
 import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 from urllib.parse import parse_qsl, urljoin, urlsplit
@@ -33,63 +29,14 @@ from zeh_spark.client.responses import (
     invalid_redirect,
     network_failure,
 )
-from zeh_spark.errors import (
-    PublisherError,
-    UnavailableError,
-)
+from zeh_spark.client.retry import Retry
+from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options import ClientOptions, FeedUrl, origin
 from zeh_spark.protocol import wire
-
-log = logging.getLogger(__name__)
 
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
-
-
-@dataclass(slots=True)
-class Patience:
-    """How long one difficulty may last: from its first failure to the next progress.
-
-    `sleep` returns something true where nobody waits for the answer any more.
-    """
-
-    timeout: float
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], object] = time.sleep
-    random: Callable[[], float] = random.random
-    attempts: int = 0
-    since: float = 0.0
-
-    @property
-    def lasted(self) -> float:
-        """Seconds since the first failure."""
-        return self.clock() - self.since if self.attempts else 0.0
-
-    def progress(self) -> None:
-        self.attempts = 0
-
-    def wait(self, failure: TransientError) -> None:
-        """Sleep before the next try; raises the failure's final error when the time is over."""
-        now = self.clock()
-        if self.attempts == 0:
-            self.since = now
-        self.attempts += 1
-        pause = max(backoff(self.attempts, self.random()), failure.retry_after or 0.0)
-        if now + pause > self.since + self.timeout:
-            raise failure.final from failure
-        level = logging.DEBUG if self.attempts & (self.attempts - 1) else logging.WARNING
-        left = self.since + self.timeout - now  # at 1, 2, 4, 8, … attempts
-        log.log(level, "%s; trying again in %.1f s, for at most %.0f s", failure, pause, left)
-        if self.sleep(pause):
-            raise failure.final from failure
-
-
-def backoff(attempt: int, jitter: float) -> float:
-    """Seconds before try number `attempt` + 1: doubling from 0.2 to at most 10, of which half is
-    chance.
-    """
-    return float(min(10.0, 0.1 * 2 ** min(attempt, 10))) * (0.5 + jitter / 2)
 
 
 class Transport:
@@ -104,8 +51,9 @@ class Transport:
         self._token = read_token(options.token_file) if options.token_file else options.token
         masked.add(self._token, *_secrets(options))
 
-    def patience(self) -> Patience:
-        return Patience(self._options.retry_timeout, sleep=self._stopped.wait)
+    def retry(self) -> Retry:
+        """Return the retries of one difficulty, which end when the transport is stopped."""
+        return Retry(self._options.retry_timeout, sleep=self._stopped.wait)
 
     def stop(self) -> None:
         self._stopped.set()

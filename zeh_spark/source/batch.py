@@ -18,23 +18,16 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.options import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.decode import Decoder
-from zeh_spark.source.end_detection import (
-    Ending,
-    ask_target,
-    await_target,
-    begin_page,
-    end_page,
-    find_target,
-    not_at_target,
-)
+from zeh_spark.source.end_detection import Ending
+from zeh_spark.source.end_probes import EndProbes, first_checkpoint
+from zeh_spark.source.finite_read import EndUnknownError, read_to_end
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.prefetch import first_checkpoint
 
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)
@@ -88,13 +81,13 @@ class BatchReader(DataSourceReader):
         if isinstance(options.starting_cursors, dict):
             start = options.starting_cursors[partition]
         if start == wire.LAST or options.starting_cursors == "last":
-            start = first_checkpoint(client, request, options)
+            start = first_checkpoint(client, request)
         first = replace(request, cursor=start)
         if isinstance(options.ending_cursors, dict):
             return FeedPartition(first, options.ending_cursors[partition], exact=True)
         if options.ending_cursors == "quiet":
             return FeedPartition(first, None, exact=False)
-        return FeedPartition(first, ask_target(client, request), exact=False)
+        return FeedPartition(first, EndProbes(client, request).target(), exact=False)
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -135,69 +128,37 @@ def last_cursors(url: str, **options: str) -> str:
     for partition in range(count):
         request = PageRequest(partition, wire.LAST, count, parsed.page_size_hint, parsed.headers)
         beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
-        last = first_checkpoint(client, request, parsed) if beginning != wire.FIRST else wire.FIRST
+        last = first_checkpoint(client, request) if beginning != wire.FIRST else wire.FIRST
         # where there is nothing, no checkpoint behind it will come again
         cursors[str(partition)] = wire.FIRST if last == beginning else last
     return json.dumps(cursors)
 
 
 def _beginning(client: FeedClient, request: PageRequest) -> str | None:
-    """The cursor in front of a partition's first event; None once there is one."""
-    page = client.page(request, any_end=True)
-    return None if any(interval.events for interval in page) or page.events else page.cursor
+    """Return the cursor before a partition's first event; None once there is one."""
+    cursor = request.cursor
+    for item in client.page(request, any_end=True):
+        if item.events:
+            return None
+        cursor = item.cursor
+    return cursor
 
 
 def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interval]:
-    """The intervals from the partition's start to its end.
+    """Yield the intervals from the partition's start to its end.
 
-    Raises PublisherError where the feed ends before the cursor that was asked for as its end.
+    Raises:
+        PublisherError: The feed ends before the cursor that was asked for as its end, or its end
+            cannot be proven.
+        UnavailableError: The feed gives less than it had when the query began.
     """
-    request = partition.request
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
-    patience = client.patience()
-    short = _never_came if partition.exact else not_at_target
-    while True:
-        request = begin_page(client, request, ending)
-        if ending.ended:
-            break
-        page = client.page(request)
-        for interval in page:
-            ending.sees(interval)
-            if partition.exact and not ending.met and find_target(client, request, ending):
-                break  # within this interval: it is asked for again, up to the target
-            yield interval
-            if ending.ended:
-                break
-        else:
-            end_page(client, page, ending)
-            if ending.undecided:
-                raise _undecided(replace(request, cursor=page.cursor), ending)
-            await_target(client, page, ending, patience, short)
-        request = replace(partition.request, cursor=page.cursor)
-    if partition.exact and not ending.met:
-        raise _never_came(request, ending)
-
-
-def _undecided(request: PageRequest, ending: Ending) -> PublisherError:
-    return PublisherError(
-        f"partition {request.partition}: {ending.most_without_events} answers in a row moved the "
-        f"cursor without an event, up to {request.cursor!r}, and the cursor {ending.target!r}, "
-        f"where the feed was when the query began, did not come: it cannot be told whether this is "
-        f"the end. Set 'endingCursors', or read a stream with the trigger availableNow, whose next "
-        f"run goes on where the last one stopped",
-        partition=request.partition,
-        cursor=request.cursor,
-    )
-
-
-def _never_came(request: PageRequest, ending: Ending) -> PublisherError:
-    return PublisherError(
-        f"partition {request.partition}: up to cursor {request.cursor!r} the checkpoint "
-        f"{ending.target!r} of 'endingCursors' did not come: is it behind 'startingCursors', of "
-        f"this feed and partition, and does the publisher send the same checkpoints each time?",
-        partition=request.partition,
-        cursor=ending.target,
-    )
+    try:
+        for item in read_to_end(client, partition.request, ending, exact=partition.exact):
+            if not isinstance(item, PageEnd):
+                yield item
+    except EndUnknownError as exc:
+        raise exc.as_error() from exc.__cause__
 
 
 def gathered(intervals: Iterable[wire.Interval]) -> Iterator[bytes]:

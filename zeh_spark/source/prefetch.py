@@ -19,19 +19,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from zeh_spark.client.feed_client import FeedClient, Page, PageRequest, Statistics
-from zeh_spark.client.transport import Patience
-from zeh_spark.errors import CursorGoneError, UnavailableError
+from zeh_spark.client.feed_client import (
+    FeedClient,
+    PageEnd,
+    PageItems,
+    PageRequest,
+    Statistics,
+)
+from zeh_spark.errors import CursorGoneError
 from zeh_spark.protocol import wire
 from zeh_spark.source import planning
-from zeh_spark.source.end_detection import (
-    Ending,
-    ask_target,
-    await_target,
-    begin_page,
-    end_page,
-    not_at_target,
-)
+from zeh_spark.source.end_detection import Ending
+from zeh_spark.source.end_probes import EndProbes
+from zeh_spark.source.finite_read import EndUnknownError, read_to_end
 from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -56,12 +56,9 @@ class Track:
     answered: bool = False
     skipped: int = 0
     held: int = 0
+    ended: bool = False
     ending: Ending | None = None
-    patience: Patience | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.ending is not None and self.ending.ended
+    reading: PageItems | None = None
 
 
 class Fetcher:
@@ -187,14 +184,13 @@ class Fetcher:
     # What a thread does.
 
     def _work(self) -> None:
-        while (track := self._next()) is not None:
-            try:
+        try:
+            while (track := self._next()) is not None:
                 self._fetch(track)
-            except BaseException as exc:  # noqa: BLE001 - raised again by wait(), in Spark's thread
-                with self._changed:
-                    self._error = exc
-                    self._changed.notify_all()
-                return
+        except BaseException as exc:  # noqa: BLE001 - raised again by wait(), in Spark's thread
+            with self._changed:
+                self._error = exc
+                self._changed.notify_all()
 
     def _next(self) -> Track | None:
         """The partition that is longest due, once there is one; None at the end."""
@@ -211,35 +207,47 @@ class Fetcher:
             return None
 
     def _fetch(self, track: Track) -> None:
-        """One page of one partition."""
+        """Fetch one page of one partition."""
         wait = int(self._options.wait) if self._long_polling and track.answered else 0
-        request = self._request(track, wait)
         began = time.monotonic()
         try:
-            if self._finite:
-                track.ending = track.ending or Ending(
-                    ask_target(self._client, request), settles=True
-                )
-                request = begin_page(self._client, request, track.ending)
-            page = self._client.page(request, hold=lambda size: self._hold(track, size))
-            if not track.ended:
-                self._read(track, page)
+            end = self._read(track, wait)
         except CursorGoneError as exc:
             if self._options.fail_on_data_loss or track.cursor == wire.FIRST:
                 raise
             self._go_on_from_first(track, exc)
             return
-        waited = wait > 0 and time.monotonic() - began >= wait
-        skips = not page.events and page.cursor != request.cursor
+        except EndUnknownError as exc:
+            log.warning("%s; this run ends here, the next one continues", exc)
+            end = None
+        if end is None:
+            self._finish(track, 0.0, ended=not self._closed)
+            return
+        skips = end.moved and not end.events
         track.skipped = track.skipped + 1 if skips else 0
-        if not skips or track.skipped >= _MOST_SKIPPED:
-            track.answered = True
-        at_once = page.events or waited or (skips and (self._finite or not track.answered))
-        at_once |= track.ending is not None and track.ending.target is None
-        self._finish(track, page, 0.0 if at_once else self._options.poll_interval)
+        track.answered |= not skips or track.skipped >= _MOST_SKIPPED
+        waited = wait > 0 and time.monotonic() - began >= wait
+        at_once = self._finite or end.events or waited or (skips and not track.answered)
+        self._finish(track, 0.0 if at_once else self._options.poll_interval)
 
-    def _request(self, track: Track, wait: int) -> PageRequest:
-        return PageRequest(
+    def _read(self, track: Track, wait: int) -> PageEnd | None:
+        """Read a page; None if the partition has ended, or the fetcher was closed."""
+        items = self._items(track, wait)
+        for item in items:
+            if isinstance(item, PageEnd):
+                return item
+            with self._changed:
+                while self._full and not self._closed and not self._error:
+                    self._changed.wait()
+                self._add(track, item)
+            if self._closed:
+                items.close()
+                break
+        return None
+
+    def _items(self, track: Track, wait: int) -> PageItems:
+        """Return what is left of a finite read, or the next page of an endless one."""
+        request = PageRequest(
             track.partition,
             track.cursor,
             len(self._tracks),
@@ -248,28 +256,18 @@ class Fetcher:
             wait,
         )
 
-    def _read(self, track: Track, page: Page) -> None:
-        for interval in page:
-            with self._changed:
-                while self._full and not self._closed and not self._error:
-                    self._changed.wait()
-                self._add(track, interval)
-                if track.ending:
-                    track.ending.sees(interval)
-            if track.ended or self._closed:
-                return
-        if track.ending:
-            end_page(self._client, page, track.ending)
-            self._await_target(track, page, track.ending)
+        def hold(size: int) -> None:
+            self._hold(track, size)
 
-    def _await_target(self, track: Track, page: Page, ending: Ending) -> None:
-        """A quiet partition that is not where it should be may get there."""
-        track.patience = track.patience or self._client.patience()
-        try:
-            await_target(self._client, page, ending, track.patience, not_at_target)
-        except UnavailableError as exc:
-            log.warning("%s; this run ends here, the next one goes on", exc)
-            ending.ended = True
+        if not self._finite:
+            return self._client.page(request, hold, statistics=self.statistics)
+        if track.ending is None:
+            track.ending = Ending(EndProbes(self._client, request).target(), settles=True)
+        if track.reading is None:
+            track.reading = read_to_end(
+                self._client, request, track.ending, hold=hold, statistics=self.statistics
+            )
+        return track.reading
 
     def _add(self, track: Track, interval: wire.Interval) -> None:
         """Advances without events do not pile up: only the newest is kept."""
@@ -298,43 +296,22 @@ class Fetcher:
     def _has_room(self, held: int) -> bool:
         return self._ready_bytes + held < self._options.max_bytes_per_trigger
 
-    def _finish(self, track: Track, page: Page, pause: float) -> None:
+    def _finish(self, track: Track, pause: float, *, ended: bool = False) -> None:
         with self._changed:
-            self.statistics.add(page.statistics)
             track.busy, track.held = False, 0
+            track.ended = ended
             track.due = time.monotonic() + pause
             self._changed.notify_all()
 
     def _go_on_from_first(self, track: Track, exc: CursorGoneError) -> None:
         log.warning(
             "partition %d: EVENTS ARE LOST: the publisher no longer has what follows cursor %r "
-            "(%s); going on with the oldest events left, because failOnDataLoss=false",
+            "(%s); continuing with the oldest events left, because failOnDataLoss=false",
             track.partition,
             track.cursor,
             exc,
         )
         with self._changed:
-            track.cursor = wire.FIRST
+            track.cursor, track.reading = wire.FIRST, None
             track.busy, track.held, track.due = False, 0, 0.0
             self._changed.notify_all()
-
-
-def first_checkpoint(client: FeedClient, request: PageRequest, options: SourceOptions) -> str:
-    """What `_last` means now: the first checkpoint of its answer; the events before it are not
-    ours.
-
-    Raises UnavailableError after `retryTimeout` without any.
-    """
-    deadline = time.monotonic() + options.retry_timeout
-    while True:
-        for interval in client.page(request):
-            return interval.cursor
-        if time.monotonic() + options.poll_interval > deadline:
-            raise UnavailableError(
-                f"partition {request.partition}: the publisher of {options.url} answers the cursor "
-                f"'_last' without a checkpoint, so there is no place to start from; give explicit "
-                f"cursors in 'startingCursors'",
-                partition=request.partition,
-                cursor=wire.LAST,
-            )
-        time.sleep(options.poll_interval)

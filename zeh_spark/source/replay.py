@@ -13,12 +13,14 @@ import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
-from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.protocol import wire
-from zeh_spark.source.end_detection import Ending, await_target, begin_page, end_page, find_target
+from zeh_spark.source.end_detection import Ending
+from zeh_spark.source.finite_read import EndUnknownError, read_to_end
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 
@@ -134,28 +136,18 @@ def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
     Raises ReplayError where it cannot be told which they are.
     """
     ending = Ending(end.cursor, most_without_events=_MAX_WITHOUT_EVENTS)
-    patience = client.patience()
-    asked, size = request, 0
+    size = 0
     found: list[bytes] = []
-    while size <= _MOST_GROWTH * end.bytes + _MORE_BYTES:
-        asked = begin_page(client, asked, ending)
-        if ending.ended:
-            break
-        page = client.page(asked)
-        for interval in page:
-            ending.sees(interval)
-            if not ending.met and find_target(client, asked, ending):
-                break  # within this interval: it is asked for again, up to the end cursor
-            found.append(interval.lines)
-            size += len(interval.lines)
-            if ending.ended:
-                break
-        else:
-            end_page(client, page, ending)
-            await_target(client, page, ending, patience, lambda asked, _: _unclear(asked, end))
-        asked = replace(request, cursor=page.cursor)
-    if not ending.met:
-        raise _unclear(request, end)
+    try:
+        with closing(read_to_end(client, request, ending, exact=True)) as items:
+            for item in items:
+                if not isinstance(item, PageEnd):
+                    found.append(item.lines)
+                    size += len(item.lines)
+                if size > _MOST_GROWTH * end.bytes + _MORE_BYTES and not ending.ended:
+                    raise _unclear(request, end)
+    except EndUnknownError:
+        raise _unclear(request, end) from None
     return b"".join(found)
 
 
@@ -177,24 +169,26 @@ def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes
     hint = request.page_size_hint
     while have < count and without_events < _MAX_WITHOUT_EVENTS:
         before = have
-        page = client.page(replace(request, page_size_hint=hint), any_end=True)
-        for interval in page:
-            blocks.append(interval.lines)
-            have += interval.events
-            if have >= count:
-                break
-        else:
-            if have + page.tail.count(b"\n") >= count:
-                blocks.append(page.tail)
-                break
-            without_events = 0 if have > before else without_events + 1
-            if page.cursor != request.cursor:
-                hint = request.page_size_hint
-            elif page.tail and hint < _MAX_HINT_FACTOR * max(request.page_size_hint, count):
-                hint = 2 * max(hint, count - have)  # the rest, or a checkpoint, may lie beyond
-            elif without_events >= 2:
-                break  # the feed has no more
-            request = replace(request, cursor=page.cursor)
+        with closing(client.page(replace(request, page_size_hint=hint), any_end=True)) as page:
+            for item in page:
+                if isinstance(item, PageEnd):
+                    end = item
+                    break
+                blocks.append(item.lines)
+                have += item.events
+                if have >= count:
+                    return _head(blocks, count)
+        if have + end.tail.count(b"\n") >= count:
+            blocks.append(end.tail)
+            break
+        without_events = 0 if have > before else without_events + 1
+        if end.cursor != request.cursor:
+            hint = request.page_size_hint
+        elif end.tail and hint < _MAX_HINT_FACTOR * max(request.page_size_hint, count):
+            hint = 2 * max(hint, count - have)  # the rest, or a checkpoint, may lie beyond
+        elif without_events >= 2:
+            break  # the feed has no more
+        request = replace(request, cursor=end.cursor)
     return _head(blocks, count)
 
 

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from zeh_spark.client.discovery import discover
-from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CheckpointError, PublisherError
 from zeh_spark.options import parse
@@ -42,7 +41,7 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     for cursors, feed in committed(checkpointLocation, parsed.feed):
         seen, count = seen + 1, len(cursors)
         if identity is None:
-            found = discover(transport, transport.patience(), count, told=bool(feed) or None)
+            found = discover(transport, transport.retry(), count, told=bool(feed) or None)
             identity = found.named(parsed.feed)
         check_identity(feed, identity, parsed.url)
         for partition, cursor in enumerate(cursors):
@@ -96,14 +95,11 @@ def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:
     if cursor == wire.FIRST:
         return True
     given = {"n": str(n), f"cursor{partition}": cursor, "pagesizehint": "0"}
-    patience = transport.patience()
-    while True:
-        try:
-            transport.request("GET", "", urlencode(given, quote_via=quote, safe="")).close()
-            return True
-        except TransientError as failure:
-            patience.wait(failure)
-        except PublisherError as exc:
-            if exc.status not in _GONE:
-                raise
-            return False
+    query = urlencode(given, quote_via=quote, safe="")
+    try:
+        transport.retry().call(lambda: transport.request("GET", query=query).close())
+    except PublisherError as exc:
+        if exc.status not in _GONE:
+            raise
+        return False
+    return True

@@ -27,10 +27,11 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity, untold
 from zeh_spark.source import offsets, planning
 from zeh_spark.source.decode import Decoder
+from zeh_spark.source.end_probes import first_checkpoint
 from zeh_spark.source.offsets import Offset, Position, StagedBatch
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.position_reporter import CursorSet
-from zeh_spark.source.prefetch import Fetcher, first_checkpoint
+from zeh_spark.source.prefetch import Fetcher
 from zeh_spark.source.replay import read_again
 from zeh_spark.source.segments import pack, unpack
 from zeh_spark.source.staging import Staging, new_stage
@@ -273,7 +274,7 @@ class StreamDriver:
             if position.cursor != wire.LAST:
                 return position
             request = self._request(partition, position.cursor, len(offset.positions))
-            return Position(first_checkpoint(self._client, request, self.options))
+            return Position(first_checkpoint(self._client, request))
 
         with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
             positions = tuple(pool.map(resolve, range(len(offset.positions)), offset.positions))

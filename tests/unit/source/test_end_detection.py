@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
+from zeh_spark.client.feed_client import PageEnd
 from zeh_spark.protocol.wire import Interval
 from zeh_spark.source.end_detection import Ending, events_before
 
 
 def page(events=0, *, moved=False, tail=b""):
-    """What a page says at its end."""
-    return SimpleNamespace(
-        events=events,
-        complete=True,
-        tail=tail,
-        cursor="c2" if moved else "c1",
-        request=SimpleNamespace(cursor="c1"),
-    )
+    """The end of a page."""
+    return PageEnd("c1", "c2" if moved else "c1", events, complete=True, tail=tail)
 
 
 def read(target, *seen, line=None, start="c1", most=3):

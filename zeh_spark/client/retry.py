@@ -1,0 +1,87 @@
+"""Retrying: how long one difficulty may last, and how long to pause between two tries.
+
+Every request to a publisher that is tried again goes through `Retry`, so that the option
+`retryTimeout`, the pauses and the log lines are the same everywhere.
+
+Runs in threads of the driver, in tasks, in services and in commands.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from zeh_spark.client.responses import TransientError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Retry:
+    """The retries of one difficulty, from its first failure to the next progress.
+
+    Attributes:
+        timeout: Seconds that the difficulty may last: the option `retryTimeout`.
+        clock: A monotonic clock, in seconds.
+        sleep: Sleeps for so many seconds; its result is true if nobody waits for an answer any
+            more.
+        random: A number from 0 to 1.
+        attempts: How many tries have failed since the last progress.
+        since: When the first of them failed.
+    """
+
+    timeout: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    random: Callable[[], float] = random.random
+    attempts: int = 0
+    since: float = 0.0
+
+    @property
+    def lasted(self) -> float:
+        """Seconds since the first failure; 0 if there was none since the last progress."""
+        return self.clock() - self.since if self.attempts else 0.0
+
+    def progress(self) -> None:
+        """Begin anew: the next failure is the first one of another difficulty."""
+        self.attempts = 0
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """Return what `attempt` returns, after as many tries as it takes.
+
+        Raises:
+            ZeroEventHubError: What the last TransientError carries, when the time is over.
+        """
+        while True:
+            try:
+                return attempt()
+            except TransientError as failure:
+                self.wait(failure)
+
+    def wait(self, failure: TransientError) -> None:
+        """Sleep before the next try; raise the failure's final error when the time is over."""
+        now = self.clock()
+        if self.attempts == 0:
+            self.since = now
+        self.attempts += 1
+        pause = max(backoff(self.attempts, self.random()), failure.retry_after or 0.0)
+        if now + pause > self.since + self.timeout:
+            raise failure.final from failure
+        level = logging.DEBUG if self.attempts & (self.attempts - 1) else logging.WARNING
+        left = self.since + self.timeout - now  # a warning at 1, 2, 4, 8, … attempts
+        log.log(level, "%s; trying again in %.1f s, for at most %.0f s", failure, pause, left)
+        if self.sleep(pause):
+            raise failure.final from failure
+
+
+def backoff(attempt: int, jitter: float) -> float:
+    """Return the seconds to pause after try number `attempt`: they double from 0.2 to at most 10,
+    and half of them depends on `jitter`, a number from 0 to 1.
+    """
+    return float(min(10.0, 0.1 * 2 ** min(attempt, 10))) * (0.5 + jitter / 2)
