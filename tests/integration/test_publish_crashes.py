@@ -199,7 +199,7 @@ def test_client_goes_on_through_deaths_of_the_publisher(
     store_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed and started again as often as you like: each of my batches is there once (F5, F14)."""
-    monkeypatch.setattr("zeh_spark.client.transport.backoff", lambda attempt, jitter: 0.01)
+    monkeypatch.setattr("zeh_spark.client.retry.backoff", lambda attempt, jitter: 0.01)
     port, kills, between = free_port(), 4, 20
     published = threading.Semaphore(0)
     options = {"url": f"http://127.0.0.1:{port}/orders", "retryTimeout": "60s"}
