@@ -71,7 +71,7 @@ def drop_seen(
         partition: what else numbers belong to; by default the header `zeh-partition`.
         feed: the feed that numbers belong to; by default, and without producer=, the header
             `zeh-feed`. Where it is NULL, the row is of the query's only feed.
-        window: how far behind a producer's highest number holes are kept, in numbers.
+        window: how far below a producer's highest number holes are kept, in numbers.
         buckets: how many values the state has; fixed for a checkpoint.
         metrics: the name of the counts among the query's observed metrics.
         accept: what an error has told you to say about the state of an older version.

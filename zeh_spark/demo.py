@@ -36,7 +36,7 @@ SCHEMA = """
     dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour STRING
 """
 KILL_AFTER_BATCH = 4
-"""Of twelve, or about nine: the driver dies in the batch behind it."""
+"""Of twelve, or about nine: the driver dies in the batch after it."""
 
 
 def publish_flights(url: str, files: str, checkpoint: str) -> None:
@@ -124,7 +124,7 @@ def main() -> int:
             say("3. Stream the feed into a table, and kill that driver half way, too")
             reading = Job("read", url, str(work / "table"), work / "reading")
             reading.run_until(lambda: last_noted(reading) >= KILL_AFTER_BATCH)
-            print(f"\nKilled behind batch {last_noted(reading)}. Now the same job again.")
+            print(f"\nKilled after batch {last_noted(reading)}. Now the same job again.")
             reading.run()
             say("4. Compare feed and table with the files")
             proven = check(url, work / "table", flights)

@@ -110,7 +110,7 @@ TAMPERED = {
     ),
     "cursor": (
         sql("UPDATE chunks SET tag = '00000000' WHERE g = 4"),
-        "position 4, batch 1 of producer 'p': cursor behind partition 0: expected 4[.][0-9a-f]{8}, "
+        "position 4, batch 1 of producer 'p': cursor after partition 0: expected 4[.][0-9a-f]{8}, "
         "found 4.00000000",
     ),
     "added": (

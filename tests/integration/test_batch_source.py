@@ -164,7 +164,7 @@ def test_events_without_checkpoints_are_an_error(raw_server):
     raw_server.script(ok(lines(range(5))))
     reader, (task,) = scripted(raw_server)
 
-    with pytest.raises(PublisherError, match=r"partition 0: behind cursor '_first'.*no checkpoint"):
+    with pytest.raises(PublisherError, match=r"partition 0: after cursor '_first'.*no checkpoint"):
         list(reader.read(task))
 
 

@@ -273,7 +273,7 @@ def test_events_that_never_get_a_checkpoint_are_an_error(raw_server, body):
     raw_server.script(ok(body))
     got = []
 
-    with pytest.raises(PublisherError, match=r"0: behind cursor 'c0'.*last answer had 1"):
+    with pytest.raises(PublisherError, match=r"0: after cursor 'c0'.*last answer had 1"):
         got.extend(iter(client(raw_server).page(ask())))
 
     assert [] == got

@@ -117,7 +117,7 @@ class Audit:
         return account
 
     def _producers(self) -> Iterator[tuple[ListedState, list[StoredReceipt]]]:
-        """Their states, each with its newest receipts, which are asked for behind it."""
+        """Their states, each with its newest receipts, which are asked for after it."""
         names = self._names()
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             while some := list(islice(names, 4 * _AT_A_TIME)):

@@ -172,7 +172,7 @@ class Chain:
 
     def _numbers_agree(self) -> bool:
         """Whether `nextSequences`, which the publisher looks up a moment after the rest of the
-        state, are those behind its last receipt, or behind one that came since.
+        state, are those after its last receipt, or after one that came since.
         """
         told, table = self.state.next_sequences, dict(self._next)
         for ranges in [(), *reversed(self._since)]:

@@ -1,6 +1,6 @@
 """What a receipt claims of the feed, and what of it has been seen. Pure.
 
-Exactly its positions, in each partition exactly its numbers, with its cursors behind them, and
+Exactly its positions, in each partition exactly its numbers, with its cursors after them, and
 events that make its content. Of a batch whose beginning was removed the numbers are still judged.
 """
 
@@ -59,7 +59,7 @@ class Claim:
             yield self._differs(g, f"last sequence number in partition {stamps.partition}",
                                 part.last, end - 1)  # fmt: skip
         if end == part.last + 1 and piece.cursor != part.cursor:
-            yield self._differs(g, f"cursor behind partition {stamps.partition}", part.cursor,
+            yield self._differs(g, f"cursor after partition {stamps.partition}", part.cursor,
                                 piece.cursor)  # fmt: skip
         self._following[stamps.partition] = end
         self.content += content

@@ -4,7 +4,7 @@ What a receipt claims, positions, numbers and content, has to stand exactly ther
 claims has to be older than the receipts that its producer has left.
 
 Rule for editors: what retention has removed from the beginning of the feed is no difference;
-everything behind that is there without gaps.
+everything after that is there without gaps.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NotOursError(Exception):
 
 
 class Judge:
-    """Takes the chunks of a feed behind `removed` and up to `head`; with `only`, judges that
+    """Takes the chunks of a feed after `removed` and up to `head`; with `only`, judges that
     producer and its named batches alone.
 
     Guarantee: says nothing only if all that is left of the feed is as the receipts say.
@@ -107,7 +107,7 @@ class Judge:
         g = piece.position
         yield from self._beginning()
         if g <= self._at:
-            yield self._differs(g, "order of positions", f"one behind {self._at}", g)
+            yield self._differs(g, "order of positions", f"one after {self._at}", g)
         elif g > self._at + 1:
             yield from self._absent(self._at + 1, g - 1)
         self._tally.first = self._tally.first or g
@@ -166,7 +166,7 @@ class Judge:
         self._tally.expired_events += content.events
 
     def _next_claim(self) -> Iterator[Difference]:
-        """Go on to the next receipt of which something is left."""
+        """Continue to the next receipt of which something is left."""
         while True:
             before, self._claim = self._claim, None
             receipt = next(self._receipts, None)

@@ -95,7 +95,7 @@ class Ledger:
         yield from self._database.execute("SELECT * FROM told ORDER BY producer, partition")
 
     def following(self, producer: str, partition: int) -> int | None:
-        """The number behind the last one seen; None where none was."""
+        """The number after the last one seen; None where none was."""
         key = (producer, partition)
         if (found := self._numbers.get(key)) is not None or not self._spilled:
             return found

@@ -24,7 +24,7 @@ class StrangeFeedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A chunk as it is served: its lines, and the checkpoint behind them. Without lines the
+    """A chunk as it is served: its lines, and the checkpoint after them. Without lines the
     checkpoint alone.
     """
 

@@ -30,7 +30,7 @@ class FeedReader:
         self._partitions = partitions
 
     def head(self) -> int:
-        """The position behind which nothing is committed, as of now."""
+        """The position after which nothing is committed, as of now."""
         return self._position(wire.LAST)
 
     def removed(self) -> int:
@@ -75,7 +75,7 @@ class FeedReader:
                 retry.wait(_located(failure, at))
 
     def _answer(self, cursors: dict[int, str], hint: int) -> Iterator[Piece]:
-        """Raises TransientError for one that is not whole, behind what came of it."""
+        """Raises TransientError for one that is not whole, after what came of it."""
         asked = {f"cursor{partition}": cursor for partition, cursor in cursors.items()}
         query = {"n": self._partitions, **asked, "pagesizehint": hint, "headers": wire.ALL_HEADERS}
         body = self._transport.body(urlencode(query))
@@ -105,5 +105,5 @@ def not_ours(url: str, reason: str) -> PublisherError:
 def _located(failure: TransientError, at: int) -> TransientError:
     if not isinstance(failure.final, UnavailableError):
         return failure
-    final = UnavailableError(f"behind position {at:,}: {failure.final}")
+    final = UnavailableError(f"after position {at:,}: {failure.final}")
     return TransientError(final, failure.retry_after, str(failure))

@@ -1,6 +1,6 @@
 """Reading a feed: one request for one partition, read as it arrives, repeated until it was whole.
 
-Rule for editors: what was cut is asked for again from the last checkpoint; nothing behind a
+Rule for editors: what was cut is asked for again from the last checkpoint; nothing after a
 checkpoint that did not arrive is ever handed out.
 
 Runs in threads of the driver (stream) and in tasks (batch). A client may be shared between threads.
@@ -35,7 +35,7 @@ _MAX_HINT_FACTOR = 64
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What is asked for: the page of one partition behind a cursor (spec "Parameters"). `wait` in
+    """What is asked for: the page of one partition after a cursor (spec "Parameters"). `wait` in
     seconds, 0 for none.
     """
 
@@ -110,7 +110,7 @@ PageItems = Generator["wire.Interval | PageEnd", None, None]
 
 
 class _NoProgressError(Exception):
-    """A whole answer brought events but no checkpoint that lies behind them."""
+    """A whole answer brought events but no checkpoint that lies after them."""
 
 
 class FeedClient:
@@ -275,14 +275,14 @@ class _PageReader:
         what = "the special cursor" if cursor == wire.FIRST else "the cursor it was asked for,"
         return PublisherError(
             f"partition {self.request.partition}, cursor {self.cursor!r}: the publisher sent "
-            f"{what} {cursor!r} as a later checkpoint; going on from it would bring events again",
+            f"{what} {cursor!r} as a later checkpoint; continuing from it would bring events again",
             partition=self.request.partition,
             cursor=self.cursor,
         )
 
     def _unclosed(self, request: PageRequest) -> PublisherError:
         return PublisherError(
-            f"partition {request.partition}: behind cursor {self.cursor!r} the publisher sends "
+            f"partition {request.partition}: after cursor {self.cursor!r} the publisher sends "
             f"events but no checkpoint that moves on (it was asked for {request.page_size_hint} "
             f"events, the last answer had {self.events}), and without one they cannot be delivered "
             f"exactly once. Tell the publisher's owner; if the checkpoint only comes later, raise "
@@ -299,7 +299,7 @@ def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError
     if exc.status == 410:
         message += (
             f"; events were removed before they were read: start anew with 'startingCursors' (a "
-            f"stream with {_ANEW}), or let the stream go on with the oldest events left: "
+            f"stream with {_ANEW}), or let the stream continue with the oldest events left: "
             f"failOnDataLoss=false"
         )
     if exc.status == 409:

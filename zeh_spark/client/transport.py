@@ -73,7 +73,7 @@ class Transport:
         proven: bool = False,
     ) -> requests.Response:
         """Follow redirects, credentials for the feed's own origin only; a token file is read again
-        after a 401. `path` stands behind the feed's own. Only a redirect that keeps method and body
+        after a 401. `path` follows the feed's own. Only a redirect that keeps method and body
         (307, 308) is followed with a body. `proven`: a refusal counts only if its framing shows
         that nothing is missing.
 
@@ -198,7 +198,7 @@ class Body:
 
 
 def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
-    """Unpack gzip, one member behind the other; the last one must have ended [libraries take a cut
+    """Unpack gzip, one member after the other; the last one must have ended [libraries take a cut
     stream for whole].
     """
     unpack = zlib.decompressobj(31)
@@ -229,7 +229,7 @@ def _secrets(options: ClientOptions) -> Iterator[str]:
 
 
 def _with_path(url: str, path: str) -> str:
-    """Add a path behind the URL's own."""
+    """Add a path after the URL's own."""
     if not path:
         return url
     parts = urlsplit(url)
@@ -237,7 +237,7 @@ def _with_path(url: str, path: str) -> str:
 
 
 def _with_query(url: str, query: str) -> str:
-    """Add parameters behind those that the URL has itself."""
+    """Add parameters after those that the URL has itself."""
     if not query:
         return url
     parts = urlsplit(url)

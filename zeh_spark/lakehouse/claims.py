@@ -54,7 +54,7 @@ def missing(
         elif (owner := _owner(properties[key])) != name:
             raise LakehouseError(
                 f"table {table}: the feed {feed} is kept in it under name={owner!r}, and this "
-                f"query has name={name!r}: its events would be there twice. Go on under that "
+                f"query has name={name!r}: its events would be there twice. Continue under that "
                 f"name, or take another table. If no query writes the feed under that name any "
                 f"more, and none of its rows are left: ALTER TABLE {identifier(table)} "
                 f"UNSET TBLPROPERTIES ('{key}')",

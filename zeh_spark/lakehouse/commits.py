@@ -1,16 +1,16 @@
 """What a table's commits say of the feed that is kept in it.
 
-Each batch is one Delta commit. Its `userMetadata` is a record: who wrote it, and the cursors behind
+Each batch is one Delta commit. Its `userMetadata` is a record: who wrote it, and the cursors after
 it. The same commit carries a Delta transaction (`app`, `number`), by which Delta refuses the second
-of two writers that go on from one record at the same time.
+of two writers that continue from one record at the same time.
 
     {"zeh_spark": 1, "name": …, "app": "zeh-spark:<name>:<generation>", "number": k,
      "query": id, "batch": N, "cursors": {"<feed>": {"0": …, …}, …},
      "content": [rows, sum]}                      of a query with state, see `content`; else null
 
 Rule for editors: Delta writes nothing, and says nothing, where a transaction's number is not above
-the table's; and RESTORE takes back rows and records, but not transactions. So numbers go on from
-the newest record that counts, and behind a RESTORE, or where no record is left in the log, a
+the table's; and RESTORE takes back rows and records, but not transactions. So numbers continue from
+the newest record that counts, and after a RESTORE, or where no record is left in the log, a
 generation begins, named after a version of the table.
 
 Runs on the driver; pure.
@@ -109,7 +109,7 @@ class TableStanding:
 
     `version` is the table's, -1 if there is none. `record` is that of the newest commit that
     counts, `others` the newest of each other name. `generation` is the version after which a new
-    transaction is named, None if the record's own goes on. `unknown` says what the table may hold
+    transaction is named, None if the record's own continues. `unknown` says what the table may hold
     that no record tells.
     """
 
@@ -166,7 +166,7 @@ def standing(
         record = record_of(commit.metadata, table)
         if record and record.name != name:
             others.setdefault(record.name, record)
-        elif record and record not in found:  # what Delta does behind a commit keeps its metadata
+        elif record and record not in found:  # what Delta does after a commit keeps its metadata
             found.append(record)
         if _begins(commit):
             beginning = commit
@@ -263,7 +263,7 @@ def _restored_version(commit: TableCommit, table: str) -> int:
 
 
 def _check_chain(records: Sequence[CommitRecord], table: str) -> None:
-    """Each record goes on from the one before it."""
+    """Each record continues from the one before it."""
     if len(records) == 2 and records[0].number != records[1].number + 1:
         newest, before = records
         raise LakehouseError(

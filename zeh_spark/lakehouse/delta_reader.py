@@ -33,7 +33,7 @@ _CHANGE = ("_change_type", "_commit_version", "_commit_timestamp")
 """The columns that Delta's change feed adds."""
 
 _LATE = ("insert", "update_postimage")
-"""Of a key in one commit these come behind what they replace."""
+"""Of a key in one commit these come after what they replace."""
 
 _PLACE = "place"
 _ROWS = 10_000

@@ -1,7 +1,7 @@
 """A feed kept in a Delta table, each event once: also after the checkpoint is lost.
 
 Spark gives a batch again after a crash, and only the table knows whether it has it. So each batch
-is one Delta commit that holds the cursors behind it, and before each batch the table's newest
+is one Delta commit that holds the cursors after it, and before each batch the table's newest
 record is compared with the place where the batch begins: the same place, and it is written; the
 batch itself, and nothing is done; anything else is an error that shows both.
 

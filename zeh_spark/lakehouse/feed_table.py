@@ -32,7 +32,7 @@ def to_delta(
     """Start a query that keeps a feed in a Delta table. `options` are those of `DeltaFeedWriter`.
 
     `df` reads the feed, with `startingCursors` from `cursors(spark, table, name=name)`, so that a
-    new checkpoint goes on where the table is. `trigger` holds the arguments of Spark's own, like
+    new checkpoint continues where the table is. `trigger` holds the arguments of Spark's own, like
     {"availableNow": True}.
     """
     if not df.isStreaming:

@@ -112,12 +112,12 @@ def _with_state(content: BatchContent | None) -> str:
 def _check_state(
     table: str, name: str, last: CommitRecord, batch: QueryBatch, accept: str | None
 ) -> None:
-    """Where a new query goes on, what Spark's state held of the one before is gone."""
+    """Where a new query continues, what Spark's state held of the one before is gone."""
     wanted = f"{last.app}@{last.number} without state"
     begun = last.query != batch.query and any(batch.start.values())
     if batch.stateful and begun and accept != wanted:
         raise LakehouseError(
-            f"table {table}, name={name!r}: a new checkpoint goes on behind {last}, and the query "
+            f"table {table}, name={name!r}: a new checkpoint continues after {last}, and the query "
             f"has state (sessions, deduplication, aggregation), which the old one had: events that "
             f"waited in it would be missing. Go back to the old checkpointLocation; or read the "
             f"feed from its beginning into new tables; or, if nothing waited, say "
@@ -158,8 +158,8 @@ def _check_first(
         if shared := sorted(batch.end.keys() & other.cursors.keys()):
             raise LakehouseError(
                 f"table {table} has no batch of name={name!r}, but has the feed {shared[0]} under "
-                f"name={other.name!r} ({other}): its events would be there twice. Go on under that "
-                f"name, or take another table",
+                f"name={other.name!r} ({other}): its events would be there twice. Continue under "
+                f"that name, or take another table",
                 table=table,
                 expected=other.name,
                 got=name,

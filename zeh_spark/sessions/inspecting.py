@@ -41,7 +41,7 @@ def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
     Columns: session; status: "open", "waiting" (it holds events), "stale" (its gap was reported),
     "closed" (remembered for a while); expected, the next number; last, if it is known; held and
     held_bytes; missing, the first gap; held_since; newest, the time of its newest event; given_up,
-    numbers that it went on without. Raises CheckpointError for a checkpoint without sessions.
+    numbers that it continued without. Raises CheckpointError for a checkpoint without sessions.
     """
     where = _operator(spark, checkpoint)
     state = (

@@ -1,4 +1,4 @@
-"""Dead letters of sessions on a feed, and mended ones back into their session.
+"""Dead letters of sessions on a feed, and repaired ones back into their session.
 
 On a feed they have the form of the sink's own, so `zeh-spark dead-letters` prints them and
 `zeh-spark replay-dead` publishes them. What is published again has the header
@@ -45,7 +45,7 @@ def to_feed(url: str, producerId: str, **options: str) -> Writer:
 
 
 def replay(dead: DataFrame, url: str, *, producerId: str, batchId: str, **options: str) -> None:
-    """Publish the events of mended dead letters to the feed that their sessions are read from.
+    """Publish the events of repaired dead letters to the feed that their sessions are read from.
 
     `dead` is a batch frame with the columns that `route` gave to its writer, from a Delta table for
     instance; change what is wrong, and filter what shall not go back. The same rows under the same

@@ -11,8 +11,8 @@ Only numbers are known here: whoever keeps the events does what the outcomes say
 
 Decisions
 - A session's events of one batch are a set, as Spark gives them in any order. Control events act
-  behind the data of their batch.
-- A gap is judged run by run: what lies behind the first gap goes on or is given up, and then the
+  after the data of their batch.
+- A gap is judged run by run: what lies after the first gap continues or is given up, and then the
   next gap has its own age. (Rejected: to give up all that is held at once; it would lose runs whose
   gaps are young.)
 - A number is the event's identity: the second event with a number is a duplicate, whatever it
@@ -123,7 +123,7 @@ class SessionLogic:
         return None
 
     def _passed(self, session: Session, each: Arrival, outcomes: list[Outcome]) -> None:
-        """Its place is behind the session, or the session is closed."""
+        """Its place is after the session, or the session is closed."""
         number = each.number
         if number < session.next and not ranges.contains(session.given_up, number):
             outcomes.append(Duplicate(number))

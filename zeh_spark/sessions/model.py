@@ -101,7 +101,7 @@ class Dead(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """Something about the session that has no event. `received`: with which number it goes on."""
+    """Something about the session that has no event. `received`: with which number it continues."""
 
     reason: str
     expected: int

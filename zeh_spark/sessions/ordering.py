@@ -2,8 +2,8 @@
 
 Runs on the driver; builds a query.
 
-Time is the watermark of a column that is dropped behind it. So timers fire, a finite run ends, and
-Spark leaves out no row that is behind it. (Rejected: processing time, with which a finite run never
+Time is the watermark of a column that is dropped after it. So timers fire, a finite run ends, and
+Spark leaves out no late row. (Rejected: processing time, with which a finite run never
 ends; a watermark on a column that stays, whose late rows Spark drops.) No time counts that
 is later than the batch's own; and an event's own time that is later than its publication is wrong,
 and does not move the watermark: it would make all gaps old and forget all that is closed.
@@ -106,7 +106,7 @@ def in_order(
     clock = _clock(df, time)
     if heartbeat and time != "batch":
         raise OptionError(
-            "heartbeat=True needs time='batch': other clocks go on with the events",
+            "heartbeat=True needs time='batch': other clocks continue with the events",
             option="heartbeat",
         )
     rows = _rows(df, clock, session, sequence, last, control)
@@ -297,7 +297,7 @@ def _check_watermark(df: DataFrame) -> None:
     """Spark would find it out in the second batch; with one clock for a whole query, never."""
     if str(df.sparkSession.conf.get(_MULTIPLE, "true")).lower() != "true":
         raise OptionError(
-            f"sessions.in_order: with {_MULTIPLE}=false a watermark behind it would drop events "
+            f"sessions.in_order: with {_MULTIPLE}=false a watermark after it would drop events "
             f"that it held: leave that at true, the default",
             option=_MULTIPLE,
         )

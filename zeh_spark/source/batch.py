@@ -4,7 +4,7 @@ The scale-out way to read a feed's history: executors fetch, nothing passes thro
 task that Spark runs again may see events that were not there before, unless `endingCursors` says
 where to stop.
 
-Rule for editors: a task hands out whole intervals only, so a request that breaks off can go on
+Rule for editors: a task hands out whole intervals only, so a request that breaks off can continue
 without doubles. `BatchReader` and its partitions are pickled, with the token that the tasks need.
 """
 
@@ -32,7 +32,7 @@ from zeh_spark.source.options import SourceOptions
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)
 _MOST_WITHOUT_EVENTS = 1000
-"""Answers in a row that only move the cursor: there may be events behind them, and no next run."""
+"""Answers in a row that only move the cursor: there may be events after them, and no next run."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class BatchReader(DataSourceReader):
 def last_cursors(url: str, **options: str) -> str:
     """Where a feed is now: a cursor for every partition, as JSON.
 
-    As `endingCursors` of a read and `startingCursors` of a stream it makes the stream go on exactly
-    where the read ends. `options` are those of the format. Raises ZeroEventHubError.
+    As `endingCursors` of a read and `startingCursors` of a stream it makes the stream continue
+    exactly where the read ends. `options` are those of the format. Raises ZeroEventHubError.
     """
     parsed = parse(SourceOptions, {"url": url, **options})
     client = FeedClient(parsed)
@@ -129,7 +129,7 @@ def last_cursors(url: str, **options: str) -> str:
         request = PageRequest(partition, wire.LAST, count, parsed.page_size_hint, parsed.headers)
         beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
         last = first_checkpoint(client, request) if beginning != wire.FIRST else wire.FIRST
-        # where there is nothing, no checkpoint behind it will come again
+        # where there is nothing, no checkpoint after it will come again
         cursors[str(partition)] = wire.FIRST if last == beginning else last
     return json.dumps(cursors)
 

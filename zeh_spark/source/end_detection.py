@@ -7,19 +7,19 @@ has ended at the first of
 
 (a) an answer without news, asked without `wait`: no events and the same cursor C or none, if the
     way from T leads to C [it may be a hiccup, or a replica that lags]; without a T one such answer
-    in a stream, two in a batch; at `_first` three. A stream, whose next run goes on there, also
-    ends if it stays so for some seconds, with nothing behind T either [some publishers' `_last`
+    in a stream, two in a batch; at `_first` three. A stream, whose next run continues there, also
+    ends if it stays so for some seconds, with nothing after T either [some publishers' `_last`
     lies beyond the partition's last event], or after many answers without events, though the cursor
     moves [a publisher may skip over what it filters, and some move their cursor for ever]; in a
     batch both are errors;
 (b) the checkpoint T; a start at T has ended, and one to which the way from T leads;
 (c) the end of the page in which T was passed without being sent [a feed that grows may set its
     checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
-    have been passed is told by an event with the same bytes as the first one behind T [bytes alone
+    have been passed is told by an event with the same bytes as the first one after T [bytes alone
     prove nothing: heartbeats are all alike]. That it was is told by the publisher: asked again for
     exactly the events before that one, it ends with T; or the way from T leads to the page's end.
     Where these events were not handed out yet, they are asked for so, and (b) follows. Pages that
-    were read while nothing was behind T are looked through again once there is something;
+    were read while nothing was after T are looked through again once there is something;
 (d) T is gone for some seconds (410), while what is read is not.
 
 How long a page is says nothing.

@@ -1,4 +1,4 @@
-"""What a checkpoint's files say: the query's id, and where each of its sources was behind a batch.
+"""What a checkpoint's files say: the query's id, and where each of its sources was after a batch.
 
     metadata            {"id": …}
     offsets/<batch>     v1, a line of settings, then an offset for each source, or "-"

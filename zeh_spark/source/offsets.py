@@ -6,7 +6,7 @@ compared for equality, never ordered.
 
     {"version": 1, "feed": URL or feedId, "id": id, "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        where batches are staged
-     "startingCursors": {"0": …, …},                                   behind the initial offset
+     "startingCursors": {"0": …, …},                                   after the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
 `id` is what the checkpoint knows the feed by (`FeedIdentity.id`): its own id; or `feed` again, if
@@ -228,7 +228,7 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
     if asked is not None and offset.partition_count not in {None, asked}:
         raise CheckpointError(
             f"the checkpoint has {offset.partition_count} partitions, option 'partitionCount' says "
-            f"{asked}: go on with partitionCount={offset.partition_count}, or start with a new "
+            f"{asked}: continue with partitionCount={offset.partition_count}, or start with a new "
             f"checkpointLocation and 'startingCursors' (the README says how)",
             expected=offset.partition_count,
             got=asked,

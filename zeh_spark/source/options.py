@@ -190,7 +190,7 @@ class SourceOptions(ClientOptions):
     fail_on_data_loss: bool = option(
         parse_bool,
         "true",
-        "`false` goes on with the oldest events left when the publisher removed unread ones",
+        "`false` continues with the oldest events left when the publisher removed unread ones",
         query="streaming",
     )
     mode: str = option(

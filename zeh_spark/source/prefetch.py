@@ -45,7 +45,7 @@ class Track:
     """How far one partition has been read: `cursor` is the last checkpoint that arrived.
 
     `answered`: with events, or that there are none; not with one of at first few checkpoints that
-    only moved on, behind which there may be events.
+    only moved on, after which there may be events.
     """
 
     partition: int

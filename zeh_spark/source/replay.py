@@ -156,14 +156,14 @@ def _unclear(request: PageRequest, end: Position) -> ReplayError:
         f"partition {request.partition}: the feed does not give the checkpoint {end.cursor!r} any "
         f"more, so it cannot be told which events belong to the batch that ended there. Start with "
         f"a new checkpointLocation: from the start cursors if the sink has not committed the batch "
-        f"(what lies behind comes with it), else from the end cursors",
+        f"(what follows it comes too), else from the end cursors",
         partition=request.partition,
         cursor=end.cursor,
     )
 
 
 def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes:
-    """The first `count` event lines behind a cursor, fewer where the feed has no more."""
+    """The first `count` event lines after a cursor, fewer where the feed has no more."""
     blocks: list[bytes] = []
     have = without_events = 0
     hint = request.page_size_hint

@@ -30,7 +30,7 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     """For each partition the newest cursor that a checkpoint's query has committed and the feed
     still knows, as JSON for `startingCursors` of a new checkpoint.
 
-    For a feed whose publisher was restored: what lies behind these cursors is what the feed has
+    For a feed whose publisher was restored: what lies after these cursors is what the feed has
     now. `options` are those of the query's format. Raises CheckpointError if nothing is shared, or
     if the publisher serves another feed than the checkpoint's.
     """
@@ -91,7 +91,7 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:
-    """Whether the feed goes on from a cursor."""
+    """Whether the feed continues from a cursor."""
     if cursor == wire.FIRST:
         return True
     given = {"n": str(n), f"cursor{partition}": cursor, "pagesizehint": "0"}

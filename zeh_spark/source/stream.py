@@ -236,8 +236,8 @@ class StreamDriver:
     def _identify(self, offset: Offset) -> FeedIdentity:
         """Ask the publisher which feed it serves, and for the partition count of a new query.
 
-        A checkpoint that began without an id goes on with the feed's name, also after the publisher
-        was upgraded and tells one: state and tables know its events by that name.
+        A checkpoint that began without an id continues with the feed's name, also after the
+        publisher was upgraded and tells one: state and tables know its events by that name.
 
         Raises CheckpointError if it is not the feed of the offset, or of this run.
         """
@@ -353,8 +353,8 @@ class StreamDriver:
         return Staging(location, stage) if location else None
 
     def _prepare_staging(self, staged: StagedBatch | None) -> None:
-        """At the beginning of a run: go on with the checkpoint's stage, and clear what a crash left
-        there.
+        """At the beginning of a run: continue with the checkpoint's stage, and clear what a crash
+        left there.
         """
         self._staging = self._staging_of(staged.stage if staged else new_stage())
         if self._staging:

@@ -4,8 +4,8 @@
       seen             unknown     runs that were seen
 
 Up to `certain` all were seen. A producer that counts without gaps, as ours do, has nothing else.
-Behind `floor`, every run is known. Between them are holes that were closed, because they lay
-`window` numbers behind the highest one: whether such a number was seen is not known any more.
+Above `floor`, every run is known. Between them are holes that were closed, because they lay
+`window` numbers below the highest one: whether such a number was seen is not known any more.
 
 Decision: a number there is reported, and not dropped. (Rejected: the highest number alone, as
 Pulsar keeps it. Rows of one batch come from several tasks, in any order, and the late ones would be
@@ -52,7 +52,7 @@ class Seen(msgspec.Struct, array_like=True):
         return found
 
     def add(self, numbers: NDArray[np.int64], window: int) -> None:
-        """Ascending numbers; then close the holes that are behind the window."""
+        """Ascending numbers; then close the holes that lie below the window."""
         self.runs = ranges.united(self.runs, runs_of(numbers[numbers > self.floor]))
         self._absorb()
         if self.runs:
@@ -75,7 +75,7 @@ class Seen(msgspec.Struct, array_like=True):
             first, last = self.runs[0]
             if first > self.floor + 1:
                 self.floor = min(first - 1, limit)
-            elif last < limit and len(self.runs) > 1:  # the next hole is behind this run
+            elif last < limit and len(self.runs) > 1:  # the next hole is after this run
                 self.floor = last
                 self.runs.pop(0)
             else:

@@ -96,7 +96,7 @@ def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iter
 
 
 def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
-    """A bucket's value behind its version. Raises CheckpointError."""
+    """A bucket's value after its version. Raises CheckpointError."""
     if blob is None:
         raise CheckpointError(
             f"the checkpoint's state has fewer buckets than buckets={buckets}: give the number "
@@ -106,7 +106,7 @@ def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
     if blob[0] != version:
         raise CheckpointError(
             f"the checkpoint's state has format {blob[0]}, of another version of zeh_spark; this "
-            f"one knows {version}: go on with that version, or take a new checkpoint",
+            f"one knows {version}: continue with that version, or take a new checkpoint",
             expected=version,
             got=blob[0],
         )

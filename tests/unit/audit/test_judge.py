@@ -126,7 +126,7 @@ def test_partition_that_the_receipt_does_not_name_is_named(ledger, feed):
         (1, {"partition": 0}, "position 2, batch 0 of producer 'p': zeh-partition: expected 0, "
          "found 1, on lines of 1"),
         (1, {"position": 1}, "position 1, batch 0 of producer 'p': order of positions: expected "
-         "one behind 1, found 1"),
+         "one after 1, found 1"),
         (2, {"position": 9}, "position 3, batch 0 of producer 'q': events: expected some, found no "
          "such position"),
         (2, {"lines": b""}, "position 3, batch 0 of producer 'q': events: expected some, found "

@@ -148,7 +148,7 @@ STORED = Offset(URL, (Position("c1", 3, 60, "d"), Position("c2"))).to_json()
         ({"version": None}, {}, "format None"),
         ({"feed": "https://old/feed"}, {}, "add the option feedId='https://old/feed'"),
         ({"feed": "mine"}, {"feedId": "yours"}, "add the option feedId='mine'"),
-        ({}, {"partitionCount": "3"}, "go on with partitionCount=2, or start with a new"),
+        ({}, {"partitionCount": "3"}, "continue with partitionCount=2, or start with a new"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_names_the_way_on(change, given, remedy):
