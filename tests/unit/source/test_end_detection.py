@@ -103,6 +103,36 @@ def test_c_the_line_is_asked_for_now_and_then():
     assert not Ending("t", line=b"1").wants_line
 
 
+def test_c_what_was_read_while_nothing_was_after_the_target_is_remembered():
+    """(c) Once there is something, these events are looked through again."""
+    ending = Ending("t")
+    ending.line_is(None, "c1")
+    ending.sees(interval(b"1", b"2"))
+    ending.line_is(b"3", "c2")
+
+    assert (b"3", "c1", 2) == (ending.line, ending.quiet_at, ending.events_since)
+
+
+@pytest.mark.parametrize(("times", "expected"), [([10.0], False), ([10.0, 15.0], True)])
+def test_d_a_target_that_is_gone_ends_the_read_after_some_seconds(times, expected):
+    """(d) The time is the caller's."""
+    ending = Ending("t")
+    for now in times:
+        ending.target_is_gone(now)
+
+    assert expected == ending.ended
+
+
+def test_d_a_target_that_comes_back_was_not_gone():
+    """(d) One replica of several answered 410."""
+    ending = Ending("t")
+    ending.target_is_gone(10.0)
+    ending.line_is(b"1", "c1")
+    ending.target_is_gone(20.0)
+
+    assert not ending.ended
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
