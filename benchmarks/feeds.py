@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zeh_spark.loading import load
-from zeh_spark.protocol.upload_format import Chunker
+from zeh_spark.protocol.batch_uploader import BatchUploader
+from zeh_spark.protocol.upload_format import rest_of
 from zeh_spark.publisher import open_store
 
 PARTITIONS = 4
@@ -37,16 +38,14 @@ def build(folder: Path, events: int) -> str:
     url = f"sqlite:///{folder}/bench-{events}.db"
     store = open_store(url)
     store.create("flights", PARTITIONS)
-    load.publish(store, "flights", load.next_batch(store, "flights", "bench"), _chunks(events))
+
+    def fill(batch: BatchUploader) -> None:
+        for number in range(events):
+            batch.add([rest_of(*event(number))], number % PARTITIONS)
+
+    load.publish(store, "flights", load.next_batch(store, "flights", "bench"), fill)
     store.close()
     return url
-
-
-def _chunks(events: int) -> Iterator:
-    chunker = Chunker()
-    for number in range(events):
-        yield from chunker.add(number % PARTITIONS, *event(number))
-    yield from chunker.close()
 
 
 @contextlib.contextmanager

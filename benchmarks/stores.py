@@ -17,7 +17,8 @@ import msgspec
 from benchmarks.feeds import PARTITIONS, event, serving
 from benchmarks.publishing import new_feed
 from tests import postgresql
-from zeh_spark.protocol.upload_format import Chunker, Content, upload_body, uploads_of
+from zeh_spark.protocol.batch_uploader import BatchUploader
+from zeh_spark.protocol.upload_format import StagedChunk, rest_of, upload_body
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,22 @@ class Prepared:
 
 
 def prepared(events: int) -> Prepared:
-    chunker = Chunker()
-    chunks = [full for n in range(events) for full in chunker.add(n % PARTITIONS, *event(n))]
-    chunks += chunker.close()
-    bodies = tuple(upload_body(group) for group in uploads_of(chunks, 4 << 20))
-    content = sum((each.content for each in chunks), Content())
+    bodies: list[bytes] = []
+
+    def send(number: int, chunks: list[StagedChunk]) -> bool:
+        bodies.append(upload_body(chunks))
+        return True
+
+    batch = BatchUploader(send, PARTITIONS, "bench")
+    for number in range(events):
+        batch.add([rest_of(*event(number))], number % PARTITIONS)
+    batch.finish()
+    content = batch.content
     task = {"task": 0, "attempt": 0, "uploads": len(bodies), "events": events}
     document = {
         "events": events, "digest": content.digest, "digestVersion": 1, "attempts": [task],
     }  # fmt: skip
-    return Prepared(bodies, msgspec.json.encode(document), events)
+    return Prepared(tuple(bodies), msgspec.json.encode(document), events)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sqlalchemy import delete
 
 from tests.contract.sites import PostgresqlSite
 from tests.contract.test_mutations import without_content_check
-from zeh_spark.loading import load
+from zeh_spark.loading.load import next_batch
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store import (
     commit_decision,
@@ -40,6 +40,7 @@ from zeh_spark.testing.writers import (
     data,
     declared,
     everything,
+    publish_as,
     until,
     upload,
 )
@@ -299,8 +300,8 @@ def _commit_at_once(site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch, lock:
 def _append(store: Store, call: Call, execution: Execution) -> tuple[StoredReceipt, bool]:
     """What sinks do that are at least once: each attempt is its own producer."""
     chunks = [chunk for each in execution.uploads for chunk in each.chunks]
-    fresh = load.next_batch(store, FEED, f"{call.run}.{len(store.producers(FEED))}")
-    receipt, new = load.publish(store, FEED, fresh, chunks)
+    fresh = next_batch(store, FEED, f"{call.run}.{len(store.producers(FEED))}")
+    receipt, new = publish_as(store, fresh, *chunks)
     assert call.batch is not None
     mine = {"incarnation": call.incarnation, "batch": call.batch}
     return msgspec.structs.replace(receipt, **mine), new

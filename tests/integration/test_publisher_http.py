@@ -12,10 +12,9 @@ import pytest
 import requests
 
 from tests.fix_publisher import Publisher
-from zeh_spark.loading.load import next_batch, publish
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import open_store
-from zeh_spark.testing import running_publisher
+from zeh_spark.testing import running_publisher, writers
 
 FIRST = "n=2&cursor0=_first"
 BOTH = "n=2&cursor0=_first&cursor1=_first"
@@ -281,4 +280,4 @@ def publish_with_headers(publisher: Publisher, headers: dict[str, str]) -> None:
 def publish_line(publisher: Publisher, headers: dict[str, str], data: bytes) -> None:
     chunker = Chunker()
     chunks = [*chunker.add(0, headers, data), *chunker.close()]
-    publish(publisher.store, "orders", next_batch(publisher.store, "orders", "test"), chunks)
+    writers.publish(publisher.store, *chunks, feed="orders")

@@ -195,7 +195,8 @@ def load(
 
     FILE is NDJSON (.ndjson, .jsonl, .json), CSV with a header (.csv), each also with .gz, Parquet
     (.parquet), or - for NDJSON from standard input. A line or row becomes the data of one event.
-    Without --key, and where the key is null, events are spread evenly.
+    Without --key, and where the key is null, events fill one partition after the other, 1,000 at a
+    time; another load begins with another partition.
 
     In CSV a field that is a JSON number stays that number, digit for digit; an empty field is null;
     any other is text (00123 too). Name columns of codes with --text: who reads the number 1.10 as a

@@ -13,7 +13,7 @@ Runs in services and in the command line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
@@ -24,19 +24,16 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
+from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.events import checked_headers, json_of, partition_for
 from zeh_spark.protocol.upload_format import (
-    CHUNK_EVENTS,
     EMPTY_UPLOAD,
-    Chunker,
     Content,
-    Group,
     StagedChunk,
+    checked_rest,
     upload_body,
 )
-from zeh_spark.protocol.wire import PLAIN_INCARNATION, partition_of
-
-UPLOAD_BYTES = 4 << 20
+from zeh_spark.protocol.wire import PLAIN_INCARNATION
 
 OVERTAKEN = {
     "batch-expired", "batch-gap", "fenced", "incarnation-changed", "number-taken",
@@ -62,16 +59,14 @@ class BatchAttempt:
         self._client = client
         self._count = count
         self._number = number
-        self._chunker, self._group = Chunker(), Group(UPLOAD_BYTES)
-        self._first = partition_of(f"{batch.producer}/{batch.number}", count)
-        self._given = self._spread = self._uploads = 0
-        self._wanted = True
-        self._failed: BaseException | None = None
+        self._uploader = BatchUploader(self._send, count, f"{batch.producer}/{batch.number}")
+        self._given = 0
+        self._released = False
 
     @property
     def content(self) -> Content:
         """The number of events that were added so far, and the sum of their contents."""
-        return self._chunker.content
+        return self._uploader.content
 
     def add(
         self,
@@ -81,30 +76,28 @@ class BatchAttempt:
         headers: Mapping[str, str] | None,
     ) -> None:
         """Raises RowError, and goes on without that event; or what sending raises, for ever."""
-        if self._failed:
-            raise self._failed
         number, self._given = self._given, self._given + 1
         try:
             where = partition_for(key, partition, self._count)
-            place = self._anywhere() if where is None else where
-            full = self._chunker.add(place, checked_headers(headers), json_of(data))
+            longest = self._count - 1 if where is None else where
+            rest = checked_rest(longest, checked_headers(headers), json_of(data))
         except ValueError as exc:
             said = f"event {number} of the batch cannot be published: {exc}"
             raise RowError(said, row=number, reason=str(exc)) from None
-        self._spread += where is None
-        self._stage(full)
+        self._uploader.add([rest], where)
 
     def commit(self) -> Receipt:
         """Raises PublishError or UnavailableError: not published. OutcomeUnknownError, or if it is
         interrupted: ask `settle`.
         """
-        if self._failed:  # and who adds the events has caught that
-            raise self._failed
-        self._stage(self._chunker.close())
-        self._send()
+        try:
+            self._uploader.finish()
+        except BaseException:  # also Ctrl-C
+            self.release()
+            raise
         self.in_doubt = True
         try:
-            done = TaskDone(0, self._number, self._uploads, self._chunker.content)
+            done = TaskDone(0, self._number, self._uploader.uploads, self.content)
             receipt = self._mine(self._client.commit(self.batch, self._count, [done]))
             self._end(receipt)
             return receipt
@@ -144,8 +137,8 @@ class BatchAttempt:
 
     def release(self) -> None:
         """Drop its uploads; the end of an attempt that is not in doubt."""
-        if self._uploads:
-            self._uploads = 0
+        if self._uploader.uploads and not self._released:
+            self._released = True
             self._client.release(self.batch, TaskDone(0, self._number))
 
     def _end(self, receipt: Receipt | None) -> None:
@@ -155,7 +148,7 @@ class BatchAttempt:
         """A commit of this attempt that has not landed yet will be refused."""
         try:
             self._client.upload(
-                self.batch, self._count, 0, self._number, self._uploads, EMPTY_UPLOAD
+                self.batch, self._count, 0, self._number, self._uploader.uploads, EMPTY_UPLOAD
             )
         except PublishError as exc:
             if exc.problem not in OVERTAKEN:
@@ -177,39 +170,16 @@ class BatchAttempt:
 
     def _is_mine(self, receipt: Receipt) -> bool:
         """Whether these events are published; under a name it does not matter by whom."""
-        content = self._chunker.content
+        content = self.content
         same = (receipt.events, receipt.digest) == (content.events, content.digest)
         named = self.batch.incarnation != PLAIN_INCARNATION
         return same and (named or receipt.run == self.batch.run)
 
-    def _anywhere(self) -> int:
-        """One partition is filled after the other, beginning with another one in each batch."""
-        return (self._first + self._spread // CHUNK_EVENTS) % self._count
-
-    def _stage(self, chunks: Iterable[StagedChunk]) -> None:
-        for chunk in chunks:
-            if not self._group.takes(chunk):
-                self._send()
-            self._group.add(chunk)
-
-    def _send(self) -> None:
-        """Nothing, where the batch turned out to be committed already: it is only compared."""
-        group, self._group = self._group, Group(UPLOAD_BYTES)
-        if not group.chunks or not self._wanted:
-            return
-        number, self._uploads = self._uploads, self._uploads + 1
-        body = upload_body(group.chunks)
-        try:
-            with nothing_published():
-                self._wanted = self._client.upload(
-                    self.batch, self._count, 0, self._number, number, body
-                )
-        except BaseException as exc:  # also Ctrl-C
-            self._failed = exc
-            self.release()
-            raise
-        if not self._wanted:
-            self._chunker.only_count()
+    def _send(self, number: int, chunks: list[StagedChunk]) -> bool:
+        with nothing_published():
+            return self._client.upload(
+                self.batch, self._count, 0, self._number, number, upload_body(chunks)
+            )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import hashlib
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, BinaryIO, NamedTuple, cast
@@ -24,16 +24,14 @@ from zeh_spark.errors import StoreError
 from zeh_spark.loading import csv_rows
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.events import partition_for
-from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, uploads_of
+from zeh_spark.protocol.upload_format import Content, StagedChunk, checked_rest
 from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Store
 
 PRODUCER = "load"
 """Who publishes what is loaded without a producer's name."""
-
-UPLOAD_BYTES = 4 << 20
-"""Frames that one staging transaction writes, about: others wait that long for their turn."""
 
 INPUT_LINE = 16 << 20
 """Bytes of the longest input line that is looked at: one far beyond what fits into a feed."""
@@ -128,17 +126,16 @@ def load(
     Raises StoreError or Problem; then nothing was published.
     """
     loaded = Loaded()
-    call = call or next_batch(store, feed, PRODUCER)
-    chunks = _summed(chunks_of(sources, call.partition_count, loaded, progress), loaded)
-    loaded.receipt, new = publish(store, feed, call, chunks)
+    for source in sources:
+        _check(source)
+    which = call or next_batch(store, feed, PRODUCER)
+
+    def fill(batch: BatchUploader) -> None:
+        _add_all(batch, sources, which.partition_count, loaded, progress)
+
+    loaded.receipt, new, loaded.content = publish(store, feed, which, fill)
     loaded.repeated = not new
     return loaded
-
-
-def _summed(chunks: Iterable[StagedChunk], loaded: Loaded) -> Iterator[StagedChunk]:
-    for chunk in chunks:
-        loaded.content += chunk.content
-        yield chunk
 
 
 def next_batch(store: Store, feed: str, producer: str) -> Call:
@@ -153,25 +150,37 @@ def named_batch(store: Store, feed: str, producer: str, batch: str) -> Call:
     return Call(f"{producer}#{batch}", wire.BATCH_INCARNATION, run, 0, count)
 
 
-def publish(
-    store: Store, feed: str, call: Call, chunks: Iterable[StagedChunk]
-) -> tuple[StoredReceipt, bool]:
-    """Publish chunks as one batch, as one task's first attempt; the second value as of
-    `Store.commit`.
-
-    What a batch that is committed already brings again is only counted.
+class Published(NamedTuple):
+    """A batch that is published. `new`: as of `Store.commit`; `content`: that of the events that
+    were given.
     """
-    content, uploads, committed = Content(), 0, False
+
+    receipt: StoredReceipt
+    new: bool
+    content: Content
+
+
+def publish(
+    store: Store, feed: str, call: Call, fill: Callable[[BatchUploader], object]
+) -> Published:
+    """Publish the events that `fill` adds as one batch, as one task's first attempt.
+
+    Raises StoreError, Problem, or what `fill` raises; then nothing was published.
+    """
+
+    def send(number: int, chunks: list[StagedChunk]) -> bool:
+        digest = hashlib.sha256(b"".join(each.digest for each in chunks)).digest()
+        upload = Upload(0, 0, number, digest, tuple(chunks))
+        return not isinstance(store.stage(feed, call, upload), StoredReceipt)
+
+    name = call.run if call.batch is None else call.batch
+    batch = BatchUploader(send, call.partition_count, f"{call.producer}/{name}")
     try:
-        for group in uploads_of(chunks, UPLOAD_BYTES):
-            content = sum((each.content for each in group), content)
-            if not committed:
-                digest = hashlib.sha256(b"".join(each.digest for each in group)).digest()
-                upload = Upload(0, 0, uploads, digest, tuple(group))
-                committed = isinstance(store.stage(feed, call, upload), StoredReceipt)
-                uploads += 1
-        attempts = (TaskAttempt(0, 0, uploads, content.events),)
-        return store.commit(feed, call, Declared(content, attempts))
+        fill(batch)
+        batch.finish()
+        attempts = (TaskAttempt(0, 0, batch.uploads, batch.content.events),)
+        receipt, new = store.commit(feed, call, Declared(batch.content, attempts))
+        return Published(receipt, new, batch.content)
     except BaseException:
         with suppress(StoreError):  # the first error is the one to tell
             store.release(feed, call.producer, call.batch, call.run)
@@ -190,34 +199,31 @@ def _check(source: Source) -> None:
         )
 
 
-def chunks_of(
+def _add_all(
+    batch: BatchUploader,
     sources: Sequence[Source],
     partitions: int,
     loaded: Loaded,
-    progress: Callable[[int], object] = lambda size: None,
-) -> Iterator[StagedChunk]:
-    """The events of all sources in chunks; `loaded` counts along. Raises StoreError."""
-    for source in sources:
-        _check(source)
-    chunker, turn = Chunker(), 0
+    progress: Callable[[int], object],
+) -> None:
+    """Add the events of all sources; `loaded` counts along. Raises StoreError."""
     for source in sources:
         told = 0
         for event in events_of(source, loaded):
             try:
                 partition = partition_for(event.key, event.partition, partitions)
-                if partition is None:
-                    partition, turn = turn, (turn + 1) % partitions
-                full = chunker.add(partition, event.headers or {}, event.data)
-                loaded.events += 1
+                longest = partitions - 1 if partition is None else partition
+                rest = checked_rest(longest, event.headers or {}, event.data)
             except ValueError as exc:
                 raise bad_line(source, event.line, exc) from None
-            yield from full
-            if full:
+            packed = batch.content.events
+            batch.add([rest], partition)
+            loaded.events += 1
+            if batch.content.events > packed:
                 position = loaded.position()
                 progress(max(0, position - told))
                 told = max(told, position)
-        loaded.bytes = chunker.bytes
-    yield from chunker.close()
+        loaded.bytes = batch.size
 
 
 def events_of(source: Source, loaded: Loaded) -> Iterator[FileEvent]:
@@ -295,7 +301,7 @@ def _keyed(name: str) -> Callable[[int, bytes], FileEvent]:
             )
         key = getattr(decode(data), "key")  # noqa: B009 - a struct that mypy cannot see
         if key is UNSET:
-            raise ValueError(f"there is no field {name!r} for the key; null spreads evenly")
+            raise ValueError(f"there is no field {name!r} for the key; null goes anywhere")
         return FileEvent(number, data, _key_text(bytes(key)))
 
     return parse

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -33,13 +33,13 @@ UPLOAD_UNPACKED = 64 << 20
 
 _INDEX_BYTES = 1 << 20
 
-UNPACKED = 2
-"""Bytes of lines that an upload gets at most, for each byte that its body may have: the publisher
-looks at all of them before it answers, and a task waits for its last answer [8: 7 % slower].
+UPLOAD_BYTES = 4 << 20
+"""The size of an upload's frames, about, if nobody asks for another one. A store writes one in one
+transaction, for which others wait.
 """
 
-HELD_BYTES = 32 << 20
-"""What the open chunks of all partitions may hold together."""
+OPEN_UPLOADS = 4
+"""What the open chunks of all partitions may hold together, in sizes of an upload."""
 
 LINE_BYTES = wire.MAX_LINE - wire.STAMP_BYTES
 """The longest line that a writer may store, without its newline."""
@@ -112,6 +112,21 @@ def lines_of(frame: bytes) -> bytes:
     return lines
 
 
+def checked_rest(partition: int, headers: Mapping[str, str], data: bytes) -> bytes:
+    """An event as the rest of a line, see `rest_of`, if it may be stored in that partition.
+
+    Raises ValueError for an event that cannot be published, or whose line is too long.
+    """
+    rest = rest_of(headers, data)
+    size = len(prefix(partition)) + len(rest)
+    if size > LINE_BYTES:
+        raise ValueError(
+            f"the event takes {size:,} bytes as a line of the feed; at most {LINE_BYTES:,} "
+            f"are allowed"
+        )
+    return rest
+
+
 def rest_of(headers: Mapping[str, str], data: bytes) -> bytes:
     """An event, whose data is JSON without newlines, as the rest of a line.
 
@@ -128,11 +143,11 @@ def rest_of(headers: Mapping[str, str], data: bytes) -> bytes:
 class Chunker:
     """Collects the rests of each partition; hands out chunks as they fill up.
 
-    `content` is that of all chunks handed out, or only counted. `held_bytes`: what open chunks may
-    hold together.
+    `content` is that of all chunks handed out, or only counted; `bytes`, the length of all lines.
+    `held_bytes`: what open chunks may hold together.
     """
 
-    def __init__(self, held_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, held_bytes: int = OPEN_UPLOADS * UPLOAD_BYTES) -> None:
         self.content = Content()
         self.bytes = 0
         self._open: dict[int, list[bytes]] = {}
@@ -142,23 +157,15 @@ class Chunker:
         self._counting = False
 
     def add(self, partition: int, headers: Mapping[str, str], data: bytes) -> list[StagedChunk]:
-        """One event, see `rest_of`; returns what is full. Raises ValueError for a line that is too
-        long.
-        """
-        rest = rest_of(headers, data)
-        size = len(prefix(partition)) + len(rest)
-        if size > LINE_BYTES:
-            raise ValueError(
-                f"the event takes {size:,} bytes as a line of the feed; at most {LINE_BYTES:,} "
-                f"are allowed"
-            )
-        return self.extend(partition, [rest])
+        """One event; returns what is full. Raises ValueError, see `checked_rest`."""
+        return self.extend(partition, [checked_rest(partition, headers, data)])
 
     def extend(self, partition: int, rests: Sequence[bytes]) -> list[StagedChunk]:
         """Events whose rests are known to be right; returns what is full."""
         full: list[StagedChunk] = []
         if self._counting:
             self.content += content_of(rests)
+            self.bytes += sum(map(len, rests)) + (len(prefix(partition)) + 1) * len(rests)
             return full
         while rests:
             taken = self._take(partition, rests)
@@ -251,36 +258,3 @@ def parse_upload(body: bytes) -> list[tuple[IndexEntry, bytes]]:
         chunks.append((each, body[begin : begin + each.bytes]))
         begin += each.bytes
     return chunks
-
-
-def uploads_of(chunks: Iterable[StagedChunk], upload_bytes: int) -> Iterator[list[StagedChunk]]:
-    """Chunks in groups that make a body of about `upload_bytes` each, and at most twice that
-    before compression.
-    """
-    group = Group(upload_bytes)
-    for chunk in chunks:
-        if not group.takes(chunk):
-            yield group.chunks
-            group = Group(upload_bytes)
-        group.add(chunk)
-    if group.chunks:
-        yield group.chunks
-
-
-class Group:
-    """The chunks of one upload to be, of a body of about `upload_bytes` at most."""
-
-    def __init__(self, upload_bytes: int) -> None:
-        self.chunks: list[StagedChunk] = []
-        self._packed = upload_bytes
-        self._unpacked = min(UNPACKED * upload_bytes, UPLOAD_UNPACKED)
-
-    def takes(self, chunk: StagedChunk) -> bool:
-        """Whether there is room; there always is for a first one."""
-        fits = len(chunk.frame) <= self._packed and chunk.size <= self._unpacked
-        return not self.chunks or (fits and len(self.chunks) < UPLOAD_CHUNKS)
-
-    def add(self, chunk: StagedChunk) -> None:
-        self.chunks.append(chunk)
-        self._packed -= len(chunk.frame)
-        self._unpacked -= chunk.size

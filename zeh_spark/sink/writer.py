@@ -36,7 +36,7 @@ from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of
 from zeh_spark.sink.options import SinkOptions, same_feed
 from zeh_spark.sink.rows import Rendered, Renderer, RowLayout
-from zeh_spark.sink.task_uploads import Outbox
+from zeh_spark.sink.task_uploads import TaskUploads
 
 log = logging.getLogger("zeh_spark.sink")
 
@@ -220,32 +220,34 @@ def stage(
     """Stage what a task has. Its message; raises RowError, PublishError, UnavailableError."""
     rows = chain.from_iterable(map(slices, frames))
     letter_options = options.dead_letters
-    with ExitStack() as open_outboxes:
-        outbox = open_outboxes.enter_context(Outbox(PublishClient(options), options, batch, task))
-        renderer = Renderer(layout, outbox.partition_count)
+    with ExitStack() as open_uploads:
+        client = PublishClient(options)
+        uploads = open_uploads.enter_context(TaskUploads(client, options, batch, task))
+        renderer = Renderer(layout, uploads.partition_count)
         if letter_options is None:
-            _add_all(rows, renderer, outbox, task)
-            return StagedTask(batch, outbox.partition_count, outbox.finish())
+            _add_all(rows, renderer, uploads, task)
+            return StagedTask(batch, uploads.partition_count, uploads.finish())
         named = replace(batch, overrides=letter_options.overrides)
-        client = DeadLetterClient(letter_options)
-        letters = open_outboxes.enter_context(Outbox(client, letter_options, named, task))
-        if letters.feed_id is not None and letters.feed_id == outbox.feed_id:
+        letters = open_uploads.enter_context(
+            TaskUploads(DeadLetterClient(letter_options), letter_options, named, task)
+        )
+        if letters.feed_id is not None and letters.feed_id == uploads.feed_id:
             raise same_feed(options)
-        refused = _sift_all(rows, renderer, outbox, letters, partial(letters_of, layout, batch))
-        done = outbox.finish()
+        refused = _sift_all(rows, renderer, uploads, letters, partial(letters_of, layout, batch))
+        done = uploads.finish()
         staged = StagedLetters(letters.partition_count, letters.finish(), refused)
-        return StagedTask(batch, outbox.partition_count, done, staged)
+        return StagedTask(batch, uploads.partition_count, done, staged)
 
 
 def _add_all(
-    rows: Iterable[pa.RecordBatch], renderer: Renderer, outbox: Outbox, task: TaskDone
+    rows: Iterable[pa.RecordBatch], renderer: Renderer, uploads: TaskUploads, task: TaskDone
 ) -> None:
     """Raises RowError for a row that cannot be published, and leaves nothing behind."""
     try:
         for some in rows:
-            outbox.add(renderer.render(some))
+            uploads.add(renderer.render(some))
     except RowError as exc:
-        outbox.take_back()
+        uploads.take_back()
         where = f"Spark partition {task.task}: {exc}"
         raise RowError(where, row=exc.row, reason=exc.reason) from None
 
@@ -253,15 +255,15 @@ def _add_all(
 def _sift_all(
     rows: Iterable[pa.RecordBatch],
     renderer: Renderer,
-    outbox: Outbox,
-    letters: Outbox,
+    uploads: TaskUploads,
+    letters: TaskUploads,
     written: Callable[[pa.RecordBatch, Mapping[int, str], int], Rendered],
 ) -> int:
     """How many rows became dead letters, as they are `written`."""
     refused = 0
     for some in rows:
         good, reasons = renderer.sift(some)
-        outbox.add(good)
+        uploads.add(good)
         if reasons:
             letters.add(written(some, reasons, letters.partition_count))
             refused += len(reasons)

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp
 
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.loading import load
-from zeh_spark.protocol.upload_format import Chunker
+from zeh_spark.protocol.batch_uploader import BatchUploader
+from zeh_spark.protocol.upload_format import checked_rest
 from zeh_spark.publisher import Feed, Store, create_app
 from zeh_spark.publisher.server import Server, listen
 
@@ -48,10 +49,11 @@ def publish(
 ) -> None:
     """Add events, as json.dumps takes them, as one batch: spread evenly, or into one partition."""
     partitions = store.feed(feed).partitions
-    chunker = Chunker()
-    chunks = []
-    for number, event in enumerate(events):
-        to = number % partitions if partition is None else partition
-        chunks += chunker.add(to, {}, json.dumps(event, allow_nan=False).encode())
-    chunks += chunker.close()
-    load.publish(store, feed, load.next_batch(store, feed, "test"), chunks)
+
+    def fill(batch: BatchUploader) -> None:
+        for number, event in enumerate(events):
+            to = number % partitions if partition is None else partition
+            data = json.dumps(event, allow_nan=False).encode()
+            batch.add([checked_rest(to, {}, data)], to)
+
+    load.publish(store, feed, load.next_batch(store, feed, "test"), fill)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from zeh_spark.loading.load import next_batch
-from zeh_spark.loading.load import publish as load_publish
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload
@@ -68,7 +67,16 @@ def commit(store: Store, by: Call, *uploads: Upload) -> tuple[StoredReceipt, boo
 
 def publish(store: Store, *chunks: StagedChunk, feed: str = FEED) -> StoredReceipt:
     """One batch of one task."""
-    return load_publish(store, feed, next_batch(store, feed, "test"), chunks)[0]
+    return publish_as(store, next_batch(store, feed, "test"), *chunks, feed=feed)[0]
+
+
+def publish_as(
+    store: Store, by: Call, *chunks: StagedChunk, feed: str = FEED
+) -> tuple[StoredReceipt, bool]:
+    """These chunks as one upload; the second value as of `Store.commit`."""
+    one = upload(*chunks)
+    store.stage(feed, by, one)
+    return store.commit(feed, by, declared(one))
 
 
 def everything(store: Store, feed: str = FEED) -> list[Chunk]:

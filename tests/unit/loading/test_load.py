@@ -20,12 +20,13 @@ from pyarrow import parquet
 
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.csv_rows import CsvFormat
-from zeh_spark.loading.load import UPLOAD_BYTES, Source, load, named_batch
+from zeh_spark.loading.load import Source, load, named_batch
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
     LINE_BYTES,
+    UPLOAD_BYTES,
     Chunker,
     lines_of,
 )
@@ -203,10 +204,31 @@ def test_what_json_cannot_say_is_refused_by_name(
         data(file("a.parquet", pa.table(columns)))
 
 
-def test_events_without_key_are_spread_evenly(file: Files) -> None:
-    """Partitions are equally full, over all files."""
-    names = [file("a.ndjson", b"1\n2\n3\n"), file("b.ndjson", b"4\n5\n6\n7\n")]
-    assert [4, 3] == [len(lines) for lines in loaded(*names, partitions=2)]
+def test_events_without_key_fill_one_partition_after_the_other(file: Files) -> None:
+    """A thousand at a time, over all files, as those of a DataFrame and of a Producer."""
+    names = [file("a.ndjson", b"1\n" * 1500), file("b.ndjson", b"2\n" * 2200)]
+    found = loaded(*names, partitions=3)
+    assert [1000, 1000, 1700] == sorted(map(len, found))
+
+
+def test_loads_begin_with_different_partitions(file: Files) -> None:
+    """Many small files do not pile up in one partition."""
+    name = file("a.ndjson", b"1\n")
+    found = {tuple(map(len, loaded(name, partitions=2))) for _ in range(64)}
+    assert {(0, 1), (1, 0)} == found
+
+
+def test_a_named_load_has_the_same_place_each_time(file: Files) -> None:
+    """A load that is repeated makes the same uploads."""
+    places = set()
+    for _ in range(8):
+        store = MemoryStore()
+        store.create("f", 16)
+        call = named_batch(store, "f", "p", "2026-01")
+        receipt = load(store, "f", [Source("-", io.BytesIO(b"1\n"))], call=call).receipt
+        assert receipt is not None
+        places.add(receipt.ranges[0].partition)
+    assert 1 == len(places)
 
 
 @pytest.mark.parametrize("name", ["a.ndjson", "a.csv", "a.parquet"])
@@ -246,9 +268,9 @@ def test_envelope_says_where_an_event_goes_and_its_headers(file: Files) -> None:
     assert keyed in found[wire.partition_of("5", 2)]
 
 
-@given(st.lists(st.none() | st.text(max_size=3)), st.integers(1, 5))
-def test_null_keys_take_turns(keys: list[str | None], partitions: int) -> None:
-    """Events without a key do not pile up in one partition."""
+@given(st.lists(st.none() | st.text(max_size=3)).map(lambda keys: keys * 200), st.integers(1, 5))
+def test_null_keys_do_not_pile_up(keys: list[str | None], partitions: int) -> None:
+    """Events without a key are spread evenly, but for one chunk."""
     lines = b"\n".join(json.dumps({"key": key, "data": key is None}).encode() for key in keys)
     store = MemoryStore()
     store.create("f", partitions)
@@ -257,7 +279,7 @@ def test_null_keys_take_turns(keys: list[str | None], partitions: int) -> None:
     spread = [0] * partitions
     for each in chunks:
         spread[each.partition] += lines_of(store.frames([each.blob])[0]).count(b'"data":true')
-    assert max(spread) - min(spread) <= 1
+    assert max(spread) - min(spread) <= CHUNK_EVENTS
 
 
 BAD = [
@@ -339,8 +361,10 @@ def test_load_is_one_batch_of_its_producer(file: Files) -> None:
     """Each load is the next batch of `load`, with a receipt and numbers of its own."""
     store = MemoryStore()
     store.create("f", 2)
-    names = [file("a.ndjson", b"1\n2\n"), file("b.ndjson", b"3\n")]
-    receipts = [load(store, "f", [Source(name) for name in names]).receipt for _ in range(2)]
+    one = file("a.ndjson", b'{"partition":0,"data":1}\n{"partition":1,"data":2}\n')
+    other = file("b.ndjson", b'{"partition":0,"data":3}\n')
+    sources = [Source(each, envelope=True) for each in (one, other)]
+    receipts = [load(store, "f", sources).receipt for _ in range(2)]
     found = [(each.producer, each.batch, each.events) for each in receipts if each]
     assert [("load", 0, 3), ("load", 1, 3)] == found
     chunks = store.chunks("f", {0: 0, 1: 0}, 99, 99)

@@ -16,8 +16,6 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
-    UPLOAD_CHUNKS,
-    UPLOAD_UNPACKED,
     Chunker,
     Content,
     StagedChunk,
@@ -27,7 +25,6 @@ from zeh_spark.protocol.upload_format import (
     prefix,
     rest_of,
     upload_body,
-    uploads_of,
 )
 
 Event = tuple[int, dict[str, str], bytes]
@@ -65,14 +62,11 @@ def test_any_cut_order_and_routing_has_the_same_content(
     assert expected == total(chunks_of(rows)) == total(list(chain(*tasks)))
 
 
-@given(events, st.integers(1, 500), st.integers(1, 1000))
-def test_content_does_not_depend_on_chunks_and_uploads(
-    rows: list[Event], held: int, upload_bytes: int
-) -> None:
-    """Smaller uploads, or less memory: the batch's identity stays."""
+@given(events, st.integers(1, 500))
+def test_content_does_not_depend_on_chunks(rows: list[Event], held: int) -> None:
+    """Less memory: the batch's identity stays."""
     chunkers = Chunker(), Chunker(held)
     whole, small = (chunks_of(rows, each) for each in chunkers)
-    assert small == list(chain(*uploads_of(small, upload_bytes)))
     assert {total(whole)} == {total(small), *(each.content for each in chunkers)}
 
 
@@ -245,21 +239,3 @@ def test_null_is_no_event() -> None:
     """Some clients take it for no event at all."""
     with pytest.raises(ValueError, match="null cannot be an event's data"):
         Chunker().add(0, {}, b"null")
-
-
-@given(events, st.integers(1, 2000))
-def test_uploads_are_about_as_large_as_asked(rows: list[Event], upload_bytes: int) -> None:
-    """A body is one chunk, or at most what I allow; before compression at most twice that."""
-    for group in uploads_of(chunks_of(rows, Chunker(200)), upload_bytes):
-        assert group
-        assert len(group) == 1 or sum(len(each.frame) for each in group) <= upload_bytes
-        assert sum(each.size for each in group[:-1]) <= 2 * upload_bytes or len(group) == 1
-
-
-def test_largest_uploads_are_taken_by_the_publisher() -> None:
-    """An option that I may set to its limit works there, however well my rows compress."""
-    flat = [StagedChunk(0, 1, CHUNK_BYTES, 0, b"x")] * 600
-    tiny = [StagedChunk(0, 1, 50, 0, b"x")] * (UPLOAD_CHUNKS + 1)
-    groups = [*uploads_of(flat, 32 << 20), *uploads_of(tiny, 32 << 20)]
-    assert all(sum(each.size for each in group) <= UPLOAD_UNPACKED for group in groups)
-    assert all(len(group) <= UPLOAD_CHUNKS for group in groups)

@@ -6,7 +6,6 @@ import pickle
 import uuid
 from collections import Counter
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import requests
@@ -16,8 +15,7 @@ from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
 from zeh_spark.protocol.upload_format import Content, content_of
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import Rendered, RowLayout, layout
-from zeh_spark.sink.task_uploads import Spread
+from zeh_spark.sink.rows import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, Publishing, StagedTask, StreamWriter, stage
 
 URL = "http://127.0.0.1:1/orders"
@@ -96,43 +94,6 @@ def test_remedies_travel_with_the_batch():
     found = Publishing(stream_options(keepFirst="a:1:0123abcd"), NUMBERS)._batch("1", QUERY, RUN)
 
     assert {"keepFirst": "a:1:0123abcd"} == found.overrides
-
-
-# Where rows go
-
-
-def placed(spread, partitions, count):
-    rendered = Rendered(partitions, [b"%d" % each for each in range(count)])
-    return [(partition, len(rows)) for partition, rows in spread.parts(rendered)]
-
-
-def test_free_rows_fill_one_chunk_after_the_other():
-    """A thousand to a partition, then the next one; it goes on with the next rows."""
-    spread = Spread(3, begin=1)
-
-    assert [(1, 1000), (2, 1000), (0, 500)] == placed(spread, None, 2500)
-    assert [(0, 500), (1, 100)] == placed(spread, None, 600)
-
-
-def test_tasks_and_batches_begin_elsewhere():
-    """Else small batches would all go to partition 0."""
-    assert [0, 1, 2, 0] == [placed(Spread(3, begin), None, 1)[0][0] for begin in range(4)]
-
-
-def test_rows_with_a_place_go_there_in_order():
-    """Those without one fill up."""
-    rendered = Rendered(np.array([2, 0, -1, 2, 0], np.int32), [b"a", b"b", b"c", b"d", b"e"])
-
-    found = {partition: list(rows) for partition, rows in Spread(3, 1).parts(rendered)}
-
-    assert {0: [b"b", b"e"], 1: [b"c"], 2: [b"a", b"d"]} == found
-    assert [2, 0, -1, 2, 0] == rendered.partitions.tolist()
-
-
-def test_no_rows_go_nowhere():
-    empty = np.array([], np.int32)
-
-    assert [] == placed(Spread(3, 0), None, 0) == placed(Spread(3, 0), empty, 0)
 
 
 # What crosses processes

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.loading.load import next_batch, publish
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.store.feed import Block, ChunkFeed, groups, in_order
 from zeh_spark.store.interface import Chunk
 from zeh_spark.store.problems import Problem
+from zeh_spark.testing.writers import publish
 
 Log = list[tuple[int, int]]
 """A feed as the chunks written to it: stored partition and number of events."""
@@ -35,7 +35,7 @@ def append(store: MemoryStore, log: Log) -> None:
         chunker = Chunker()
         for _ in range(events):
             assert not chunker.add(partition, {}, b"%d" % next(numbers))
-        publish(store, "f", next_batch(store, "f", "p"), chunker.close())
+        publish(store, *chunker.close(), feed="f")
 
 
 def read(feed: ChunkFeed, asked: Mapping[int, str], n: int, hints: Iterator[int]) -> list[Block]:

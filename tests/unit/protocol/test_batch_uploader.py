@@ -1,0 +1,297 @@
+"""How events become the uploads of a batch: each event in one of them, whatever their sizes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.protocol.batch_uploader import BatchUploader, Group, Spread
+from zeh_spark.protocol.upload_format import (
+    CHUNK_BYTES,
+    CHUNK_EVENTS,
+    UPLOAD_CHUNKS,
+    UPLOAD_UNPACKED,
+    StagedChunk,
+    content_of,
+    lines_of,
+)
+
+SIZE = 50_000
+"""Of an upload: two chunks of `CHUNK`, whose lines have about 43,000 bytes, go into one."""
+
+CHUNK = [b'"headers":{},"data":%06d}' % each for each in range(CHUNK_EVENTS)]
+
+
+class Publisher:
+    """Takes uploads; says from number `known` on that the batch is committed."""
+
+    def __init__(self, known: int | None = None) -> None:
+        self.uploads: dict[int, list[StagedChunk]] = {}
+        self.threads: set[threading.Thread] = set()
+        self.known = known
+
+    def __call__(self, number: int, chunks: list[StagedChunk]) -> bool:
+        assert number not in self.uploads
+        self.uploads[number] = list(chunks)
+        self.threads.add(threading.current_thread())
+        return self.known is None or number < self.known
+
+    @property
+    def events(self) -> list[int]:
+        """Of each upload, in order."""
+        assert list(self.uploads) == list(range(len(self.uploads)))
+        return [sum(chunk.events for chunk in each) for each in self.uploads.values()]
+
+    def rests(self, partition: int) -> list[bytes]:
+        chunks = [chunk for each in self.uploads.values() for chunk in each]
+        lines = [lines_of(each.frame) for each in chunks if each.partition == partition]
+        return [line.partition(b",")[2] for line in b"".join(lines).splitlines()]
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def uploader(send: Callable[[int, list[StagedChunk]], bool], **how: Any) -> BatchUploader:
+    return BatchUploader(send, 1, "p/0", **{"upload_bytes": SIZE, **how})
+
+
+events = st.lists(st.tuples(st.none() | st.integers(0, 3), st.binary(max_size=300)), max_size=40)
+
+
+@given(events, st.integers(1, 3000), st.none() | st.integers(0, 3), st.booleans())
+def test_each_event_is_in_one_upload_and_all_are_in_the_content(
+    given_events: list[tuple[int | None, bytes]], size: int, known: int | None, together: bool
+) -> None:
+    """Smaller uploads, or a batch that is known half way: its identity stays."""
+    publisher = Publisher(known)
+    rests = [noise.hex().encode() for _, noise in given_events]
+    to = [-1 if partition is None else partition for partition, _ in given_events]
+    batch = BatchUploader(publisher, 4, "p/0", upload_bytes=size)
+    if together:
+        batch.add(rests, np.array(to, np.int32))
+    else:
+        for partition, rest in zip(to, rests, strict=True):
+            batch.add([rest], None if partition < 0 else partition)
+    batch.finish()
+    assert content_of(rests) == batch.content
+    assert batch.uploads == len(publisher.uploads)
+    if batch.wanted:
+        found = [rest for partition in range(4) for rest in publisher.rests(partition)]
+        assert sorted(rests) == sorted(found)
+        for partition in range(4):
+            mine = [rest for there, rest in zip(to, rests, strict=True) if there == partition]
+            there = iter(publisher.rests(partition))
+            assert all(rest in there for rest in mine)  # in their order
+
+
+@given(events, st.integers(1, 3000))
+def test_uploads_are_about_as_large_as_asked(
+    given_events: list[tuple[int | None, bytes]], size: int
+) -> None:
+    """A body is one chunk, or at most what I allow; before compression at most twice that."""
+    publisher = Publisher()
+    batch = BatchUploader(publisher, 4, "p/0", upload_bytes=size)
+    for partition, noise in given_events:
+        batch.add([noise.hex().encode()], partition)
+    batch.finish()
+    for chunks in publisher.uploads.values():
+        assert chunks
+        assert len(chunks) == 1 or sum(len(each.frame) for each in chunks) <= size
+        assert len(chunks) == 1 or sum(each.size for each in chunks) <= 2 * size
+
+
+def test_largest_uploads_are_taken_by_the_publisher() -> None:
+    """An option that I may set to its limit works there, however well my rows compress."""
+    flat = [StagedChunk(0, 1, CHUNK_BYTES, 0, b"x")] * 600
+    tiny = [StagedChunk(0, 1, 50, 0, b"x")] * (UPLOAD_CHUNKS + 1)
+    for chunks in (flat, tiny):
+        group = Group(32 << 20)
+        for chunk in chunks:
+            if not group.takes(chunk):
+                break
+            group.add(chunk)
+        assert len(group.chunks) < len(chunks)
+        assert sum(each.size for each in group.chunks) <= UPLOAD_UNPACKED
+        assert len(group.chunks) <= UPLOAD_CHUNKS
+
+
+# Where events go
+
+
+def placed(spread: Spread, partitions: np.ndarray | None, count: int) -> list[tuple[int, int]]:
+    rests = [b"%d" % each for each in range(count)]
+    return [(partition, len(rows)) for partition, rows in spread.parts(rests, partitions)]
+
+
+def test_free_rows_fill_one_chunk_after_the_other() -> None:
+    """A thousand to a partition, then the next one; it goes on with the next rows."""
+    spread = Spread(3, begin=1)
+
+    assert [(1, 1000), (2, 1000), (0, 500)] == placed(spread, None, 2500)
+    assert [(0, 500), (1, 100)] == placed(spread, None, 600)
+
+
+def test_tasks_and_batches_begin_elsewhere() -> None:
+    """Else small batches would all go to partition 0."""
+    assert [0, 1, 2, 0] == [placed(Spread(3, begin), None, 1)[0][0] for begin in range(4)]
+
+
+def test_rows_with_a_place_go_there_in_order() -> None:
+    """Those without one fill up."""
+    partitions = np.array([2, 0, -1, 2, 0], np.int32)
+
+    parts = Spread(3, 1).parts([b"a", b"b", b"c", b"d", b"e"], partitions)
+
+    found = {partition: list(rows) for partition, rows in parts}
+    assert {0: [b"b", b"e"], 1: [b"c"], 2: [b"a", b"d"]} == found
+    assert [2, 0, -1, 2, 0] == partitions.tolist()
+
+
+@given(st.lists(st.integers(0, 2500), max_size=4), st.integers(1, 5), st.integers(0, 9))
+def test_free_rows_go_to_the_same_places_one_by_one_and_together(
+    cuts: list[int], count: int, begin: int
+) -> None:
+    """The same rows have the same places, whatever Spark's Arrow batches are."""
+    one, other = Spread(count, begin), Spread(count, begin)
+    for rows in cuts:
+        free = np.full(rows, -1, np.int32)
+        by_column = sorted(placed(one, free, rows))
+        sums: dict[int, int] = {}
+        for partition, number in placed(other, None, rows):
+            sums[partition] = sums.get(partition, 0) + number
+        assert by_column == sorted(sums.items())
+
+
+def test_no_rows_go_nowhere() -> None:
+    empty = np.array([], np.int32)
+
+    assert [] == placed(Spread(3, 0), None, 0) == placed(Spread(3, 0), empty, 0)
+
+
+# While the caller goes on
+
+
+def test_a_small_batch_sends_one_upload_and_starts_no_thread(executor: ThreadPoolExecutor) -> None:
+    """Most tasks are small."""
+    publisher, before = Publisher(), threading.active_count()
+
+    batch = uploader(publisher, executor=executor)
+    batch.add(CHUNK)
+    batch.add(CHUNK)
+    batch.finish()
+
+    assert [2000] == publisher.events
+    assert {threading.current_thread()} == publisher.threads
+    assert threading.active_count() == before
+    assert (1, True) == (batch.uploads, batch.wanted)
+
+
+def test_a_batch_without_events_sends_nothing() -> None:
+    """Its commit names it all the same."""
+    publisher = Publisher()
+    batch = uploader(publisher)
+
+    batch.finish()
+
+    assert (0, {}) == (batch.uploads, publisher.uploads)
+
+
+def test_a_large_batch_sends_as_it_goes(executor: ThreadPoolExecutor) -> None:
+    """Uploads of about the size asked for, numbered in order; an upload holds at most twice its
+    size before compression.
+    """
+    publisher = Publisher()
+
+    batch = uploader(publisher, executor=executor)
+    for _ in range(7):
+        batch.add(CHUNK)
+    batch.finish()
+
+    assert [2000, 2000, 2000, 1000] == publisher.events
+    assert batch.uploads == 4
+
+
+def test_two_uploads_hold_back_the_third(executor: ThreadPoolExecutor) -> None:
+    """One is on its way and one waits, however fast the rows come."""
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def send(number: int, chunks: list[StagedChunk]) -> bool:
+        begun.release()
+        assert go.wait(10)
+        return True
+
+    def fill() -> None:
+        batch = uploader(send, executor=executor)
+        for _ in range(100):
+            batch.add(CHUNK)
+            added.append(1)
+        batch.finish()
+
+    added: list[int] = []
+    thread = threading.Thread(target=fill)
+    thread.start()
+    assert begun.acquire(timeout=10)
+    thread.join(0.2)
+    held = len(added)
+    go.set()
+    thread.join(10)
+
+    assert held == 4
+    assert len(added) == 100
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_batch_that_is_committed_needs_no_more_uploads(
+    executor: ThreadPoolExecutor, background: bool
+) -> None:
+    """The publisher says so at the second upload; the rest is counted only."""
+    publisher = Publisher(known=1)
+
+    batch = uploader(publisher, executor=executor if background else None)
+    for _ in range(9):
+        batch.add(CHUNK)
+    batch.finish()
+
+    assert [0, 1] == sorted(publisher.uploads)
+    assert (False, content_of(CHUNK * 9)) == (batch.wanted, batch.content)
+    assert sum(len(rest) + len('{"partition":0,\n') for rest in CHUNK * 9) == batch.size
+
+
+def test_a_batch_that_was_committed_before_is_only_counted() -> None:
+    """A repeated batch costs no upload."""
+    batch = uploader(pytest.fail, wanted=False)
+
+    batch.add(CHUNK * 9)
+    batch.finish()
+
+    assert (0, content_of(CHUNK * 9)) == (batch.uploads, batch.content)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_what_sending_raises_is_raised_for_ever(
+    executor: ThreadPoolExecutor, background: bool
+) -> None:
+    """A program that catches it cannot finish the batch without an upload."""
+
+    def send(number: int, chunks: list[StagedChunk]) -> bool:
+        raise ConnectionError(f"upload {number}")
+
+    batch = uploader(send, executor=executor if background else None)
+    with pytest.raises(ConnectionError, match="upload 0"):
+        for _ in range(9):
+            batch.add(CHUNK)
+
+    with pytest.raises(ConnectionError, match="upload 0"):
+        batch.add(CHUNK)
+    with pytest.raises(ConnectionError, match="upload 0"):
+        batch.finish()
