@@ -165,6 +165,8 @@ def test_one_folder_level_is_enough():
         ("zeh_spark.client.feed_client", ["pyspark", *SERVER]),
         ("zeh_spark.publish", ["pyspark", "zeh_spark.publisher", *SERVER]),
         ("zeh_spark.publisher", ["pyspark"]),
+        ("zeh_spark.loading.parquet_rows", ["pyspark"]),
+        ("zeh_spark.cli.main", ["pyspark"]),
         ("zeh_spark.datasource", SERVER),
         ("zeh_spark.sessions.logic", ["pyspark"]),
         ("zeh_spark.stateful.seen", ["pyspark"]),

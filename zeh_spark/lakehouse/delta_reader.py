@@ -27,7 +27,7 @@ from pyspark.sql import types as T
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_options import SETTINGS, Options, limited, refusal
 from zeh_spark.lakehouse.delta_table import LakeTable, delta_errors
-from zeh_spark.sink.objects import INTEGERS, STRINGS, named
+from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named
 
 _CHANGE = ("_change_type", "_commit_version", "_commit_timestamp")
 """The columns that Delta's change feed adds."""

@@ -26,7 +26,12 @@ from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.events import partition_for
-from zeh_spark.protocol.upload_format import Content, StagedChunk, checked_rest
+from zeh_spark.protocol.upload_format import (
+    CHUNK_EVENTS,
+    Content,
+    StagedChunk,
+    checked_rest,
+)
 from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
 from zeh_spark.store.interface import Store
 
@@ -216,10 +221,9 @@ def _add_all(
                 rest = checked_rest(longest, event.headers or {}, event.data)
             except ValueError as exc:
                 raise bad_line(source, event.line, exc) from None
-            packed = batch.content.events
             batch.add([rest], partition)
             loaded.events += 1
-            if batch.content.events > packed:
+            if not loaded.events % CHUNK_EVENTS:
                 position = loaded.position()
                 progress(max(0, position - told))
                 told = max(told, position)

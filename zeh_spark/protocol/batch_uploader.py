@@ -116,7 +116,8 @@ class BatchUploader:
             raise self._failed
         try:
             for partition, some in self._spread.parts(rests, partitions):
-                self._stage(self._chunker.extend(partition, some))
+                if full := self._chunker.extend(partition, some):
+                    self._stage(full)
         except BaseException as exc:  # also Ctrl-C: some events may be lost, so all are
             self._failed = exc
             raise
@@ -173,20 +174,25 @@ class Spread:
 
     def parts(
         self, rests: Sequence[bytes], partitions: np.ndarray | int | None
-    ) -> Iterator[tuple[int, Sequence[bytes]]]:
+    ) -> Iterable[tuple[int, Sequence[bytes]]]:
         """Events by partition, in their order; `partitions` as of `BatchUploader.add`."""
         if not rests:
-            return
+            return ()
         if partitions is None:
-            while rests:
-                some = rests[: CHUNK_EVENTS - self._placed % CHUNK_EVENTS]
-                yield (self._begin + self._placed // CHUNK_EVENTS) % self._count, some
-                self._placed += len(some)
-                rests = rests[len(some) :]
-        elif isinstance(partitions, int):
-            yield partitions, rests
-        else:
-            yield from self._sorted(rests, partitions)
+            return self._filled(rests)
+        if isinstance(partitions, int):
+            return ((partitions, rests),)
+        return self._sorted(rests, partitions)
+
+    def _filled(self, rests: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
+        found = []
+        while rests:
+            number, before = divmod(self._placed, CHUNK_EVENTS)
+            some = rests[: CHUNK_EVENTS - before]
+            found.append(((self._begin + number) % self._count, some))
+            self._placed += len(some)
+            rests = rests[len(some) :]
+        return found
 
     def _sorted(
         self, rests: Sequence[bytes], partitions: np.ndarray

@@ -1,8 +1,8 @@
 """What rows were that cannot be published, as letters for the dead-letter feed. Pure; on executors.
 
 `dead_letters` has the form of a letter. Here a row is put into it so that nothing is lost: text as
-it was, what is rendered as `objects` renders it, and what has no form in JSON in another one. All
-of it is text [numbers: many a tool that mends letters reads them as doubles, also those that it
+it was, what is rendered as `arrow_json` renders it, and what has no form in JSON in another one.
+All of it is text [numbers: many a tool that mends letters reads them as doubles, also those that it
 does not touch].
 
 Rule for editors: what a row becomes depends on it alone, not on those beside it, and not on the
@@ -23,7 +23,15 @@ from msgspec import Raw
 
 from zeh_spark.client.publish_client import BatchCall
 from zeh_spark.protocol import dead_letters, wire
-from zeh_spark.sink.objects import TEXT, Unfit, entries, instants_of, json_of, names_of, used
+from zeh_spark.protocol.arrow_json import (
+    TEXT,
+    Unfit,
+    entries,
+    instants_of,
+    json_of,
+    names_of,
+    used,
+)
 from zeh_spark.sink.rows import Rendered, RowLayout
 
 

@@ -1,7 +1,7 @@
 """A DataFrame's rows to events: what its columns mean, and the lines that are stored. Pure.
 
 `layout` runs on the driver and judges the schema; a Renderer runs in each write task and judges
-rows. Data is text that holds JSON, and stays as it is, or it is rendered by `objects`; a frame
+rows. Data is text that holds JSON, and stays as it is, or it is rendered by `arrow_json`; a frame
 without a column `data` is published with each row as an object.
 
 Rule for editors: columns at a time, as in `decode`. A batch in which a row is at fault is cut in
@@ -22,23 +22,21 @@ from pyspark.sql import types as T
 
 from zeh_spark.errors import OptionError, RowError
 from zeh_spark.protocol import upload_format, wire
-from zeh_spark.sink.objects import (
-    INTEGERS,
-    STRINGS,
+from zeh_spark.protocol.arrow_json import (
     TEXT,
     Unfit,
     entries,
+    first_unfit,
     joined,
     json_of,
-    named,
     object_of,
     one_text,
     or_else,
-    problems,
     refuse,
     utf8,
     within,
 )
+from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
 
 _ENVELOPE = ("data", "headers", "partition", "key")
 _ONE_BY_ONE = 16
@@ -189,7 +187,7 @@ class Renderer:
         try:
             rendered = self._render(batch)
         except Unfit as exc:
-            row, unfit = self._first_unfit(batch, exc)
+            row, unfit = first_unfit(self._render, batch, exc)
             raise _row_error(self._rows + row, unfit) from None
         self._rows += batch.num_rows
         return rendered
@@ -225,18 +223,6 @@ class Renderer:
         step = 1 if end - begin <= _ONE_BY_ONE else (end - begin + 1) // 2
         for each in range(begin, end, step):
             self._sift(batch, each, min(each + step, end), pieces, reasons)
-
-    def _first_unfit(self, batch: pa.RecordBatch, found: Unfit) -> tuple[int, Unfit]:
-        """By halves: there is none before `begin`, and `found` is in [begin, end)."""
-        begin, end = 0, batch.num_rows
-        while end - begin > 1:
-            middle = (begin + end) // 2
-            try:
-                self._render(batch.slice(begin, middle - begin))
-                begin = middle
-            except Unfit as exc:
-                end, found = middle, exc
-        return begin, found
 
     def _render(self, batch: pa.RecordBatch) -> Rendered:
         columns = dict(zip(self._columns, batch.columns, strict=True))

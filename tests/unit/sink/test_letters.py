@@ -17,9 +17,9 @@ from pyspark.sql import types as T
 from tests import strategies
 from zeh_spark.client.publish_client import BatchCall
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.arrow_json import Unfit, json_of
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
-from zeh_spark.sink.objects import Unfit, json_of
 from zeh_spark.sink.rows import Renderer, RowLayout, layout
 
 BATCH = BatchCall("p", "query", "run", 17)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from datetime import date, datetime, timezone
+from datetime import date, datetime, time, timezone
 from decimal import Decimal
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark.sink.objects import Unfit, json_of
+from zeh_spark.protocol.arrow_json import Unfit, json_of, problems
 
 BERLIN = pa.timestamp("us", "Europe/Berlin")
 TEXT = pa.string()
@@ -40,6 +40,17 @@ FORMS = {
     "TIMESTAMP": (NOON, BERLIN, '"2026-11-20T12:00:00Z"'),
     "micros": (NOON.replace(microsecond=1200), BERLIN, '"2026-11-20T12:00:00.001200Z"'),
     "TIMESTAMP_NTZ": (datetime(9999, 12, 31), pa.timestamp("us"), '"9999-12-31T00:00:00"'),
+    "seconds": (datetime(2026, 1, 2), pa.timestamp("s"), '"2026-01-02T00:00:00"'),
+    "whole micros": (NOON, pa.timestamp("ns", "Mars/X"), '"2026-11-20T12:00:00Z"'),
+    "milliseconds of a DATE": (date(2026, 11, 20), pa.date64(), '"2026-11-20"'),
+    "TIME": (time(12), pa.time64("us"), '"12:00:00"'),
+    "TIME with micros": (time(23, 59, 59, 5), pa.time64("us"), '"23:59:59.000005"'),
+    "TIME of seconds": (time(0, 0, 1), pa.time32("s"), '"00:00:01"'),
+    "half a FLOAT": (0.5 + 2**-11, pa.float16(), "0.50048828125"),
+    "large integer": (2**64 - 1, pa.uint64(), "18446744073709551615"),
+    "fixed BINARY": (b"\xff\x00", pa.binary(2), '"/wA="'),
+    "fixed ARRAY": ([1, 2], pa.list_(pa.int8(), 2), "[1,2]"),
+    "fixed ARRAY of ARRAYs": ([[1.0]], pa.list_(pa.list_(pa.float64(), 1), 1), "[[1.0]]"),
     "BINARY": (b"\xff\x00", pa.binary(), '"/wA="'),
     "empty BINARY": (b"", pa.binary(), '""'),
     "ARRAY": ([1, None], pa.list_(pa.int32()), "[1,null]"),
@@ -92,6 +103,10 @@ REFUSED = {
     ),
     "year 0 in UTC": ([-62135596800000001], BERLIN, "year", b"0000-12-31 23:59:59.999999"),
     "DATE key": ([[(2932897, 1)]], pa.map_(pa.date32(), pa.int8()), "year", b"10000-01-01"),
+    "nanoseconds": ([1], pa.timestamp("ns"), "finer than a microsecond", b""),
+    "nanoseconds of a TIME": ([1], pa.time64("ns"), "finer than a microsecond", b""),
+    "far second": ([2**62], pa.timestamp("s"), "year", b""),
+    "duration": ([1], pa.duration("s"), r"no form in JSON for duration\[s\]", b""),
     "name twice": ([[("b", 1), ("a", 1), ("b", 2)]], pa.map_(TEXT, pa.int8()), "twice", b"b"),
 }
 
@@ -103,6 +118,82 @@ def test_what_json_cannot_say_is_refused(values, kind, why, value):
         json_of(pa.array(values, kind))
 
     assert value == caught.value.value
+
+
+@pytest.mark.parametrize("values", [["a", None, "b", "a"], [1.5, None, 2.5, 1.5]])
+def test_dictionaries_are_written_as_their_values(values):
+    """How a file packs a column does not show; what nobody uses of a dictionary does not matter."""
+    plain = pa.array(values)
+    packed = plain.dictionary_encode()
+    inside = pa.StructArray.from_arrays([packed], ["a"])
+
+    assert json_of(plain) == json_of(packed)
+    assert json_of(plain.slice(1)) == json_of(packed.slice(1))
+    assert json_of(pa.StructArray.from_arrays([plain], ["a"])) == json_of(inside)
+    unused = pa.DictionaryArray.from_arrays(pa.array([0, None]), pa.array([1.5, math.nan]))
+    assert ["1.5", "null"] == json_of(unused).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "text"),
+    [
+        ("string_view", ["x"], '"x"'),
+        ("binary_view", [b"x"], '"eA=="'),
+        ("bool8", [1], "true"),
+        ("json_", ["{}"], '"{}"'),
+    ],
+)
+def test_newer_types_of_arrow_are_written_as_older_ones(name, values, text):
+    """How a library lays values out does not show."""
+    if not hasattr(pa, name):
+        pytest.skip(f"this pyarrow has no {name}")
+    kind = getattr(pa, name)()
+
+    assert [] == list(problems("v", kind))
+    assert [text, "null"] == json_of(pa.array([*values, None], kind)).to_pylist()
+
+
+def test_identifiers_are_text():
+    """As a Parquet file names them; their bytes would say nothing."""
+    if not hasattr(pa, "uuid"):
+        pytest.skip("this pyarrow has no uuid")
+    array = pa.array([bytes(range(16)), None], pa.uuid())
+
+    assert ['"00010203-0405-0607-0809-0a0b0c0d0e0f"', "null"] == json_of(array).to_pylist()
+
+
+WITHOUT_FORM = {
+    "duration": (pa.duration("s"), ["v is duration[s]"]),
+    "interval": (pa.month_day_nano_interval(), ["v is month_day_nano_interval"]),
+    "in lists": (pa.list_(pa.large_list(pa.duration("s"))), ["v[][] is duration[s]"]),
+    "in maps": (pa.map_(TEXT, pa.duration("s")), ["v[] is duration[s]"]),
+    "in dictionaries": (pa.dictionary(pa.int8(), pa.duration("s")), ["v is duration[s]"]),
+    "keys": (pa.map_(pa.binary(), TEXT), ["the keys of v are binary"]),
+    "name twice": (
+        pa.struct([("a", TEXT), ("a", TEXT)]),
+        ["v.a is there twice", "v.a is there twice"],
+    ),
+    "several": (
+        pa.struct([("a", pa.duration("s")), ("b", TEXT), ("c", pa.duration("ms"))]),
+        ["v.a is duration[s]", "v.c is duration[ms]"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "expected"), WITHOUT_FORM.values(), ids=WITHOUT_FORM)
+def test_types_without_a_form_are_named(kind, expected):
+    """Before a row is looked at, I am told which field it is."""
+    found = list(problems("v", kind))
+
+    assert [True] * len(expected) == [
+        each.startswith(begin) for each, begin in zip(found, expected, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind, _ in FORMS.values()], ids=FORMS)
+def test_types_with_a_form_are_no_problem(kind):
+    """What `json_of` writes is what `problems` lets pass."""
+    assert [] == list(problems("v", kind))
 
 
 def test_text_that_is_not_utf8_is_refused_wherever_it_is():
