@@ -167,6 +167,37 @@ def option(
     return field(default=None if default is None else value, metadata=about, repr=repr)
 
 
+def prefixed(prefix: str, **meanings: str) -> Any:
+    """Declare some of a class's own options a second time, with a prefix, for another feed.
+
+    Their values are parsed as those of the options without it. The field holds those that were
+    given, by the names of the fields that they are for. It is not shown: some are secrets.
+
+    Args:
+        prefix: Of the public names: `deadLetter` makes `deadLetterUrl` of `url`.
+        meanings: What each means there, by the name of its field.
+    """
+    about = {"prefix": prefix, "meanings": meanings}
+    return field(default_factory=dict, metadata=about, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An option as users know it: its public name, its default as a user would write it, None if it
+    has none, and which queries use it. `field`: of its class; `group`: the field that holds it,
+    with others of one prefix.
+    """
+
+    name: str
+    field: str
+    parse: Callable[[str], Any]
+    default: str | None
+    meaning: str
+    query: str
+    secret: bool
+    group: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
     """How to talk to the publisher."""
@@ -205,10 +236,7 @@ class ClientOptions:
 
     def check(self) -> None:
         """Refuse options that contradict each other. Raises OptionError."""
-        if self.token and self.token_file:
-            raise OptionError(
-                "options 'token' and 'tokenFile' exclude each other", option="tokenFile"
-            )
+        refuse_two_tokens({"token": self.token, "token_file": self.token_file})
         if self.client_key_file and not self.client_cert_file:
             raise OptionError(
                 "option 'clientKeyFile' needs 'clientCertFile'", option="clientKeyFile"
@@ -223,15 +251,49 @@ class ClientOptions:
 Options = TypeVar("Options", bound=ClientOptions)
 
 
-def option_name(field_name: str) -> str:
-    """`max_bytes_per_trigger` → `maxBytesPerTrigger`."""
-    first, *rest = field_name.split("_")
+def refuse_two_tokens(given: Mapping[str, object], prefix: str = "") -> None:
+    """Raises OptionError if a feed has both a token and a file with one."""
+    if given.get("token") and given.get("token_file"):
+        token, file = (option_name(each, prefix) for each in ("token", "token_file"))
+        raise OptionError(f"options {token!r} and {file!r} exclude each other", option=file)
+
+
+def option_name(field_name: str, prefix: str = "") -> str:
+    """`max_bytes_per_trigger` → `maxBytesPerTrigger`; with a prefix, `deadLetterKeepFirst`."""
+    first, *rest = [prefix, *field_name.split("_")] if prefix else field_name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
-def declared(kind: type[ClientOptions]) -> dict[str, dataclasses.Field[Any]]:
+def declared(kind: type[ClientOptions]) -> dict[str, Declared]:
     """The declared options of a kind by their public names."""
-    return {option_name(each.name): each for each in dataclasses.fields(kind) if each.metadata}
+    fields = [each for each in dataclasses.fields(kind) if each.metadata]
+    own = {
+        each.name: Declared(
+            option_name(each.name), each.name, **each.metadata, secret=not each.repr
+        )
+        for each in fields
+        if "parse" in each.metadata
+    }
+    found = [
+        option
+        for each in fields
+        for option in ([own[each.name]] if each.name in own else _prefixed(each, own))
+    ]
+    return {option.name: option for option in found}
+
+
+def _prefixed(group: dataclasses.Field[Any], own: Mapping[str, Declared]) -> list[Declared]:
+    prefix, meanings = group.metadata["prefix"], group.metadata["meanings"]
+    return [
+        dataclasses.replace(
+            own[name],
+            name=option_name(name, prefix),
+            default=None,
+            meaning=meaning,
+            group=group.name,
+        )
+        for name, meaning in meanings.items()
+    ]
 
 
 def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
@@ -253,7 +315,8 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
             raise _unknown(key, known)
         else:
             about = known[names[key]]
-            values[about.name] = _parsed(names[key], text, about)
+            into = values.setdefault(about.group, {}) if about.group else values
+            into[about.field] = _parsed(text, about)
     if "url" not in values:
         raise OptionError(
             "option 'url' is missing: the address of the feed, also as .load(url), .start(url) or "
@@ -310,13 +373,13 @@ def _unknown(key: str, known: Mapping[str, object]) -> OptionError:
     )
 
 
-def _parsed(name: str, text: str, about: dataclasses.Field[Any]) -> Any:
+def _parsed(text: str, about: Declared) -> Any:
     try:
-        return about.metadata["parse"](text)
+        return about.parse(text)
     except ValueError as exc:
-        is_url = about.metadata["parse"] is parse_url
-        shown = (_shown_url(text) if is_url else repr(text)) if about.repr else "(hidden)"
-        raise OptionError(f"option {name!r} {exc}; got {shown}", option=name) from None
+        shown = _shown_url(text) if about.parse is parse_url else repr(text)
+        got = "(hidden)" if about.secret else shown
+        raise OptionError(f"option {about.name!r} {exc}; got {got}", option=about.name) from None
 
 
 def _shown_url(text: str) -> str:

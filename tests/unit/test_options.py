@@ -89,9 +89,9 @@ def test_an_option_without_a_value_is_not_there():
 @pytest.mark.parametrize(
     ("name", "default"),
     [
-        (name, field.metadata["default"])
-        for name, field in declared(SourceOptions).items()
-        if field.metadata["default"] is not None
+        (name, each.default)
+        for name, each in declared(SourceOptions).items()
+        if each.default is not None
     ],
 )
 def test_a_default_is_what_its_text_says(name, default):
@@ -273,7 +273,7 @@ def test_options_never_show_a_secret():
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, field in declared(SourceOptions).items() if not field.repr]
+    "name", [name for name, each in declared(SourceOptions).items() if each.secret]
 )
 def test_spark_hides_what_we_hide(name):
     """Spark leaves options with such names out of plans and its pages."""

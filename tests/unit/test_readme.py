@@ -34,9 +34,9 @@ def described(kind):
     return [
         [
             f"`{name}`",
-            "" if each.metadata["default"] is None else f"`{each.metadata['default']}`",
-            each.metadata["query"],
-            each.metadata["meaning"],
+            "" if each.default is None else f"`{each.default}`",
+            each.query,
+            each.meaning,
         ]
         for name, each in declared(kind).items()
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from zeh_spark.errors import OptionError
@@ -12,17 +13,20 @@ from zeh_spark.options import (
     ClientOptions,
     FeedUrl,
     option,
+    option_name,
     origin,
     parse,
     parse_partition_count,
     parse_size,
-    parse_text,
-    parse_token,
-    parse_url,
+    prefixed,
+    refuse_two_tokens,
 )
 from zeh_spark.protocol import wire
 
 _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20
+DEAD_LETTER = "deadLetter"
+"""The prefix of options that are for the dead-letter feed."""
+
 _OF_SPARK = {"checkpointlocation", "queryname"}
 """What Spark passes on of its own."""
 
@@ -93,29 +97,15 @@ class SinkOptions(ClientOptions):
         None,
         "keep what a batch was published with once, and drop the other rows it has now",
     )
-    dead_letter_url: FeedUrl | None = option(
-        parse_url,
-        None,
-        "feed that gets the rows which cannot be published; without it they fail the batch",
-    )
-    dead_letter_token: str | None = option(
-        parse_token,
-        None,
-        "bearer token for that feed; without one it gets the credentials of `url` if it has the "
-        "same origin, else none",
-        repr=False,
-    )
-    dead_letter_token_file: str | None = option(
-        parse_text, None, "file that holds that token, as `tokenFile`", repr=False
-    )
-    dead_letter_accept_gap: str | None = option(
-        parse_gap, None, "`acceptGap` for that feed; without it `acceptGap` is for both"
-    )
-    dead_letter_replace_incarnation: str | None = option(
-        parse_replacement, None, "`replaceIncarnation` for that feed; else as above"
-    )
-    dead_letter_keep_first: str | None = option(
-        parse_kept, None, "`keepFirst` for that feed; else as above"
+    for_dead_letters: Mapping[str, Any] = prefixed(
+        DEAD_LETTER,
+        url="feed that gets the rows which cannot be published; without it they fail the batch",
+        token="bearer token for that feed; without one it gets the credentials of `url` if it has "
+        "the same origin, else none",
+        token_file="file that holds that token, as `tokenFile`",
+        accept_gap="`acceptGap` for that feed; without it `acceptGap` is for both",
+        replace_incarnation="`replaceIncarnation` for that feed; else as above",
+        keep_first="`keepFirst` for that feed; else as above",
     )
 
     @property
@@ -132,18 +122,11 @@ class SinkOptions(ClientOptions):
         but where they differ each needs its own [with one value for both, each feed would refuse
         what the other one asks for].
         """
-        if self.dead_letter_url is None:
+        given = self.for_dead_letters
+        if "url" not in given:
             return None
-        own = replace(
-            self,
-            url=self.dead_letter_url,
-            dead_letter_url=None,
-            partition_count=None,
-            accept_gap=self.dead_letter_accept_gap or self.accept_gap,
-            replace_incarnation=self.dead_letter_replace_incarnation or self.replace_incarnation,
-            keep_first=self.dead_letter_keep_first or self.keep_first,
-        )
-        if origin(self.url.full) != origin(self.dead_letter_url.full):
+        own = replace(self, partition_count=None, for_dead_letters={})
+        if origin(self.url.full) != origin(given["url"].full):
             own = replace(
                 own,
                 token=None,
@@ -153,41 +136,32 @@ class SinkOptions(ClientOptions):
                 http_headers={},
                 secret_headers=frozenset(),
             )
-        if self.dead_letter_token or self.dead_letter_token_file:
+        if given.keys() & {"token", "token_file"}:
             headers = {k: v for k, v in own.http_headers.items() if k != "authorization"}
             own = replace(
                 own,
-                token=self.dead_letter_token,
-                token_file=self.dead_letter_token_file,
+                token=None,
+                token_file=None,
                 http_headers=headers,
                 secret_headers=own.secret_headers & headers.keys(),
             )
-        return own
+        return replace(own, **given)
 
     def check(self) -> None:
         ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
-        if self.dead_letter_token and self.dead_letter_token_file:
-            raise OptionError(
-                "options 'deadLetterToken' and 'deadLetterTokenFile' exclude each other",
-                option="deadLetterTokenFile",
-            )
-        if self.dead_letter_url is None:
-            for name, value in (
-                ("deadLetterToken", self.dead_letter_token),
-                ("deadLetterTokenFile", self.dead_letter_token_file),
-                ("deadLetterAcceptGap", self.dead_letter_accept_gap),
-                ("deadLetterReplaceIncarnation", self.dead_letter_replace_incarnation),
-                ("deadLetterKeepFirst", self.dead_letter_keep_first),
-            ):
-                if value:
-                    raise OptionError(f"option {name!r} needs 'deadLetterUrl'", option=name)
-        elif _place(self.dead_letter_url) == _place(self.url):
+        given = self.for_dead_letters
+        refuse_two_tokens(given, DEAD_LETTER)
+        if "url" not in given:
+            for name in given:
+                public = option_name(name, DEAD_LETTER)
+                raise OptionError(f"option {public!r} needs 'deadLetterUrl'", option=public)
+        elif _place(given["url"]) == _place(self.url):
             raise same_feed(self)
 
 
 def same_feed(options: SinkOptions) -> OptionError:
     return OptionError(
-        f"option 'deadLetterUrl', {options.dead_letter_url}, leads to the feed of 'url', "
+        f"option 'deadLetterUrl', {options.for_dead_letters['url']}, leads to the feed of 'url', "
         f"{options.url}: dead letters need a feed of their own, which readers of this one do not "
         f"read; zeh-spark create makes it",
         option="deadLetterUrl",

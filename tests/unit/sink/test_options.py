@@ -7,7 +7,7 @@ import re
 import pytest
 
 from zeh_spark.errors import OptionError
-from zeh_spark.options import parse
+from zeh_spark.options import declared, parse
 from zeh_spark.sink.options import SinkOptions, refused_for_a_write, sink_options
 
 URL = "https://orders.example/orders"
@@ -164,7 +164,7 @@ def test_the_dead_letter_feed_is_reached_as_the_other_one():
         found.retry_timeout,
         found.upload_bytes,
         found.partition_count,
-        found.dead_letter_url,
+        found.dead_letters,
     )
 
 
@@ -233,6 +233,38 @@ def test_options_of_a_feed_that_is_not_there_are_refused(name, value):
     """A mistyped deadLetterUrl would otherwise go unnoticed."""
     with pytest.raises(OptionError, match=f"'{name}' needs 'deadLetterUrl'"):
         options(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("deadLetterUrl", "url"),
+        ("deadLetterToken", "token"),
+        ("deadLetterTokenFile", "tokenFile"),
+        ("deadLetterAcceptGap", "acceptGap"),
+        ("deadLetterReplaceIncarnation", "replaceIncarnation"),
+        ("deadLetterKeepFirst", "keepFirst"),
+    ],
+)
+def test_options_for_dead_letters_are_those_of_the_sink_with_a_prefix(name, of):
+    """What is right and wrong for the one is so for the other, in the same words."""
+    own, prefixed = declared(SinkOptions)[of], declared(SinkOptions)[name]
+
+    assert (own.parse, own.secret, own.query) == (prefixed.parse, prefixed.secret, prefixed.query)
+    said = []
+    for each in (name, of):
+        with pytest.raises(OptionError) as raised:
+            options(**{"deadLetterUrl": DEAD, each: ""})
+        assert each == raised.value.option
+        said.append(str(raised.value).replace(each, "NAME"))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("name", ["deadLetterUploadBytes", "deadLetterRetryTimeout"])
+def test_other_options_are_for_both_feeds(name):
+    """One that has no prefix form is unknown, and the likely one is named."""
+    with pytest.raises(OptionError, match=f"unknown option '{name.lower()}'"):
+        options(**{"deadLetterUrl": DEAD, name: "64k"})
 
 
 def test_two_tokens_for_dead_letters_are_refused():
