@@ -8,6 +8,7 @@ import math
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ FORMS = {
     "TIME": (time(12), pa.time64("us"), '"12:00:00"'),
     "TIME with micros": (time(23, 59, 59, 5), pa.time64("us"), '"23:59:59.000005"'),
     "TIME of seconds": (time(0, 0, 1), pa.time32("s"), '"00:00:01"'),
-    "half a FLOAT": (0.5 + 2**-11, pa.float16(), "0.50048828125"),
+    "half a FLOAT": (np.float16(0.5 + 2**-11), pa.float16(), "0.50048828125"),
     "large integer": (2**64 - 1, pa.uint64(), "18446744073709551615"),
     "fixed BINARY": (b"\xff\x00", pa.binary(2), '"/wA="'),
     "fixed ARRAY": ([1, 2], pa.list_(pa.int8(), 2), "[1,2]"),
