@@ -124,7 +124,7 @@ class BatchUploader:
 
     def finish(self) -> None:
         """Send what is left, and wait for all answers. Raises what `send` raised."""
-        if self._failed:  # and who adds the events has caught that
+        if self._failed:  # and the caller has caught that
             raise self._failed
         self._stage(self._chunker.close())
         self._flush(None)

@@ -2,11 +2,11 @@
 
 A chunk is one zstd frame of whole lines of one partition: at most 1,000 events and 1 MiB before
 compression. Frames carry their content size, so that reading allocates once. An upload is the body
-of one PUT: a line of JSON that lists its chunks, then their frames, one behind the other.
+of one PUT: a line of JSON that lists its chunks, then their frames, one after the other.
 
-The *rest* of a line is what stands behind `{"partition":P,`, without the newline. A batch's content
+The *rest* of a line is what follows `{"partition":P,`, without the newline. A batch's content
 is told by its rests alone, so that task layout, row order and partition count may differ between
-two attempts at the same batch [a sum, not XOR, which takes two equal events for none].
+two attempts at the same batch. It is a sum, not XOR, which takes two equal events for none.
 
 Runs in tasks, in commands that write, and in the publisher.
 """

@@ -43,7 +43,7 @@ def parse_upload_bytes(text: str) -> int:
     return size
 
 
-def parse_remedy(pattern: str, form: str) -> Callable[[str], str]:
+def parse_override(pattern: str, form: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
             raise ValueError(f"must be {form}, as the error says that asks for it")
@@ -52,9 +52,9 @@ def parse_remedy(pattern: str, form: str) -> Callable[[str], str]:
     return parse
 
 
-parse_gap = parse_remedy(r"[\w-]+@-?\d+:\d+", "<incarnation>@<last>:<batch>")
-parse_replacement = parse_remedy(r"[\w-]+@-?\d+:[\w-]+", "<old>@<last>:<new>")
-parse_kept = parse_remedy(
+parse_gap = parse_override(r"[\w-]+@-?\d+:\d+", "<incarnation>@<last>:<batch>")
+parse_replacement = parse_override(r"[\w-]+@-?\d+:[\w-]+", "<old>@<last>:<new>")
+parse_kept = parse_override(
     r"[\w-]+:\d+:[0-9a-f]{8}|\S+:\d+:[0-9a-f]{8}:[0-9a-f]{8}",
     "<incarnation>:<batch>:<identity>, or <producer>:<batch>:<identity>:<identity now>",
 )
@@ -117,10 +117,10 @@ class SinkOptions(ClientOptions):
     def dead_letters(self) -> SinkOptions | None:
         """Those of a sink into the dead-letter feed, if there is one.
 
-        Credentials are for an origin, and are never sent to another one by themselves. A remedy
-        names the state of one feed: given for `url` it may well fit both [after a lost checkpoint],
-        but where they differ each needs its own [with one value for both, each feed would refuse
-        what the other one asks for].
+        Credentials are for an origin, and are never sent to another one by themselves. An override
+        names the state of one feed: given for `url` it may fit both, after a lost checkpoint. Where
+        they differ each needs its own: with one value for both, each feed would refuse what the
+        other one asks for.
         """
         given = self.for_dead_letters
         if "url" not in given:
