@@ -278,20 +278,21 @@ def test_a_batch_that_was_committed_before_is_only_counted() -> None:
 
 
 @pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("error", [ConnectionError, KeyboardInterrupt])
 def test_what_sending_raises_is_raised_for_ever(
-    executor: ThreadPoolExecutor, background: bool
+    executor: ThreadPoolExecutor, background: bool, error: type[BaseException]
 ) -> None:
-    """A program that catches it cannot finish the batch without an upload."""
+    """A program that catches it, Ctrl-C too, cannot finish the batch without an upload."""
 
     def send(number: int, chunks: list[StagedChunk]) -> bool:
-        raise ConnectionError(f"upload {number}")
+        raise error(f"upload {number}")
 
     batch = uploader(send, executor=executor if background else None)
-    with pytest.raises(ConnectionError, match="upload 0"):
+    with pytest.raises(error, match="upload 0"):
         for _ in range(9):
             batch.add(CHUNK)
 
-    with pytest.raises(ConnectionError, match="upload 0"):
+    with pytest.raises(error, match="upload 0"):
         batch.add(CHUNK)
-    with pytest.raises(ConnectionError, match="upload 0"):
+    with pytest.raises(error, match="upload 0"):
         batch.finish()
