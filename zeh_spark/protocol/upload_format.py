@@ -13,6 +13,7 @@ Runs in tasks, in commands that write, and in the publisher.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
@@ -95,6 +96,7 @@ def content_of(rests: Sequence[bytes]) -> Content:
     return Content(len(rests), total % (1 << 128))
 
 
+@functools.lru_cache(1 << 12)  # asked for several times for each event
 def prefix(partition: int) -> bytes:
     """What each stored line of a partition begins with; its rest follows."""
     return b'{"partition":%d,' % partition
