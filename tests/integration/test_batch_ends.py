@@ -98,6 +98,7 @@ def test_a_feed_without_a_target_ends_at_a_quiet_moment(read, quiet_every):
     st.booleans(),
 )
 @example(7, [12] * 5, False, 5, 8, 0, True)  # what was passed still waits for its checkpoint
+@example(0, [0, 1, 0, 0, 0, 1], False, 2, 1, 0, False)  # the feed grows between read and probe
 def test_a_batch_read_holds_all_that_was_there(
     read, there, growth, equal, every, most, surplus, open
 ):

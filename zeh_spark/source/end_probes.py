@@ -100,6 +100,8 @@ class EndProbes:
         for _ in range(_MOST_PAGES):
             before = ending.way or ending.target
             assert before is not None
+            if before == cursor:  # the feed had grown when the way was followed
+                return True
             came, ending.way = self.leads_to(before, cursor)
             if came or ending.way == before:
                 return came
