@@ -6,9 +6,10 @@ with the same words.
 
 import os
 import platform
+import re
 import shutil
-import subprocess
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,13 +46,36 @@ settings.register_profile("campaign", settings.get_profile("usual"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
+# A test is marked with what the fixtures that it uses start. A test that starts something by other
+# means is marked by hand.
+STARTS = {
+    "spark": {"spark", "job", "program", "cluster"},
+    "cluster": {"cluster"},
+    "postgresql": {"postgresql_server", "own_server", "server", "shop", "postgresql_database"},
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all tests of the shared Spark session to one process, so that there is one JVM."""
+    """Mark tests, and give those of the shared Spark session to one process: one JVM."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
+        used = set(getattr(item, "fixturenames", ()))
+        for mark, fixtures in STARTS.items():
+            if used & fixtures or mark in _parameters(item):
+                item.add_marker(mark)
+        if "spark" in used:
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def _parameters(item: pytest.Item) -> list[str]:
+    """Return the ids of a test's parameters: a fixture for each database names it there."""
+    return item.callspec.id.split("-") if hasattr(item, "callspec") else []
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    from tests import postgresql  # not before pytest has loaded its plugins
+
+    postgresql.marked = item.get_closest_marker("postgresql") is not None
 
 
 def pytest_report_header() -> list[str]:
@@ -83,9 +107,12 @@ def _spark() -> str:
 
 
 def _java() -> str:
+    """Return the version that Java's folder tells: no JVM is started for it."""
     home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
     if not java:
         return "java absent"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    return said.partition("\n")[0].replace('"', "")
+    release = Path(java).resolve().parents[1] / "release"
+    text = release.read_text() if release.exists() else ""
+    found = re.search(r'^JAVA_VERSION="(.*)"', text, re.MULTILINE)
+    return f"java {found[1] if found else 'of unknown version'}"

@@ -81,8 +81,7 @@ def opened_shop(server: postgresql.Server) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def shop() -> Iterator[Shop]:
+def shop(postgresql_server: postgresql.Server) -> Iterator[Shop]:
     """One in the server of all tests."""
-    postgresql.needed()
-    with opened_shop(postgresql.shared()) as shop:
+    with opened_shop(postgresql_server) as shop:
         yield shop

@@ -24,6 +24,8 @@ import psycopg
 import pytest
 
 USER = "zeh"
+marked = False
+"""Whether the test that runs has the mark `postgresql` (tests/conftest.py)."""
 _NAMES = count()
 
 
@@ -41,7 +43,8 @@ def why_no_small_disk() -> str | None:
 
 
 def needed() -> None:
-    """Skips a test where there is none."""
+    """Skip a test where there is none. Fail one that `-m "not postgresql"` would not leave out."""
+    assert marked, "this test starts PostgreSQL: it needs the mark `postgresql`"
     if reason := why_absent():
         pytest.skip(reason)
 
@@ -193,6 +196,13 @@ def shared() -> Server:
     server = Server()
     atexit.register(server.remove)
     return server
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Server:
+    """The one for all tests that leave it running."""
+    needed()
+    return shared()
 
 
 @pytest.fixture

@@ -258,6 +258,7 @@ def test_audit_shows_a_bar_on_a_terminal(env: dict[str, str], run: Run, tmp_path
     assert b"Auditing" in shown and b"100%" in shown
 
 
+@pytest.mark.kill
 def test_killed_load_leaves_nothing_visible(run: Run, env: dict[str, str], tmp_path: Path) -> None:
     """After kill -9 the feed is as before, and I load again."""
     run("create", "orders", "--partitions", "1")

@@ -17,6 +17,7 @@ from zeh_spark.testing import publish, running_publisher
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.kill
 def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):
     """Executors in other processes decode what the driver fetched; a killed driver goes on."""
     store = MemoryStore()

@@ -154,6 +154,7 @@ def test_a_lost_commit_is_repeated_on_both_feeds(feed, moment, sink, inbox, spar
     assert list(range(0, 600, 7)) == numbers(sink.target)
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("feed", "moment"),

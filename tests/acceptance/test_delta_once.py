@@ -57,6 +57,7 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
     )
 
 
+@pytest.mark.kill
 @pytest.mark.parametrize(
     ("settings", "crashes"),
     [

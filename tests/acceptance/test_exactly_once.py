@@ -12,6 +12,7 @@ from zeh_spark.publisher import MemoryStore, open_store
 from zeh_spark.testing import publish, running_publisher
 
 PARTITIONS = 3
+pytestmark = pytest.mark.kill
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ def test_a_named_table_is_a_feed(spark, sink):
     sink.target.check_once(range(9), "copy")
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["upload", "commit"])
 def test_each_row_is_published_once_when_the_driver_of_a_table_is_killed(call, source, sink):

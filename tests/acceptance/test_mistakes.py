@@ -43,6 +43,12 @@ def fail_batch(spark):
     return fail
 
 
+@pytest.fixture(params=["stream", "batch"])
+def fail(request, fail_stream, fail_batch):
+    """Either of both: a read that has to fail."""
+    return {"stream": fail_stream, "batch": fail_batch}[request.param]
+
+
 def ours(error):
     """The line that names our error, which has to be the last one of the traceback."""
     text = str(error)
@@ -73,23 +79,21 @@ def test_a_missing_url_is_named(fail_batch):
     assert fail_batch().startswith("OptionError: option 'url' is missing")
 
 
-@pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
-def test_a_feed_that_is_not_there_is_named(kind, request, base):
+def test_a_feed_that_is_not_there_is_named(fail, base):
     """404: look at the address."""
-    said = request.getfixturevalue(kind)(url=f"{base}/nope")
+    said = fail(url=f"{base}/nope")
 
     assert said.startswith(f"PublisherError: {base}/nope answered 404 unknown-feed: ")
     assert "check the feed's address" in said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
-def test_a_publisher_that_does_not_answer_is_named(kind, request, raw_server):
+def test_a_publisher_that_does_not_answer_is_named(fail, raw_server):
     """A closed port: the address, the reason and the option that says how long to try."""
     url = raw_server.url
     raw_server.close()
 
-    said = request.getfixturevalue(kind)(url=url, retryTimeout="1s")
+    said = fail(url=url, retryTimeout="1s")
 
     assert said.startswith(f"UnavailableError: the publisher of {url} does not answer")
     assert "Connection refused" in said
@@ -97,10 +101,9 @@ def test_a_publisher_that_does_not_answer_is_named(kind, request, raw_server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fail_stream", "fail_batch"])
-def test_a_schema_with_other_columns_is_refused(kind, request, base):
+def test_a_schema_with_other_columns_is_refused(fail, base):
     """The source's columns are fixed; types for `data` come after it."""
-    said = request.getfixturevalue(kind)(schema="id INT, data STRING", url=f"{base}/orders")
+    said = fail(schema="id INT, data STRING", url=f"{base}/orders")
 
     assert said.startswith("OptionError: the schema's column 'id:int' is not one of this source's")
     assert "zeh_spark.parsed" in said

@@ -39,6 +39,7 @@ def proof(notebook):
     return texts(code(notebook)[-1])
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path):
     """What I read in a notebook is what I get. If this fails for a change that was meant, renew

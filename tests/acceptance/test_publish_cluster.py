@@ -33,6 +33,7 @@ def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path
     assert len(target.gateway.attempts(task=0)) == 2
 
 
+@pytest.mark.kill
 def test_a_publisher_that_is_killed_behind_a_commit_is_asked_later(sink, killable, inbox, spark):
     """F14: batch 1 is durable though its answer was never sent; the query comes back to it."""
     sink.target, publisher = killable
@@ -71,6 +72,7 @@ def test_a_restored_publisher_is_noticed(sink, killable, inbox, spark, tmp_path)
     sink.target.check_once([*range(600), *range(800, 900)])
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable, inbox, spark):
@@ -86,6 +88,7 @@ def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable
     back.join()
 
 
+@pytest.mark.kill
 @pytest.mark.parametrize(
     ("call", "moment"),
     [
@@ -153,6 +156,7 @@ def run_with_restarts(sink, frame):
             assert len(failures) < 50, failures
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 def test_a_cluster_publishes_each_row_once_through_a_crash(cluster, sink, inbox, spark, program):
     """F4, F10: each task spreads its rows over all partitions; the driver is killed after a commit,

@@ -262,6 +262,7 @@ def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
     assert "Published 3 letters.\n" == shop.replay(lines).stdout
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_replay_that_is_killed_goes_on(moment: str, shop: Shop) -> None:

@@ -55,10 +55,9 @@ class Service:
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
+def service(postgresql_server: postgresql.Server) -> Iterator[Service]:
     """Running, with no orders."""
-    postgresql.needed()
-    server = postgresql.shared()
+    server = postgresql_server
     database = server.create_database()
     environment = {**os.environ, "ORDERS_DATABASE": server.url(database), "PORT": "0"}
     with subprocess.Popen(

@@ -48,10 +48,11 @@ def settings(file: Path, url: str, more: str = "") -> None:
     )
 
 
-def test_readmes_example_in_postgresql(run: Run, file: Path) -> None:
+def test_readmes_example_in_postgresql(
+    run: Run, file: Path, postgresql_server: postgresql.Server
+) -> None:
     """A table, a file, and three commands later there is a feed."""
-    postgresql.needed()
-    server = postgresql.shared()
+    server = postgresql_server
     database = server.create_database()
     readme = (HERE / "README.md").read_text()
     statement = readme[readme.index("CREATE TABLE outbox") :].partition("\n")[0]

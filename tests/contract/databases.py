@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.sites import PostgresqlSite
+from tests.postgresql import Server
 from zeh_spark.store import sql_commits, sql_uploads
 from zeh_spark.store.batches import Call, Upload
 from zeh_spark.store.sql_store import SqlStore
@@ -18,7 +19,7 @@ from zeh_spark.testing.writers import FEED, declared
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[PostgresqlSite]:
+def site(tmp_path: Path, postgresql_server: Server) -> Iterator[PostgresqlSite]:
     site = PostgresqlSite(tmp_path)
     yield site
     site.close()

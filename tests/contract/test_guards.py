@@ -247,6 +247,7 @@ def test_commit_between_two_reads_is_no_other_driver(
         assert store.admit(FEED, call(1)) is not None
 
 
+@pytest.mark.postgresql
 def test_commits_without_the_feeds_lock_would_be_forgotten(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -289,6 +289,7 @@ def small_disk(server: postgresql.Server) -> Iterator[Path]:
         subprocess.run(["umount", str(space)], check=True)
 
 
+@pytest.mark.kill
 def test_seal_survives_the_death_of_the_database(own_server: postgresql.Server) -> None:
     """What a producer was told will never be published is not (EX-08)."""
     with closing(open_store(own_server.url(own_server.create_database()))) as store:
@@ -328,6 +329,7 @@ def test_base_backup_is_a_copy(own_server: postgresql.Server) -> None:
         assert [b"1", b"2", b"3"] == data(store)
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 def test_server_killed_at_any_time_keeps_what_it_acknowledged(
     own_server: postgresql.Server,

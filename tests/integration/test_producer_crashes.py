@@ -138,6 +138,7 @@ class Killing:
         return self.fate(gateway, request)
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["counted", "named"])
 def test_program_that_is_killed_goes_on_by_asking(
@@ -177,6 +178,7 @@ def test_program_that_is_killed_goes_on_by_asking(
 # The publisher is killed
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 def test_what_is_told_is_true_when_the_publisher_is_killed(tmp_path: Path) -> None:
     """Killed in the middle of my commits and started again: I am told the truth (F5, F14)."""

@@ -100,6 +100,7 @@ def check_commit(store: Store, by: Call, uploads: list[Upload]) -> bool:
     return receipt is not None
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "by", "uploads"),
@@ -127,6 +128,7 @@ def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
     assert (sorted(there), acknowledges) == (there, there[-1])  # once there, it stays
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 def test_batches_of_one_transaction_are_there_together(place: str) -> None:
     """Commits that share a transaction share its fate, and none is torn (F14)."""
@@ -142,6 +144,7 @@ def test_batches_of_one_transaction_are_there_together(place: str) -> None:
             check_numbers(store)
 
 
+@pytest.mark.kill
 def test_cleaning_up_takes_nothing_that_is_committed(place: str) -> None:
     """Killed while it cleans up, the publisher goes on, and every event is there (F14)."""
     expected = [*OLD, *data_of(crash.LARGE)]
@@ -194,6 +197,7 @@ def store_file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 def test_client_goes_on_through_deaths_of_the_publisher(
     store_file: Path, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +227,7 @@ def test_client_goes_on_through_deaths_of_the_publisher(
         check_numbers(store)
 
 
+@pytest.mark.kill
 def test_what_was_acknowledged_is_there_after_the_death(store_file: Path) -> None:
     """Who got a receipt may rely on it; who did not asks, and is told the truth (F5, EX-07)."""
     receipts: dict[int, dict[str, Any]] = {}

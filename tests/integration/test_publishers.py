@@ -194,6 +194,7 @@ def test_sixteen_writers_at_two_publishers_are_read_without_gaps(url: str) -> No
     check(url, writers, reader)
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("deaths", [9, pytest.param(200, marks=pytest.mark.campaign)])

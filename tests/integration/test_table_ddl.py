@@ -301,6 +301,7 @@ def test_table_that_cannot_be_mended_is_refused(
         feed.ddl()
 
 
+@pytest.mark.postgresql
 def test_table_of_a_subscription_is_refused() -> None:
     """Its rows have numbers of another cluster's transactions."""
     postgresql.needed()

@@ -200,6 +200,7 @@ def until_replayed(shop: Shop, replica: postgresql.Server) -> None:
     raise AssertionError("the replica does not follow")
 
 
+@pytest.mark.kill
 @pytest.mark.slow
 def test_database_that_is_killed_is_read_on(server: postgresql.Server, own_shop: Shop) -> None:
     """Killed under writers and readers, three times: readers are told to ask again, and in the end
