@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.fix_proxy",
     "tests.fix_publisher",
     "tests.fix_publish",
+    "tests.fix_cli",
     "tests.fix_shop",
     "tests.fix_gateway",
     "tests.fix_producer",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from tests import postgresql
-from tests.fix_publisher import HERE
+from tests.fix_cli import call
 from zeh_spark.publisher import open_store
 
 
@@ -37,8 +35,8 @@ class SqliteFile:
 
     def back_up(self) -> Path:
         copy = self._folder / f"copy{len(list(self._folder.glob('copy*')))}.db"
-        command = [sys.executable, "-m", "zeh_spark.cli", "backup", str(copy), "--store", self.url]
-        subprocess.run(command, cwd=HERE, check=True, capture_output=True)
+        done = call("backup", str(copy), "--store", self.url)
+        assert done.returncode == 0, done.stderr
         return copy
 
     def restore(self, backup: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,14 +20,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from tests.fix_backup import SqliteFile
-from tests.fix_publisher import served
+from tests.fix_cli import call, published
 from zeh_spark import dedup
 from zeh_spark.publisher import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parents[2]
 OWN = {
     "producer": "get_json_object(data, '$.d')",
     "sequence": "get_json_object(data, '$.i')",
@@ -106,8 +103,8 @@ def load(store_url, feed, numbers):
 
 
 def command(words, given=""):
-    words = [sys.executable, "-m", "zeh_spark.cli", *words]
-    subprocess.run(words, cwd=HERE, input=given, text=True, check=True, capture_output=True)
+    done = call(*words, stdin=given)
+    assert done.returncode == 0, done.stderr
 
 
 def id_of(url):
@@ -307,7 +304,7 @@ def landed(place, bronze, read):
     """`landed(…)`: what a publisher serves of some numbers is in the bronze table."""
 
     def land(numbers):
-        with served(place.url) as (base, _):
+        with published(place.url) as base:
             events = read(f"{base}/orders")
             bronze.land(events.where(F.get_json_object("data", "$.i").isin(*numbers)))
             return id_of(f"{base}/orders")

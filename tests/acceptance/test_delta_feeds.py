@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
 
 import zeh_spark
 from tests.fix_backup import SqliteFile
+from tests.fix_cli import call, published
 from tests.fix_lake import DATA, said, why_absent
-from tests.fix_publisher import HERE, served
 
 pytest.importorskip("delta", reason=why_absent())
 
@@ -298,7 +296,7 @@ def test_a_merged_table_goes_on_after_the_publisher_was_restored(spark, tmp_path
         )
         query.awaitTermination()
 
-    with served(place.url) as (base, _):
+    with published(place.url) as base:
         add("a", "kept")
         run(base, "first", feedId="orders")
         backup = place.back_up()
@@ -307,7 +305,7 @@ def test_a_merged_table_goes_on_after_the_publisher_was_restored(spark, tmp_path
         run(base, "first", feedId="orders")
     place.restore(backup)
     add("a", "new")
-    with served(place.url) as (base, _):
+    with published(place.url) as base:
         first = str(tmp_path / "first")
         seam = zeh_spark.shared_cursors(first, f"{base}/orders", feedId="orders")
         with pytest.raises(Exception) as raised:
@@ -315,7 +313,7 @@ def test_a_merged_table_goes_on_after_the_publisher_was_restored(spark, tmp_path
         told = said(raised.value)
         since = re.search(r"zeh-spark new-history FEED --since (\d+)", told)[1]
         words = ["new-history", "orders", "--store", place.url, "--since", since, "--yes"]
-        subprocess.run([sys.executable, "-m", "zeh_spark.cli", *words], cwd=HERE, check=True)
+        assert 0 == call(*words).returncode
         add("c", "new")
 
         run(base, "second", startingCursors=seam, feedId="orders")

@@ -5,12 +5,9 @@ line and HTTP alone.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +15,18 @@ import pytest
 import requests
 
 from tests.fix_backup import Place
-from tests.fix_publisher import HERE, served
+from tests.fix_cli import Run, call, published
 from zeh_spark.protocol.feed_identity import FeedIdentity, feed_of, parse
 from zeh_spark.publisher import open_store
 from zeh_spark.store.epochs import over_at
 from zeh_spark.store.interface import now_ms
 from zeh_spark.testing import publish
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    def run(*words: str, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "zeh_spark.cli", "new-history", *words],
-            env={**os.environ, "PYTHONPATH": str(HERE), **environment},
-            cwd=tmp_path, capture_output=True, text=True, check=False, input=typed,
-        )  # fmt: skip
-
-    return run
+    """`new-history`, without the address of a store in the environment."""
+    return partial(call, "new-history", folder=tmp_path)
 
 
 def add(url: str, *events: object) -> None:
@@ -64,7 +53,6 @@ def stamps(base: str) -> dict[Any, tuple[str, int]]:
     }
 
 
-@pytest.mark.slow
 def test_events_after_a_restore_are_told_apart(place: Place, run: Run) -> None:
     """I publish, back up, publish more, and restore the backup: what I publish next has the numbers
     of what the restore undid. After `new-history` readers see that they are other events.
@@ -72,12 +60,12 @@ def test_events_after_a_restore_are_told_apart(place: Place, run: Run) -> None:
     add(place.url, "kept")
     backup = place.back_up()
     add(place.url, "undone")
-    with served(place.url) as (base, _):
+    with published(place.url) as base:
         before, old = told(base), stamps(base)
     place.restore(backup)
     done = run("orders", "--store", place.url, "--yes")
     add(place.url, "new")
-    with served(place.url) as (base, _):
+    with published(place.url) as base:
         after, new = told(base), stamps(base)
     assert (0, 1, 2) == (done.returncode, len(before.epochs), len(after.epochs)), done.stderr
     assert {"kept", "new"} == new.keys()
@@ -105,7 +93,7 @@ def test_the_next_epoch_gets_a_higher_number_however_soon_it_comes(
 def test_it_may_run_while_the_feed_is_served(place: Place, run: Run) -> None:
     """Readers are told at once, and no cursor is refused."""
     add(place.url, 1)
-    with served(place.url) as (base, _):
+    with published(place.url) as base:
         first = "n=1&cursor0=_first"
         text = requests.get(f"{base}/orders?{first}", timeout=30).text
         cursor = json.loads(text.splitlines()[-1])["cursor"]
@@ -123,14 +111,13 @@ def test_a_copy_becomes_another_feed(tmp_path: Path, run: Run) -> None:
     with closing(open_store(original)) as store:
         store.create("orders", 3)
     add(original, "shared")
-    backup = [sys.executable, "-m", "zeh_spark.cli", "backup", str(tmp_path / "copy.db")]
-    subprocess.run([*backup, "--store", original], cwd=HERE, check=True, capture_output=True)
+    assert 0 == call("backup", str(tmp_path / "copy.db"), "--store", original).returncode
     done = run("orders", "--copy", "--yes", ZEH_STORE=copy)
     for url in (original, copy):
         add(url, url)
     found = []
     for url in (original, copy):
-        with served(url) as (base, _):
+        with published(url) as base:
             found.append((told(base), stamps(base)))
     (one, ours), (other, theirs) = found
     assert (0, 2) == (done.returncode, len({one.id, other.id})), done.stderr
@@ -146,7 +133,7 @@ def test_it_asks_first(tmp_path: Path, run: Run, typed: str) -> None:
     url = f"sqlite:///{tmp_path}/feeds.db"
     with closing(open_store(url)) as store:
         name = store.create("orders", 3).origin[:8].hex()
-        asked = run("orders", typed=typed), run("orders", "--copy", typed=typed)
+        asked = run("orders", stdin=typed), run("orders", "--copy", stdin=typed)
         assert 1 == len(store.identity("orders").epochs)
     assert [1, 1] == [each.returncode for each in asked]
     assert "new events, never for those before" in asked[0].stdout

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.fix_publisher import served
+from tests.fix_cli import COMMAND, call, published
 from tests.fix_sink import Watched, lost
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.publisher import open_store
@@ -31,7 +30,7 @@ Lines = list[dict[str, Any]]
 
 @dataclass
 class Shop:
-    """A publisher in a process of its own with the feeds `orders` and `dead`; its commands."""
+    """A publisher with the feeds `orders` and `dead`; its commands."""
 
     folder: Path
     base: str
@@ -58,15 +57,13 @@ class Shop:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "zeh_spark.cli", *words],
+            [*COMMAND, *words],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        with self.start(*words) as process:
-            out, err = process.communicate(stdin, timeout=60)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        return call(*words, stdin=stdin)
 
     def letters(self) -> Lines:
         done = self.run("dead-letters", self.dead)
@@ -106,7 +103,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     with closing(open_store(f"sqlite:///{file}")) as store:
         store.create("orders", 3)
         store.create("dead", 2)
-    with served(file) as (base, _):
+    with published(f"sqlite:///{file}") as base:
         yield Shop(tmp_path, base)
 
 
@@ -126,7 +123,6 @@ def test_dead_letters_are_mended_and_published(shop: Shop) -> None:
     assert by_number[2]["headers"]["zeh-producer"].startswith("job#dead:0:")
 
 
-@pytest.mark.slow
 def test_letters_that_are_replayed_again_change_nothing(shop: Shop) -> None:
     """All of them, some of them, with others, from tail or from dead-letters."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":1', '{"i":2']))
@@ -245,7 +241,6 @@ def test_the_feed_that_letters_go_to_is_not_the_one_that_they_are_from(shop: Sho
     assert [] == shop.events()
 
 
-@pytest.mark.slow
 def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
     """The line is named; the file can be mended and given again."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2', '{"i":3']))
@@ -263,7 +258,6 @@ def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
 
 
 @pytest.mark.kill
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_replay_that_is_killed_goes_on(moment: str, shop: Shop) -> None:
     """SIGKILL at a commit; the same command again publishes the rest."""
@@ -288,7 +282,6 @@ def test_a_replay_that_is_killed_goes_on(moment: str, shop: Shop) -> None:
     assert {json.dumps({"i": each}): 1 for each in range(30)} == shop.data()
 
 
-@pytest.mark.slow
 def test_a_long_row_is_printed_whole_and_published_when_it_is_short(shop: Shop) -> None:
     """Several megabytes in parts; tail prints these, and replay-dead joins them, too."""
     text = json.dumps({"i": 1, "x": 'é"\n' * 700_000}, ensure_ascii=False)

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 import zeh_spark
 from tests import postgresql
+from tests.fix_cli import call
 from tests.fix_stream import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -180,10 +181,9 @@ def test_the_feed_is_beside_the_services_own_calls(service):
 def test_the_outbox_has_all_that_a_feed_needs(service):
     """The example's schema is what `zeh-spark ddl` asks for."""
     table = ["outbox", "--data", "body", "--partition-by", "order_id", "--partitions", "4"]
-    command = [sys.executable, "-m", "zeh_spark.cli", "ddl", *table]
     url = postgresql.shared().url(service.database)
 
-    done = subprocess.run([*command, "--url", url], capture_output=True, text=True, check=False)
+    done = call("ddl", *table, "--url", url)
 
     assert ("-- outbox has all that it needs\n", "") == (done.stdout, done.stderr)
 

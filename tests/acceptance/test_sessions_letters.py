@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from tests.fix_cli import call
 from tests.fix_lake import why_absent
 from tests.fix_sessions import AT, needs_batches
 from zeh_spark import dedup, sessions
@@ -19,9 +18,8 @@ from zeh_spark import dedup, sessions
 NAMES = {"session": "headers['order']", "sequence": "headers['step']"}
 
 
-def call(*words, given=""):
-    command = [sys.executable, "-m", "zeh_spark.cli", *words]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+def command(*words, given=""):
+    done = call(*words, stdin=given)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -38,7 +36,7 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     orders.forget(1)
     orders.run()
 
-    letters = call("dead-letters", dead_feed)
+    letters = command("dead-letters", dead_feed)
     reasons = [json.loads(line)["data"]["reason"] for line in letters.splitlines()]
     assert [
         "gap: session 'a', number 2, expected 1, missing 1 to 1, held since 1970-01-01T00:01:40Z",
@@ -50,8 +48,8 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     for each in mended:
         each["data"]["row"]["headers"].setdefault("step", "0")
     text = "\n".join(map(json.dumps, mended))
-    assert "Published 3 letters.\n" == call("replay-dead", orders.url, given=text)
-    assert "published before" in call("replay-dead", orders.url, given=text)
+    assert "Published 3 letters.\n" == command("replay-dead", orders.url, given=text)
+    assert "published before" in command("replay-dead", orders.url, given=text)
     orders.run()
 
     assert [0, 2, 3] == orders.steps("a")

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
-import sys
-from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 import requests
 
 from tests import postgresql
+from tests.fix_cli import Run, call
 from tests.fix_publisher import served_tables
 from tests.fix_shop import Shop
 from zeh_spark.publisher import open_store
 
 HERE = Path(__file__).parents[2]
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "zeh_spark.cli", *words],
-            env={**os.environ, "PYTHONPATH": str(HERE)},
-            cwd=tmp_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    return run
+    """Without the address of a store in the environment."""
+    return partial(call, folder=tmp_path)
 
 
 @pytest.fixture

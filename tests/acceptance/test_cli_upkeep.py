@@ -1,0 +1,79 @@
+"""What keeps a store in order: `retention`, `prune`, `backup`, `audit`."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from tests.fix_cli import Run, published
+from zeh_spark.publisher import open_store
+
+
+def test_old_events_go_as_they_were_told_to(run: Run, store_url: str) -> None:
+    """I see what would go before it goes."""
+    run("create", "orders", "--partitions", "1")
+    for each in ("1", "2"):
+        run("load", "orders", "-", stdin=each)
+    size = 2 * len('{"partition":0,"headers":{},"data":1}\n')
+    assert "Feed 'orders' keeps all events.\n" == run("retention", "orders").stdout
+    said = run("retention", "orders", "--size", str(size - 1), "--age", "30d")
+    assert "keeps what is younger than 30 days, of that the newest 75 B.\n" in said.stdout
+    would = run("prune", "orders").stdout
+    assert re.search(r"Would go: 1 event, 38 B, up to position 1, of \d{4}-.* UTC\.\n", would)
+    assert "Nothing would go.\n" in run("prune", "orders", "--age", "1h").stdout
+    more = run("retention", "orders", "--age", "60d", "--keep-for", "mailer").stdout
+    assert "60 days, of that the newest 75 B, and what 'mailer' did not pass.\n" in more
+    held = run("prune", "orders", "--size", "1", "--now").stdout
+    said = "The rest waits for reader 'mailer', which has kept no position here yet.\n"
+    assert f"Nothing was removed.\n{said}" in held
+    assert "keeps all events" in run("retention", "orders", "--off").stdout
+    for words in (["--age", "30"], ["--age", "0s"], ["--size", "0"]):
+        assert 2 == run("retention", "orders", *words).returncode
+    run("retention", "orders", "--size", str(size - 1))
+    assert "Removed: 1 event" in run("prune", "orders", "--now").stdout
+    with published(store_url) as base:
+        left = run("tail", f"{base}/orders", "--from", "first", "--no-follow").stdout
+    assert "2\n" == left
+    assert "keeps all events" in run("retention", "orders", "--off").stdout
+
+
+def test_backup_is_a_store_as_of_then(run: Run, store_url: str, tmp_path: Path) -> None:
+    """Made while it is served; it overwrites nothing."""
+    run("create", "orders", "--partitions", "1")
+    copy = tmp_path / "copy.db"
+    with published(store_url):
+        run("load", "orders", "-", stdin="1")
+        said = run("backup", str(copy)).stdout
+        run("load", "orders", "-", stdin="2")
+    again = run("backup", str(copy))
+    with closing(open_store(f"sqlite:///{copy}")) as store:
+        assert 1 == store.feed("orders").head
+    assert re.search(r"copy\.db is a copy of sqlite:///.*, .* KiB\.\n", said)
+    assert (1, True) == (again.returncode, "exists already" in again.stderr)
+    assert [] == [*tmp_path.glob("*.part")]
+
+
+def test_audit_says_how_much_it_compared_or_what_differs(
+    run: Run, store_url: str, tmp_path: Path
+) -> None:
+    """Two sentences and two exit codes, for people and for scripts."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2\n3\n")
+    with published(store_url) as base:
+        good = run("audit", f"{base}/orders")
+        database = sqlite3.connect(tmp_path / "feeds.db", isolation_level=None)
+        database.execute("UPDATE chunks SET sequence = 5")
+        database.close()
+        bad = run("audit", f"{base}/orders", "--producer", "load")
+        unknown = run("audit", f"{base}/orders", "--producer", "lo")
+    expected = "1 batch of 1 producer, 3 events, positions 1 to 1.\n"
+    assert (0, f"Every batch once, unaltered: {expected}", "") == (
+        good.returncode, good.stdout, good.stderr,
+    )  # fmt: skip
+    expected = "position 1, batch 0 of producer 'load': sequence number in partition 0: expected 0"
+    assert (1, "", f"Error: {base}/orders is not as published:\n{expected}, found 5\n") == (
+        bad.returncode, bad.stdout, bad.stderr,
+    )  # fmt: skip
+    assert (1, True) == (unknown.returncode, "'lo' has never published" in unknown.stderr)

@@ -1,0 +1,72 @@
+"""The command line: in this process, as most tests run it, and as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from zeh_spark.cli.commands import zeh_spark
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import running_publisher
+
+COMMAND = [sys.executable, "-m", "zeh_spark.cli"]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def call(
+    *words: str, stdin: str = "", folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process.
+
+    Args:
+        words: The command's arguments.
+        stdin: What it reads from standard input.
+        folder: Where it runs; where the test runs by default.
+        environment: Variables that are set for it.
+
+    Returns:
+        Exit code, standard output and standard error, as `subprocess.run` gives them.
+
+    Raises:
+        Exception: What would be a traceback in a process of its own, which is always a bug.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if folder:
+            patch.chdir(folder)
+        done = CliRunner(env=environment).invoke(
+            zeh_spark, words, stdin, catch_exceptions=False, prog_name="zeh-spark"
+        )
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+@contextmanager
+def published(url: str) -> Iterator[str]:
+    """Serve a store from this process; gives the base URL. `serve` is tested in a process."""
+    with closing(open_store(url)) as store, running_publisher(store) as base:
+        yield base
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'feeds.db'}"
+
+
+@pytest.fixture
+def env(store_url: str) -> dict[str, str]:
+    """For processes: the store of the test is the one that every command uses."""
+    here = str(Path(__file__).parents[1])
+    return {**os.environ, "ZEH_STORE": store_url, "PYTHONPATH": here}
+
+
+@pytest.fixture
+def run(tmp_path: Path, store_url: str) -> Run:
+    """`run("create", "orders")`: a command in this process, in the test's folder and store."""
+    return partial(call, folder=tmp_path, ZEH_STORE=store_url)
