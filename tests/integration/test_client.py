@@ -5,7 +5,6 @@ of a body proves, what no checkpoint closes.
 from __future__ import annotations
 
 import gzip
-import json
 from dataclasses import replace
 
 import pytest
@@ -21,21 +20,14 @@ from tests.fix_raw_server import (
     gzipped,
     head,
     ok,
-    refused,
     reset,
     short,
     until_close,
 )
-from zeh_spark.client.discovery import Discovered
 from zeh_spark.client.feed_client import PageEnd, Statistics
-from zeh_spark.client.responses import PROBLEM
 from zeh_spark.errors import (
-    AccessError,
-    OptionError,
     PublisherError,
-    UnavailableError,
 )
-from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 
 # What is asked
 
@@ -264,7 +256,6 @@ def test_events_without_a_checkpoint_are_asked_for_with_twice_the_hint(raw_serve
     assert ["100", "200", "400"] == [each.query["pagesizehint"] for each in raw_server.requests]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("body", [event(1), event(1) + checkpoint("c0")], ids=["none", "the same"])
 def test_events_that_never_get_a_checkpoint_are_an_error(raw_server, body):
     """A publisher without checkpoints, or with one that does not move, is named, and nothing of it
@@ -274,7 +265,7 @@ def test_events_that_never_get_a_checkpoint_are_an_error(raw_server, body):
     got = []
 
     with pytest.raises(PublisherError, match=r"0: after cursor 'c0'.*last answer had 1"):
-        got.extend(iter(client(raw_server).page(ask())))
+        got.extend(iter(client(raw_server, retryTimeout="1s").page(ask())))
 
     assert [] == got
     assert "409600" == raw_server.requests[-1].query["pagesizehint"]
@@ -301,166 +292,3 @@ def test_an_interval_that_does_not_fit_is_an_error(raw_server):
 
     with pytest.raises(PublisherError, match=r"partition 0, cursor 'c0'.*'maxBytesPerTrigger'"):
         read(client(raw_server, max_interval=1000).page(ask()))
-
-
-# The partition count
-
-
-def test_the_partition_count_is_learned_from_the_problem_document(raw_server):
-    """A publisher that tells its partition count spares me the option."""
-    raw_server.script(refused(400, '{"detail":"n is missing","partitionCount":7}'))
-
-    assert Discovered(7) == client(raw_server).discover()
-    assert "/feed/v1" == raw_server.requests[0].target
-
-
-def test_our_publisher_tells_its_partition_count(publisher):
-    """Both halves of the package agree."""
-    assert 2 == client(None, url=publisher.url).discover().partition_count
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        refused(400, "handshake error: partition count missing\n"),
-        refused(400, '{"detail":"Parameter n not found"}'),
-        refused(422, '{"detail":[{"loc":["query","n"],"msg":"field required"}]}'),
-        refused(400, '{"partitionCount":"7"}'),
-        refused(400, '{"partitionCount":true}'),
-        refused(400, '{"partitionCount":0}'),
-        ok(b'{"token":"t","partitions":[{"id":"0"}]}'),
-    ],
-    ids=["Go", "Python", "FastAPI", "text", "bool", "zero", "FeedAPI 2"],
-)
-def test_a_publisher_that_does_not_tell_leaves_it_to_the_option(raw_server, answer):
-    """The error names the option that is needed then."""
-    raw_server.script(answer)
-
-    with pytest.raises(OptionError, match="'partitionCount'"):
-        client(raw_server).discover()
-
-
-def test_asking_for_the_partition_count_is_tried_again(raw_server):
-    """A query can be started while its publisher restarts."""
-    raw_server.script(refused(503), reset(), refused(400, '{"partitionCount":7}'))
-
-    assert 7 == client(raw_server).discover().partition_count
-
-
-@pytest.mark.parametrize(("status", "kind"), [(401, AccessError), (404, PublisherError)])
-def test_what_is_wrong_with_the_address_shows_here_first(raw_server, status, kind):
-    """A wrong URL is not mistaken for a publisher that tells no partition count."""
-    raw_server.script(refused(status, "no"))
-
-    with pytest.raises(kind, match=f"{status}: no"):
-        client(raw_server).discover()
-
-
-# Which feed it is
-
-IDENTITY = FeedIdentity(
-    "9f86d081884c7d65", (Epoch("9f86d081884c7d65"), Epoch("9f86d081884c7d65~1", 1764000000000))
-)
-
-
-def problem(status=400, name="partition-count-missing", **members):
-    """A problem document of our publisher."""
-    return refused(status, json.dumps({"type": f"{PROBLEM}{name}", **members}))
-
-
-TOLD = problem(partitionCount=7, feed=IDENTITY.document())
-
-
-@pytest.mark.parametrize("count", [None, 7])
-def test_a_publisher_tells_which_feed_it_serves(raw_server, count):
-    """Its id and its epochs, also if I gave the number of partitions."""
-    raw_server.script(TOLD)
-
-    assert Discovered(7, IDENTITY) == client(raw_server).discover(count)
-
-
-SAYS_NOTHING = {
-    "Go": refused(400, "handshake error: partition count missing\n"),
-    "FastAPI": refused(422, '{"detail":[{"loc":["query","n"],"msg":"field required"}]}'),
-    "another feed member": refused(400, '{"feed":"orders","detail":"n is missing"}'),
-    "our older publisher": problem(partitionCount=2),
-    "no such page": refused(404, "no"),
-    "no such method": refused(405, "no"),
-    "a page": ok(BODY),
-    "an endless page": Answer((head(200, content_length=10**9), BODY), "close"),
-    "a web page": ok(b"<html>", content_type="text/html"),
-    "a framework's error": refused(500, "Internal Server Error"),
-    "not implemented": refused(501, "no"),
-}
-
-
-@pytest.mark.parametrize("answer", SAYS_NOTHING.values(), ids=SAYS_NOTHING)
-@pytest.mark.parametrize("patience", ["20s", "0s"])
-def test_a_feed_whose_publisher_tells_no_identity_is_named_by_its_url(raw_server, answer, patience):
-    """Whatever other publishers answer to a request that they do not expect; no option changes."""
-    raw_server.script(answer)
-
-    found = client(raw_server, retryTimeout=patience).discover(2)
-
-    assert Discovered(2) == found
-    assert untold("orders") == found.named("orders")
-
-
-PASSING = {
-    "reset": reset(),
-    "closed": Answer((), "close"),
-    "cut": Answer((head(400, content_length=99), b'{"type":'), "close"),
-    **{str(status): refused(status, "later") for status in (408, 425, 429, 502, 503, 504)},
-    "a failed store": problem(500, "store-failed"),
-}
-
-
-@pytest.mark.parametrize("failure", PASSING.values(), ids=PASSING)
-def test_a_publisher_that_is_down_for_a_moment_does_not_look_like_another_feed(raw_server, failure):
-    """It is asked again, and told by name if it stays away."""
-    raw_server.script(failure, failure, failure, TOLD)
-
-    assert IDENTITY == client(raw_server).discover(7).identity
-
-    raw_server.script(failure)
-    with pytest.raises(UnavailableError):
-        client(raw_server, retryTimeout="0s").discover(7)
-
-
-def test_a_web_servers_error_in_front_of_our_publisher_passes(raw_server):
-    """A bare 500 means that no identity is told only if it repeats, and never for a feed that told
-    one before.
-    """
-    error = refused(500, "Internal Server Error")
-    raw_server.script(error, error, TOLD)
-    assert IDENTITY == client(raw_server).discover(7).identity
-
-    raw_server.script(*[error] * 9, TOLD)
-    assert IDENTITY == client(raw_server).discover(7, told=True).identity
-
-
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_token_is_no_feed_without_identity(raw_server, status):
-    """Asking which feed it is fails as reading it does."""
-    raw_server.script(refused(status, "no"))
-
-    with pytest.raises(AccessError, match=f"{status}: no"):
-        client(raw_server).discover(7)
-
-
-def test_an_identity_that_cannot_be_read_is_an_error(raw_server):
-    """With the value: a newer publisher's feed is not taken for one without identity."""
-    raw_server.script(problem(partitionCount=7, feed={"id": "new-style", "epochs": []}))
-
-    with pytest.raises(PublisherError, match=r"'new-style'.*Upgrade zeh-spark"):
-        client(raw_server).discover(7)
-
-
-def test_a_refused_cursor_is_named(raw_server):
-    """Which partition and cursor a publisher will not have: in words and as facts."""
-    raw_server.script(refused(400, "unknown cursor"))
-
-    with pytest.raises(PublisherError, match=r"partition 0, cursor 'c0': .*unknown") as caught:
-        read(client(raw_server).page(ask()))
-
-    assert (0, "c0", 400) == (caught.value.partition, caught.value.cursor, caught.value.status)

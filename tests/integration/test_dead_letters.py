@@ -6,33 +6,22 @@ Two feeds, each on a store of its own: what happens when only one of them knows 
 from __future__ import annotations
 
 import json
-import re
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, served
-from tests.fix_raw_server import RawServer, ok, refused
 from tests.fix_sink import lost, remedy
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.tail import follow
-from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import BatchCall, TaskDone
-from zeh_spark.client.responses import PROBLEM
 from zeh_spark.errors import (
-    AccessError,
-    OptionError,
     OutcomeUnknownError,
-    PublisherError,
     PublishError,
     UnavailableError,
-    ZeroEventHubError,
 )
-from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.dead_letters import letters
-from zeh_spark.protocol.feed_identity import untold
 from zeh_spark.sink.options import sink_options
 from zeh_spark.sink.writer import StreamWriter, stage
 
@@ -303,187 +292,3 @@ def test_a_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None
     done = [each.outcome.value for each in dead_letter_replay.replay(two.url, given)]
     assert done in (["published"], ["published before"])
     assert 2 == len(two.events())
-
-
-# Who is behind the address
-
-
-@pytest.mark.parametrize(
-    "answer", [refused(404, "no such page"), ok(b"{}"), ok(b'{"cursor":"1","partition":0}\n')]
-)
-def test_a_dead_letter_feed_of_another_publisher_is_refused(
-    answer: Any, two: Two, raw_server: RawServer
-) -> None:
-    """Before anything is sent, with its address."""
-    raw_server.script(answer)
-
-    with pytest.raises(PublisherError, match=r"zeh_spark") as raised:
-        two.publish(0, [GOOD], deadLetterUrl=raw_server.url)
-
-    assert raw_server.url in str(raised.value)
-    assert 0 == two.main.count("PUT ")
-
-
-def test_a_dead_letter_feed_that_is_not_there_is_named(two: Two) -> None:
-    """And how to make it."""
-    with pytest.raises(PublishError, match=r"there is no feed 'nope'.*zeh-spark create") as raised:
-        two.publish(0, [GOOD], deadLetterUrl=f"{two.dead.address}/nope")
-
-    assert "the dead-letter feed" in str(raised.value)
-
-
-def test_the_feed_itself_under_another_address_is_refused(two: Two) -> None:
-    """Readers would get the letters as events."""
-    with pytest.raises(OptionError, match="leads to the feed of 'url'"):
-        two.publish(0, [BAD], deadLetterUrl=direct(two.main, "orders"))
-
-    assert [] == two.events()
-
-
-def test_a_token_is_not_sent_to_another_origin(two: Two, raw_server: RawServer) -> None:
-    """Nor a secret header; and who asks for one is answered with the option for it."""
-    raw_server.script(refused(401, "who are you?"))
-    secrets = {"token": "hush-secret", "http.secret.header.X-Key": "hush-secret"}
-
-    with pytest.raises(AccessError, match="'deadLetterToken' or 'deadLetterTokenFile'"):
-        two.publish(0, [GOOD], deadLetterUrl=raw_server.url, **secrets)
-
-    (request,) = raw_server.requests
-    assert not [value for value in request.headers.values() if "hush" in value]
-
-
-def test_a_token_of_its_own_is_sent(two: Two, raw_server: RawServer, tmp_path: Any) -> None:
-    """From a file, and not the other one."""
-    (tmp_path / "token").write_text("letters-token")
-    raw_server.script(refused(403))
-
-    with pytest.raises(AccessError):
-        two.publish(
-            0, [GOOD], deadLetterUrl=raw_server.url, token="other-token",
-            deadLetterTokenFile=str(tmp_path / "token"),
-        )  # fmt: skip
-
-    (request,) = raw_server.requests
-    assert "Bearer letters-token" == request.headers["authorization"]
-
-
-def test_a_token_file_that_is_not_there_is_named_by_its_option(two: Two) -> None:
-    with pytest.raises(OptionError, match="option 'deadLetterTokenFile': cannot read a token"):
-        two.publish(0, [GOOD], deadLetterTokenFile="/nowhere")
-
-
-def test_tasks_that_disagree_about_dead_letters_are_refused(two: Two) -> None:
-    """As about the rows."""
-    one, other = two.staged(0, [GOOD], [BAD])
-    assert other.letters
-    odd = replace(other, letters=replace(other.letters, partition_count=9))
-
-    with pytest.raises(ZeroEventHubError, match="disagree about it"):
-        two.commit(0, [one, odd])
-
-
-def test_the_driver_says_how_many_rows_were_refused(two: Two, caplog: Any) -> None:
-    """Once a batch, and nothing where there are none."""
-    with caplog.at_level("INFO", "zeh_spark.sink"):
-        two.publish(0, [GOOD, BAD], [BAD, '"' + "x" * 200_000 + '"'])
-        two.publish(1, [GOOD])
-
-    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert [
-        f"batch 0 of producer p: 3 rows cannot be published and are dead letters in {two.dead_url}"
-    ] == warnings
-
-
-# Letters of several feeds, and of older versions
-
-
-def mended_letter(two, data="2", **headers):
-    """The one letter of `two`, mended, with other headers; None takes one away."""
-    pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
-    (letter,) = (json.loads(line) for page in pages for line in page)
-    letter["data"]["row"]["data"] = data
-    named = {**letter["headers"], **{f"zeh-{name}": each for name, each in headers.items()}}
-    letter["headers"] = {name: each for name, each in named.items() if each is not None}
-    return json.dumps(letter).encode()
-
-
-def replayed(two, line, letters_of=None):
-    return published(two, dead_letter_replay.mended(letters([line]), 2, letters_of))
-
-
-def replayed_by_an_older_version(two, line):
-    """Under the name that leaves the feed out."""
-    (letter,) = dead_letter_replay.mended(letters([line]), 2)
-    return published(two, [replace(letter, place=letter.place.without_feed)])
-
-
-def published(two, given):
-    (found,) = dead_letter_replay.replay(two.url, given)
-    return found.outcome.value, found.reason
-
-
-def test_letters_of_two_feeds_with_the_same_stamps_are_both_published(two: Two) -> None:
-    """Each feed counts from 0: the letter of another one is not the same letter again."""
-    two.publish(0, ["1", BAD])
-    one, other = mended_letter(two), mended_letter(two, feed="60303ae22b998861")
-
-    said = [replayed(two, each)[0] for each in (one, other, one, other)]
-
-    assert ["published", "published", "published before", "published before"] == said
-    assert 3 == len(two.events())
-
-
-def test_a_letter_that_an_older_version_published_is_not_published_again(two: Two) -> None:
-    """Printed again by this one it says which feed it comes from; it is the same letter still."""
-    two.publish(0, ["1", BAD])
-    assert "published" == replayed_by_an_older_version(two, mended_letter(two))[0]
-
-    again = replayed(two, mended_letter(two))
-    otherwise = replayed(two, mended_letter(two, data="3"))
-
-    assert "published before" == again[0]
-    assert "refused" == otherwise[0]
-    assert re.search(r"mended in another way, as batch p#dead:0:", otherwise[1])
-    assert 2 == len(two.events())
-
-
-@pytest.mark.parametrize("first", [replayed, replayed_by_an_older_version])
-def test_a_letter_of_a_file_of_an_older_version_is_known_again(two: Two, first: Any) -> None:
-    """With the feed that it is from, whichever version published it."""
-    two.publish(0, ["1", BAD])
-    feed = dead_letter_replay.identity_of(two.dead_url)
-    first(two, mended_letter(two))
-
-    again = replayed(two, mended_letter(two, feed=None), feed)
-    otherwise = replayed(two, mended_letter(two, data="3", feed=None), feed)
-
-    assert ("published before", "refused") == (again[0], otherwise[0])
-    assert 2 == len(two.events())
-
-
-@pytest.mark.parametrize("printed", ["by an older version", "by this one"])
-def test_letters_of_a_feed_that_tells_no_id_keep_the_name_of_older_versions(
-    two: Two, raw_server: RawServer, printed: str
-) -> None:
-    """Printed they name the feed's URL, and so they do with the feed that I give."""
-    older = {"type": f"{PROBLEM}partition-count-missing", "partitionCount": 3}
-    raw_server.discovery = ok(json.dumps(older).encode(), 400)
-    two.publish(0, ["1", BAD])
-    feed = dead_letter_replay.identity_of(raw_server.url)
-    named = {"by an older version": None, "by this one": raw_server.url}[printed]
-
-    said = replayed(two, mended_letter(two, feed=named), None if named else feed)
-    again = replayed_by_an_older_version(two, mended_letter(two))
-
-    assert untold(raw_server.url) == feed
-    assert ("published", "published before") == (said[0], again[0])
-    assert 2 == len(two.events())
-
-
-def test_letters_are_printed_with_the_feed_that_they_come_from(two: Two) -> None:
-    """As its publisher tells it; what an address is made of is not needed."""
-    two.publish(0, ["1", BAD])
-    found = FeedClient(parse(ClientOptions, {"url": direct(two.dead, "dead")})).discover().identity
-
-    assert found
-    assert found.id == json.loads(mended_letter(two))["headers"]["zeh-feed"]
