@@ -1,4 +1,4 @@
-"""A feed with a bit of everything, its audit, and somebody who changes the store's file behind the
+"""A feed with a bit of everything, its audit, and somebody who changes the store's file after the
 publisher's back.
 """
 

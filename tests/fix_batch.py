@@ -15,7 +15,7 @@ from zeh_spark.source.options import SourceOptions
 
 
 class Feed:
-    """Numbers in partitions, a checkpoint behind each `every` of them and at the page's end.
+    """Numbers in partitions, a checkpoint after each `every` of them and at the page's end.
 
     A cursor is the count of events before it. A page holds as many events as the hint says and
     `surplus` more, or `most`, which then may be `open`: without a checkpoint at its end.

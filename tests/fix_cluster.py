@@ -70,7 +70,7 @@ class Publishing:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self.log.open("w") as log:  # not a pipe, which Spark's workers hold open behind a kill
+        with self.log.open("w") as log:  # not a pipe, which Spark's workers hold open after a kill
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", str(_PROGRAM), json.dumps(self.job)],
                 env={**os.environ, **ENVIRONMENT},

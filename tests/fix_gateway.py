@@ -205,7 +205,7 @@ def gateway(publisher: Publisher) -> Iterator[Gateway]:
 
 
 @pytest.fixture(scope="module")
-def weather(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
+def faulty(quiet_publisher: Publisher) -> Iterator[tuple[Publisher, Gateway]]:
     """A publisher for all tests of a module, and a gateway before it."""
     with contextlib.closing(Gateway(int(quiet_publisher.base.rpartition(":")[2]))) as gateway:
         yield quiet_publisher, gateway

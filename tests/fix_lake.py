@@ -108,7 +108,7 @@ class Lake:
 
     def grow(self, *batches: Iterable[int], **options: Any) -> None:
         """Each of them a batch that is published, and one of the query: a run for each, as one that
-        goes on may find half of a batch.
+        continues may find half of a batch.
         """
         for numbers in batches:
             self.add(numbers)
@@ -121,7 +121,7 @@ class Lake:
         return said(raised.value)
 
     def forget(self, batch: int, checkpoint: str = "checkpoint") -> None:
-        """As after a crash behind the table's commit: Spark does not know of it."""
+        """As after a crash after the table's commit: Spark does not know of it."""
         for name in (f"{batch}", f".{batch}.crc"):
             (self.folder / checkpoint / "commits" / name).unlink(missing_ok=True)
 
@@ -155,7 +155,7 @@ class Lake:
 
     def clean_log(self, table: str = "orders") -> None:
         """As Delta does when commits are older than `delta.logRetentionDuration`: all but those
-        behind the newest checkpoint of the log go.
+        after the newest checkpoint of the log go.
         """
         self.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')", table)
         self.sql("INSERT INTO {} (i) VALUES (-1)", table)

@@ -40,7 +40,7 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def cut_after(self, size: int, *, reset: bool = False) -> None:
-        """Close, or reset, each new connection behind `size` bytes from the server."""
+        """Close, or reset, each new connection after `size` bytes from the server."""
         self._limit, self._reset = size, reset
 
     def deaf(self) -> None:

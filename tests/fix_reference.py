@@ -85,7 +85,7 @@ def reference_server(
 ) -> Iterator[str]:
     """Serve a feed of `events` events {"id": i} in each partition; yields its URL.
 
-    The first `failures` answers break off behind `fail_after` events.
+    The first `failures` answers break off after `fail_after` events.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         settings = {

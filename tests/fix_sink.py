@@ -54,7 +54,7 @@ class LostError(Exception):
 
 @dataclass
 class Rule:
-    """What to do, once, at a request: before it reaches the publisher, or behind the answer."""
+    """What to do, once, at a request: before it reaches the publisher, or after the answer."""
 
     pattern: re.Pattern[str]
     before: Callable[[], object]
@@ -81,9 +81,8 @@ class Watched(Gateway):
         self._rules.append(Rule(re.compile(pattern), before, after))
 
     def hold(self, pattern: str) -> tuple[threading.Event, threading.Event]:
-        """Keep back the first request that fits: it has come, when the first event is set, and goes
-        on when the test sets the second.
-        """
+        """Keep back the first request that fits: it has come, when the first event is set, and
+        continues when the test sets the second."""
         come, go = threading.Event(), threading.Event()
 
         def wait() -> None:

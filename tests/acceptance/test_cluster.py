@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.kill
 def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):
-    """Executors in other processes decode what the driver fetched; a killed driver goes on."""
+    """Executors in other processes decode what the driver fetched; a killed driver continues."""
     store = MemoryStore()
     store.create("orders", 4)
     for begin in range(0, 1000, 100):

@@ -164,7 +164,7 @@ def test_a_lost_commit_is_repeated_on_both_feeds(feed, moment, sink, inbox, spar
 def test_rows_and_dead_letters_are_there_once_when_the_driver_is_killed(
     feed, moment, sink, inbox, spark, program, dead
 ):
-    """F3, F4: SIGKILL around the two commits, then the query goes on from the checkpoint."""
+    """F3, F4: SIGKILL around the two commits, then the query continues from the checkpoint."""
     inbox.add(range(300), range(300, 600), range(600, 900), broken=range(0, 900, 7))
     driver = program(sink.target.url, options=dead)
     commit = f"POST /{feed}/.*/batches/1/commit"
@@ -229,7 +229,7 @@ def test_dead_letters_of_a_write_within_foreachbatch_are_there_once(
 # Mistakes
 
 
-def test_a_query_that_gets_the_option_later_goes_on_as_the_error_says(sink, inbox, spark, dead):
+def test_a_query_that_gets_the_option_later_continues_as_the_error_says(sink, inbox, spark, dead):
     """The dead-letter feed lacks the batches before; that is told, and lets pass once."""
     inbox.add(range(300), range(300, 600))
     sink.run(inbox.rows(spark))
@@ -246,7 +246,7 @@ def test_a_query_that_gets_the_option_later_goes_on_as_the_error_says(sink, inbo
 
 
 def test_a_feed_is_not_its_own_dead_letter_feed(target, spark, fail_write):
-    """Readers of the feed would get the letters."""
+    """Readers of the feed would get the dead letters."""
     said = fail_write(spark.sql("SELECT '{' AS data"), batchId="a", deadLetterUrl=target.url)
 
     assert said.startswith("OptionError: option 'deadLetterUrl', ")

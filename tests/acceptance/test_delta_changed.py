@@ -19,7 +19,7 @@ from zeh_spark.lakehouse.delta_table import LakeTable
 
 
 @pytest.mark.slow
-def test_a_restored_table_is_refused_and_goes_on_from_its_own_cursors(lake):
+def test_a_restored_table_is_refused_and_continues_from_its_own_cursors(lake):
     """DL-03: what the restore took back comes again, with a new checkpoint."""
     lake.grow(range(50), range(50, 80), range(80, 90))
     lake.restore(0)
@@ -76,7 +76,7 @@ def test_a_restore_to_a_time_has_to_be_named(lake):
 
 @pytest.mark.slow
 def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
-    """The batch lands on a table that lacks the one before; nobody goes on from there."""
+    """The batch lands on a table that lacks the one before; nobody continues from there."""
     lake.grow(range(50), range(50, 80))
     lake.add(range(80, 90))
     query = lake.start(change=gate)
@@ -205,7 +205,7 @@ def test_a_clone_is_noticed(lake):
 
 @pytest.mark.slow
 def test_a_table_that_was_replaced_begins_anew(lake):
-    """The old checkpoint does not go on as if nothing had happened."""
+    """The old checkpoint does not continue as if nothing had happened."""
     lake.add(range(50))
     lake.run()
     lake.sql(

@@ -177,7 +177,7 @@ def test_two_feeds_are_merged_by_two_queries(two_feeds):
 
 
 @pytest.mark.slow
-def test_a_table_of_an_older_version_goes_on_if_it_has_one_feed(lake):
+def test_a_table_of_an_older_version_continues_if_it_has_one_feed(lake):
     """It gets the new columns, and keeps to be told which event is newer."""
     lake.publish({"key": "a", "value": "1"})
     lake.run(**MERGED)
@@ -273,7 +273,7 @@ def _forget_identity(lake):
 
 
 @pytest.mark.slow
-def test_a_merged_table_goes_on_after_the_publisher_was_restored(spark, tmp_path):
+def test_a_merged_table_continues_after_the_publisher_was_restored(spark, tmp_path):
     """The table was not restored, and has an event that the restore undid: the error says what to
     run at the publisher, and the same query then continues.
     """

@@ -74,7 +74,7 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
     ],
 )
 def test_each_event_is_there_once_when_the_driver_is_killed(lake, settings, crashes):
-    """Killed before the Delta commit, in the middle of it and behind it, while the feed grows; then
+    """Killed before the Delta commit, in the middle of it and after it, while the feed grows; then
     the checkpoint is lost as well.
     """
     for number, crash in enumerate(crashes):
@@ -165,7 +165,7 @@ def test_a_query_may_begin_anywhere_in_a_new_table(lake):
 
 @pytest.mark.slow
 def test_two_queries_under_one_name_write_once(lake, gate):
-    """The second of two that go on from one place at the same time is refused."""
+    """The second of two that continue from one place at the same time is refused."""
     lake.add(range(50))
     lake.run()
     lake.add(range(50, 80))

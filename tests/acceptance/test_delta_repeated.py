@@ -99,7 +99,7 @@ def test_a_repeated_batch_with_other_options_is_refused(tables, before, after, l
 @pytest.mark.slow
 @needs_batches
 def test_what_the_error_prints_keeps_the_rows_of_the_table(tables):
-    """And lets the query go on, with the new option, from there."""
+    """And lets the query continue, with the new option, from there."""
     tables.fail(crash=True, on_gap="dead-letter")
     told = said(tables.fail(on_gap="skip"))
     accept = re.search(r"accept='(.*?)'", told)[1]
@@ -129,7 +129,7 @@ def test_options_may_change_between_batches(tables):
 
 @pytest.mark.slow
 @needs_batches
-def test_a_batch_of_an_older_version_goes_on_and_says_so(tables, monkeypatch, caplog):
+def test_a_batch_of_an_older_version_continues_and_says_so(tables, monkeypatch, caplog):
     """Its record has no sum: what the batch held cannot be told."""
     from zeh_spark.lakehouse import commits
 
@@ -150,8 +150,8 @@ def test_a_batch_of_an_older_version_goes_on_and_says_so(tables, monkeypatch, ca
 @pytest.mark.slow
 @needs_batches
 def test_rows_that_depend_on_chance_are_refused_when_the_batch_comes_again(lake):
-    """The table has other ones already; what the error prints lets the query go on, however often
-    they change.
+    """The table has other ones already; what the error prints lets the query continue,
+    however often they change.
     """
 
     def run(**options):

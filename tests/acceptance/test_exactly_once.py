@@ -35,7 +35,7 @@ def add(store, numbers):
     [pytest.param(False, id="read again"), pytest.param(True, id="staged", marks=pytest.mark.slow)],
 )
 def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path, staged):
-    """A job that is killed in three batches, at each stage, while the feed grows, goes on without
+    """A job that is killed in three batches, at each stage, while the feed grows, continues without
     loss or doubles.
     """
     store, url = orders
@@ -143,7 +143,7 @@ def test_an_unfit_batch_passes_with_replay_accept(raw_server, job):
 
 
 def feed_of(numbers):
-    """A feed that holds these numbers; a cursor is the number behind it."""
+    """A feed that holds these numbers; a cursor is the number after it."""
 
     def respond(request):
         cursor = request.query["cursor0"]

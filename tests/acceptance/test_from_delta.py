@@ -111,10 +111,10 @@ def test_files_that_are_gone_before_they_are_read_stop_the_query(source, sink):
         ("DELETE FROM {}", [("delete", "a", 1), ("delete", "b", 1)]),
     ],
 )
-def test_an_update_or_deletion_stops_the_query_and_its_changes_go_on(
+def test_an_update_or_deletion_stops_the_query_and_its_changes_continue(
     statement, changes, source, sink
 ):
-    """Spark's error names the table; the same checkpoint goes on with change_feed=True."""
+    """Spark's error names the table; the same checkpoint continues with change_feed=True."""
     source.keyed("INSERT INTO {} VALUES ('a', 1), ('b', 1)")
     sink.run(source.feed(key="k"))
     source.sql(statement)
@@ -216,7 +216,7 @@ def test_changes_can_be_filtered_and_columns_left_out(source, sink):
 # Another schema
 
 
-def test_a_query_that_stopped_for_a_new_column_goes_on(source, sink):
+def test_a_query_that_stopped_for_a_new_column_continues(source, sink):
     """Delta stops it; from_delta, called again, takes the new schema."""
     source.add(range(10))
     old = source.feed()

@@ -145,7 +145,7 @@ def test_a_checkpoint_of_another_feed_is_refused(stream, collected, fail_stream,
     assert f"feedId='{base}/orders'" in said
 
 
-def test_a_feed_at_another_address_goes_on_with_its_id(stream, collected, base):
+def test_a_feed_at_another_address_continues_with_its_id(stream, collected, base):
     """The way on that the error names."""
     collected.run(stream(url=f"{base}/orders").load())
     other = base.replace("127.0.0.1", "localhost")

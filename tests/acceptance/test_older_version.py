@@ -1,4 +1,4 @@
-"""What was written before the packages were arranged anew goes on: a store, and checkpoints.
+"""What was written before the packages were arranged anew continues: a store, and checkpoints.
 
 `tests/data/before_packages.tar.gz` was made by commit 6a5f3fe: a SQLite store with six events of
 orders `a` and `b` (steps 0, 1 and 3), and checkpoints of three queries that have read them.
@@ -65,14 +65,14 @@ def steps(older, spark):
     [("plain", lambda feed: feed), ("seen", lambda feed: dedup.drop_seen(feed, buckets=2))],
     ids=["plain", "drop_seen"],
 )
-def test_a_query_goes_on_after_what_it_has_read(steps, checkpoint, make):
+def test_a_query_continues_after_what_it_has_read(steps, checkpoint, make):
     """Only the new events come."""
     found = steps(checkpoint, make)
 
     assert sorted(found) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
 
 
-def test_sessions_go_on_with_what_they_hold(steps):
+def test_sessions_continue_with_what_they_hold(steps):
     """Step 3 was held; step 1 is a duplicate."""
 
     def ordered(feed):

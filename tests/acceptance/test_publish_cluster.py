@@ -34,7 +34,7 @@ def test_a_task_that_fails_half_way_is_repeated(target, inbox, program, tmp_path
 
 
 @pytest.mark.kill
-def test_a_publisher_that_is_killed_behind_a_commit_is_asked_later(sink, killable, inbox, spark):
+def test_a_publisher_that_is_killed_after_a_commit_is_asked_later(sink, killable, inbox, spark):
     """F14: batch 1 is durable though its answer was never sent; the query comes back to it."""
     sink.target, publisher = killable
     inbox.add(range(300), range(300, 600), range(600, 900))
@@ -76,7 +76,7 @@ def test_a_restored_publisher_is_noticed(sink, killable, inbox, spark, tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable, inbox, spark):
-    """It is killed in a batch and comes back: the query goes on by itself."""
+    """It is killed in a batch and comes back: the query continues by itself."""
     sink.target, publisher = killable
     inbox.add(range(300), range(300, 600), range(600, 900))
     back = threading.Timer(1, publisher.start)
@@ -101,7 +101,7 @@ def test_a_publisher_that_is_away_for_a_while_is_waited_for(call, sink, killable
 def test_each_row_is_published_once_when_the_driver_is_killed(
     call, moment, sink, inbox, spark, program
 ):
-    """F3, F4: SIGKILL, then the query goes on from the checkpoint."""
+    """F3, F4: SIGKILL, then the query continues from the checkpoint."""
     inbox.add(range(3000), range(3000, 6000), range(6000, 9000), pad=200)
     driver = program(sink.target.url, options=UPLOADING)
     sink.target.gateway.once(CALLS[call], **{moment: lambda: (driver.kill(), lost())})
@@ -116,7 +116,7 @@ def test_each_row_is_published_once_when_the_driver_is_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["one checkpoint", "copies"])
-def test_two_drivers_that_restart_for_ever_get_on(place, sink, inbox, spark, program):
+def test_two_drivers_that_restart_for_ever_make_progress(place, sink, inbox, spark, program):
     """F7, A3: at the same time; the one that is behind is stopped, by Spark or by the fence, and
     comes back; both end.
     """
@@ -160,7 +160,7 @@ def run_with_restarts(sink, frame):
 @pytest.mark.slow
 def test_a_cluster_publishes_each_row_once_through_a_crash(cluster, sink, inbox, spark, program):
     """F4, F10: each task spreads its rows over all partitions; the driver is killed after a commit,
-    and the query goes on elsewhere, in other tasks.
+    and the query continues elsewhere, in other tasks.
     """
     inbox.add(range(3000), range(3000, 6000), range(6000, 9000), pad=200)
     conf = {"spark.speculation": "true", "spark.speculation.interval": "10ms"}

@@ -36,7 +36,7 @@ def test_a_lost_checkpoint_is_refused(sink, inbox, spark):
     sink.target.check_once(range(600))
 
 
-def test_a_new_checkpoint_goes_on_as_the_error_says(sink, inbox, spark):
+def test_a_new_checkpoint_continues_as_the_error_says(sink, inbox, spark):
     """F12, A2: replaceIncarnation, left switched on, does not let a third checkpoint in."""
     inbox.add(range(300), range(300, 600))
     sink.run(inbox.rows(spark))

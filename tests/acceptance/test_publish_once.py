@@ -38,7 +38,7 @@ def test_a_repeated_batch_adds_nothing_whatever_its_tasks(first, again, sink, in
 
 
 @pytest.mark.slow
-def test_uploads_go_on_while_a_task_reads(target, spark, write, tmp_path):
+def test_uploads_continue_while_a_task_reads(target, spark, write, tmp_path):
     """F20: a task sends what it has before it has read all; the driver only names attempts."""
     uploaded = tmp_path / "uploaded"
     target.gateway.once("PUT ", after=uploaded.touch)
@@ -82,7 +82,7 @@ def test_a_lost_answer_is_asked_for_again(call, sink, inbox, spark):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_query_that_gave_up_goes_on(call, sink, inbox, spark):
+def test_a_query_that_gave_up_continues(call, sink, inbox, spark):
     """F5, F6: with no time to ask again the query fails and Spark aborts; it is started again."""
     inbox.add(range(300), range(300, 600), range(600, 900))
     sink.target.gateway.once(CALLS[call], after=lost)
@@ -98,7 +98,7 @@ def test_a_query_that_gave_up_goes_on(call, sink, inbox, spark):
 
 
 @pytest.mark.parametrize("call", ["look up", "upload"])
-def test_a_query_that_is_stopped_in_a_task_goes_on(call, sink, inbox, spark):
+def test_a_query_that_is_stopped_in_a_task_continues(call, sink, inbox, spark):
     """q.stop() in the middle: the batch comes again, and late requests of the first run change
     nothing.
     """
@@ -115,7 +115,7 @@ def test_a_query_that_is_stopped_in_a_task_goes_on(call, sink, inbox, spark):
     assert sink.target.batches() == [0, 1, 2]
 
 
-def test_a_query_that_is_stopped_in_a_commit_goes_on(sink, inbox, spark):
+def test_a_query_that_is_stopped_in_a_commit_continues(sink, inbox, spark):
     """Spark waits for the commit to end, and repeats the batch all the same."""
     inbox.add(range(300), range(300, 600), range(600, 900))
     come, go = sink.target.gateway.hold(CALLS["commit"])
@@ -143,7 +143,7 @@ def test_requests_that_arrive_late_and_again_change_nothing(sink, inbox, spark):
 
 
 def test_a_checkpoint_that_is_rolled_back_catches_up(sink, inbox, spark):
-    """F13: what it publishes again adds nothing, and then it goes on."""
+    """F13: what it publishes again adds nothing, and then it continues."""
     inbox.add(range(300), range(300, 600))
     sink.run(inbox.rows(spark))
     backup = shutil.copytree(sink.checkpoint, sink.folder / "backup")
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_is_rolled_back_catches_up(sink, inbox, spark):
 
 
 def test_two_copies_of_a_checkpoint_that_take_turns_publish_once(sink, inbox, spark):
-    """F7: each repeats what the other has published, then gets on."""
+    """F7: each repeats what the other has published, then makes progress."""
     inbox.add(range(100))
     sink.run(inbox.rows(spark))
     other = shutil.copytree(sink.checkpoint, sink.folder / "other")
@@ -204,7 +204,7 @@ def test_a_batch_whose_maps_come_in_another_order_is_the_same(sink, inbox, spark
 
 
 def test_a_write_within_foreachbatch_is_published_once(sink, inbox, spark, write):
-    """It takes the stream's own batch: a batch that fails behind it adds nothing when it comes
+    """It takes the stream's own batch: a batch that fails after it adds nothing when it comes
     again.
     """
     inbox.add(range(300), range(300, 600), range(600, 900))

@@ -54,7 +54,7 @@ def test_a_task_that_meets_a_bad_row_takes_back_what_it_sent(target, spark, fail
     assert {"released": 0} == left.json()
 
 
-def test_a_stream_goes_on_when_its_bad_row_is_filtered(sink, inbox, spark):
+def test_a_stream_continues_when_its_bad_row_is_filtered(sink, inbox, spark):
     """F23: the batch fails, and comes again without the row."""
     inbox.add(range(300), range(300, 600))
     broken = "IF(data LIKE '%450}', concat(data, '}'), data) AS data"

@@ -51,7 +51,7 @@ def test_available_now_reads_all_in_capped_batches_and_ends(stream, collected, u
 
 
 def test_a_second_run_brings_only_what_is_new(stream, collected, store, url):
-    """Cursors in the checkpoint say where to go on."""
+    """Cursors in the checkpoint say where to continue."""
     collected.run(stream(url=url).load())
     more(store, range(400, 450))
     collected.rows.clear()
@@ -203,7 +203,7 @@ def test_an_event_that_does_not_fit_its_type_stops_the_query(spark, url):
 
 
 def test_an_event_that_does_not_fit_goes_to_the_corrupt_column(spark, url):
-    """With a corrupt-record column its text is kept and the query goes on."""
+    """With a corrupt-record column its text is kept and the query continues."""
     frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "i DATE", corrupt="bad")
 
     assert frame.where("bad IS NOT NULL AND i IS NULL").count() == 400

@@ -1,4 +1,4 @@
-"""Dead letters from the command line: printed, mended with other tools, published again, once."""
+"""Dead letters from the command line: printed, repaired with other tools, published again, once."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def text_of(lines: Lines) -> str:
     return "".join(json.dumps(each) + "\n" for each in lines)
 
 
-def with_data(lines: Lines, mend: Callable[[str], Any]) -> Lines:
-    """Mended copies."""
+def with_data(lines: Lines, repair: Callable[[str], Any]) -> Lines:
+    """Repaired copies."""
     found = json.loads(json.dumps(lines))
     for each in found:
-        each["data"]["row"]["data"] = mend(each["data"]["row"]["data"])
+        each["data"]["row"]["data"] = repair(each["data"]["row"]["data"])
     return list(found)
 
 
@@ -107,7 +107,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         yield Shop(tmp_path, base)
 
 
-def test_dead_letters_are_mended_and_published(shop: Shop) -> None:
+def test_dead_letters_are_repaired_and_published(shop: Shop) -> None:
     """Data, key and headers come back where they belong; who had them first is named."""
     headers = pa.array([[("kind", "a")]] * 3, pa.map_(pa.string(), pa.string()))
     data, keys = pa.array(['{"i":1}', '{"i":2', '{"i":3']), pa.array(["k", "k", None])
@@ -123,7 +123,7 @@ def test_dead_letters_are_mended_and_published(shop: Shop) -> None:
     assert by_number[2]["headers"]["zeh-producer"].startswith("job#dead:0:")
 
 
-def test_letters_that_are_replayed_again_change_nothing(shop: Shop) -> None:
+def test_dead_letters_that_are_replayed_again_change_nothing(shop: Shop) -> None:
     """All of them, some of them, with others, from tail or from dead-letters."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":1', '{"i":2']))
     first = with_data(shop.letters(), closed)
@@ -139,8 +139,8 @@ def test_letters_that_are_replayed_again_change_nothing(shop: Shop) -> None:
     assert {'{"i": 1}': 3, '{"i": 2}': 1} == shop.data()
 
 
-def test_a_second_repair_of_a_letter_is_refused_by_name(shop: Shop) -> None:
-    """What was published first stays; the other letters are published."""
+def test_a_second_repair_of_a_dead_letter_is_refused_by_name(shop: Shop) -> None:
+    """What was published first stays; the other dead letters are published."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
     found = shop.letters()
     shop.replay(with_data(found[:1], closed))
@@ -157,7 +157,7 @@ def test_a_second_repair_of_a_letter_is_refused_by_name(shop: Shop) -> None:
     assert {'{"i": 1}': 1, '{"i": 2, "again": true}': 1} == shop.data()
 
 
-def test_letters_of_a_producer_that_was_deleted_do_not_hold_up_the_others(shop: Shop) -> None:
+def test_dead_letters_of_a_producer_that_was_deleted_do_not_hold_up_the_others(shop: Shop) -> None:
     """They are named, with their lines; and told how they can be published."""
     for producer in ("a", "gone", "z"):
         shop.sink(producer, 0, data=pa.array([f'{{"by":"{producer}"']))
@@ -173,7 +173,7 @@ def test_letters_of_a_producer_that_was_deleted_do_not_hold_up_the_others(shop: 
     assert Counter(['{"by": "a"}', '{"by": "z"}']) == shop.data()
 
 
-def test_letters_at_the_same_place_of_another_feed_are_other_letters(shop: Shop) -> None:
+def test_dead_letters_at_the_same_place_of_another_feed_are_other_dead_letters(shop: Shop) -> None:
     """A new feed of dead letters counts from 0 again; and what it has is no repair of the old."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
     old = with_data(shop.letters(), closed)
@@ -190,15 +190,15 @@ def test_letters_at_the_same_place_of_another_feed_are_other_letters(shop: Shop)
 
 
 def without_feed(lines: Lines) -> Lines:
-    """Letters as an older version printed them."""
+    """Dead letters as an older version printed them."""
     found = json.loads(json.dumps(lines))
     for each in found:
         del each["headers"]["zeh-feed"]
     return list(found)
 
 
-def test_a_file_of_an_older_version_does_not_double_letters(shop: Shop) -> None:
-    """It does not say which feed its letters are from: nothing is published until I say it."""
+def test_a_file_of_an_older_version_does_not_double_dead_letters(shop: Shop) -> None:
+    """It does not say which feed its dead letters are from: nothing is published until I say it."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
     new = with_data(shop.letters(), closed)
     shop.replay(new[:1])
@@ -214,7 +214,7 @@ def test_a_file_of_an_older_version_does_not_double_letters(shop: Shop) -> None:
     )
 
 
-def test_the_feed_of_letters_that_an_older_version_printed_can_be_given(shop: Shop) -> None:
+def test_the_feed_of_dead_letters_that_an_older_version_printed_can_be_given(shop: Shop) -> None:
     """Each is published once, whichever file comes first."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
     new = with_data(shop.letters(), closed)
@@ -229,8 +229,8 @@ def test_the_feed_of_letters_that_an_older_version_printed_can_be_given(shop: Sh
     assert {'{"i": 1}': 1, '{"i": 2}': 1} == shop.data()
 
 
-def test_the_feed_that_letters_go_to_is_not_the_one_that_they_are_from(shop: Shop) -> None:
-    """A mistaken address would give the letters other names, and double them."""
+def test_the_feed_that_dead_letters_go_to_is_not_the_one_that_they_are_from(shop: Shop) -> None:
+    """A mistaken address would give the dead letters other names, and double them."""
     shop.sink("job", 0, data=pa.array(['{"i":1']))
     old = text_of(without_feed(with_data(shop.letters(), closed)))
 
@@ -241,8 +241,8 @@ def test_the_feed_that_letters_go_to_is_not_the_one_that_they_are_from(shop: Sho
     assert [] == shop.events()
 
 
-def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
-    """The line is named; the file can be mended and given again."""
+def test_nothing_is_published_if_a_dead_letter_cannot_be(shop: Shop) -> None:
+    """The line is named; the file can be repaired and given again."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2', '{"i":3']))
     lines = with_data(shop.letters(), closed)
     broken = [*lines[:2], *shop.letters()[2:]]
@@ -259,7 +259,7 @@ def test_nothing_is_published_if_a_letter_cannot_be(shop: Shop) -> None:
 
 @pytest.mark.kill
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_replay_that_is_killed_goes_on(moment: str, shop: Shop) -> None:
+def test_a_replay_that_is_killed_continues(moment: str, shop: Shop) -> None:
     """SIGKILL at a commit; the same command again publishes the rest."""
     shop.sink("job", 0, data=pa.array([f'{{"i":{each}' for each in range(30)]))
     lines = with_data(shop.letters(), closed)
@@ -300,8 +300,8 @@ def test_a_long_row_is_printed_whole_and_published_when_it_is_short(shop: Shop) 
     assert 3 == len(shop.events())
 
 
-def test_a_letter_without_its_stamps_is_refused(shop: Shop) -> None:
-    """They say which letter it is; without them it could be doubled."""
+def test_a_dead_letter_without_its_stamps_is_refused(shop: Shop) -> None:
+    """They say which dead letter it is; without them it could be doubled."""
     shop.sink("job", 0, data=pa.array(['{"i":1']))
     (letter,) = with_data(shop.letters(), closed)
 
@@ -311,8 +311,8 @@ def test_a_letter_without_its_stamps_is_refused(shop: Shop) -> None:
     assert "print it with zeh-spark dead-letters, or tail --headers" in done.stderr
 
 
-def test_letters_of_named_batches_are_published_under_their_producer(shop: Shop) -> None:
-    """P#K has letters too."""
+def test_dead_letters_of_named_batches_are_published_under_their_producer(shop: Shop) -> None:
+    """P#K has dead letters too."""
     options = {"url": shop.orders, "deadLetterUrl": shop.dead, "producerId": "job"}
     found = sink_options({**options, "batchId": "day"}, streaming=False)
     batch = BatchCall("job#day", "batch", "run", 0)
@@ -330,7 +330,7 @@ def test_letters_of_named_batches_are_published_under_their_producer(shop: Shop)
 
 
 def test_another_event_on_a_dead_letter_feed_is_named(shop: Shop) -> None:
-    """It is not silently left out, and does not hide the letters behind it."""
+    """It is not silently left out, and does not hide the dead letters after it."""
     shop.run("publish", shop.dead, "--producer", "till", stdin='{"id":1}\n')
     before = shop.run("dead-letters", shop.dead)
     shop.sink("job", 0, data=pa.array(["["]))

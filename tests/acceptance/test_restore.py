@@ -52,11 +52,11 @@ class Reader:
 
 
 @pytest.mark.slow
-def test_a_restore_is_noticed_by_readers_and_writers_and_both_go_on(
+def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
     place, port, spark, inbox, tmp_path
 ):
     """F15, F16: nobody loses or doubles an event in silence, also where the feed has grown past a
-    reader's cursor; and each goes on as the error says.
+    reader's cursor; and each continues as the error says.
     """
     url = f"http://127.0.0.1:{port}/orders"
     sink = Sink(tmp_path, SimpleNamespace(url=url))

@@ -43,7 +43,7 @@ def test_a_subscribers_flow_chart(orders):
     assert (1, 1) == (orders.count("duplicates"), len(orders.dead))
 
 
-def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_goes_on(orders):
+def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_continues(orders):
     """Messages without a session, or whose number is none, and ends that contradict each other.
     [SB-06, SB-07, SB-13]
     """
@@ -75,7 +75,7 @@ def test_what_cannot_be_processed_is_a_dead_letter_and_the_session_goes_on(order
 @pytest.mark.slow
 @needs_batches
 def test_a_gap_older_than_the_timeout_goes_to_the_dead_letters(orders):
-    """The session goes on behind it; what was missing is late. [SB-11, R3, R4]"""
+    """The session continues after it; what was missing is late. [SB-11, R3, R4]"""
     orders.add(("a", 0), ("a", 2), ("a", 3), ("a", 5), at=100)
     orders.run()
     orders.add(("b", 0), at=100 + 601)

@@ -50,7 +50,7 @@ def test_any_arrival_gives_the_same_order(orders):
     ],
 )
 def test_nothing_is_lost_or_doubled_when_the_driver_is_killed(orders, tmp_path, crashes):
-    """Behind the first writer, and behind both before Spark has noted the batch down. The feed has
+    """After the first writer, and after both before Spark has noted the batch down. The feed has
     one partition: with two, the end could be read before what is missing elsewhere.
     """
     url = orders.create("line", 1)
@@ -115,7 +115,7 @@ def test_a_clock_that_goes_back_drops_nothing(orders):
 @needs_batches
 @pytest.mark.parametrize("on_gap", ["skip", "dead-letter"])
 def test_spark_gives_what_the_bare_logic_gives(orders, on_gap):
-    """Each run is a batch with what came, and one in which only time goes on."""
+    """Each run is a batch with what came, and one in which only time passes."""
     chance, clock = random.Random(11), 0
     bare = told(gap_timeout=300_000, on_gap=on_gap, max_events=4)
     for at in (100, 300, 500, 900):
@@ -214,7 +214,7 @@ def test_an_event_from_the_future_makes_nothing_old(orders):
         ),
     ],
 )
-def test_a_history_goes_on_behind_an_event_from_the_future(orders, steps, ordered, options):
+def test_a_history_continues_after_an_event_from_the_future(orders, steps, ordered, options):
     """A month old, by the events' own time. One of them is ten years ahead."""
     month_ago = int(time.time()) - 30 * 86_400
     orders.producer = Producer(orders.create("line", 1), "shop")

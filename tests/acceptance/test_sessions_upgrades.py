@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("version", ["4.0", "4.1"])
-def test_sessions_go_on_with_the_state_of_an_older_spark(orders, tmp_path, version):
+def test_sessions_continue_with_the_state_of_an_older_spark(orders, tmp_path, version):
     """What is held, how far sessions are, and the settings of the checkpoint."""
     subprocess.run(["make", f".venv-spark-{version}/.installed"], cwd=ROOT, check=True)
     older = str(ROOT / f".venv-spark-{version}" / "bin" / "python")

@@ -145,7 +145,7 @@ def test_feed_of_which_nothing_is_left_passes(publisher: Publisher) -> None:
 def test_beginning_that_retention_did_not_remove_is_missed(
     publisher: Publisher, vandal: Vandal
 ) -> None:
-    """The publisher tells how far retention went; what lacks behind that is lost."""
+    """The publisher tells how far retention went; what lacks after that is lost."""
     seven_chunks(publisher.store)
     publisher.store.remove("orders", 2)
     vandal.run("DELETE FROM chunks WHERE g = 3")
@@ -221,7 +221,7 @@ def test_feed_passes_while_others_publish(
 def test_cut_answers_change_nothing(
     publisher: Publisher, start_proxy: Callable[[int], Proxy], vandal: Vandal, reset: bool
 ) -> None:
-    """An answer that breaks off is gone on with, and never taken for the end."""
+    """An answer that breaks off is continued, and never taken for the end."""
     for batch in range(6):
         commit(publisher.store, call(batch), upload(large(0), large(1)))
     proxy = start_proxy(int(publisher.base.rpartition(":")[2]))

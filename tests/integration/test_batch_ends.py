@@ -51,7 +51,7 @@ def test_equal_events_do_not_end_a_batch_read_early(read, every):
     assert 33 <= len(numbers) <= 40
 
 
-def test_a_target_that_was_passed_before_there_was_anything_behind_it(read):
+def test_a_target_that_was_passed_before_there_was_anything_after_it(read):
     """A feed may begin to grow while the page is read that holds its end, and never be quiet."""
     feed = Feed(range(20), every=1000)
     asked = []
@@ -225,8 +225,8 @@ def test_a_batch_read_ends_where_the_publisher_tells_no_target(read):
     assert [list(range(12))] == read(respond, 1)
 
 
-def test_a_batch_read_goes_on_behind_pages_without_events(read):
-    """A publisher may skip far over what it filters; what comes behind is read."""
+def test_a_batch_read_continues_after_pages_without_events(read):
+    """A publisher may skip far over what it filters; what comes after is read."""
 
     def respond(request):
         at = cursor_of(request)[1]

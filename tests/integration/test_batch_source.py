@@ -32,7 +32,7 @@ def test_a_batch_read_holds_each_event_once_in_order(read):
 
 
 def test_a_batch_read_lies_between_two_cursors(read):
-    """Exactly what lies behind the one and up to the other, however often it is asked."""
+    """Exactly what lies after the one and up to the other, however often it is asked."""
     feed = Feed(range(35), range(5))
     ends = {
         "startingCursors": json.dumps({"0": "12", "1": "_first"}),
@@ -49,7 +49,7 @@ def test_a_batch_read_from_a_cursor_to_itself_is_empty(read):
     assert [[]] == read(Feed(range(9)), startingCursors=same, endingCursors=same)
 
 
-def test_a_read_goes_on_exactly_where_the_last_one_ended(read, raw_server):
+def test_a_read_continues_exactly_where_the_last_one_ended(read, raw_server):
     """`last_cursors` is the seam between a feed's history and what comes later."""
     feed = Feed(range(35), [], range(5))
     raw_server.respond = feed
@@ -108,7 +108,7 @@ def test_rows_come_while_the_page_does(raw_server):
 
 
 def test_an_answer_that_breaks_off_doubles_nothing(raw_server):
-    """A task goes on from the last checkpoint that came."""
+    """A task continues from the last checkpoint that came."""
     answers = {
         "_last": ok(lines([], "c9")),
         "_first": short(lines(range(5), "c5") + lines(range(5, 7))),

@@ -157,7 +157,7 @@ def test_a_cut_body_is_never_the_end_of_a_page(raw_server, answer):
 
 
 def test_what_came_before_the_cut_is_not_asked_for_again(raw_server):
-    """A long page over a bad line gets on: it goes on from its last checkpoint."""
+    """A long page over a bad line makes progress: it continues from its last checkpoint."""
     raw_server.script(short(BODY + event(3), missing=9), ok(event(3) + checkpoint("c3")))
 
     read(client(raw_server).page(ask()))
@@ -200,7 +200,7 @@ def test_an_empty_answer_is_a_page_without_events(raw_server, answer):
 
 
 def _numbered(count, each):
-    """Lines, and the rest of them behind each cursor."""
+    """Lines, and the rest of them after each cursor."""
     rest, body = {}, b""
     for number in reversed(range(count)):
         if (number + 1) % each == 0 or number == count - 1:
@@ -247,7 +247,7 @@ def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, fra
 
 
 def test_events_without_a_checkpoint_are_asked_for_with_twice_the_hint(raw_server):
-    """A checkpoint may lie behind the page's end: the page is made longer until it has one."""
+    """A checkpoint may lie after the page's end: the page is made longer until it has one."""
     raw_server.respond = lambda request: ok(
         BODY if int(request.query["pagesizehint"]) >= 400 else event(1)
     )

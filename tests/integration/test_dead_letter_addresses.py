@@ -45,7 +45,7 @@ def test_a_dead_letter_feed_that_is_not_there_is_named(two: Two) -> None:
 
 
 def test_the_feed_itself_under_another_address_is_refused(two: Two) -> None:
-    """Readers would get the letters as events."""
+    """Readers would get the dead letters as events."""
     with pytest.raises(OptionError, match="leads to the feed of 'url'"):
         two.publish(0, [BAD], deadLetterUrl=direct(two.main, "orders"))
 

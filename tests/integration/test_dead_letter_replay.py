@@ -22,8 +22,8 @@ from zeh_spark.protocol.feed_identity import untold
 BAD = '{"i":'
 
 
-def mended_letter(two, data="2", **headers):
-    """The one letter of `two`, mended, with other headers; None takes one away."""
+def repaired_dead_letter(two, data="2", **headers):
+    """The one dead letter of `two`, repaired, with other headers; None takes one away."""
     pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
     (letter,) = (json.loads(line) for page in pages for line in page)
     letter["data"]["row"]["data"] = data
@@ -47,10 +47,10 @@ def published(two, given):
     return found.outcome.value, found.reason
 
 
-def test_letters_of_two_feeds_with_the_same_stamps_are_both_published(two: Two) -> None:
-    """Each feed counts from 0: the letter of another one is not the same letter again."""
+def test_dead_letters_of_two_feeds_with_the_same_stamps_are_both_published(two: Two) -> None:
+    """Each feed counts from 0: the dead letter of another one is not the same dead letter again."""
     two.publish(0, ["1", BAD])
-    one, other = mended_letter(two), mended_letter(two, feed="60303ae22b998861")
+    one, other = repaired_dead_letter(two), repaired_dead_letter(two, feed="60303ae22b998861")
 
     said = [replayed(two, each)[0] for each in (one, other, one, other)]
 
@@ -58,13 +58,13 @@ def test_letters_of_two_feeds_with_the_same_stamps_are_both_published(two: Two) 
     assert 3 == len(two.events())
 
 
-def test_a_letter_that_an_older_version_published_is_not_published_again(two: Two) -> None:
-    """Printed again by this one it says which feed it comes from; it is the same letter still."""
+def test_a_dead_letter_that_an_older_version_published_is_not_published_again(two: Two) -> None:
+    """Printed again by this one it says which feed it comes from: the same dead letter still."""
     two.publish(0, ["1", BAD])
-    assert "published" == replayed_by_an_older_version(two, mended_letter(two))[0]
+    assert "published" == replayed_by_an_older_version(two, repaired_dead_letter(two))[0]
 
-    again = replayed(two, mended_letter(two))
-    otherwise = replayed(two, mended_letter(two, data="3"))
+    again = replayed(two, repaired_dead_letter(two))
+    otherwise = replayed(two, repaired_dead_letter(two, data="3"))
 
     assert "published before" == again[0]
     assert "refused" == otherwise[0]
@@ -73,21 +73,21 @@ def test_a_letter_that_an_older_version_published_is_not_published_again(two: Tw
 
 
 @pytest.mark.parametrize("first", [replayed, replayed_by_an_older_version])
-def test_a_letter_of_a_file_of_an_older_version_is_known_again(two: Two, first: Any) -> None:
+def test_a_dead_letter_of_a_file_of_an_older_version_is_known_again(two: Two, first: Any) -> None:
     """With the feed that it is from, whichever version published it."""
     two.publish(0, ["1", BAD])
     feed = dead_letter_replay.identity_of(two.dead_url)
-    first(two, mended_letter(two))
+    first(two, repaired_dead_letter(two))
 
-    again = replayed(two, mended_letter(two, feed=None), feed)
-    otherwise = replayed(two, mended_letter(two, data="3", feed=None), feed)
+    again = replayed(two, repaired_dead_letter(two, feed=None), feed)
+    otherwise = replayed(two, repaired_dead_letter(two, data="3", feed=None), feed)
 
     assert ("published before", "refused") == (again[0], otherwise[0])
     assert 2 == len(two.events())
 
 
 @pytest.mark.parametrize("printed", ["by an older version", "by this one"])
-def test_letters_of_a_feed_that_tells_no_id_keep_the_name_of_older_versions(
+def test_dead_letters_of_a_feed_that_tells_no_id_keep_the_name_of_older_versions(
     two: Two, raw_server: RawServer, printed: str
 ) -> None:
     """Printed they name the feed's URL, and so they do with the feed that I give."""
@@ -97,18 +97,18 @@ def test_letters_of_a_feed_that_tells_no_id_keep_the_name_of_older_versions(
     feed = dead_letter_replay.identity_of(raw_server.url)
     named = {"by an older version": None, "by this one": raw_server.url}[printed]
 
-    said = replayed(two, mended_letter(two, feed=named), None if named else feed)
-    again = replayed_by_an_older_version(two, mended_letter(two))
+    said = replayed(two, repaired_dead_letter(two, feed=named), None if named else feed)
+    again = replayed_by_an_older_version(two, repaired_dead_letter(two))
 
     assert untold(raw_server.url) == feed
     assert ("published", "published before") == (said[0], again[0])
     assert 2 == len(two.events())
 
 
-def test_letters_are_printed_with_the_feed_that_they_come_from(two: Two) -> None:
+def test_dead_letters_are_printed_with_the_feed_that_they_come_from(two: Two) -> None:
     """As its publisher tells it; what an address is made of is not needed."""
     two.publish(0, ["1", BAD])
     found = FeedClient(parse(ClientOptions, {"url": direct(two.dead, "dead")})).discover().identity
 
     assert found
-    assert found.id == json.loads(mended_letter(two))["headers"]["zeh-feed"]
+    assert found.id == json.loads(repaired_dead_letter(two))["headers"]["zeh-feed"]

@@ -87,7 +87,7 @@ def test_a_batch_that_comes_again_adds_nothing(feed: str, two: Two) -> None:
 
 
 def test_what_is_committed_is_not_sent_again(two: Two) -> None:
-    """Of letters, too, a task only counts what it has."""
+    """Of dead letters, too, a task only counts what it has."""
     two.publish(0, [GOOD, BAD])
     sent = two.dead.count("PUT ")
 
@@ -108,7 +108,7 @@ def test_an_abort_lets_go_of_both(two: Two) -> None:
 
 
 def test_a_nameless_batch_says_which_commit_is_not_known(two: Two) -> None:
-    """batchId=none: letters may be there, rows are not."""
+    """batchId=none: dead letters may be there, rows are not."""
     options = two.options()
     batch = BatchCall("p#x", "batch", "run", 0, repeatable=False)
     staged = stage(options, TEXT, batch, TaskDone(0, 0), iter([frame([GOOD, BAD])]))
@@ -141,7 +141,7 @@ def test_a_row_of_several_megabytes_is_kept(two: Two) -> None:
 
 
 def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two: Two) -> None:
-    """It has a gap, for it has nothing yet; the error says so, and how to go on."""
+    """It has a gap, for it has nothing yet; the error says so, and how to continue."""
     options = sink_options({"url": two.url, "producerId": "p"}, streaming=True)
     for number in range(2):
         batch = BatchCall("p", QUERY, "run", number)
@@ -178,7 +178,7 @@ def test_a_dead_letter_feed_that_was_restored_is_noticed(two: Two) -> None:
         assert [(0, 1), (1, 1), (3, 1)] == after.batches(after.dead_url)
 
 
-def test_feeds_that_lack_different_batches_get_on(two: Two) -> None:
+def test_feeds_that_lack_different_batches_make_progress(two: Two) -> None:
     """Each was restored to another state: two overrides, one after the other as they are told."""
     for number in range(2):
         two.publish(number, [GOOD, BAD])
@@ -200,7 +200,7 @@ def test_feeds_that_lack_different_batches_get_on(two: Two) -> None:
         assert [0, 1, 3] == [number for number, _ in both_lag.batches(both_lag.dead_url)]
 
 
-def test_a_new_checkpoint_goes_on_on_both_feeds(two: Two) -> None:
+def test_a_new_checkpoint_continues_on_both_feeds(two: Two) -> None:
     """Both are in the same state, so one remedy is enough."""
     two.publish(0, [GOOD, BAD])
     new = two.but(query=str(uuid.uuid4()))
@@ -212,7 +212,7 @@ def test_a_new_checkpoint_goes_on_on_both_feeds(two: Two) -> None:
     assert (3, 2) == (len(two.events()), len(two.letters()))
 
 
-def test_a_checkpoint_that_is_lost_between_the_commits_goes_on(two: Two) -> None:
+def test_a_checkpoint_that_is_lost_between_the_commits_continues(two: Two) -> None:
     """The dead-letter feed is a batch ahead, so each feed has a remedy of its own."""
     two.publish(0, [GOOD])
     two.main.once("POST .*/batches/1/commit", before=lost)
@@ -250,7 +250,7 @@ def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two, ca
     ) in caplog.text
 
 
-def test_letters_wait_until_the_feed_has_admitted_their_batch(two: Two) -> None:
+def test_dead_letters_wait_until_the_feed_has_admitted_their_batch(two: Two) -> None:
     """Also where no row of it can be published, so that nothing else asks the feed."""
     two.publish(0, [GOOD])
     new = two.but(query=str(uuid.uuid4()))
@@ -276,7 +276,7 @@ def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
     assert ([GOOD], 1) == (two.events(), len(two.letters()))
 
 
-def test_a_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None:
+def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None:
     """The next call finds out; none is published twice."""
     two.publish(0, ["1", BAD])
     pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)

@@ -114,7 +114,7 @@ def test_event_that_cannot_be_published_is_named(
         _ = batch.receipt
 
 
-def test_who_catches_the_error_goes_on_without_that_event(
+def test_who_catches_the_error_continues_without_that_event(
     publisher: Publisher, till: Producer
 ) -> None:
     """I may count bad events instead, inside the block."""
@@ -141,7 +141,7 @@ def test_empty_batch_is_published_too(publisher: Publisher, till: Producer) -> N
 
 
 def test_publisher_knows_how_far_a_producer_is(publisher: Publisher, till: Producer) -> None:
-    """I keep no state: after a crash a new start asks, and goes on (EX-06, EX-07, EH-12)."""
+    """I keep no state: after a crash a new start asks, and continues (EX-06, EX-07, EH-12)."""
     assert (-1, 0, None) == (till.last.batch, till.last.events, till.last.receipt)
     published(till, 1, 2)
     receipt = published(till, 3)
@@ -233,7 +233,7 @@ def test_producer_that_was_overtaken_is_fenced(publisher: Publisher, event: int)
 
 
 def test_one_batch_at_a_time(publisher: Publisher, till: Producer) -> None:
-    """A second open batch of one producer is an error at once, and the first goes on."""
+    """A second open batch of one producer is an error at once, and the first continues."""
     with till.batch() as batch:
         batch.add(1)
         with pytest.raises(RuntimeError, match="'till-7' has an open batch"), till.batch():

@@ -56,7 +56,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def settled(batch: OpenBatch, gateway: Gateway) -> bool:
-    """Asked until the publisher tells, in whatever weather."""
+    """Asked until the publisher tells, whatever faults there are."""
     while True:
         try:
             return batch.settle() is not None
@@ -64,7 +64,7 @@ def settled(batch: OpenBatch, gateway: Gateway) -> bool:
             gateway.deliver()
 
 
-def weather_of(commits: list[Fate], others: list[Fate]) -> Fate:
+def faults_of(commits: list[Fate], others: list[Fate]) -> Fate:
     """What becomes of one commit after the other, and of other requests; then all pass."""
     left = {True: commits[::-1], False: others[::-1]}
 
@@ -83,8 +83,8 @@ def weather_of(commits: list[Fate], others: list[Fate]) -> Fate:
     patience=st.sampled_from(["1ms", "12ms", "20s"]),
     late=st.randoms(use_true_random=True),  # of a seed: how many wait is not ours to choose
 )
-def test_what_is_told_is_true_in_any_weather(
-    weather: tuple[Publisher, Gateway],
+def test_what_is_told_is_true_with_any_faults(
+    faulty: tuple[Publisher, Gateway],
     commits: list[Fate],
     others: list[Fate],
     patience: str,
@@ -93,9 +93,9 @@ def test_what_is_told_is_true_in_any_weather(
     """Published, not published, or not known and then found out: each is so, whatever arrives, late
     and again (EX-02, F17).
     """
-    publisher, gateway = weather
+    publisher, gateway = faulty
     gateway.held.clear()
-    gateway.fate = weather_of(commits, others)
+    gateway.fate = faults_of(commits, others)
     name = f"till-{next(names)}"
     producer = Producer(f"{gateway.address}/orders", name, retryTimeout=patience)
     told = []
@@ -141,10 +141,10 @@ class Killing:
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["counted", "named"])
-def test_program_that_is_killed_goes_on_by_asking(
+def test_program_that_is_killed_continues_by_asking(
     publisher: Publisher, gateway: Gateway, way: str
 ) -> None:
-    """SIGKILL before, in and behind any request, which may still land after the next start: each
+    """SIGKILL before, in and after any request, which may still land after the next start: each
     event is there once, and my program keeps no state (EX-06).
     """
     kills, total, killing = 12, 600, Killing()

@@ -121,7 +121,7 @@ def test_published_is_found_out(
 def test_nothing_else_is_published_before_it_is_known(
     publisher: Publisher, gateway: Gateway, far: Producer
 ) -> None:
-    """I cannot go on in doubt by mistake; batches with names are apart."""
+    """I cannot continue in doubt by mistake; batches with names are apart."""
     gateway.fate = by_method(POST=answer_lost)
     with far.batch() as earlier:
         gateway.fate = passed

@@ -35,7 +35,7 @@ def published(caller: Caller, *data: object, **who: object) -> Reply:
 
 
 def test_commit_answers_with_numbers_and_cursors(publisher: Publisher, caller: Caller) -> None:
-    """I learn where my events stand, and readers find them behind that (EH-05, EH-04, BQ-01)."""
+    """I learn where my events stand, and readers find them after that (EH-05, EH-04, BQ-01)."""
     receipt = published(caller, 1, 2, 3).document["receipt"]
     (place,) = receipt["ranges"]
     assert (0, 3) == (receipt["batch"], receipt["events"])
@@ -59,7 +59,7 @@ def test_empty_batch_is_committed_too(publisher: Publisher, caller: Caller) -> N
     assert (0, [], None) == (receipt["events"], receipt["ranges"], receipt["positions"])
 
 
-def test_sequence_numbers_go_on_from_batch_to_batch(caller: Caller) -> None:
+def test_sequence_numbers_continue_from_batch_to_batch(caller: Caller) -> None:
     """Nothing is missing between my batches, nor between my checkpoints (EH-04, EH-11, IC-01)."""
     published(caller, 1, 2)
     published(caller, 3, batch=1, run="r2")
@@ -194,7 +194,7 @@ def test_new_batch_of_another_digest_version_is_refused(caller: Caller, version:
 
 
 def test_gap_is_accepted_as_printed_and_once(caller: Caller) -> None:
-    """I go on where a restore left a hole, and the next hole is named again (F15, F18)."""
+    """I continue where a restore left a hole, and the next hole is named again (F15, F18)."""
     published(caller, 1)
     remedy = caller.commit(Who(5), rows(2)).remedy
     published(caller, 2, batch=5, overrides=remedy)

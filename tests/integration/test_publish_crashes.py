@@ -1,5 +1,6 @@
-"""A publisher that is killed: at each point of what it does to its store, under a client that goes
-on, and by a power cut that leaves only a part of its log. A batch is there whole or not at all.
+"""A publisher that is killed: at each point of what it does to its store, under a client that
+continues, and by a power cut that leaves only a part of its log. A batch is there whole or not at
+all.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def test_batches_of_one_transaction_are_there_together(place: str) -> None:
 
 @pytest.mark.kill
 def test_cleaning_up_takes_nothing_that_is_committed(place: str) -> None:
-    """Killed while it cleans up, the publisher goes on, and every event is there (F14)."""
+    """Killed while it cleans up, the publisher continues, and every event is there (F14)."""
     expected = [*OLD, *data_of(crash.LARGE)]
     for _, url in crashed("tidy", place):
         with reopened(url) as store:
@@ -199,7 +200,7 @@ def store_file(tmp_path: Path) -> Path:
 
 @pytest.mark.kill
 @pytest.mark.slow
-def test_client_goes_on_through_deaths_of_the_publisher(
+def test_client_continues_through_deaths_of_the_publisher(
     store_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed and started again as often as you like: each of my batches is there once (F5, F14)."""

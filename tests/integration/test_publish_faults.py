@@ -86,10 +86,10 @@ def publish(gateway: Gateway, batch: BatchCall = BATCH, *data: object) -> str:
 @pytest.mark.parametrize("kind", [kind for kind in FATES if kind not in CUT_BODIES])
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["look up", "upload", "commit"])
 def test_batch_is_there_once_whatever_becomes_of_a_request(
-    weather: tuple[Publisher, Gateway], kind: str, place: int
+    faulty: tuple[Publisher, Gateway], kind: str, place: int
 ) -> None:
     """The network may do what it likes with one of my requests (EX-02, F5, DL-02)."""
-    assert_there_once(*weather, place, FATES[kind])
+    assert_there_once(*faulty, place, FATES[kind])
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_batch_is_there_once_whatever_becomes_of_a_request(
     [(kind, place) for kind in CUT_BODIES for place in range(3)],
 )
 def test_batch_is_there_once_if_an_answer_is_cut(
-    weather: tuple[Publisher, Gateway], kind: str, place: int
+    faulty: tuple[Publisher, Gateway], kind: str, place: int
 ) -> None:
     """Half an answer is no answer: I ask again (EX-02, F5)."""
-    assert_there_once(*weather, place, FATES[kind])
+    assert_there_once(*faulty, place, FATES[kind])
 
 
 def assert_there_once(publisher: Publisher, gateway: Gateway, place: int, fate: Fate) -> None:
@@ -151,7 +151,7 @@ def test_who_cannot_repeat_is_told_how_to_find_out(
 def test_connections_that_break_for_a_while_do_no_harm(
     publisher: Publisher, start_proxy: Callable[[int], Proxy], size: int
 ) -> None:
-    """Each connection breaks behind some bytes, until the network is well again (F5)."""
+    """Each connection breaks after some bytes, until the network is well again (F5)."""
     proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
     client = client_of(proxy.address)
     client.upload(BATCH, 2, 0, 0, 0, upload_body(rows(1)))
@@ -178,11 +178,11 @@ def test_connections_that_break_for_a_while_do_no_harm(
     ),
     late=st.randoms(use_true_random=True),  # of a seed: how many wait is not ours to choose
 )
-def test_batches_are_there_once_in_any_weather(
-    weather: tuple[Publisher, Gateway], fates: list[str], late: random.Random
+def test_batches_are_there_once_with_any_faults(
+    faulty: tuple[Publisher, Gateway], fates: list[str], late: random.Random
 ) -> None:
     """However often and in whatever order things arrive, my feed has each batch once (F17)."""
-    publisher, gateway = weather
+    publisher, gateway = faulty
     gateway.held.clear()
     gateway.script(*(FATES[kind] for kind in fates))
     producer = f"p{next(names)}"

@@ -55,7 +55,7 @@ class Load:
     faults: list[str] = field(default_factory=list)
 
     def write(self, number: int, chunks: list[StagedChunk]) -> None:
-        """Batches of one upload, one behind the other, until the time is over."""
+        """Batches of one upload, one after the other, until the time is over."""
         body, commit = upload_body(chunks), msgspec.json.encode(commit_of(chunks))
         with closing(self._connection()) as connection:
             for batch in itertools.count():
@@ -142,7 +142,9 @@ def peak_memory(process: subprocess.Popen[str]) -> int:
     ("seconds", "size"),
     [(8, MIB), pytest.param(60, 2 * MIB, marks=pytest.mark.campaign)],
 )
-def test_many_readers_and_writers_all_get_on(store_file: Path, seconds: int, size: int) -> None:
+def test_many_readers_and_writers_all_make_progress(
+    store_file: Path, seconds: int, size: int
+) -> None:
     """64 jobs and 64 consumers at once: each gets its turn, in bounded memory and log (B)."""
     chunks = [realistic(number, size) for number in range(64)]
     with (
@@ -272,7 +274,7 @@ def test_commit_that_fails_is_not_known_yet(store_file: Path) -> None:
         assert [b"1", b"2"] == events_of(store)
 
 
-def test_publisher_goes_on_after_a_commit_that_failed(store_file: Path) -> None:
+def test_publisher_continues_after_a_commit_that_failed(store_file: Path) -> None:
     """Asking again tells the truth, and the same publisher takes my batch (F5, EX-02)."""
     log = store_file.with_name("feeds.db-wal")
     with served(store_file) as (base, process), closing(Caller(f"{base}/orders")) as caller:
@@ -282,7 +284,7 @@ def test_publisher_goes_on_after_a_commit_that_failed(store_file: Path) -> None:
     assert (404, "committed") == (known, done)
 
 
-def test_publisher_goes_on_where_its_log_cannot_be_emptied(store_file: Path) -> None:
+def test_publisher_continues_where_its_log_cannot_be_emptied(store_file: Path) -> None:
     """A disk that fills up delays me, and no longer than it is full."""
     log = store_file.with_name("feeds.db-wal")
     with (

@@ -129,7 +129,7 @@ def test_reasons_come_in_one_order(publisher: Publisher, caller: Caller) -> None
 def test_body_that_is_not_wanted_need_not_be_sent(
     publisher: Publisher, caller: Caller, wire: Wire
 ) -> None:
-    """A batch that is there is named before I send its rows, and the connection goes on (F2)."""
+    """A batch that is there is named before I send its rows, and the connection continues (F2)."""
     receipt = caller.publish(Who(), 1).document["receipt"]
     wire.promise(Who(), 1_000_000)
     reply = wire.reply()
@@ -141,7 +141,7 @@ def test_body_that_is_not_wanted_need_not_be_sent(
 
 
 def test_refusal_leaves_the_connection_usable(wire: Wire) -> None:
-    """A refused call does not break what I send behind it."""
+    """A refused call does not break what I send after it."""
     wire.promise(Who(9), 5)
     assert (409, "batch-gap") == wire.reply().short
     wire.socket.sendall(b"x" * 5)

@@ -81,7 +81,7 @@ for line in sys.stdin:
 
 
 def test_another_process_wakes_a_reader_within_20_ms(publisher: Publisher) -> None:
-    """A load from a terminal reaches waiting readers as soon as those who ask behind it."""
+    """A load from a terminal reaches waiting readers as soon as those who ask after it."""
     command = [sys.executable, "-c", WRITER, publisher.store_url]
     waited: list[float] = []
     asked: list[float] = []
@@ -123,7 +123,7 @@ def test_stopping_server_answers_those_who_wait(publisher: Publisher) -> None:
 
 
 class Broken:
-    """A feed that fails behind its first block."""
+    """A feed that fails after its first block."""
 
     partitions = 1
 
@@ -137,7 +137,7 @@ class Broken:
         return 0
 
 
-def test_fault_behind_the_first_bytes_breaks_the_body(caplog: pytest.LogCaptureFixture) -> None:
+def test_fault_after_the_first_bytes_breaks_the_body(caplog: pytest.LogCaptureFixture) -> None:
     """A page that could not be finished never looks finished; the log says why."""
     with caplog.at_level(logging.ERROR), running_publisher({"broken": Broken()}) as base:
         with pytest.raises(requests.exceptions.ChunkedEncodingError):

@@ -20,7 +20,7 @@ FIRST = "n=2&cursor0=_first"
 BOTH = "n=2&cursor0=_first&cursor1=_first"
 
 
-def test_events_come_with_a_checkpoint_behind_each_chunk(publisher: Publisher) -> None:
+def test_events_come_with_a_checkpoint_after_each_chunk(publisher: Publisher) -> None:
     """I read a feed from its beginning."""
     publisher.publish({"id": 1}, {"id": 2})
     lines = publisher.get(BOTH).lines
@@ -38,7 +38,7 @@ def test_answer_is_ndjson_in_utf8(publisher: Publisher) -> None:
 
 
 def test_checkpoint_is_where_the_next_page_begins(publisher: Publisher) -> None:
-    """I go on where I stopped."""
+    """I continue where I stopped."""
     publisher.publish(1, partition=0)
     cursor = publisher.get(FIRST).cursors[0]
     publisher.publish(2, partition=0)
@@ -142,7 +142,7 @@ def test_same_request_brings_the_same_bytes(publisher: Publisher) -> None:
     assert requests.get(url, timeout=30).content == requests.get(url, timeout=30).content
 
 
-def test_cursorset_remembers_and_resume_goes_on(publisher: Publisher) -> None:
+def test_cursorset_remembers_and_resume_continues(publisher: Publisher) -> None:
     """A forwarder without a database leaves its cursors with the publisher."""
     publisher.publish(1, 2)
     seen = publisher.get(BOTH).cursors

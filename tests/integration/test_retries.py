@@ -218,7 +218,7 @@ def test_a_special_cursor_as_a_checkpoint_is_refused(raw_server, special):
 
 
 def test_a_checkpoint_that_leads_back_is_refused(raw_server):
-    """Whoever goes on from there gets the same events for ever."""
+    """Whoever continues from there gets the same events for ever."""
     raw_server.script(ok(event(1) + checkpoint("c1") + checkpoint("c0")))
 
     with pytest.raises(PublisherError, match="the cursor it was asked for, 'c0'"):

@@ -23,7 +23,7 @@ from zeh_spark.testing import publish, running_publisher
 # Where a batch ends, and how much is held (DESIGN 3.2)
 
 
-def test_events_behind_the_last_checkpoint_wait(feed, start):
+def test_events_after_the_last_checkpoint_wait(feed, start):
     """Only what a checkpoint closed is delivered; the rest comes when it is closed."""
     scripted = feed(Log(8, each=5))
     grown = threading.Event()
@@ -143,7 +143,7 @@ def test_a_slow_partition_does_not_stop_the_others(feed, start):
 
 
 def test_an_error_of_one_partition_stops_the_query(feed, start):
-    """And stays: the query must not go on without it."""
+    """And stays: the query must not continue without it."""
     scripted = feed(Log(3), Log(3))
     scripted.before = lambda partition, cursor, query: refused(403, "no") if partition else None
     run = start(scripted)
@@ -166,7 +166,7 @@ def test_a_line_of_another_partition_stops_the_query(feed, start):
 
 
 def test_a_body_that_breaks_off_doubles_nothing(feed, start):
-    """An answer cut behind some checkpoints goes on from the last one."""
+    """An answer cut after some checkpoints continues from the last one."""
     scripted = feed(Log(100))
     whole = scripted.logs[0].body("_first", 100).pieces[0].partition(b"\r\n\r\n")[2]
     cut = [gzipped(whole, cut=9)]
@@ -178,7 +178,7 @@ def test_a_body_that_breaks_off_doubles_nothing(feed, start):
 
 
 def test_stopping_ends_the_tries(feed, start):
-    """A query that is stopped while its publisher is away leaves no thread that goes on asking."""
+    """A query that is stopped while its publisher is away leaves no thread that keeps asking."""
     scripted = feed(Log(3))
     scripted.before = lambda partition, cursor, query: refused(503)
     run = start(scripted, retryTimeout="1h")

@@ -32,7 +32,7 @@ def test_a_an_answer_without_events_ends_it(feed, start):
 
 
 def test_a_cursors_that_move_for_ever_end_it(feed, start):
-    """(a) Many answers in a row without events; the next run goes on there."""
+    """(a) Many answers in a row without events; the next run continues there."""
     ticks = iter(range(10_000))
     scripted = feed(Log(0))
     scripted.before = lambda partition, cursor, query: ok(Log().checkpoint(next(ticks)))
@@ -43,7 +43,7 @@ def test_a_cursors_that_move_for_ever_end_it(feed, start):
 
 
 def test_a_a_target_beyond_the_last_event_ends_it_after_a_while(feed, start, caplog):
-    """(a) Some publishers' `_last` is the last position of all partitions; the next run goes on."""
+    """(a) Some publishers' `_last` is the last of all partitions; the next run continues."""
     scripted = feed(Log(9))
     scripted.before = lambda partition, cursor, query: (
         ok(Log().checkpoint(50)) if cursor == "_last" else None
@@ -55,7 +55,7 @@ def test_a_a_target_beyond_the_last_event_ends_it_after_a_while(feed, start, cap
 
 
 def test_b_the_target_ends_it(feed, start):
-    """(b) What was last when the run began, on a feed that goes on growing."""
+    """(b) What was last when the run began, on a feed that keeps growing."""
     scripted = feed(Log(100, page=10))
 
     def grow(partition, cursor, query):
@@ -69,7 +69,7 @@ def test_b_the_target_ends_it(feed, start):
     assert list(range(110)) == rows
 
 
-def test_c_the_first_event_behind_the_target_ends_it(feed, start):
+def test_c_the_first_event_after_the_target_ends_it(feed, start):
     """(c) A page's last checkpoint does not come again once there is more, and the feed never goes
     quiet.
     """
@@ -88,7 +88,7 @@ def test_c_the_first_event_behind_the_target_ends_it(feed, start):
 
 
 def test_targets_without_a_checkpoint_in_their_page(feed, start):
-    """`_last` and the one event behind it may come without a checkpoint; that stops nothing."""
+    """`_last` and the one event after it may come without a checkpoint; that stops nothing."""
     scripted = feed(Log(300, each=100, page_ends=False))
     scripted.before = lambda partition, cursor, query: (
         ok(Log().event(299)) if cursor == "_last" else None
@@ -155,7 +155,7 @@ def test_a_cursor_that_is_gone_stops_the_query(feed, start):
 
 
 def test_data_loss_may_be_accepted(feed, start, caplog):
-    """failOnDataLoss=false goes on with the oldest events left, and warns."""
+    """failOnDataLoss=false continues with the oldest events left, and warns."""
     caplog.set_level(logging.WARNING, "zeh_spark")
     scripted = feed(Log(20, gone_below=5, first=5))
     run = start(scripted, startingCursors='{"0": "c2"}', failOnDataLoss="false")
@@ -166,7 +166,7 @@ def test_data_loss_may_be_accepted(feed, start, caplog):
 
 
 def test_data_loss_without_an_oldest_event_is_an_error(feed, start):
-    """Where even `_first` is gone there is nothing to go on with."""
+    """Where even `_first` is gone there is nothing to continue with."""
     scripted = feed(Log(9))
     scripted.before = lambda partition, cursor, query: refused(410, "removed")
     run = start(scripted, failOnDataLoss="false")

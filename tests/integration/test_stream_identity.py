@@ -82,7 +82,7 @@ def feeds(reader, start, end):
 
 
 def next_batch(reader, start):
-    """The offset behind the next events."""
+    """The offset after the next events."""
     ends = [start]
     wait_for(lambda: ends.append(reader.latestOffset(start)) or ends[-1] is not start)
     return json.loads(json.dumps(ends[-1]))

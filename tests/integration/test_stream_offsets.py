@@ -161,7 +161,7 @@ def test_cursors_that_move_without_events_make_no_batch(feed, start):
 
 
 def test_an_available_now_run_keeps_cursors_that_moved_without_events(feed, start):
-    """Else a feed of empty pages never gets on: one empty batch at the end."""
+    """Else a feed of empty pages never makes progress: one empty batch at the end."""
     scripted = feed(Log(0))
     scripted.before = lambda partition, cursor, query: ok(Log().checkpoint(9))
     run = start(scripted, finite=True)
@@ -245,7 +245,7 @@ def test_explicit_cursors_have_to_fit_the_learned_count(raw_server, start):
 # Spark 4.0 and 4.1, which call latestOffset without arguments
 
 
-def test_without_arguments_offsets_go_on_from_the_last_one(feed, start):
+def test_without_arguments_offsets_continue_from_the_last_one(feed, start):
     """The old signature."""
     scripted = feed(Log(5))
     run = start(scripted)
@@ -259,7 +259,7 @@ def test_without_arguments_offsets_go_on_from_the_last_one(feed, start):
     assert {0: [5, 6, 7, 8]} == run.rows(end, later)
 
 
-def test_without_arguments_a_run_looks_behind_answers_without_events(feed, start):
+def test_without_arguments_a_run_reads_past_answers_without_events(feed, start):
     """Else drain() would take a page that a publisher filtered empty for the feed's end."""
     scripted = feed(Log(0))
 

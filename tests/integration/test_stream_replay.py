@@ -145,7 +145,7 @@ def test_accept_takes_what_is_there_now(repeated, caplog):
 
 @pytest.mark.parametrize(("gone_below", "rows"), [(5, list(range(5, 20))), (30, [])])
 def test_accept_where_the_start_is_gone(repeated, gone_below, rows):
-    """What is left of the batch; nothing, where all that is left lies behind it."""
+    """What is left of the batch; nothing, where all that is left lies after it."""
 
     def remove(feed):
         log = feed.logs[0]

@@ -1,7 +1,7 @@
 """A user's query that puts sessions in order, in a process of its own so that it can be killed.
 
 Usage: order_sessions.py JOB, as JSON: `url`, `checkpoint`, `tables` (a directory), and `crash`:
-[batch, writer] to die at, with SIGKILL, behind that writer; or null. Each table keeps a batch under
+[batch, writer] to die at, with SIGKILL, after that writer; or null. Each table keeps a batch under
 its number, written over when it comes again.
 """
 

@@ -1,4 +1,4 @@
-"""The line that shows how a query gets on."""
+"""The line that shows the progress of a query."""
 
 from __future__ import annotations
 

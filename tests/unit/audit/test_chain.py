@@ -170,7 +170,7 @@ def test_commits_between_the_questions_are_no_difference(read, kept):
 
 
 @pytest.mark.parametrize("numbers", [{"0": 5}, {"0": 3}, {}, {"0": 6, "1": 1}])
-def test_next_numbers_are_those_behind_a_receipt(numbers):
+def test_next_numbers_are_those_after_a_receipt(numbers):
     """No others, and of no other partition."""
     made = receipts(1, 2, 3)
 

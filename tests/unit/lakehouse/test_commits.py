@@ -83,7 +83,7 @@ def test_a_record_of_another_format_is_refused():
 
 
 def test_the_newest_record_of_the_name_counts():
-    """Others wrote before and behind it."""
+    """Others wrote before and after it."""
     found = stands(
         commit(0),
         commit(1, record(0)),
@@ -131,7 +131,7 @@ def test_a_restore_forwards_is_followed():
 
 
 def test_a_restore_before_the_newest_record_is_of_the_past():
-    """The generation that began behind it goes on."""
+    """The generation that began after it continues."""
     newer = record(1, app="zeh-spark:orders:2")
 
     found = stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), commit(3, newer))
@@ -146,7 +146,7 @@ def test_a_restore_to_a_time_is_refused():
 
 
 def test_a_batch_that_was_written_over_a_restore_is_noticed():
-    """Number 2 goes on from number 1, which is not there."""
+    """Number 2 continues from number 1, which is not there."""
     with pytest.raises(LakehouseError, match="taken back while the latter was written"):
         stands(commit(0, record(0)), commit(1, record(1)), restore(2, 0), commit(3, record(2)))
 
@@ -169,7 +169,7 @@ def test_a_table_that_begins_with_rows_may_hold_the_feed(operation):
     assert stands(first, commit(1)).unknown == f"rows of {operation} in version 0"
 
 
-def test_what_delta_does_behind_a_commit_is_not_a_second_one():
+def test_what_delta_does_after_a_commit_is_not_a_second_one():
     """Its own optimisation keeps the commit's metadata."""
     found = stands(commit(0, record(0)), commit(1, record(1)), commit(2, record(1), "OPTIMIZE"))
 
@@ -233,7 +233,7 @@ def test_a_batch_that_is_there_is_not_written():
     assert next_record("t", "orders", TableStanding(3, record(4)), batch(4), None) is None
 
 
-def test_a_new_checkpoint_goes_on_where_the_table_is():
+def test_a_new_checkpoint_continues_where_the_table_is():
     """Its first batch follows the last one of another query."""
     found = next_record("t", "orders", TableStanding(3, record(3)), batch(0, "new", start=3), None)
 

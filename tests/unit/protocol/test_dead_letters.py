@@ -44,7 +44,7 @@ def line(data, place=PLACE, sequence=None, partition=0):
 
 
 def lines(data, place=PLACE):
-    """Of a letter, with its parts one behind the other."""
+    """Of a dead letter, with its parts one after the other."""
     return [line(part, place, place.sequence + each) for each, part in enumerate(cut(data))]
 
 
@@ -52,7 +52,7 @@ def long_letter(size=200_000, filler="x"):
     return letter("too long", "p", 1, {"data": json.dumps(filler * size), "key": "k"})
 
 
-def test_a_letter_says_why_whose_and_what():
+def test_a_dead_letter_says_why_whose_and_what():
     """Everything that repairing and publishing again needs is in it."""
     row = {"data": '{"a": NaN}', "key": "c-4", "headers": {"h": "1"}}
 
@@ -64,7 +64,7 @@ def test_a_letter_says_why_whose_and_what():
     } == json.loads(letter("data: not JSON", "orders-job", 17, row))
 
 
-def test_a_letter_that_fits_is_one_event():
+def test_a_dead_letter_that_fits_is_one_event():
     """To the byte, in every partition of every feed; one byte more, and it is in parts."""
     fitting = b'"' + b"x" * (LETTER_BYTES - 2) + b'"'
 
@@ -76,7 +76,7 @@ def test_a_letter_that_fits_is_one_event():
 
 
 @pytest.mark.parametrize("filler", ["x", '"', "\\", "é", "\u2028", "😀", "\n"])
-def test_each_part_of_a_long_letter_fits_into_a_line(filler):
+def test_each_part_of_a_long_dead_letter_fits_into_a_line(filler):
     """Whatever JSON makes of its characters."""
     whole = long_letter(filler=filler)
 
@@ -100,7 +100,7 @@ def test_parts_are_named_by_the_content_alone():
     assert {len(parts)} == {part["parts"] for part in parts}
 
 
-def test_equal_long_rows_are_two_letters():
+def test_equal_long_rows_are_two_dead_letters():
     """Parts find each other by their sequence numbers, too; lines may come in any order."""
     whole = long_letter()
     other = replace(PLACE, sequence=PLACE.sequence + len(cut(whole)))
@@ -113,8 +113,8 @@ def test_equal_long_rows_are_two_letters():
     assert [whole, whole] == [data_of(each) for each in found]
 
 
-def test_a_whole_letter_is_the_first_event_with_all_of_it():
-    """What dead-letters prints can be mended, and is the same letter still."""
+def test_a_whole_dead_letter_is_the_first_event_with_all_of_it():
+    """What dead-letters prints can be repaired, and is the same dead letter still."""
     (found,) = letters(lines(long_letter()))
 
     (again,) = letters([found.whole])
@@ -135,7 +135,7 @@ def test_lines_that_come_again_change_nothing():
         assert PLACE == found.place
 
 
-def test_whoever_wants_to_goes_round_what_is_no_letter():
+def test_whoever_wants_to_goes_round_what_is_no_dead_letter():
     """The others are printed, and who is told of it can say so."""
     left_out = []
     given = [b'{"id":1}', line(SMALL), *lines(long_letter())[1:], line(SMALL, sequence=99)]
@@ -188,7 +188,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("given", "number", "why"), UNREADABLE.values(), ids=UNREADABLE)
-def test_a_line_that_is_no_letter_is_named(given, number, why):
+def test_a_line_that_is_no_dead_letter_is_named(given, number, why):
     """By its number, with what is wrong."""
     with pytest.raises(Unreadable, match=why) as raised:
         list(letters(given))
@@ -238,7 +238,7 @@ def test_data_is_json_or_text_that_is(row, event):
         (b"7", r"Expected `object . null`"),
     ],
 )
-def test_a_row_that_is_not_mended_is_refused(row, why):
+def test_a_row_that_is_not_repaired_is_refused(row, why):
     """What has no form in JSON is not published as what stands in for it."""
     (found,) = letters([line(b'{"row":%b}' % row)])
 
@@ -246,7 +246,7 @@ def test_a_row_that_is_not_mended_is_refused(row, why):
         found.row.event()
 
 
-# Which letter
+# Which dead letter
 
 
 def test_places_have_names_that_batches_may_have():
@@ -258,7 +258,7 @@ def test_places_have_names_that_batches_may_have():
     assert "p" * 100 == place.base
 
 
-def test_a_letter_of_an_older_version_keeps_its_name():
+def test_a_dead_letter_of_an_older_version_keeps_its_name():
     """The publisher knows it by that, and would publish it a second time under another one."""
     name = "dead:17:3:5:1795000000000:b5e91d3e87116cfb"
 
@@ -266,8 +266,8 @@ def test_a_letter_of_an_older_version_keeps_its_name():
     assert name != replace(PLACE, feed=FEED).name
 
 
-def test_a_letter_belongs_to_the_epoch_of_its_time():
-    """After a restore its feed has another id; the letters of before keep theirs."""
+def test_a_dead_letter_belongs_to_the_epoch_of_its_time():
+    """After a restore its feed has another id; the dead letters of before keep theirs."""
     later = f"{FEED}~1"
     feed = FeedIdentity(FEED, (Epoch(FEED), Epoch(later, PLACE.time)))
 
@@ -277,12 +277,12 @@ def test_a_letter_belongs_to_the_epoch_of_its_time():
 
 
 @pytest.mark.parametrize("feed", ["http://a.example/dead", "http://b.example/dead?" + "0" * 64])
-def test_an_address_is_no_part_of_a_letters_name(feed):
-    """A feed that has no id may be read from several; its letters are the same ones."""
+def test_an_address_is_no_part_of_a_dead_letters_name(feed):
+    """A feed that has no id may be read from several; its dead letters are the same ones."""
     assert PLACE.name == replace(PLACE, feed=feed).name
 
 
-def test_parts_of_two_feeds_are_two_letters():
+def test_parts_of_two_feeds_are_two_dead_letters():
     """Of the same content, at the same place, in any order."""
     both = [replace(PLACE, feed=each) for each in (FEED, OTHER)]
     one, other = (lines(long_letter(), each) for each in both)
@@ -291,7 +291,7 @@ def test_parts_of_two_feeds_are_two_letters():
     assert both == [each.place for each in letters(mixed)]
 
 
-def test_no_two_letters_have_one_name():
+def test_no_two_dead_letters_have_one_name():
     places = [
         DeadLetterId(producer, batch, partition, sequence, time, feed)
         for producer in ("a", "b", "a#1", "a#2")
@@ -312,7 +312,7 @@ def test_no_two_letters_have_one_name():
     st.lists(st.tuples(st.text(), st.integers(1, 70_000)), min_size=1, max_size=3),
     st.randoms(use_true_random=False),
 )
-def test_letters_are_read_as_they_were_written(texts, chance):
+def test_dead_letters_are_read_as_they_were_written(texts, chance):
     """Law: whatever is in them, however long, and in whatever order their lines come."""
     written, sequence, given_lines = {}, 0, []
     for text, times in texts:
@@ -328,14 +328,14 @@ def test_letters_are_read_as_they_were_written(texts, chance):
 
 @given(strategies.json_texts())
 def test_text_is_published_again_byte_for_byte(text):
-    """Law: a letter whose data is fit gives the data that the row had."""
+    """Law: a dead letter whose data is fit gives the data that the row had."""
     (found,) = letters(lines(letter("why", "p", 1, {"data": text.decode()})))
     if text == b"null":
         return
     assert wire.validated_json(text) == found.row.event()
 
 
-def test_a_letter_without_an_event_has_no_row():
+def test_a_dead_letter_without_an_event_has_no_row():
     """It tells of a session; there is nothing to publish."""
     (found,) = letters([line(b'{"reason":"skipped","row":null}')])
 

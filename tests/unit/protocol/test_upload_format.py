@@ -225,7 +225,7 @@ def test_open_chunks_hold_at_most_what_they_may(rows: list[tuple[int, int]]) -> 
 
 
 @given(events, events)
-def test_counting_goes_on_where_packing_ended(packed: list[Event], counted: list[Event]) -> None:
+def test_counting_continues_where_packing_ended(packed: list[Event], counted: list[Event]) -> None:
     """A task that learns half way that its batch is committed has the same content (F2, F4)."""
     chunker = Chunker(200)
     for each in packed:

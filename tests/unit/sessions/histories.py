@@ -13,7 +13,7 @@ from zeh_spark.sessions.model import Arrival, Outcome, Policy, Session
 
 
 class Step(NamedTuple):
-    """A batch, or with `judged` only time that goes on. `now` is the time at it."""
+    """A batch, or with `judged` only time that passes. `now` is the time at it."""
 
     arrivals: list[Arrival]
     words: list[str]

@@ -119,7 +119,7 @@ def some_rows(draw: st.DrawFn) -> SessionEvent:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[tuple[list[SessionEvent] | None, int]]:
-    """Rows, or None where only time goes on; and the time."""
+    """Rows, or None where only time passes; and the time."""
     now, found = 0, []
     for _ in range(draw(st.integers(1, 8))):
         now += draw(st.integers(0, 12))
@@ -212,7 +212,7 @@ def test_rows_may_come_in_any_order(settings, several, data):
 
 @given(all_settings, batches())
 def test_a_restart_changes_nothing(settings, several):
-    """Law: to go on from the bytes after each batch is as good as never to have stopped."""
+    """Law: to continue from the bytes after each batch is as good as never to have stopped."""
     batch = BucketBatch(state.empty(settings), settings, Memory())
     never = [g for rows, now in several for g in (
         batch.judge(now) if rows is None else batch.take(rows, now)

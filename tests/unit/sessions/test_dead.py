@@ -76,7 +76,7 @@ def test_what_is_delivered_in_a_batch_makes_room_in_it():
     assert ([0, 1, 2], [4], []) == (told.delivered, told.held, told.dead)
 
 
-def test_a_letter_over_the_cap_names_what_is_missing_and_no_more():
+def test_a_dead_letter_over_the_cap_names_what_is_missing_and_no_more():
     told = Told(max_events=1).take(2).take(0, 1, 4, 6)
 
     assert ([0, 1, 2], [4]) == (told.delivered, told.held)
@@ -84,7 +84,7 @@ def test_a_letter_over_the_cap_names_what_is_missing_and_no_more():
     assert told.letters[0].missing in (None, (3, 3))
 
 
-def test_a_letter_over_the_cap_says_how_much_is_held():
+def test_a_dead_letter_over_the_cap_says_how_much_is_held():
     told = Told(max_events=2, max_bytes=9).take(1, 2, 3)
 
     assert "holds 2 events, 2 bytes; the caps are 2 and 9" in told.letters[0].detail
@@ -103,7 +103,7 @@ def test_a_session_that_nobody_has_seen_can_be_closed():
     assert [("closed", 0)] == Told().take(words=("close",)).take(0).dead
 
 
-def test_letters_of_a_closed_session_name_the_gap_before_each():
+def test_dead_letters_of_a_closed_session_name_the_gap_before_each():
     """Numbers that were held are not missing."""
     told = Told().take(1, 4).take(words=("close",))
 
@@ -117,7 +117,7 @@ def test_release_delivers_what_is_held():
     assert [("skipped", (0, 0)), ("skipped", (2, 2))] == told.records
 
 
-def test_release_makes_a_stale_session_go_on():
+def test_release_makes_a_stale_session_continue():
     told = Told(gap_timeout=10, on_gap="hold").take(1).judge(10).take(words=("release",))
 
     assert ([1], False) == (told.delivered, told.session.stale)
@@ -160,7 +160,7 @@ def test_a_closed_session_has_nothing_to_wait_for():
 
 
 def test_the_largest_number_is_as_good_as_others():
-    """What a letter says fits into a BIGINT, or no query could read it."""
+    """What a dead letter says fits into a BIGINT, or no query could read it."""
     told = Told(gap_timeout=10).take(MAX_NUMBER).judge(10).take(5)
 
     assert [("gap", MAX_NUMBER), ("late", 5)] == told.dead

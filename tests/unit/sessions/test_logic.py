@@ -98,7 +98,7 @@ def test_any_event_may_say_which_number_is_the_last():
     assert ([0, 1, 2], True) == (told.delivered, told.session.closed)
 
 
-def test_what_comes_behind_the_last_number_is_dead():
+def test_what_comes_after_the_last_number_is_dead():
     """Whether it was held when the session closed, came with it, or comes later."""
     told = Told().take(4).take(0, event(1, last=1), 2).take(7)
 
@@ -150,8 +150,8 @@ def test_skip_leaves_out_what_is_missing():
     assert [5] == told.take(5).delivered[3:]
 
 
-def test_dead_letter_gives_up_what_is_behind_the_gap():
-    """The letters say what was missing, and the session goes on behind them."""
+def test_dead_letter_gives_up_what_is_after_the_gap():
+    """The dead letters say what was missing, and the session continues after them."""
     told = Told(gap_timeout=10, on_gap="dead-letter").take(0, event(3, 7), event(4, 8)).judge(17)
 
     assert [Dead(3, 4, "gap", 1, (1, 2), 7)] == told.letters
@@ -204,7 +204,7 @@ def test_a_gap_before_the_last_number_does_not_keep_a_session_open(on_gap):
 
 
 @pytest.mark.parametrize("on_gap", ["skip", "dead-letter"])
-def test_what_is_held_behind_the_last_number_does_not_keep_a_session_open(on_gap):
+def test_what_is_held_after_the_last_number_does_not_keep_a_session_open(on_gap):
     """All of it is dead, as its session is closed."""
     told = Told(gap_timeout=10, on_gap=on_gap).take(event(0, last=2), 5).judge(10)
 

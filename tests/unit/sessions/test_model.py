@@ -226,7 +226,7 @@ def test_sessions_do_what_the_model_does(policy, several):
 
 
 @given(policies, steps())
-def test_dead_letters_behind_a_gap_name_what_is_missing(policy, several):
+def test_dead_letters_after_a_gap_name_what_is_missing(policy, several):
     """All that lies between what was expected and them."""
     logic, session = SessionLogic(policy), None
     for step in several:

@@ -144,7 +144,7 @@ def test_a_session_that_a_gap_has_closed_is_remembered_from_then_on():
 
 
 def test_a_session_that_is_closed_by_hand_is_remembered_from_then_on():
-    """In the first batch of a query too, in which no clock has gone on yet."""
+    """In the first batch of a query too, in which no clock has moved yet."""
     it = told(keep_closed=800)
     it.take(row("a", control="close", clock=10_000), now=0)
 

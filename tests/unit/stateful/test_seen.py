@@ -32,7 +32,7 @@ def test_within_the_window_each_number_is_new_once(given_batches):
 
 @given(batches, st.integers(1, 30))
 def test_behind_the_window_nothing_new_is_taken_for_seen(given_batches, window):
-    """Nor anything that was seen for new; what is not known lies behind the window."""
+    """Nor anything that was seen for new; what is not known lies after the window."""
     seen, before = Seen(), set()
     for numbers in given_batches:
         top = max(before, default=0)

@@ -44,10 +44,10 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
         "invalid: session 'b': sequence is NULL, and has to be a whole number from 0 to "
         "9223372036854775806",
     ] == sorted(reasons)
-    mended = [json.loads(line) for line in letters.splitlines()]
-    for each in mended:
+    repaired = [json.loads(line) for line in letters.splitlines()]
+    for each in repaired:
         each["data"]["row"]["headers"].setdefault("step", "0")
-    text = "\n".join(map(json.dumps, mended))
+    text = "\n".join(map(json.dumps, repaired))
     assert "Published 3 letters.\n" == command("replay-dead", orders.url, given=text)
     assert "published before" in command("replay-dead", orders.url, given=text)
     orders.run()
@@ -91,7 +91,7 @@ def test_dead_letters_of_a_table_go_back_and_are_explained(orders, spark):
 
 
 @pytest.mark.slow
-def test_sessions_in_two_tables_are_not_gone_on_with_without_their_state(orders, spark, tmp_path):
+def test_sessions_in_two_tables_are_not_continued_without_their_state(orders, spark, tmp_path):
     """A lost checkpoint would lose what waited: refused, with the ways on."""
     pytest.importorskip("delta", reason=why_absent())
     from zeh_spark import lakehouse
