@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.fix_from_delta import CHANGES
+from tests.fix_from_delta import CHANGES, Source
 from tests.fix_lake import why_absent
 
 pytest.importorskip("delta", reason=why_absent())
@@ -15,7 +15,14 @@ from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import from_delta
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def mixed(spark, tmp_path_factory):
+    """A table (i INT, d DOUBLE) that no test changes."""
+    source = Source(spark, tmp_path_factory.mktemp("mixed") / "source")
+    source.save("SELECT 1 AS i, 1D AS d")
+    return source
+
+
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
@@ -27,12 +34,10 @@ from zeh_spark.lakehouse import from_delta
         ({"startingVersoin": 3}, "option 'startingVersoin' is unknown; did you mean"),
     ],
 )
-def test_a_mistake_in_a_call_is_told_before_anything_is_read(how, problem, source):
+def test_a_mistake_in_a_call_is_told_before_anything_is_read(how, problem, mixed):
     """The option's name, the table's, and what there is instead."""
-    source.save("SELECT 1 AS i, 1D AS d")
-
     with pytest.raises(OptionError, match=re.escape(problem)) as raised:
-        source.feed(**how)
+        mixed.feed(**how)
 
     assert raised.value.option == next(iter(how))
 

@@ -87,7 +87,6 @@ def test_a_feed_that_is_not_there_is_named(fail, base):
     assert "check the feed's address" in said
 
 
-@pytest.mark.slow
 def test_a_publisher_that_does_not_answer_is_named(fail, raw_server):
     """A closed port: the address, the reason and the option that says how long to try."""
     url = raw_server.url
@@ -100,7 +99,6 @@ def test_a_publisher_that_does_not_answer_is_named(fail, raw_server):
     assert "retryTimeout" in said
 
 
-@pytest.mark.slow
 def test_a_schema_with_other_columns_is_refused(fail, base):
     """The source's columns are fixed; types for `data` come after it."""
     said = fail(schema="id INT, data STRING", url=f"{base}/orders")
