@@ -1,4 +1,4 @@
-"""A feed with a bit of everything, its audit, and somebody who changes the store's file after the
+"""A feed with a bit of everything, its audit, and somebody who changes the store's file behind the
 publisher's back.
 """
 
