@@ -39,7 +39,7 @@ pytest_plugins = [
     "tests.fix_from_delta",
 ]
 
-# No deadline: a shared machine pauses. `make test-all` looks 20 times as long.
+# No deadline: a shared machine pauses. `make test-all` tries 20 times as many examples.
 settings.register_profile(
     "usual", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )

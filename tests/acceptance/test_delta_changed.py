@@ -95,7 +95,7 @@ def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
 
 @pytest.mark.slow
 def test_another_writer_and_optimize_change_nothing(lake):
-    """The table is an ordinary one; the record is looked for as far back as it is."""
+    """The table is an ordinary one; the record is searched for as far back as it is."""
     lake.add(range(50))
     lake.run()
     for number in range(-4, 0):

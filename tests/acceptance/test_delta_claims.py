@@ -1,4 +1,4 @@
-"""Whose a feed is in a Delta table, and which table that is: looked at with each batch."""
+"""Whose a feed is in a Delta table, and which table that is: checked with each batch."""
 
 from __future__ import annotations
 

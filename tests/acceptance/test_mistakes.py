@@ -80,7 +80,7 @@ def test_a_missing_url_is_named(fail_batch):
 
 
 def test_a_feed_that_is_not_there_is_named(fail, base):
-    """404: look at the address."""
+    """404: check the address."""
     said = fail(url=f"{base}/nope")
 
     assert said.startswith(f"PublisherError: {base}/nope answered 404 unknown-feed: ")

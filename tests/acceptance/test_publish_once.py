@@ -252,7 +252,7 @@ def test_a_write_without_a_name_adds_its_rows_each_time(target, spark, write):
 
 @pytest.mark.slow
 def test_a_write_in_a_thread_that_has_registered(target, spark, write):
-    """Spark looks for the format in the thread's active session, which a new one has not."""
+    """Spark searches the format in the thread's active session, which a new one has not."""
 
     def publish(number):
         zeh_spark.register(spark)

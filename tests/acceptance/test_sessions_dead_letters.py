@@ -59,7 +59,7 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
 @pytest.mark.slow
 @needs_batches
 def test_dead_letters_of_a_table_go_back_and_are_explained(orders, spark):
-    """What is missing is looked for on the feed as it is now."""
+    """What is missing is read from the feed as it is now."""
     kept = []
     orders.dead_writer = lambda frame, number: kept.extend(frame.collect())
     orders.add(("a", 0), ("a", 4), ("b", 2), at=100)

@@ -98,7 +98,7 @@ def test_what_would_undo_an_order_or_drop_its_events_is_refused(orders, spark):
 
 @pytest.mark.slow
 def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
-    """With others a session would be looked for in another place, or begin elsewhere."""
+    """With others a session would be read from another place, or begin elsewhere."""
     orders.add(("a", 0))
     orders.run(buckets=3)
     for options, told in (

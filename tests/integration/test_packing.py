@@ -182,7 +182,7 @@ def test_long_texts_survive(spark):
 
 
 def test_the_text_of_a_row_is_made_once(spark):
-    """It is what costs most: looked at, and handed on, in one projection it would be made twice."""
+    """It is what costs most: read, and handed on, in one projection it would be made twice."""
     frame = spark.range(1).selectExpr("map('k', CAST(id AS STRING)) AS headers", "id AS data")
 
     plan = packed(frame, "text").select("text")._jdf.queryExecution().optimizedPlan().toString()

@@ -221,7 +221,7 @@ def test_same_events_of_two_producers_are_not_taken_for_one(publisher: Publisher
 
 @pytest.mark.parametrize("event", [1, 2], ids=["the same event", "another"])
 def test_producer_that_was_overtaken_is_fenced(publisher: Publisher, event: int) -> None:
-    """Who had published and is overtaken publishes no more until it has looked (EH-11)."""
+    """Who had published and is overtaken publishes no more until it has read its state (EH-11)."""
     old = Producer(publisher.url, "till-7")
     published(old, 0)
     published(Producer(publisher.url, "till-7"), 1)

@@ -183,7 +183,7 @@ WITHOUT_FORM = {
 
 @pytest.mark.parametrize(("kind", "expected"), WITHOUT_FORM.values(), ids=WITHOUT_FORM)
 def test_types_without_a_form_are_named(kind, expected):
-    """Before a row is looked at, I am told which field it is."""
+    """Before a row is read, I am told which field it is."""
     found = list(problems("v", kind))
 
     assert [True] * len(expected) == [

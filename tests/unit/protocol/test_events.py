@@ -133,7 +133,7 @@ def test_partition_is_taken_as_given_and_nothing_means_anywhere() -> None:
     ],
 )
 def test_bad_places_are_refused(key: Any, partition: Any, reason: str) -> None:
-    """A mistake in a key does not send an event where nobody looks for it."""
+    """A mistake in a key does not send an event where nobody expects it."""
     with pytest.raises(ValueError, match=reason):
         partition_for(key, partition, 2)
 
