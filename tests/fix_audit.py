@@ -105,11 +105,7 @@ def vandal(publisher: Publisher) -> Iterator[Vandal]:
 
 
 @pytest.fixture
-def keep_receipts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let publisher and audit hold that this many receipts are kept."""
-
-    def keep(number: int) -> None:
-        monkeypatch.setattr("zeh_spark.store.sql_producers.RECEIPTS", number)
-        monkeypatch.setattr("zeh_spark.audit.chain.RECEIPTS", number)
-
-    return keep
+def kept(receipts: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many receipts the test's publisher keeps; the audit holds that, too."""
+    monkeypatch.setattr("zeh_spark.audit.chain.RECEIPTS", receipts)
+    return receipts

@@ -18,6 +18,7 @@ import requests
 
 from tests import postgresql
 from zeh_spark.publisher import Store, open_store
+from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.testing import publish, running_publisher
 
 HERE = Path(__file__).parents[1]
@@ -70,9 +71,15 @@ class Publisher:
 
 
 @pytest.fixture
-def publisher(tmp_path: Path) -> Iterator[Publisher]:
+def receipts() -> int:
+    """How many the test's publisher keeps of a producer."""
+    return RECEIPTS
+
+
+@pytest.fixture
+def publisher(tmp_path: Path, receipts: int) -> Iterator[Publisher]:
     """One for this test."""
-    with _publisher(tmp_path) as running:
+    with _publisher(tmp_path, receipts) as running:
         yield running
 
 
@@ -84,9 +91,9 @@ def quiet_publisher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Publis
 
 
 @contextmanager
-def _publisher(directory: Path) -> Iterator[Publisher]:
+def _publisher(directory: Path, receipts: int = RECEIPTS) -> Iterator[Publisher]:
     url = store_url(directory)
-    with closing(open_store(url)) as store:
+    with closing(open_store(url, receipts=receipts)) as store:
         store.create("orders", 2)
         with running_publisher(store) as base:
             yield Publisher(store, base, url)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sites import SHARED, SITES
-from zeh_spark.testing.fixtures import clock, opened, site, store, world
+from zeh_spark.testing.fixtures import clock, opened, receipts, site, store, world
 from zeh_spark.testing.site import Site
 
-__all__ = ["clock", "opened", "site", "store", "world"]
+__all__ = ["clock", "opened", "receipts", "site", "store", "world"]
 
 
 @pytest.fixture(params=list(SITES))

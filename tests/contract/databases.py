@@ -15,12 +15,15 @@ from tests.postgresql import Server
 from zeh_spark.store import sql_commits, sql_uploads
 from zeh_spark.store.batches import Call, Upload
 from zeh_spark.store.sql_store import SqlStore
+from zeh_spark.testing.site import StoppedClock
 from zeh_spark.testing.writers import FEED, declared
 
 
 @pytest.fixture
-def site(tmp_path: Path, postgresql_server: Server) -> Iterator[PostgresqlSite]:
-    site = PostgresqlSite(tmp_path)
+def site(
+    tmp_path: Path, postgresql_server: Server, clock: StoppedClock
+) -> Iterator[PostgresqlSite]:
+    site = PostgresqlSite(tmp_path, clock)
     yield site
     site.close()
 

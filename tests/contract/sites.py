@@ -16,7 +16,8 @@ from typing import Any
 
 from tests import postgresql
 from zeh_spark.publisher import MemoryStore, Store, open_store
-from zeh_spark.store import sql_uploads
+from zeh_spark.store.batches import RECEIPTS
+from zeh_spark.store.interface import Clock, now_ms
 from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.site import Site
 
@@ -26,8 +27,9 @@ class MemorySite:
 
     slowness = 2
 
-    def __init__(self, directory: Path) -> None:
-        self._store = MemoryStore()
+    def __init__(self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
+        self.receipts = receipts
+        self._store = MemoryStore(clock=clock, receipts=receipts)
 
     def open(self) -> Store:
         return self._store
@@ -38,7 +40,7 @@ class MemorySite:
 
     def copy(self) -> Any:
         state = vars(self._store).items()
-        return copy.deepcopy({name: value for name, value in state if name != "_lock"})
+        return copy.deepcopy({name: value for name, value in state if name not in ("_lock", "now")})
 
     def restore(self, backup: Any) -> None:
         vars(self._store).update(copy.deepcopy(backup))
@@ -53,7 +55,8 @@ class SqliteSite:
 
     slowness = 4
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
+        self.clock, self.receipts = clock, receipts
         self._directory = directory
         self._numbers = count()
         self.file = directory / "feeds.db"
@@ -64,11 +67,11 @@ class SqliteSite:
         return f"sqlite:///{self.file}"
 
     def open(self) -> Store:
-        self._stores.append(open_store(self.url))
+        self._stores.append(open_store(self.url, clock=self.clock, receipts=self.receipts))
         return self._stores[-1]
 
     def opener(self) -> Callable[[], Store]:
-        return partial(open_store, self.url)
+        return partial(open_store, self.url, receipts=self.receipts)
 
     def crash(self) -> None:
         file = self._another()
@@ -107,8 +110,9 @@ class PostgresqlSite:
 
     slowness = 10
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
         postgresql.needed()
+        self.clock, self.receipts = clock, receipts
         self._server = postgresql.shared()
         self._databases = [self._server.create_database()]
         self._stores: list[Store] = []
@@ -118,11 +122,11 @@ class PostgresqlSite:
         return self._server.url(self._databases[-1])
 
     def open(self) -> Store:
-        self._stores.append(open_store(self.url))
+        self._stores.append(open_store(self.url, clock=self.clock, receipts=self.receipts))
         return self._stores[-1]
 
     def opener(self) -> Callable[[], Store]:
-        return partial(open_store, self.url)
+        return partial(open_store, self.url, receipts=self.receipts)
 
     def crash(self) -> None:
         self._server.disconnect(self._databases[-1])
@@ -159,7 +163,7 @@ class PostgresqlSite:
 def _settle(stores: Sequence[Store]) -> None:
     for store in stores:
         assert isinstance(store, SqlStore)
-        while store._write(sql_uploads.tidy):
+        while store._write(store._tidy):
             pass
 
 

@@ -18,7 +18,6 @@ from zeh_spark.publisher import Problem, Store
 from zeh_spark.store import commit_decision, sql_uploads
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.testing.drivers import TaskLayout
-from zeh_spark.testing.site import set_receipts
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED, call, chunk, commit, declared, everything, upload
 
@@ -289,26 +288,25 @@ CHECKS = [
     Check("8 and 9 whole", _anything, _lose_an_upload, "upload-missing", "torn"),
     Check("9 content", without_content_check, _change_a_body, "content-mismatch", "torn"),
 ]
+few_receipts = pytest.mark.parametrize("receipts", [2])
 checks = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 
 
 @checks
-def test_history_is_refused_by_name(
-    world: World, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@few_receipts
+def test_history_is_refused_by_name(world: World, check: Check) -> None:
     """I am told what is wrong, and nothing on the feed is (EX-09)."""
-    set_receipts(monkeypatch, 2)
     check.scenario(world)
     assert (check.refusal, []) == (world.refusals[-1], world.anomalies())
 
 
 @checks
+@few_receipts
 def test_without_the_check_the_same_history_goes_wrong(
     world: World, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No check is there for nothing. [Tidying up may take a zombie's uploads before it commits.]"""
-    set_receipts(monkeypatch, 2)
-    monkeypatch.setattr(sql_uploads, "tidy", lambda _connection: False)
+    monkeypatch.setattr(sql_uploads, "tidy", lambda *_: False)
     monkeypatch.setattr(commit_decision, "decide", check.mutant)
     check.scenario(world)
     assert [check.anomaly] == list({each.split(":")[0]: 1 for each in world.anomalies()})[:1]

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from zeh_spark.publisher import MemoryStore
+from zeh_spark.store.batches import RECEIPTS
+from zeh_spark.store.interface import now_ms
 from zeh_spark.testing.store_contract import *
 
 
@@ -28,8 +30,9 @@ class MyStore(MemoryStore):
 class MySite:
     slowness = 20
 
-    def __init__(self, directory: Path) -> None:
-        self._store = MyStore()
+    def __init__(self, directory: Path, clock=now_ms, receipts=RECEIPTS) -> None:
+        self.receipts = receipts
+        self._store = MyStore(clock=clock, receipts=receipts)
 
     def open(self):
         return self._store
@@ -40,8 +43,8 @@ class MySite:
     def crash(self): ...
 
     def copy(self):
-        state = vars(self._store).items()
-        return copy.deepcopy({{name: value for name, value in state if name != "_lock"}})
+        state = vars(self._store)
+        return copy.deepcopy({{name: state[name] for name in state.keys() - {{"_lock", "now"}}}})
 
     def restore(self, backup):
         vars(self._store).update(copy.deepcopy(backup))

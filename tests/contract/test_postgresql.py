@@ -17,7 +17,6 @@ from zeh_spark.publisher import Problem, open_store
 from zeh_spark.store import postgresql as dialect
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.sql_store import SqlStore
-from zeh_spark.testing.site import Clock, set_clock
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -273,10 +272,9 @@ def test_commits_of_two_feeds_do_not_wait_for_each_other(store: SqlStore) -> Non
 
 
 def test_an_epoch_waits_for_the_commit_that_is_under_way(
-    store: SqlStore, site: PostgresqlSite, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, site: PostgresqlSite
 ) -> None:
     """Its event is of the epoch before, although the epoch was asked for before it was there."""
-    set_clock(monkeypatch, Clock())
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
     beginning = threading.Thread(target=site.open().begin_epoch, args=(FEED,))
     with commit_under_way(store, call(0), one):

@@ -31,7 +31,7 @@ CONTENTS = {
 
 
 def opened(file: Path) -> SqlStore:
-    store = open_store(f"sqlite:///{file}")
+    store = open_store(f"sqlite:///{file}", clock=lambda: 1795000000000)
     assert isinstance(store, SqlStore)
     return store
 
@@ -53,7 +53,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answers_of(store: SqlStore, asked: Sequence[sql_commits.Commit]) -> list[object]:
     """In one transaction; a refusal by its name."""
-    done = store._write(lambda connection: sql_commits.commit(connection, FEED, asked))
+    done = store._write(
+        lambda connection: sql_commits.commit(connection, FEED, asked, store.now, 1000)
+    )
     return [each.name if isinstance(each, Problem) else each for each in done]
 
 
@@ -63,7 +65,9 @@ def one_by_one(store: SqlStore, asked: Sequence[sql_commits.Commit]) -> list[obj
         try:
             answers.append(
                 store._write(
-                    lambda connection, each=each: only(sql_commits.commit(connection, FEED, [each]))
+                    lambda connection, each=each: only(
+                        sql_commits.commit(connection, FEED, [each], store.now, 1000)
+                    )
                 )
             )
         except Problem as refused:
@@ -92,8 +96,7 @@ def test_commits_together_are_commits_one_by_one(
     have been refused when its uploads were counted.
     """
     order = [number for some in sql_commits._rounds(asked) for number in some]
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql_commits, "now_ms", lambda: 1795000000000)
+    with TemporaryDirectory() as folder:
         files = [shutil.copy(prepared, Path(folder, name)) for name in ("one.db", "two.db")]
         with closing(opened(files[0])) as together, closing(opened(files[1])) as alone:
             expected = one_by_one(alone, [asked[number] for number in order])

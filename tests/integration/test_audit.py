@@ -95,12 +95,9 @@ def test_deleted_producer_is_judged_as_any(publisher: Publisher) -> None:
     assert (1, 1) == ((tally := whole(publisher.url)).producers, tally.batches)
 
 
-@pytest.mark.parametrize("kept", [1, 2, 4])
-def test_expired_receipts_are_no_difference(
-    publisher: Publisher, keep_receipts: Callable[[int], None], kept: int
-) -> None:
+@pytest.mark.parametrize("receipts", [1, 2, 4])
+def test_expired_receipts_are_no_difference(publisher: Publisher, kept: int) -> None:
     """They are counted: their batches are judged by their numbers."""
-    keep_receipts(kept)
     for batch in range(5):
         commit(publisher.store, call(batch), upload(large(0), large(1)))
     tally = whole(publisher.url)
@@ -110,16 +107,14 @@ def test_expired_receipts_are_no_difference(
 
 
 @pytest.mark.parametrize("removed", range(8))
-@pytest.mark.parametrize("kept", [1, 1000])
+@pytest.mark.parametrize("receipts", [1, 1000])
 def test_beginning_may_have_been_removed(
     publisher: Publisher,
     vandal: Vandal,
-    keep_receipts: Callable[[int], None],
     removed: int,
     kept: int,
 ) -> None:
     """Retention is no difference, wherever it cuts."""
-    keep_receipts(kept)
     for batch in range(4):
         commit(publisher.store, call(batch), upload(large(0), large(1)))
     publisher.store.remove("orders", removed)
@@ -186,12 +181,9 @@ def test_events_older_than_producers_are_counted(publisher: Publisher, vandal: V
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [3, 1000])
-def test_feed_passes_while_others_publish(
-    publisher: Publisher, keep_receipts: Callable[[int], None], kept: int
-) -> None:
+@pytest.mark.parametrize("receipts", [3, 1000])
+def test_feed_passes_while_others_publish(publisher: Publisher, kept: int) -> None:
     """What comes after the audit has begun is not its concern, nor what expires meanwhile."""
-    keep_receipts(kept)
     stop = threading.Event()
 
     def write(producer: str) -> None:

@@ -248,11 +248,10 @@ def test_lost_middle_receipt_of_an_empty_batch_is_named(
     assert expected + "then 3" == difference(publisher.url, only)
 
 
-def test_expired_batches_are_judged_by_their_numbers(
-    publisher: Publisher, vandal: Vandal, keep_receipts: Callable[[int], None]
-) -> None:
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("receipts", [2])
+def test_expired_batches_are_judged_by_their_numbers(publisher: Publisher, vandal: Vandal) -> None:
     """Without receipts a gap still shows."""
-    keep_receipts(2)
     for batch in range(5):
         commit(publisher.store, call(batch), upload(large(0), large(1)))
     vandal.change_lines(3, lambda old: old.partition(b"\n")[2])
@@ -261,11 +260,12 @@ def test_expired_batches_are_judged_by_their_numbers(
     assert f"position 5, batch 2 of producer 'p': {expected}" == found
 
 
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("receipts", [2])
 def test_next_number_of_an_expired_partition_is_judged(
-    publisher: Publisher, vandal: Vandal, keep_receipts: Callable[[int], None]
+    publisher: Publisher, vandal: Vandal
 ) -> None:
     """What no receipt shows any more, the events show."""
-    keep_receipts(2)
     for batch in range(3):
         commit(publisher.store, call(batch), upload(large(int(batch < 1), b"0")))
     whole(publisher.url)

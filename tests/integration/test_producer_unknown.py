@@ -215,11 +215,11 @@ def test_refusal_of_a_second_try_is_final(publisher: Publisher, gateway: Gateway
     assert [b"2"] == events_of(publisher.store)
 
 
+@pytest.mark.parametrize("receipts", [2])
 def test_receipt_that_is_gone_tells_nothing(
-    publisher: Publisher, gateway: Gateway, far: Producer, monkeypatch: pytest.MonkeyPatch
+    publisher: Publisher, gateway: Gateway, far: Producer
 ) -> None:
     """Where the publisher cannot know any more, I am not told a guess (KA-03)."""
-    monkeypatch.setattr("zeh_spark.store.sql_producers.RECEIPTS", 2)
     gateway.fate = by_method(POST=answer_lost)
     batch = unknown(far, ["1"])
     gateway.fate = passed

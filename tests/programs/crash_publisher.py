@@ -27,7 +27,6 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.store import sql_uploads
 from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt, Upload
 from zeh_spark.store.sqlite_writer import Writer
 
@@ -78,7 +77,7 @@ def publish(store: Store, by: Call, uploads: list[Upload]) -> bool:
 
 
 def tidy(store: Store) -> None:
-    while store._write(sql_uploads.tidy):  # type: ignore[attr-defined]
+    while store._write(store._tidy):  # type: ignore[attr-defined]
         pass
 
 

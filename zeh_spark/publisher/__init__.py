@@ -7,8 +7,9 @@ from __future__ import annotations
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed, TableState
 from zeh_spark.publisher.app import create_app
+from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.feed import Block, Feed
-from zeh_spark.store.interface import Store
+from zeh_spark.store.interface import Clock, Store, now_ms
 from zeh_spark.store.memory import MemoryStore
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.retention import Pruner
@@ -22,23 +23,27 @@ __all__ = [
 ]  # fmt: skip
 
 
-def open_store(url: str, *, must_exist: bool = False) -> Store:
+def open_store(
+    url: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
+) -> Store:
     """`memory:`, `sqlite:///file` (`sqlite:////dir/file` for an absolute path), or
     `postgresql+psycopg://user@host/database`. Raises StoreError.
 
     A SQLite file, and the tables in PostgreSQL, are made if they are missing, unless they
-    `must_exist`.
+    `must_exist`. `clock` gives the time in ms since 1970; `receipts`: how many of a producer are
+    kept.
     """
     if url == "memory:":
-        return MemoryStore()
+        return MemoryStore(clock=clock, receipts=receipts)
     if url.startswith("sqlite:///"):
-        return open_sqlite(url.removeprefix("sqlite:///"), must_exist=must_exist)
+        file = url.removeprefix("sqlite:///")
+        return open_sqlite(file, must_exist=must_exist, clock=clock, receipts=receipts)
     if _is_postgresql(url):
         try:
             from zeh_spark.store.postgresql import open_postgresql
         except ImportError as exc:
             raise StoreError(f"a store in PostgreSQL needs psycopg ({exc}): {_INSTALL}") from exc
-        return open_postgresql(url, must_exist=must_exist)
+        return open_postgresql(url, must_exist=must_exist, clock=clock, receipts=receipts)
     raise StoreError(
         f"unknown store {url.partition(':')[0]!r}: use sqlite:///feeds.db, sqlite:////dir/feeds.db "
         f"(a whole path), or postgresql+psycopg://USER@HOST/DATABASE"

@@ -15,8 +15,8 @@ import msgspec
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content, StagedChunk
 
 RECEIPTS = 1000
-"""Receipts that are kept for each producer: batches older than that can be neither confirmed nor
-denied.
+"""Receipts that a store keeps for each producer, unless it is opened with another number: batches
+older than that can be neither confirmed nor denied.
 """
 
 MAX_NUMBER = 2**53 - 1

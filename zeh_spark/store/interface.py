@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
@@ -32,6 +32,11 @@ means that its writer has crashed.
 
 IDLE = 600.0
 """The same where the producer's quota is used up."""
+
+Clock = Callable[[], int]
+"""The time in ms since 1970. Every store takes one, as its keyword `clock`; `now_ms` unless it is
+given.
+"""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESERVED_NAMES = {"healthz", "metrics", "openapi.json"}
@@ -132,6 +137,9 @@ class StagingResult(Enum):
 
 class Store(Protocol):
     """Every method may block, and may be called from any thread.
+
+    A store is opened with the keywords `clock` (see `Clock`) and `receipts`, how many of a producer
+    it keeps (`batches.RECEIPTS`).
 
     Guarantee: a committed batch is durable as far as the store is, and visible whole, in all
     partitions at once; whoever sees position g sees all before it.
@@ -263,6 +271,9 @@ class Store(Protocol):
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
         """The same for every n."""
 
+    def now(self) -> int:
+        """The time by the store's clock, in ms since 1970."""
+
     def version(self) -> int:
         """A number that changes soon after anybody, in any process, has committed events: mostly at
         once, after a second at the latest. Cheap.
@@ -307,4 +318,5 @@ def frame_missing(blob: int) -> StoreError:
 
 
 def now_ms() -> int:
+    """The time by the system's clock, in ms since 1970."""
     return time.time_ns() // 1_000_000

@@ -29,6 +29,7 @@ from zeh_spark.store.interface import (
     STAGED_FOR,
     Anchor,
     Chunk,
+    Clock,
     FeedState,
     FeedSummary,
     Retention,
@@ -80,7 +81,9 @@ class MemoryStore:
     Guarantee: as every store's; durable as long as the process lives.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
+        self.now = clock
+        self._receipts = receipts
         self._lock = threading.Lock()
         self._feeds: dict[str, FeedState] = {}
         self._epochs: dict[str, tuple[Epoch, ...]] = {}
@@ -124,7 +127,7 @@ class MemoryStore:
     ) -> FeedIdentity:
         with self._lock:
             state = self.feed(feed)
-            new = next_epoch(state, self.identity(feed), now_ms(), copy=copy, since=since)
+            new = next_epoch(state, self.identity(feed), self.now(), copy=copy, since=since)
             self._epochs[feed] = (*self._epochs.get(feed, ()), new)
             self._feeds[feed] = replace(state, time=max(state.time, new.time))
         return self.identity(feed)
@@ -144,7 +147,7 @@ class MemoryStore:
             if isinstance(decision, StoredReceipt):
                 return decision
             staging = self._staging(feed, call)
-            staging.touched = now_ms()
+            staging.touched = self.now()
             if before := staging.uploads.get(place):
                 if before[0].digest != upload.digest:
                     name = ".".join(map(str, (call.run, *place)))
@@ -198,7 +201,7 @@ class MemoryStore:
         ]
         packed = [self._packed(each) for each in packs(in_batch_order(placed))]
         done = published(
-            known, call, declared, self.feed(feed), packed, account.sequences, now_ms()
+            known, call, declared, self.feed(feed), packed, account.sequences, self.now()
         )
         old = account.state
         if old.receipts and old.incarnation != call.incarnation:
@@ -206,7 +209,7 @@ class MemoryStore:
         account.state = after(done.receipt)
         account.sequences.update(done.sequences)
         account.receipts[done.receipt.number] = done.receipt
-        account.receipts.pop(done.receipt.number - RECEIPTS, None)
+        account.receipts.pop(done.receipt.number - self._receipts, None)
         self._logs[feed].append(done.chunks)
         self._feeds[feed] = done.feed  # last: readers go by the head, without the lock
         self._version += bool(done.chunks)
@@ -286,7 +289,7 @@ class MemoryStore:
         for each in self._stagings[feed]:
             if (each.producer, each.incarnation, each.batch, each.run) == key:
                 return each
-        self._stagings[feed].append(_Staging(*key, touched=now_ms()))
+        self._stagings[feed].append(_Staging(*key, touched=self.now()))
         return self._stagings[feed][-1]
 
     def _check_quota(self, feed: str, call: Call, upload: Upload, quota: int | None) -> None:
@@ -302,7 +305,7 @@ class MemoryStore:
 
     def _tidy(self, feed: str, patience: float) -> None:
         """Drop what nobody needs: silent for too long, committed, or of an overtaken run."""
-        before = now_ms() - int(patience * 1000)
+        before = self.now() - int(patience * 1000)
 
         def superfluous(each: _Staging) -> bool:
             account = self._accounts.get((feed, each.producer))

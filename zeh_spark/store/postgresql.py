@@ -32,11 +32,12 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
+from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.chores import Chores
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.store.dialect import A, Commits, Database, Step, only
 from zeh_spark.store.group_commit import Asked, CommitQueues, Look, QueuedCommit
-from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
+from zeh_spark.store.interface import Clock, StoreBusyError, StoreOutcomeUnknownError, now_ms
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.schema import VERSION, feeds, metadata
 from zeh_spark.store.sql_store import SqlStore
@@ -109,7 +110,9 @@ _BEGIN = text(
 _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 
 
-def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
+def open_postgresql(
+    url: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
+) -> SqlStore:
     """Raises StoreError for a database that cannot be had, or whose tables are a later version's.
 
     The tables are made if they are missing, unless they `must_exist`.
@@ -139,7 +142,8 @@ def open_postgresql(url: str, *, must_exist: bool = False) -> SqlStore:
         read.dispose()
         write.dispose()
 
-    return SqlStore(Database(reading, writing, watch.version, explained, close))
+    database = Database(reading, writing, watch.version, explained, close)
+    return SqlStore(database, clock=clock, receipts=receipts)
 
 
 def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from zeh_spark.errors import StoreError
 from zeh_spark.store.feed import in_order, parse_cursor
-from zeh_spark.store.interface import Chunk, Retention, Store, now_ms
+from zeh_spark.store.interface import Chunk, Retention, Store
 from zeh_spark.store.problems import Problem
 
 EVERY_SECONDS = 60.0
@@ -110,7 +110,7 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
     if retention.bytes is not None:
         size = next(each.size for each in store.feeds() if each.name == feed)
     passed = Readers(store, feed, retention.readers)
-    return removable(in_order(look_up, positions), size, retention, now_ms(), passed.unread_by)
+    return removable(in_order(look_up, positions), size, retention, store.now(), passed.unread_by)
 
 
 class Readers:

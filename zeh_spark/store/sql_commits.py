@@ -35,7 +35,7 @@ from zeh_spark.store.commit_plan import (
     packs,
     published,
 )
-from zeh_spark.store.interface import FeedState, now_ms
+from zeh_spark.store.interface import Clock, FeedState
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.schema import anchors, blobs, chunks, feeds, stagings, uploads
 from zeh_spark.store.sql_producers import (
@@ -63,16 +63,19 @@ Done = tuple[StoredReceipt, bool] | Problem
 _FEED_MOVED_ON = update(feeds).where(feeds.c.id == bindparam("of"))
 
 
-def commit(connection: Connection, feed: str, asked: Sequence[Commit]) -> list[Done]:
+def commit(
+    connection: Connection, feed: str, asked: Sequence[Commit], clock: Clock, receipts: int
+) -> list[Done]:
     """Several commits as if one came after the other, in one transaction. One that is refused
-    changes nothing, and its Problem is its answer.
+    changes nothing, and its Problem is its answer. `receipts`: how many of a producer are kept.
 
     Raises Problem for one that is refused when all have moved their uploads: then none holds.
     """
     feed_id, state = find_feed(connection, feed, Lock.CHANGE)
     done: dict[int, Done] = {}
     for numbers in _rounds(asked):
-        answers, state = _commit(connection, feed_id, state, [asked[each] for each in numbers])
+        some = [asked[each] for each in numbers]
+        answers, state = _commit(connection, feed_id, state, some, clock, receipts)
         done.update(zip(numbers, answers, strict=True))
     return [done[each] for each in range(len(asked))]
 
@@ -92,7 +95,12 @@ def _rounds(asked: Sequence[Commit]) -> list[list[int]]:
 
 
 def _commit(
-    connection: Connection, feed: int, state: FeedState, asked: Sequence[Commit]
+    connection: Connection,
+    feed: int,
+    state: FeedState,
+    asked: Sequence[Commit],
+    clock: Clock,
+    receipts: int,
 ) -> tuple[list[Done], FeedState]:
     """A round, and the feed behind it."""
     calls = [call for call, _ in asked]
@@ -102,12 +110,11 @@ def _commit(
         for (call, declared), (_, known) in zip(asked, certain, strict=True)
     ]
     wanted = [at for at, decision in enumerate(decisions) if decision is Step.MOVE]
-    batches = _moved(
-        connection, feed, state, [asked[at] for at in wanted], [certain[at] for at in wanted]
-    )
+    new_ones = [asked[at] for at in wanted], [certain[at] for at in wanted]
+    batches = _moved(connection, feed, state, *new_ones, clock)
     if batches:
         _append(connection, feed, [each.publication for each in batches])
-        write_receipts(connection, feed, batches)
+        write_receipts(connection, feed, batches, receipts)
         state = batches[-1].publication.feed
     new = {at: (each.receipt, True) for at, each in zip(wanted, batches, strict=True)}
     return [new.get(at) or _answer(decision) for at, decision in enumerate(decisions)], state
@@ -119,6 +126,7 @@ def _moved(
     state: FeedState,
     asked: Sequence[Commit],
     certain: Sequence[tuple[int | None, CommitFacts]],
+    clock: Clock,
 ) -> list[Committed]:
     """What is to be written down of each, now that its uploads are taken. Raises Problem."""
     numbers = next_sequences(connection, [key for key, _ in certain if key is not None])
@@ -129,7 +137,7 @@ def _moved(
         assert decision is Step.PUBLISH
         packed = _packed(connection, list(packs(in_batch_order(moved))))
         mine = {} if key is None else numbers[key]
-        publication = published(known, call, declared, state, packed, mine, now_ms())
+        publication = published(known, call, declared, state, packed, mine, clock())
         batches.append(Committed(key, known, mine, publication))
         state = publication.feed
     return batches

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.store.epochs import identity_of, next_epoch
-from zeh_spark.store.interface import FeedState, now_ms
+from zeh_spark.store.interface import Clock, FeedState
 from zeh_spark.store.schema import epochs, feeds
 from zeh_spark.store.sql_producers import Lock, find_feed
 
@@ -17,12 +17,12 @@ def identity(connection: Connection, feed: str) -> FeedIdentity:
 
 
 def begin_epoch(
-    connection: Connection, feed: str, *, copy: bool, since: int | None
+    connection: Connection, feed: str, clock: Clock, *, copy: bool, since: int | None
 ) -> FeedIdentity:
     """Begin an epoch of a feed, whose row is locked from here on. Raises UnknownFeedError."""
     feed_id, state = find_feed(connection, feed, Lock.CHANGE)
     known = _known(connection, feed_id, state)
-    new = next_epoch(state, known, now_ms(), copy=copy, since=since)
+    new = next_epoch(state, known, clock(), copy=copy, since=since)
     row = {"feed": feed_id, "number": len(known.epochs), "id": new.id, "time": new.time}
     connection.execute(insert(epochs), row)
     moment = max(state.time, new.time)

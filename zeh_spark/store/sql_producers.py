@@ -18,7 +18,6 @@ import msgspec
 from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
 
 from zeh_spark.store.batches import (
-    RECEIPTS,
     Call,
     CommitFacts,
     ProducerState,
@@ -198,8 +197,10 @@ class Committed:
         return self.publication.receipt
 
 
-def write_receipts(connection: Connection, feed: int, batches: Sequence[Committed]) -> None:
-    """Each of another producer."""
+def write_receipts(
+    connection: Connection, feed: int, batches: Sequence[Committed], kept: int
+) -> None:
+    """Each of another producer, whose newest `kept` ones stay."""
     keys = _write_producers(connection, feed, batches)
     for key, each in zip(keys, batches, strict=True):
         before = each.known.producer
@@ -220,9 +221,9 @@ def write_receipts(connection: Connection, feed: int, batches: Sequence[Committe
     ]
     execute_all(connection, insert(receipts), rows)
     expired = [
-        {"of": key, "upto": receipt.number - RECEIPTS}
+        {"of": key, "upto": receipt.number - kept}
         for key, receipt in written
-        if receipt.number > RECEIPTS
+        if receipt.number > kept
     ]
     execute_all(connection, _EXPIRED, expired)
 

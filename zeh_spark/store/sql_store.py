@@ -24,12 +24,20 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import sql_commits, sql_epochs, sql_producers, sql_uploads
-from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, Upload
+from zeh_spark.store.batches import (
+    RECEIPTS,
+    Call,
+    Declared,
+    ProducerState,
+    StoredReceipt,
+    Upload,
+)
 from zeh_spark.store.commit_decision import known_receipt
 from zeh_spark.store.dialect import Database
 from zeh_spark.store.interface import (
     Anchor,
     Chunk,
+    Clock,
     FeedState,
     FeedSummary,
     Retention,
@@ -37,6 +45,7 @@ from zeh_spark.store.interface import (
     StoreBusyError,
     frame_missing,
     new_feed,
+    now_ms,
 )
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
@@ -79,7 +88,11 @@ class SqlStore:
     or not at all.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, clock: Clock = now_ms, receipts: int = RECEIPTS
+    ) -> None:
+        self.now = clock
+        self._receipts = receipts
         self._database = database
 
     @contextmanager
@@ -156,7 +169,10 @@ class SqlStore:
     def begin_epoch(
         self, feed: str, *, copy: bool = False, since: int | None = None
     ) -> FeedIdentity:
-        return self._write(partial(sql_epochs.begin_epoch, feed=feed, copy=copy, since=since))
+        def work(connection: Connection) -> FeedIdentity:
+            return sql_epochs.begin_epoch(connection, feed, self.now, copy=copy, since=since)
+
+        return self._write(work)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         with self._reading() as connection, suppress(Problem):
@@ -171,7 +187,7 @@ class SqlStore:
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> StagingResult | StoredReceipt:
         def work(connection: Connection) -> StagingResult | StoredReceipt:
-            return sql_uploads.stage(connection, feed, call, upload, quota)
+            return sql_uploads.stage(connection, feed, call, upload, quota, self.now)
 
         def stage() -> StagingResult | StoredReceipt:
             # An upload that is lost is missed by its commit. One without events is there to be
@@ -186,19 +202,22 @@ class SqlStore:
             if receipt is not None:
                 return receipt
             done = stage()
-        self._database.writes.tidy(sql_uploads.tidy)
+        self._database.writes.tidy(self._tidy)
         return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         def work(
             connection: Connection, asked: Sequence[sql_commits.Commit]
         ) -> list[sql_commits.Done]:
-            return sql_commits.commit(connection, feed, asked)
+            return sql_commits.commit(connection, feed, asked, self.now, self._receipts)
 
         with self._errors():
             done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
-        self._database.writes.tidy(sql_uploads.tidy)
+        self._database.writes.tidy(self._tidy)
         return done
+
+    def _tidy(self, connection: Connection) -> bool:
+        return sql_uploads.tidy(connection, self.now())
 
     def release(
         self,

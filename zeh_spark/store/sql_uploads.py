@@ -30,7 +30,7 @@ from zeh_spark.store import commit_decision, refusals
 from zeh_spark.store.batches import Call, StoredReceipt, Upload, base
 from zeh_spark.store.commit_decision import unwrapped
 from zeh_spark.store.commit_plan import Moved
-from zeh_spark.store.interface import IDLE, STAGED_FOR, StagingResult, check_partitions, now_ms
+from zeh_spark.store.interface import IDLE, STAGED_FOR, Clock, StagingResult, check_partitions
 from zeh_spark.store.schema import blobs, receipts, stagings, uploads
 from zeh_spark.store.schema import producers as producer_table
 from zeh_spark.store.sql_producers import find_feed, inserted, what_is_known
@@ -70,7 +70,12 @@ def admit(connection: Connection, feed: str, call: Call) -> StoredReceipt | None
 
 
 def stage(
-    connection: Connection, feed: str, call: Call, upload: Upload, quota: int | None
+    connection: Connection,
+    feed: str,
+    call: Call,
+    upload: Upload,
+    quota: int | None,
+    clock: Clock,
 ) -> StagingResult | StoredReceipt:
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
@@ -78,18 +83,20 @@ def stage(
     if isinstance(decision, StoredReceipt):
         return decision
     check_partitions(call, upload, state.partitions)
-    staging = _staging(connection, feed_id, call) or _new_staging(connection, feed_id, call)
+    staging = _staging(connection, feed_id, call)
+    if staging is None:
+        staging = _new_staging(connection, feed_id, call, clock())
     here = {"task": upload.task, "attempt": upload.attempt, "number": upload.number}
     digest = connection.scalar(_UPLOADED, {"staging": staging, **here})
     more = 0
     if digest is None:
-        _within_quota(connection, feed_id, call, upload, quota)
+        _within_quota(connection, feed_id, call, upload, quota, clock())
         _insert_upload(connection, staging, upload)
         more = upload.bytes
     elif digest != upload.digest:
         name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
         raise refusals.upload_conflict(call, name)
-    _touch(connection, staging, more)  # last: other tasks' uploads wait for the row
+    _touch(connection, staging, more, clock())  # last: other tasks' uploads wait for the row
     return StagingResult.NEW if digest is None else StagingResult.SAME
 
 
@@ -116,9 +123,9 @@ def release(
     return _drop(connection, and_(*mine), limit=64) or None
 
 
-def tidy(connection: Connection) -> bool:
+def tidy(connection: Connection, now: int) -> bool:
     """A step of cleaning up; False if there was nothing to do."""
-    wanted = _superfluous(now_ms() - int(STAGED_FOR * 1000))
+    wanted = _superfluous(now - int(STAGED_FOR * 1000))
     return _drop_some(connection, wanted) is not None
 
 
@@ -188,7 +195,7 @@ def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select
 
 
 def _within_quota(
-    connection: Connection, feed: int, call: Call, upload: Upload, quota: int | None
+    connection: Connection, feed: int, call: Call, upload: Upload, quota: int | None, now: int
 ) -> None:
     """Makes room first of what nobody needs. Raises Problem."""
     if quota is None:
@@ -200,7 +207,7 @@ def _within_quota(
     staged = int(connection.scalar(total) or 0)
     if staged + upload.bytes <= quota:
         return
-    unneeded = _superfluous(now_ms() - int(IDLE * 1000), mine)
+    unneeded = _superfluous(now - int(IDLE * 1000), mine)
     while staged + upload.bytes > quota and (each := connection.scalar(unneeded)) is not None:
         _drop(connection, uploads.c.staging == each)
         connection.execute(delete(stagings).where(stagings.c.id == each))
@@ -214,22 +221,22 @@ def _staging(connection: Connection, feed: int, call: Call) -> int | None:
     return connection.scalar(_STAGING, {"feed": feed, **given})
 
 
-def _new_staging(connection: Connection, feed: int, call: Call) -> int:
+def _new_staging(connection: Connection, feed: int, call: Call, now: int) -> int:
     row = {
         "feed": feed,
         "producer": call.producer,
         "incarnation": call.incarnation,
         "batch": NEXT if call.batch is None else call.batch,
         "run": call.run,
-        "touched": now_ms(),
+        "touched": now,
         "bytes": 0,
     }
     return inserted(connection, insert(stagings), row)
 
 
-def _touch(connection: Connection, staging: int, more: int) -> None:
+def _touch(connection: Connection, staging: int, more: int, now: int) -> None:
     """Keep it alive; and count what has come."""
-    connection.execute(_TOUCHED, {"of": staging, "now": now_ms(), "more": more})
+    connection.execute(_TOUCHED, {"of": staging, "now": now, "more": more})
 
 
 def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None:

@@ -27,8 +27,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
+from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.dialect import Database
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.interface import Clock, StoreBusyError, now_ms
 from zeh_spark.store.schema import VERSION, metadata
 from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.store.sqlite_writer import LOG_BYTES, ReaderBarrier, Writer
@@ -52,7 +53,9 @@ _UPGRADES = {
 """What brings a store of a version to the next one, before tables that are missing are made."""
 
 
-def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
+def open_sqlite(
+    file: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
+) -> SqlStore:
     """Raises StoreError for a file that is missing, unreadable, or not a store of ours."""
     path = _path(file, must_exist)
     write = _engine(path, "BEGIN IMMEDIATE")
@@ -75,7 +78,8 @@ def open_sqlite(file: str, *, must_exist: bool = False) -> SqlStore:
         read.dispose()
         write.dispose()
 
-    return SqlStore(Database(reading, writer, watch.version, explained, close))
+    database = Database(reading, writer, watch.version, explained, close)
+    return SqlStore(database, clock=clock, receipts=receipts)
 
 
 def backup(file: str, copy: Path) -> None:

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store import batches
-from zeh_spark.store.batches import Call, StoredReceipt
+from zeh_spark.store.batches import RECEIPTS, Call, StoredReceipt
 from zeh_spark.store.interface import Chunk
 from zeh_spark.testing.drivers import DriverRow, Execution
 from zeh_spark.testing.writers import FEED, everything
@@ -46,7 +45,7 @@ class Entry:
 class Belief:
     """`log`: what became visible, in order; `acknowledged_rows`: what drivers were told is there;
     `undone`: what a restore took, until a driver is told that a later batch is there; `excused`:
-    what an operator was told is missing, and accepted.
+    what an operator was told is missing, and accepted; `receipts`: how many the store keeps.
     """
 
     log: list[Entry] = field(default_factory=list)
@@ -58,6 +57,7 @@ class Belief:
     doubled: set[tuple[str, int]] = field(default_factory=set)
     deleted: bool = False
     seen: list[str] = field(default_factory=list)
+    receipts: int = RECEIPTS
 
     def acknowledged(
         self, execution: Execution, call: Call, receipt: StoredReceipt, new: bool, heard: bool
@@ -83,7 +83,7 @@ class Belief:
             (old, last) = self.log[-1].batch
             if f"{old}@{last}:{incarnation}" not in self.replacements:
                 self.seen.append(f"intruder: {entry.batch} after {(old, last)}")
-        same = [each.run for each in self.log[-batches.RECEIPTS :] if each.batch[0] == incarnation]
+        same = [each.run for each in self.log[-self.receipts :] if each.batch[0] == incarnation]
         if entry.run in same and entry.run != self.log[-1].run:
             self.seen.append(f"zombie: {entry.run} published {entry.batch}")
         if self.deleted:

@@ -14,7 +14,7 @@ from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, feed_of, parse
 from zeh_spark.publisher import Store
 from zeh_spark.store.epochs import over_at
 from zeh_spark.store.interface import UnknownFeedError
-from zeh_spark.testing.site import Clock, Opened, Site
+from zeh_spark.testing.site import Opened, Site, StoppedClock
 from zeh_spark.testing.writers import FEED, chunk, everything, publish
 
 
@@ -74,7 +74,9 @@ def test_a_copy_gets_an_id_of_its_own(store: Store) -> None:
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_time_tells_the_events_of_epochs_apart(store: Store, clock: Clock, copy: bool) -> None:
+def test_time_tells_the_events_of_epochs_apart(
+    store: Store, clock: StoppedClock, copy: bool
+) -> None:
     """Each event's `zeh-time` tells its epoch, although the clock stands still."""
     publish(store, chunk(0, b"1"))
     begun = store.begin_epoch(FEED, copy=copy)
@@ -86,7 +88,7 @@ def test_time_tells_the_events_of_epochs_apart(store: Store, clock: Clock, copy:
 
 @pytest.mark.parametrize("hours", [-48, 0, 48])
 def test_time_tells_them_apart_when_the_clock_goes_back(
-    store: Store, clock: Clock, hours: int
+    store: Store, clock: StoppedClock, hours: int
 ) -> None:
     """Events after the epoch have its time at least, whatever the clock says by then; and the next
     epoch begins after them.
@@ -102,7 +104,7 @@ def test_time_tells_them_apart_when_the_clock_goes_back(
     assert one < begun.epochs[1].time <= two < next_one.epochs[2].time <= three
 
 
-def test_an_epoch_may_begin_at_an_earlier_time(store: Store, clock: Clock) -> None:
+def test_an_epoch_may_begin_at_an_earlier_time(store: Store, clock: StoppedClock) -> None:
     """Events that were published between the restore and the command belong to it, too."""
     publish(store, chunk(0, b"1"))
     clock.pass_hours(1)
@@ -116,7 +118,7 @@ def test_an_epoch_may_begin_at_an_earlier_time(store: Store, clock: Clock) -> No
     assert kept < since <= times(store)[-1]
 
 
-def test_an_epoch_begins_between_the_last_one_and_now(store: Store, clock: Clock) -> None:
+def test_an_epoch_begins_between_the_last_one_and_now(store: Store, clock: StoppedClock) -> None:
     """It takes no event from the epoch before the last, and none of the future."""
     publish(store, chunk(0, b"1"))
     begun = store.begin_epoch(FEED)
@@ -126,7 +128,9 @@ def test_an_epoch_begins_between_the_last_one_and_now(store: Store, clock: Clock
     assert begun == store.identity(FEED)
 
 
-def test_epoch_of_an_empty_feed_counts_from_its_first_event(store: Store, clock: Clock) -> None:
+def test_epoch_of_an_empty_feed_counts_from_its_first_event(
+    store: Store, clock: StoppedClock
+) -> None:
     """A feed that was restored to its beginning."""
     begun = store.begin_epoch(FEED)
     clock.pass_hours(-1)
@@ -135,7 +139,9 @@ def test_epoch_of_an_empty_feed_counts_from_its_first_event(store: Store, clock:
 
 
 @pytest.mark.timeout(600)
-def test_time_tells_any_epochs_apart(new_site: type[Site], store: Store, clock: Clock) -> None:
+def test_time_tells_any_epochs_apart(
+    new_site: type[Site], store: Store, clock: StoppedClock
+) -> None:
     """Whatever order commits, epochs and changes of the clock come in."""
     steps = st.sampled_from(["commit", "epoch", "copy", "1", "-1"])
     names = (f"feed{number}" for number in count())
@@ -153,7 +159,7 @@ def test_time_tells_any_epochs_apart(new_site: type[Site], store: Store, clock: 
     holds()
 
 
-def _taken(store: Store, feed: str, clock: Clock, step: str) -> str | None:
+def _taken(store: Store, feed: str, clock: StoppedClock, step: str) -> str | None:
     """Take a step; the id of the epoch that a commit belongs to."""
     if step == "commit":
         publish(store, chunk(0, b"1"), feed=feed)
@@ -174,7 +180,7 @@ def test_identity_survives_a_crash_and_is_everybodys(site: Site, store: Store) -
 
 
 def test_an_epoch_that_a_restore_took_back_is_not_given_again(
-    site: Site, store: Store, clock: Clock
+    site: Site, store: Store, clock: StoppedClock
 ) -> None:
     """I restore the same backup again and again. Events of each restored history were read; those
     of the next one have the same sequence numbers, are others, and come after them.
@@ -193,7 +199,7 @@ def test_an_epoch_that_a_restore_took_back_is_not_given_again(
     assert numbers == sorted({*numbers})
 
 
-def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store: Store, clock: Clock) -> None:
+def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store: Store, clock: StoppedClock) -> None:
     """Its number would have more digits than readers take. A new id is still to be had."""
     clock.pass_hours(24 * 365 * 100)
     with pytest.raises(StoreError, match="Set the clock right"):

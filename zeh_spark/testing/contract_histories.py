@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from zeh_spark.store.batches import Overrides
 from zeh_spark.testing.drivers import Execution, TaskLayout
-from zeh_spark.testing.site import Clock, Site, set_clock, set_receipts
+from zeh_spark.testing.site import Site, StoppedClock
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED
 
@@ -52,11 +52,8 @@ class Histories(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.directory = tempfile.TemporaryDirectory()
-        self.patch = pytest.MonkeyPatch()
-        self.clock = Clock()
-        set_clock(self.patch, self.clock)
-        set_receipts(self.patch, KEPT_RECEIPTS)
-        self.site = self.new_site(Path(self.directory.name))
+        self.clock = StoppedClock()
+        self.site = self.new_site(Path(self.directory.name), self.clock, KEPT_RECEIPTS)
         self.site.open().create(FEED, 2)
         self.world = World(self.site, publishers=2 if self.site.opener() else 1)
 
@@ -158,7 +155,6 @@ class Histories(RuleBasedStateMachine):
                 self.go_on()
         finally:
             self.site.close()
-            self.patch.undo()
             self.directory.cleanup()
 
     def go_on(self) -> None:

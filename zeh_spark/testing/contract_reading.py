@@ -15,7 +15,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store
 from zeh_spark.store.interface import UnknownFeedError
-from zeh_spark.testing.site import Opened, Site, set_clock
+from zeh_spark.testing.site import Opened, Site, StoppedClock
 from zeh_spark.testing.writers import call, chunk, everything, large, publish, until, upload
 
 
@@ -95,10 +95,10 @@ def test_feeds_are_summed_up(store: Store) -> None:
     assert [("empty", 1, 0, 0), ("orders", 2, 3, size)] == found
 
 
-def test_time_of_a_feed_never_decreases(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_a_feed_never_decreases(store: Store, clock: StoppedClock) -> None:
     """Events are not older than those before them, whatever the clock does."""
     publish(store, chunk(0, b"1"))
-    set_clock(monkeypatch, lambda: 1)
+    clock.now = 1
     publish(store, chunk(0, b"2"))
     first, second = everything(store)
     assert first.time == second.time

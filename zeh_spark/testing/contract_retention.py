@@ -11,7 +11,7 @@ from zeh_spark.store import feed, retention
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
 from zeh_spark.store.retention import Pruner, Removal, plan, prune, removable
-from zeh_spark.testing.site import Clock, Opened, Site
+from zeh_spark.testing.site import Opened, Site, StoppedClock
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -49,7 +49,7 @@ def read(store: Store, asked: Mapping[int, str], n: int = 2, hint: int = 1000) -
 # What goes
 
 
-def test_events_go_when_they_are_old_enough(store: Store, clock: Clock) -> None:
+def test_events_go_when_they_are_old_enough(store: Store, clock: StoppedClock) -> None:
     """Yesterday's are there, last week's are not."""
     publish(store, chunk(0, b"1"))
     clock.pass_hours(24)

@@ -8,7 +8,7 @@ import pytest
 
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.batches import Upload
-from zeh_spark.testing.site import Clock, Site
+from zeh_spark.testing.site import Site, StoppedClock
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -106,7 +106,7 @@ def test_uploads_of_an_overtaken_run_are_dropped(store: Store, site: Site) -> No
     assert [0, 1] == [store.release(FEED, "p", *at) for at in ((1, "r1"), (2, "r2"))]
 
 
-def test_batches_left_for_a_day_are_dropped(store: Store, site: Site, clock: Clock) -> None:
+def test_batches_left_for_a_day_are_dropped(store: Store, site: Site, clock: StoppedClock) -> None:
     """Crashed jobs do not fill the disk for ever (A8)."""
     store.stage(FEED, call(run="crashed"), ONE)
     store.stage(FEED, call(None, run="crashed"), ONE)
@@ -119,7 +119,9 @@ def test_batches_left_for_a_day_are_dropped(store: Store, site: Site, clock: Clo
     assert [0, 0, 1] == left
 
 
-def test_batch_that_takes_longer_than_a_day_is_kept(store: Store, site: Site, clock: Clock) -> None:
+def test_batch_that_takes_longer_than_a_day_is_kept(
+    store: Store, site: Site, clock: StoppedClock
+) -> None:
     """A batch lives as long as its tasks send something (A8)."""
     uploads = [upload(chunk(0, b"%d" % task), task=task) for task in range(1, 5)]
     for each in uploads:
@@ -130,7 +132,7 @@ def test_batch_that_takes_longer_than_a_day_is_kept(store: Store, site: Site, cl
     assert store.commit(FEED, call(), declared(*uploads))[1]
 
 
-def test_dropped_uploads_can_be_sent_again(store: Store, site: Site, clock: Clock) -> None:
+def test_dropped_uploads_can_be_sent_again(store: Store, site: Site, clock: StoppedClock) -> None:
     """The lifetime of uploads is a matter of cost, not of safety (F3)."""
     store.stage(FEED, call(), ONE)
     clock.pass_hours(25)
@@ -181,7 +183,7 @@ def test_quota_does_not_count_next_batches_that_are_committed(store: Store) -> N
     assert 5 == len(data(store))
 
 
-def test_full_quota_gives_the_room_of_crashed_runs(store: Store, clock: Clock) -> None:
+def test_full_quota_gives_the_room_of_crashed_runs(store: Store, clock: StoppedClock) -> None:
     """A job that crashed and starts again is not locked out by what it left (A8)."""
     store.stage(FEED, call(run="crashed"), ONE, quota=SIZE)
     with pytest.raises(Problem):

@@ -8,14 +8,29 @@ from pathlib import Path
 import pytest
 
 from zeh_spark.publisher import Store
-from zeh_spark.testing.site import Clock, Opened, Site, set_clock
+from zeh_spark.store.batches import RECEIPTS
+from zeh_spark.testing.site import Opened, Site, StoppedClock
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED
 
 
 @pytest.fixture
-def site(new_site: type[Site], tmp_path: Path) -> Iterator[Site]:
-    site = new_site(tmp_path)
+def clock() -> StoppedClock:
+    """Of the stores of the test's site."""
+    return StoppedClock()
+
+
+@pytest.fixture
+def receipts() -> int:
+    """How many the stores of the test's site keep of a producer."""
+    return RECEIPTS
+
+
+@pytest.fixture
+def site(
+    new_site: type[Site], tmp_path: Path, clock: StoppedClock, receipts: int
+) -> Iterator[Site]:
+    site = new_site(tmp_path, clock, receipts)
     yield site
     site.close()
 
@@ -45,10 +60,3 @@ def store(opened: Opened) -> Store:
 def world(site: Site) -> World:
     site.open().create(FEED, 2)
     return World(site)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    set_clock(monkeypatch, clock)
-    return clock

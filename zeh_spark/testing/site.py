@@ -4,16 +4,13 @@ writes a store writes a Site.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import pytest
-
 from zeh_spark.publisher import Store
-from zeh_spark.store import batches
-from zeh_spark.store import interface as stores
+from zeh_spark.store.batches import RECEIPTS
+from zeh_spark.store.interface import Clock, now_ms
 
 Opened = Callable[[], Store]
 
@@ -22,17 +19,25 @@ class Site(Protocol):
     """A place where a store's data is, in a directory of its own. Empty at first.
 
     `slowness`: examples that random histories have are divided by it; 2 for a store in memory.
+    `receipts`: as given.
     """
 
     slowness: int
+    receipts: int
 
-    def __init__(self, directory: Path) -> None: ...
+    def __init__(
+        self, directory: Path, clock: Clock = now_ms, receipts: int = RECEIPTS
+    ) -> None: ...
 
     def open(self) -> Store:
-        """The store, or another connection to it. Closed by `close`."""
+        """The store, or another connection to it, with the site's `clock` and `receipts`. Closed by
+        `close`.
+        """
 
     def opener(self) -> Opened | None:
-        """For other processes, to which it is pickled; None if only this one reaches the store."""
+        """For other processes, to which it is pickled, with the system's clock; None if only this
+        process reaches the store.
+        """
 
     def crash(self) -> None:
         """End all that is open, as kill -9 would; `open` then finds what was written."""
@@ -50,30 +55,14 @@ class Site(Protocol):
         """And leave nothing behind."""
 
 
-class Clock:
-    """What the store takes for the time, in ms."""
+class StoppedClock:
+    """What a store takes for the time, in ms: it stands still until a test changes it."""
 
     def __init__(self) -> None:
-        self.now = 1_700_000_000_000
+        self.now = now_ms()
 
     def __call__(self) -> int:
         return self.now
 
     def pass_hours(self, hours: float) -> None:
         self.now += int(hours * 3_600_000)
-
-
-def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Callable[[], int]) -> None:
-    """Wherever `store.now_ms` was imported."""
-    _set_everywhere(monkeypatch, "now_ms", stores.now_ms, clock)
-
-
-def set_receipts(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """How many are kept, wherever `batches.RECEIPTS` was imported."""
-    _set_everywhere(monkeypatch, "RECEIPTS", batches.RECEIPTS, count)
-
-
-def _set_everywhere(monkeypatch: pytest.MonkeyPatch, name: str, old: object, new: object) -> None:
-    for module in list(sys.modules.values()):
-        if vars(module).get(name) is old:
-            monkeypatch.setattr(module, name, new)

@@ -53,7 +53,7 @@ class World:
         self.checkpoints = [DriverCheckpoint(self._new_incarnation())]
         self.drivers = [self._start(self.checkpoints[0])]
         self.overrides = Overrides()
-        self.belief = anomalies.Belief()
+        self.belief = anomalies.Belief(receipts=site.receipts)
         self.sent: list[Execution] = []
         self.refusal: tuple[Driver, Problem] | None = None
         self.refusals: list[str] = []
