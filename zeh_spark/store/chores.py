@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from zeh_spark.errors import StoreError
 from zeh_spark.store.dialect import Step
+from zeh_spark.store.outcome import logged
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -50,14 +49,9 @@ class Chores:
                 self._news.wait_for(lambda: self._steps or self._ended.is_set())
                 steps, self._steps = self._steps, {}
             for step in steps:
-                self._finish(step)
+                logged(log, "cleaning up waits", partial(self._finish, step))
             self._ended.wait(PAUSE_SECONDS)
 
     def _finish(self, step: Step) -> None:
-        try:
-            while not self._ended.is_set() and self._write(step, durable=False):
-                pass
-        except (SQLAlchemyError, StoreError) as exc:
-            log.warning("cleaning up waits: %s", str(exc).partition("\n")[0])
-        except Exception:  # logged with its traceback; one fault must not end cleaning up
-            log.exception("cleaning up waits")
+        while not self._ended.is_set() and self._write(step, durable=False):
+            pass

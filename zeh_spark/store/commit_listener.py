@@ -10,6 +10,8 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from zeh_spark.store.outcome import attempted
+
 POLL_SECONDS = 1.0
 """Between looks, where nothing is notified [behind a pooler that hands out connections by
 transaction, notifications get lost].
@@ -56,15 +58,17 @@ class Watch(Generic[V]):
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            try:
-                with self._engine.connect() as connection:
-                    connection.detach()
-                    self._listen(connection)
-            except DBAPIError as exc:
-                self._failure = exc
-            except Exception as exc:  # noqa: BLE001 - raised to whoever asks for the version
-                self._failure = OperationalError("LISTEN", None, exc)
+            failure = attempted(self._connect).exception()
+            if isinstance(failure, DBAPIError):
+                self._failure = failure
+            elif failure:
+                self._failure = OperationalError("LISTEN", None, failure)
             self._ended.wait(POLL_SECONDS)
+
+    def _connect(self) -> None:
+        with self._engine.connect() as connection:
+            connection.detach()
+            self._listen(connection)
 
     def _listen(self, connection: Connection) -> None:
         driver: Any = connection.connection.dbapi_connection

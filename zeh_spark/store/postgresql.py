@@ -19,6 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -38,6 +39,7 @@ from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.store.dialect import A, Commits, Database, Step, only
 from zeh_spark.store.group_commit import Asked, CommitQueues, Look, QueuedCommit
 from zeh_spark.store.interface import Clock, StoreBusyError, StoreOutcomeUnknownError, now_ms
+from zeh_spark.store.outcome import attempted, failed, hand_on
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.schema import VERSION, feeds, metadata
 from zeh_spark.store.sql_store import SqlStore
@@ -302,21 +304,13 @@ class Writing:
         if len(group) > 1 and self._together(group):
             return
         for each in group:
-            try:
-                if isinstance(each, QueuedCommit):
-                    answer = self.write(partial(_alone, each))
-                else:
-                    assert isinstance(each, Look)
-                    answer = self._look(each)
-                each.done.set_result(answer)
-            except Exception as exc:  # noqa: BLE001 - raised where it is waited for
-                each.done.set_exception(exc)
+            hand_on(_answer(each, attempted(partial(self._alone, each))), each.done)
 
-    def _look(self, look: Look) -> Any:
-        try:
-            return self.write(look.work, durable=False)
-        except StoreOutcomeUnknownError as exc:  # it has none
-            raise StoreBusyError("the store failed; ask again") from exc
+    def _alone(self, asked: Asked) -> Any:
+        if isinstance(asked, QueuedCommit):
+            return self.write(lambda connection: only(asked.work(connection, [asked.about])))
+        assert isinstance(asked, Look)
+        return self.write(asked.work, durable=False)
 
     def _together(self, group: Sequence[Asked]) -> bool:
         """In one transaction; false if that has to be done otherwise. Nobody hears of a success
@@ -324,40 +318,51 @@ class Writing:
         """
         commits = [each for each in group if isinstance(each, QueuedCommit)]
         looks = [each for each in group if isinstance(each, Look)]
-        answers: list[Any] = []
-        try:
-            with self._engine.connect() as connection:
-                connection.execute(_BEGIN, {"durable": bool(commits)})
-                # Commits first: they lock more than looks do [a look first, and both publishers
-                # would wait for each other to give theirs up].
-                if commits:
-                    answers += commits[0].work(connection, [each.about for each in commits])
-                answers += [_seen(each, connection) for each in looks]
-                if commits:
-                    _commit(connection)
-        except StoreOutcomeUnknownError as exc:
-            for each in group:
-                busy = StoreBusyError("the store failed; ask again")
-                each.done.set_exception(exc if isinstance(each, QueuedCommit) else busy)
-            return True
-        except SQLAlchemyError as exc:
-            if isinstance(exc, DBAPIError) and _in_the_way(exc):
-                return False
-            for each in group:
-                each.done.set_exception(exc)
-            return True
-        except Exception:  # noqa: BLE001 - each is done by itself next, and raises it to who asked
-            return False
-        for each, answer in zip((*commits, *looks), answers, strict=True):
-            if isinstance(answer, Problem):
+        outcome = attempted(partial(self._transaction, commits, looks))
+        failure = outcome.exception()
+        if failure and not _fails_all(failure):
+            return False  # each is done by itself next, and gets its own failure
+        for at, each in enumerate((*commits, *looks)):
+            if failure:
+                hand_on(_answer(each, outcome), each.done)
+            elif isinstance(answer := outcome.result()[at], Problem):
                 each.done.set_exception(answer)
             else:
                 each.done.set_result(answer)
         return True
 
+    def _transaction(self, commits: Sequence[QueuedCommit], looks: Sequence[Look]) -> list[Any]:
+        """An answer to each. A Problem is one, too."""
+        answers: list[Any] = []
+        with self._engine.connect() as connection:
+            connection.execute(_BEGIN, {"durable": bool(commits)})
+            # Commits first: they lock more than looks do [a look first, and both publishers would
+            # wait for each other to give theirs up].
+            if commits:
+                answers += commits[0].work(connection, [each.about for each in commits])
+            answers += [_seen(each, connection) for each in looks]
+            if commits:
+                _commit(connection)
+        return answers
 
-def _alone(commit: QueuedCommit, connection: Connection) -> Any:
-    return only(commit.work(connection, [commit.about]))
+
+def _answer(asked: Asked, outcome: Future[Any]) -> Future[Any]:
+    """The outcome as it concerns who asked: a look has nothing that could be unknown."""
+    failure = outcome.exception()
+    if isinstance(asked, Look) and isinstance(failure, StoreOutcomeUnknownError):
+        busy = StoreBusyError("the store failed; ask again")
+        busy.__cause__ = failure
+        return failed(busy)
+    return outcome
+
+
+def _fails_all(failure: BaseException) -> bool:
+    """Whether a group's failure is that of each of its members. Otherwise one of them may be to
+    blame, or another transaction was in the way.
+    """
+    if isinstance(failure, DBAPIError):
+        return not _in_the_way(failure)
+    return isinstance(failure, StoreOutcomeUnknownError | SQLAlchemyError)
 
 
 def _seen(look: Look, connection: Connection) -> Any:

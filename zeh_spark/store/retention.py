@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from zeh_spark.errors import StoreError
 from zeh_spark.store.feed import in_order, parse_cursor
 from zeh_spark.store.interface import Chunk, Retention, Store
+from zeh_spark.store.outcome import logged
 from zeh_spark.store.problems import Problem
 
 EVERY_SECONDS = 60.0
@@ -164,15 +164,13 @@ class Pruner:
 
     def _run(self) -> None:
         while True:
-            try:
-                for feed in self._store.feeds():
-                    self._prune(feed.name)
-            except StoreError as exc:
-                log.warning("old events stay for now: %s", exc)
-            except Exception:  # logged with its traceback; one fault must not end retention
-                log.exception("old events stay for now")
+            logged(log, "old events stay for now", self._prune_all)
             if self._ended.wait(EVERY_SECONDS):
                 return
+
+    def _prune_all(self) -> None:
+        for feed in self._store.feeds():
+            self._prune(feed.name)
 
     def _prune(self, feed: str) -> None:
         began = time.monotonic()

@@ -17,7 +17,7 @@ import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +31,7 @@ from sqlalchemy.exc import DBAPIError
 from zeh_spark.errors import StoreError
 from zeh_spark.store.dialect import A, Commits, Step, only
 from zeh_spark.store.interface import StoreOutcomeUnknownError
+from zeh_spark.store.outcome import attempted, hand_on
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -146,16 +147,16 @@ class Writer:
     def _run(self) -> None:
         """To the end, whatever fails: who waits is told, and the next work is tried anew."""
         while group := self._next():
-            work, durable = group
-            try:
-                with self._engine.connect() as connection:
-                    self._do(connection, work, durable)
-                    self._keep_the_log_short(connection)
-            except Exception as exc:
-                log.exception("the store's writer failed")
-                for _, done in work:
+            if failure := attempted(partial(self._connected, *group)).exception():
+                log.error("the store's writer failed", exc_info=failure)
+                for _, done in group[0]:
                     if not done.done():
-                        done.set_exception(exc)
+                        done.set_exception(failure)
+
+    def _connected(self, group: list[tuple[Work, Future[Any]]], durable: bool) -> None:
+        with self._engine.connect() as connection:
+            self._do(connection, group, durable)
+            self._keep_the_log_short(connection)
 
     def _next(self) -> tuple[list[tuple[Work, Future[Any]]], bool] | None:
         """What to do in the next transaction, and whether it has to be durable. Durable work and
@@ -194,23 +195,13 @@ class Writer:
         self, connection: Connection, group: list[tuple[Work, Future[Any]]], durable: bool
     ) -> None:
         """Nobody hears of a success before the transaction is committed."""
-        ends: list[Callable[[], None]] = []
-        sqlite = _sqlite(connection)
-        try:
-            # An upload that a power cut undoes is missed by its commit, which stands behind it in
-            # the log: synchronising the one synchronises the other.
-            sqlite.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            with connection.begin() as transaction:
-                for work, done in group:
-                    ends.append(_attempted(connection, work, done))
-                with _outcome_unknown():
-                    transaction.commit()
-        except Exception as exc:  # noqa: BLE001 - raised by write(), in the threads that asked
-            ends = [partial(done.set_exception, exc) for _, done in group]
+        works = [work for work, _ in group]
+        together = attempted(partial(_transaction, connection, works, durable))
         connection.rollback()  # what a failed COMMIT left: SQLAlchemy's transaction and SQLite's
-        sqlite.rollback()
-        for end in ends:
-            end()
+        _sqlite(connection).rollback()
+        outcomes = [together] * len(group) if together.exception() else together.result()
+        for outcome, (_, done) in zip(outcomes, group, strict=True):
+            hand_on(outcome, done)
 
     def _keep_the_log_short(self, connection: Connection) -> None:
         size = os.path.getsize(self._log) if self._log.exists() else 0
@@ -235,19 +226,31 @@ def _sqlite(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _attempted(connection: Connection, work: Work, done: Future[Any]) -> Callable[[], None]:
-    """Do the work under a savepoint; returns what tells its outcome to who waits.
+def _transaction(connection: Connection, works: Sequence[Work], durable: bool) -> list[Future[Any]]:
+    """Do and commit works, and return the outcome of each. Raises what none of them survives."""
+    # An upload that a power cut undoes is missed by its commit, which stands behind it in the log:
+    # synchronising the one synchronises the other.
+    _sqlite(connection).execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    with connection.begin() as transaction:
+        outcomes = [_under_savepoint(connection, work) for work in works]
+        with _outcome_unknown():
+            transaction.commit()
+    return outcomes
 
-    Raises what made SQLite give up the whole transaction, like a full disk.
+
+def _under_savepoint(connection: Connection, work: Work) -> Future[Any]:
+    """The outcome of a work. Raises what made SQLite give up the whole transaction, like a full
+    disk.
     """
-    try:
+
+    def nested() -> Any:
         with connection.begin_nested():
-            result = work(connection)
-    except Exception as exc:
-        if not _sqlite(connection).in_transaction:
-            raise
-        return partial(done.set_exception, exc)
-    return partial(done.set_result, result)
+            return work(connection)
+
+    outcome = attempted(nested)
+    if outcome.exception() and not _sqlite(connection).in_transaction:
+        outcome.result()  # which raises it
+    return outcome
 
 
 @contextmanager

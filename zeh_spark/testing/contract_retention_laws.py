@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -132,21 +132,8 @@ def test_readers_get_all_that_they_are_not_told_is_gone(new_site: type[Site]) ->
 
 def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: Store) -> None:
     """Two publishers prune while two write and one reads."""
-    failures: list[BaseException] = []
     ended = threading.Event()
     rule = Retention(bytes=20_000, readers=("reader",))
-
-    def guarded(work: Callable[[], None]) -> threading.Thread:
-        def run() -> None:
-            try:
-                work()
-            except BaseException as exc:  # noqa: BLE001 - handed to the test
-                failures.append(exc)
-                ended.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
 
     def write(name: str) -> None:
         mine = opened()
@@ -169,19 +156,19 @@ def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: 
             mine.save_cursors("reader", 2, behind)
             yield events
 
-    writers = [guarded(partial(write, name)) for name in ("p", "q")]
-    pruners = [guarded(remove) for _ in range(2)]
     total, reading = 0, follow()
-    try:
-        while total < 80 * 201 and not failures:
-            written = not any(each.is_alive() for each in writers)
-            total += (more := next(reading))
-            if written and not more:
-                break  # nothing will come any more
-    finally:  # also where the store refuses the reader
-        ended.set()
-        for each in [*writers, *pruners]:
-            each.join()
-    assert [] == failures
+    with ThreadPoolExecutor(4) as threads:
+        writers = [threads.submit(write, name) for name in ("p", "q")]
+        pruners = [threads.submit(remove) for _ in range(2)]
+        try:
+            while total < 80 * 201 and not any(each.done() for each in pruners):
+                written = all(each.done() for each in writers)
+                total += (more := next(reading))
+                if written and not more:
+                    break  # nothing will come any more
+        finally:  # also where the store refuses the reader
+            ended.set()
+    for each in (*writers, *pruners):
+        each.result()
     assert 80 * 201 == total
     assert len(everything(store)) < 80
