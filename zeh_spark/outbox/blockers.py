@@ -24,9 +24,7 @@ LOOK_SECONDS = 1.0
 class Guard:
     """Of one table. Readers' requests make it look, once in LOOK_SECONDS."""
 
-    def __init__(self, sql: TableSql, name: str) -> None:
-        self._sql = sql
-        self._name = name
+    def __init__(self) -> None:
         self._looked = self._warned = -math.inf
         self._since = time.monotonic()
         self._settled: tuple[int, ...] = ()
@@ -37,18 +35,17 @@ class Guard:
     def seconds(self) -> float:
         return time.monotonic() - self._since if self._pending else 0.0
 
-    def look(self, connection: Connection, standing: TableStatus) -> None:
+    def look(self, connection: Connection, sql: TableSql, standing: TableStatus) -> None:
         """Raises Problem."""
-        now = time.monotonic()
+        now, table = time.monotonic(), sql.table
         if now < self._looked + LOOK_SECONDS:
             return
-        _, self._pending = self._sql.newest(connection)
+        _, self._pending = sql.newest(connection)
         self._looked = -math.inf  # again, until all is well
         if not self._pending or standing.settled != self._settled:
             self._since, self._settled = now, standing.settled
-        self.holder = self._sql.blocker(connection) if self._pending else None
-        if (stray := self._sql.stray(connection)) is not None:
-            table = self._sql.table
+        self.holder = sql.blocker(connection) if self._pending else None
+        if (stray := sql.stray(connection)) is not None:
             raise Problem(
                 "bad-row",
                 500,
@@ -62,6 +59,6 @@ class Guard:
             log.warning(
                 "table %s: rows that are committed wait for %s, for %.0f s now: readers get them "
                 "when it ends",
-                self._name, self.holder, self.seconds,
+                table.name, self.holder, self.seconds,
             )  # fmt: skip
         self._looked = now

@@ -36,7 +36,7 @@ class Starts:
 
     def of(self, asked: Mapping[int, str]) -> dict[int, Cursor]:
         """Cursors by partition. Raises Problem, StoreBusyError."""
-        history, uuid = self._lineage, self.sql.uuid
+        history, uuid = self._lineage, self.sql.facts.uuid
         given = {each: parse_cursor(each, text, history, uuid) for each, text in asked.items()}
         places = {
             each: cursor.place
@@ -80,7 +80,8 @@ class Starts:
         if self.standing.end and place >= self.standing.end:
             raise other_history(partition, text, "the database has never come that far")
         if self._is_strict() and self.sql.any_upto(self.connection, place, self._stored(partition)):
-            if self.sql.standing(self.connection).removed != self.standing.removed:
+            again = self.sql.standing(self.connection)
+            if again is None or again.removed != self.standing.removed:
                 raise StoreBusyError("rows were deleted meanwhile; ask again")
             raise other_history(
                 partition,
@@ -93,7 +94,7 @@ class Starts:
 
     def _is_strict(self) -> bool:
         strict = self.sql.table.strict_cursors
-        return not self.sql.moves_updates if strict is None else strict
+        return not self.sql.facts.moves_updates if strict is None else strict
 
     @property
     def _lineage(self) -> str:

@@ -33,23 +33,23 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import OptionError, StoreError
+from zeh_spark.outbox import sqlite as outbox_sqlite
 from zeh_spark.outbox.blockers import Guard
 from zeh_spark.outbox.cursors import Starts, after
-from zeh_spark.outbox.postgresql_check import refusal
+from zeh_spark.outbox.faults import refusal
+from zeh_spark.outbox.names import HISTORY
 from zeh_spark.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.outbox.queries import (
-    HISTORY,
     READ_BYTES,
     BlockingTransaction,
-    Fault,
     More,
     TableSql,
     TableStatus,
 )
 from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
-from zeh_spark.outbox.sqlite import SqliteTable
 from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
+from zeh_spark.store import sqlite
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.store.feed import DEFAULT_HINT, Block, covered
 from zeh_spark.store.interface import StoreBusyError
@@ -108,24 +108,24 @@ class SqlTableFeed:
         )  # fmt: skip
         self.partitions = partitions
         self.engine = engine
-        self._sql = statements(engine, self.table)
+        self._dialect = dialect_of(engine, self.table)
+        self._sql: TableSql | None = None
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT", no_parameters=True)
         self._headers = header_renderer(self.table.headers)
-        self._is_fine = False
         self._lock = threading.Lock()
         self._watch: Watch[object] | None = None
-        self._guard = Guard(self._sql, table)
+        self._guard = Guard()
         self._skipped = 0
 
     def check(self) -> None:
         """Raises StoreError for a table that cannot be a feed, with the statements that mend it;
         StoreBusyError where the database does not answer.
         """
-        if faults := self._do(self._inspected):
+        if faults := self._do(self._inspected).faults():
             raise StoreError(refusal(self.table, faults))
 
     def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
-        standing, cursors = self._do(partial(self._begun, asked, n))
+        sql, standing, cursors = self._do(partial(self._begun, asked, n))
         left = DEFAULT_HINT if hint is None else hint
         quiet, limit, bad = set(asked), READ_ROWS, False
         while left > 0 and not bad:
@@ -134,7 +134,7 @@ class SqlTableFeed:
                 each: dict.fromkeys(covered(each, n, self.partitions), cursor.place)
                 for each, cursor in cursors.items()
             }
-            rows = self._do(partial(self._sql.rows, after=places, standing=standing, limit=wanted))
+            rows = self._do(partial(sql.rows, after=places, standing=standing, limit=wanted))
             found = [self._found(each, rows, cursors[each]) for each in asked]
             if len(quiet) == len(asked) and (problem := _stuck(found)):
                 raise problem
@@ -152,20 +152,20 @@ class SqlTableFeed:
             yield Block(each, b"", str(cursors[each]))
 
     def version(self) -> object:
-        self._prepared()
+        sql = self._prepared()
         if self._engine.dialect.name == "sqlite":
-            return self._do(self._sql.newest)[0]
+            return self._do(sql.newest)[0]
         with self._lock:
             if self._watch is None:
                 self._watch = Watch(self._engine, CHANNEL, self._look)
         try:
             return self._watch.version()
         except DBAPIError as exc:
-            raise self._sql.explained(exc) from exc
+            raise self._dialect.explained(exc) from exc
 
     def state(self) -> TableState:
         """Raises StoreError."""
-        standing = self._do(self._standing)
+        _, standing = self._do(self._standing)
         held = self._guard
         return TableState(standing.history, held.holder, held.seconds, self._skipped)
 
@@ -176,8 +176,7 @@ class SqlTableFeed:
 
         Raises StoreError for a table that cannot be a feed, and for an id of another form.
         """
-        self._prepared()
-        if (name := self._do(self._sql.feed_id)) is None:
+        if (name := self._do(self._prepared().feed_id)) is None:
             return None
         try:
             return parse(FeedIdentity(name, (Epoch(name),)).document())
@@ -198,7 +197,8 @@ class SqlTableFeed:
         self._prepared()
         engine = self.engine.execution_options(no_parameters=True)
         with self._errors(), engine.begin() as connection:
-            return self._sql.new_history(connection, copy=copy)
+            found = self._dialect.inspect(connection, self.table)
+            return found.new_history(connection, copy=copy)
 
     def ddl(
         self,
@@ -216,22 +216,26 @@ class SqlTableFeed:
         cannot be prepared.
         """
         more = More(notify, updates, retention, grant_to)
-        return self._do(lambda connection: self._sql.ddl(connection, more))
+        return self._do(lambda connection: self._dialect.inspect(connection, self.table)).ddl(more)
 
     def close(self) -> None:
         """Ends the thread that listens. The engine stays as it is."""
         if self._watch:
             self._watch.close()
 
-    def _prepared(self) -> None:
-        if not self._is_fine:
-            self.check()
+    def _prepared(self) -> TableSql:
+        return self._sql or self._do(self._inspected)
 
-    def _inspected(self, connection: Connection) -> list[Fault]:
-        """[What goes wrong later, a dropped index for instance, stops nobody who reads.]"""
-        faults = self._sql.inspect(connection)
-        self._is_fine = self._is_fine or not faults
-        return faults
+    def _inspected(self, connection: Connection) -> TableSql:
+        """Look at the table, and go by that from now on. Raises StoreError if it has never been a
+        feed and cannot be one. [What goes wrong later, a dropped index for instance, stops nobody
+        who reads.]
+        """
+        sql = self._dialect.inspect(connection, self.table)
+        if self._sql is None and (faults := sql.faults()):
+            raise StoreError(refusal(self.table, faults))
+        self._sql = sql
+        return sql
 
     def _do(self, work: Callable[[Connection], T]) -> T:
         """Short work on a connection, done once more where that was lost while it was idle. Raises
@@ -247,7 +251,7 @@ class SqlTableFeed:
 
     def _once(self, work: Callable[[Connection], T]) -> T:
         with self._engine.connect() as connection:
-            self._sql.prepare(connection)
+            self._dialect.prepare(connection)
             return work(connection)
 
     @contextmanager
@@ -257,30 +261,30 @@ class SqlTableFeed:
         except NoConnection as exc:
             raise StoreBusyError("all connections to the database are in use; ask again") from exc
         except DBAPIError as exc:
-            raise self._sql.explained(exc) from exc
+            raise self._dialect.explained(exc) from exc
         except SQLAlchemyError as exc:
             raise StoreError(f"the database cannot be used: {exc}") from exc
 
     def _begun(
         self, asked: Mapping[int, str], n: int, connection: Connection
-    ) -> tuple[TableStatus, dict[int, Cursor]]:
-        """How the table stands, and the cursors to go on from. Raises Problem."""
-        standing = self._standing(connection)
-        return standing, Starts(self._sql, connection, standing, n).of(asked)
+    ) -> tuple[TableSql, TableStatus, dict[int, Cursor]]:
+        """The table's statements, how it stands, and the cursors to go on from. Raises Problem."""
+        sql, standing = self._standing(connection)
+        return sql, standing, Starts(sql, connection, standing, n).of(asked)
 
-    def _standing(self, connection: Connection) -> TableStatus:
-        if not self._is_fine and (faults := self._inspected(connection)):
-            raise StoreError(refusal(self.table, faults))
-        standing = self._sql.standing(connection)
-        self._guard.look(connection, standing)
-        return standing
+    def _standing(self, connection: Connection) -> tuple[TableSql, TableStatus]:
+        sql = self._sql or self._inspected(connection)
+        while (standing := sql.standing(connection)) is None:
+            sql = self._inspected(connection)
+        self._guard.look(connection, sql, standing)
+        return sql, standing
 
     def _look(self, connection: Connection) -> tuple[object, float]:
-        begun = time.monotonic()
-        version, pending = self._sql.newest(connection)
+        begun, sql = time.monotonic(), self._sql or self._inspected(connection)
+        version, pending = sql.newest(connection)
         if pending:
             return version, max(PENDING_SECONDS, 5 * (time.monotonic() - begun))
-        return version, POLL_SECONDS if self._sql.notifies else UNNOTIFIED_SECONDS
+        return version, POLL_SECONDS if sql.facts.notifies else UNNOTIFIED_SECONDS
 
     def _found(
         self, asked: int, rows: Sequence[Cells], before: Cursor
@@ -317,16 +321,28 @@ class SqlTableFeed:
         )  # fmt: skip
 
 
-def statements(engine: Engine, table: OutboxTable) -> TableSql:
+@dataclass(frozen=True, slots=True)
+class TableDialect:
+    """What a database brings. `inspect`: the statements for a table as it is made now; `explained`:
+    an error in our words; `prepare` comes before a connection is used.
+    """
+
+    inspect: Callable[[Connection, OutboxTable], TableSql]
+    explained: Callable[[DBAPIError], StoreError]
+    prepare: Callable[[Connection], None] = lambda _: None
+
+
+def dialect_of(engine: Engine, table: OutboxTable) -> TableDialect:
     """Raises OptionError for a database that we do not know."""
     if engine.dialect.name == "sqlite":
         if table.schema:
             raise OptionError(f"table is {table.name!r}; SQLite has no schemas", option="table")
-        return SqliteTable(table)
+        return TableDialect(outbox_sqlite.inspected, sqlite.explained, outbox_sqlite.prepare)
     if (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg"):
-        from zeh_spark.outbox.postgresql import PostgresqlTable  # needs psycopg
+        from zeh_spark.outbox.postgresql import inspected  # needs psycopg
+        from zeh_spark.store.postgresql import explained
 
-        return PostgresqlTable(table)
+        return TableDialect(inspected, explained)
     raise OptionError(
         f"a table is read through an engine of postgresql+psycopg://… or sqlite:///…, not of "
         f"{engine.dialect.name}+{engine.dialect.driver}; the service's own engine may be another",

@@ -14,28 +14,18 @@ Values become JSON in the database, which knows their types.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import postgresql_check, postgresql_ddl
-from zeh_spark.outbox.postgresql_check import Column, Facts
-from zeh_spark.outbox.queries import (
-    HISTORY,
-    REMOVED,
-    BlockingTransaction,
-    Fault,
-    More,
-    TableSql,
-    TableStatus,
-    literal,
-    qualified,
-    quoted,
-)
+from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
+from zeh_spark.outbox.names import HISTORY, REMOVED, literal, qualified, quoted
+from zeh_spark.outbox.postgresql_check import Column, PostgresqlFacts
+from zeh_spark.outbox.queries import BlockingTransaction, More, TableSql, TableStatus
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
-from zeh_spark.store import postgresql
 from zeh_spark.store.problems import Problem
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
@@ -47,34 +37,43 @@ _TEXT = frozenset("S")
 """Categories of types whose values are text (pg_type.typcategory)."""
 
 
+@dataclass(frozen=True, slots=True)
 class PostgresqlTable(TableSql):
-    """Statements for one table. `inspect` comes first."""
+    """Statements for one table."""
 
-    def __init__(self, table: OutboxTable) -> None:
-        super().__init__(table)
-        self.name = qualified(table, table.bare_name)
-        self.tx = quoted(table.tx)
-        tx, key = f"r.{self.tx}", f"r.{quoted(table.id)}"
-        self.order = f"{tx}, {key}"
-        self.backwards = f"{tx} DESC, {key} DESC"
-        self.settled = f"{self.tx} < {HORIZON}"
-        self.partition = postgresql_ddl.partition_sql(table)
-        self._columns: Mapping[str, Column] = {}
-        self._facts: Facts | None = None
-
-    def inspect(self, connection: Connection) -> list[Fault]:
-        facts = inspected(connection, self.table)
-        self._columns, self._facts, self.uuid = facts.columns, facts, facts.uuid
-        self.moves_updates, self.notifies = facts.moves_updates, facts.notifies
-        self.notes_removed = facts.notes_removed
-        return postgresql_check.postgresql_faults(self.table, facts)
+    facts: PostgresqlFacts
 
     @property
-    def facts(self) -> Facts:
-        assert self._facts, "it was not inspected"
-        return self._facts
+    def name(self) -> str:
+        return qualified(self.table, self.table.bare_name)
 
-    def standing(self, connection: Connection) -> TableStatus:
+    @property
+    def tx(self) -> str:
+        return quoted(self.table.tx)
+
+    @property
+    def order(self) -> str:
+        return f"r.{self.tx}, r.{quoted(self.table.id)}"
+
+    @property
+    def backwards(self) -> str:
+        return f"r.{self.tx} DESC, r.{quoted(self.table.id)} DESC"
+
+    @property
+    def settled(self) -> str:
+        return f"{self.tx} < {HORIZON}"
+
+    @property
+    def partition(self) -> str:
+        return postgresql_ddl.partition_sql(self.table)
+
+    def faults(self) -> list[Fault]:
+        return postgresql_check.postgresql_faults(self.table, self.facts)
+
+    def ddl(self, more: More) -> list[str]:
+        return postgresql_check.postgresql_ddl(self.table, self.facts, more)
+
+    def standing(self, connection: Connection) -> TableStatus | None:
         name = literal(self.table.bare_name)
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
         found = connection.exec_driver_sql(
@@ -87,16 +86,15 @@ class PostgresqlTable(TableSql):
             raise self._gone_history()
         history, same_cluster, horizon, end, standby, server, triggers = found
         if triggers != len(self.facts.triggers):  # made, or dropped, meanwhile
-            self.inspect(connection)
-            return self.standing(connection)
+            return None
         if not same_cluster:
             raise self._restored("it came from another PostgreSQL cluster")
         removed: dict[int, Removed] = {}
-        if self.notes_removed:
+        if self.facts.notes_removed:
             kept = f"SELECT partition, tx, id, removals FROM {self._beside(REMOVED)}"
             noted = connection.exec_driver_sql(f"{kept} WHERE table_name = {name}")
             for partition, tx, key, times in noted:
-                removed[partition] = Removed((tx, key if self.uuid else int(key)), times)
+                removed[partition] = Removed((tx, key if self.facts.uuid else int(key)), times)
         return TableStatus(history, removed, (end,), (horizon,), standby, server)
 
     def feed_id(self, connection: Connection) -> str | None:
@@ -112,7 +110,7 @@ class PostgresqlTable(TableSql):
 
     def _gone_history(self) -> StoreError:
         missing = postgresql_ddl.history(self.table, add_column=self.facts.lacks_feed_ids)
-        return postgresql_check.gone_history(self.table, missing)
+        return gone_history(self.table, missing)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         found = connection.exec_driver_sql(
@@ -161,10 +159,10 @@ class PostgresqlTable(TableSql):
     def new_history(self, connection: Connection, *, copy: bool) -> str:
         """Rows that are there get tx 0, and so stand before all others, in order of their ids."""
         moved = f"UPDATE {self.name} SET {self.tx} = 0 WHERE {self.tx} <> 0"
-        facts = inspected(connection, self.table)
+        facts = self.facts
         if copy and facts.lacks_feed_ids:
             missing = postgresql_ddl.feed_id(self.table, add_column=True)
-            raise postgresql_check.no_feed_ids(self.table, missing)
+            raise no_feed_ids(self.table, missing)
         renamed = f", feed_id = {postgresql_ddl.NEW_FEED_ID}" if copy else ""
         trigger = quoted(postgresql_ddl.UPDATES) if facts.moves_updates else None
         if trigger:
@@ -185,12 +183,6 @@ class PostgresqlTable(TableSql):
             ).scalar_one()
         )
 
-    def ddl(self, connection: Connection, more: More) -> list[str]:
-        return postgresql_check.postgresql_ddl(self.table, inspected(connection, self.table), more)
-
-    def explained(self, exc: DBAPIError) -> StoreError:
-        return postgresql.explained(exc)
-
     def _beside(self, name: str) -> str:
         return qualified(self.table, name)
 
@@ -204,11 +196,11 @@ class PostgresqlTable(TableSql):
         return f"({self.order}) = {self._literal(place)}"
 
     def _literal(self, place: Place) -> str:
-        key = f"{literal(str(place[1]))}::uuid" if self.uuid else place[1]
+        key = f"{literal(str(place[1]))}::uuid" if self.facts.uuid else place[1]
         return f"({place[0]}, {key})"
 
     def _json(self, column: str, value: str) -> str:
-        kind, element = self._columns[column].type, self._columns[column].element
+        kind, element = self.facts.columns[column].type, self.facts.columns[column].element
         if kind in {"json", "jsonb"}:
             return f"{value}::text"
         if element and element in _OWN_FORM:
@@ -216,12 +208,12 @@ class PostgresqlTable(TableSql):
         return _OWN_FORM[kind](value) if kind in _OWN_FORM else f"to_json({value})::text"
 
     def _data(self, column: str, value: str) -> str:
-        if self._columns[column].category in _TEXT:
+        if self.facts.columns[column].category in _TEXT:
             return f"{value}::text"
         return self._json(column, value)
 
     def _text(self, column: str, value: str) -> str:
-        if self._columns[column].category in _TEXT:
+        if self.facts.columns[column].category in _TEXT:
             return f"{value}::text"
         return f"({self._json(column, value)})::json #>> '{{}}'"
 
@@ -229,10 +221,10 @@ class PostgresqlTable(TableSql):
         return f"{SERVER} = {literal(server)}"
 
     def _is_behind(self, place: Place) -> str:
-        return f"(tx, id::{'uuid' if self.uuid else 'bigint'}) > {self._literal(place)}"
+        return f"(tx, id::{'uuid' if self.facts.uuid else 'bigint'}) > {self._literal(place)}"
 
     def _id(self, value: str) -> str:
-        return f"{value}::text" if self.uuid else value
+        return f"{value}::text" if self.facts.uuid else value
 
     def _bytes(self, text: str) -> str:
         return f"octet_length({text})"
@@ -297,8 +289,8 @@ def _has_feed_ids(connection: Connection, table: OutboxTable) -> bool:
     return found.first() is not None
 
 
-def inspected(connection: Connection, table: OutboxTable) -> Facts:
-    """What there is of a table. One that is absent has no columns."""
+def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
+    """How a table is made now. One that is absent has no columns."""
     name = literal(qualified(table, table.bare_name))
 
     def found(statement: str) -> Sequence[Any]:
@@ -320,7 +312,7 @@ def inspected(connection: Connection, table: OutboxTable) -> Facts:
         feed_id = "feed_id" if has_ids else "NULL"
         mine = f"{qualified(table, HISTORY)} WHERE table_name = {literal(table.bare_name)}"
         row = connection.exec_driver_sql(f"SELECT {feed_id} FROM {mine}").first()
-    return Facts(
+    facts = PostgresqlFacts(
         columns=columns,
         kind=kind or "",
         indexes=[(unique, tuple(keys)) for whole, unique, _, keys in indexes if whole],
@@ -335,3 +327,4 @@ def inspected(connection: Connection, table: OutboxTable) -> Facts:
         hides_rows=hides,
         uuid=table.id in columns and columns[table.id].type == "uuid",
     )
+    return PostgresqlTable(table, facts)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import postgresql_ddl as statements
-from zeh_spark.outbox.queries import HISTORY, Fault, More, quoted
+from zeh_spark.outbox.faults import Fault, mended
+from zeh_spark.outbox.names import quoted
+from zeh_spark.outbox.queries import More
 from zeh_spark.outbox.table import OutboxTable
 
 _INTEGERS = ("int2", "int4", "int8")
@@ -26,7 +28,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PostgresqlFacts:
     """What there is. `kind`: pg_class.relkind, empty if there is no such table; `indexes`: the
     whole and valid ones, whether they are unique, and their columns or expressions; `unfinished`:
     names of those that are not valid; `triggers`: those that are on, with the bodies of their
@@ -64,7 +66,7 @@ class Facts:
         return self.has_removed and statements.DELETES in self.triggers
 
 
-def postgresql_faults(table: OutboxTable, facts: Facts) -> list[Fault]:
+def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]:
     """Why a table cannot be a feed; empty if it can."""
     if not facts.kind:
         made = (
@@ -107,7 +109,7 @@ def postgresql_faults(table: OutboxTable, facts: Facts) -> list[Fault]:
     return faults
 
 
-def postgresql_ddl(table: OutboxTable, facts: Facts, more: More) -> list[str]:
+def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> list[str]:
     """Statements that bring what is missing, and more. Raises StoreError where there are none."""
     if facts.is_view and (more.updates or more.retention):
         raise StoreError(f"{table.name} is a view; give the option for its table")
@@ -126,7 +128,7 @@ def postgresql_ddl(table: OutboxTable, facts: Facts, more: More) -> list[str]:
     return found
 
 
-def _column_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
+def _column_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault]:
     for name in table.used:
         if name not in facts.columns:
             yield Fault(f"there is no column {name}; there are {', '.join(facts.columns)}")
@@ -144,7 +146,7 @@ def _column_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
         yield Fault(f"{table.id} may be NULL", (statements.require(table, table.id),))
 
 
-def _tx_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
+def _tx_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault]:
     found = facts.columns.get(table.tx)
     if found is None:
         reason = f"there is no column {table.tx}, for the transaction that writes a row"
@@ -160,7 +162,7 @@ def _tx_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
         yield Fault(reason, (statements.next_tx(table), statements.set_default(table)))
 
 
-def _index_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
+def _index_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault]:
     if table.id in facts.columns and not _has_unique_ids(table, facts):
         key = quoted(table.id)
         made = statements.create_index(table, key, concurrently=True, unique=True)
@@ -170,7 +172,7 @@ def _index_faults(table: OutboxTable, facts: Facts) -> Iterator[Fault]:
         yield Fault(f"there is no index on {keys}", _index(table, facts))
 
 
-def _has_unique_ids(table: OutboxTable, facts: Facts) -> bool:
+def _has_unique_ids(table: OutboxTable, facts: PostgresqlFacts) -> bool:
     """A partitioned table can only say it of ids with what it is partitioned by."""
     unique = [[_plain(each) for each in keys] for is_unique, keys in facts.indexes if is_unique]
     if facts.kind == "p":
@@ -193,7 +195,7 @@ def _serves(table: OutboxTable, keys: Sequence[str]) -> bool:
     return any(each in keys[0] for each in begins) and keys[0].endswith(ends)
 
 
-def _index(table: OutboxTable, facts: Facts) -> tuple[str, ...]:
+def _index(table: OutboxTable, facts: PostgresqlFacts) -> tuple[str, ...]:
     keys = statements.index_keys(table)
     unfinished = statements.index_name(table, keys) in facts.unfinished
     concurrently = facts.kind != "p"  # which partitioned tables cannot
@@ -203,36 +205,9 @@ def _index(table: OutboxTable, facts: Facts) -> tuple[str, ...]:
     )
 
 
-def _notes_as_it_is(table: OutboxTable, facts: Facts) -> bool:
+def _notes_as_it_is(table: OutboxTable, facts: PostgresqlFacts) -> bool:
     body = statements.note_removed(table, uuid=facts.uuid)
     return facts.triggers[statements.DELETES].strip() == body.strip()
-
-
-def mended(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
-    """The statements against faults. Raises StoreError for those that have none."""
-    if helpless := [each for each in faults if not each.statements]:
-        raise StoreError(refusal(table, helpless))
-    return [statement for each in faults for statement in each.statements]
-
-
-def refusal(table: OutboxTable, faults: Sequence[Fault]) -> str:
-    reasons = "; ".join(each.reason for each in faults)
-    mendable = all(each.statements for each in faults)
-    missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
-    remedy = f". zeh-spark ddl prints what is missing:\n{missing}" if missing else ""
-    return f"table {table.name} cannot be served as a feed: {reasons}{remedy}"
-
-
-def gone_history(table: OutboxTable, missing: tuple[str, ...]) -> StoreError:
-    return StoreError(refusal(table, [Fault(f"{HISTORY} has no row for it any more", missing)]))
-
-
-def no_feed_ids(table: OutboxTable, missing: Sequence[str]) -> StoreError:
-    return StoreError(
-        f"{HISTORY} has no column feed_id yet, for the id that table {table.name} is to get as a "
-        f"copy. Run these statements, which zeh-spark ddl prints, and then this again:\n"
-        + "\n".join(missing)
-    )
 
 
 def _plain(text: str) -> str:

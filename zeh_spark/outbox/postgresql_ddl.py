@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import xxhash
 
-from zeh_spark.outbox.queries import HISTORY, REMOVED, literal, qualified, quoted
+from zeh_spark.outbox.names import HISTORY, REMOVED, literal, qualified, quoted
 from zeh_spark.outbox.table import OutboxTable
 
 CHANNEL = "zeroeventhub_rows"

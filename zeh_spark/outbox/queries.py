@@ -12,20 +12,14 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
-from zeh_spark.errors import StoreError
+from zeh_spark.outbox.faults import Fault
+from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.table import Cells, OutboxRow, OutboxTable, Place, Removed
 from zeh_spark.protocol import wire
-
-HISTORY = "zeroeventhub_history"
-REMOVED = "zeroeventhub_removed"
-"""The tables beside the service's own: one row for each table that is a feed, and up to where its
-rows were removed, where a trigger notes that.
-"""
 
 READ_BYTES = 1 << 20
 """Of data and headers that one statement brings, about."""
@@ -72,14 +66,6 @@ class BlockingTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a table cannot be a feed, and the statements that mend it."""
-
-    reason: str
-    statements: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class More:
     """What statements shall bring beside what a feed needs; see `SqlTableFeed.ddl`."""
 
@@ -89,43 +75,83 @@ class More:
     grant_to: str | None = None
 
 
+class TableFacts(Protocol):
+    """How a table was made when it was inspected, as far as every database can tell."""
+
+    @property
+    def uuid(self) -> bool:
+        """Whether rows have UUIDs; else they have integers."""
+
+    @property
+    def moves_updates(self) -> bool:
+        """Whether a row that is updated becomes the last one."""
+
+    @property
+    def notifies(self) -> bool:
+        """Whether a trigger tells of new rows."""
+
+    @property
+    def notes_removed(self) -> bool:
+        """Whether a trigger notes what is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableSql(ABC):
-    """The statements about one table."""
+    """The statements about one table, made from its settings and facts. Immutable: for a table that
+    was changed there is another one.
+    """
 
-    name: str
-    """Of the table, as SQL."""
-    order: str
-    backwards: str
-    """Of a row r."""
-    tx: str
-    settled: str
-    """A condition: no row comes any more before this one."""
-    partition: str
-    """The stored partition of a row, as SQL."""
+    table: OutboxTable
+    facts: TableFacts
 
-    def __init__(self, table: OutboxTable) -> None:
-        self.table = table
-        self._alias = {name: f"c{number}" for number, name in enumerate(table.used)}
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Of the table, as SQL."""
 
-    uuid = False
-    """Whether rows have UUIDs; else they have integers."""
-    moves_updates = False
-    """Whether a row that is updated becomes the last one."""
-    notifies = False
-    """Whether a trigger tells of new rows."""
-    notes_removed = False
-    """Whether a trigger notes what is deleted."""
+    @property
+    @abstractmethod
+    def tx(self) -> str:
+        """The column, as SQL."""
+
+    @property
+    @abstractmethod
+    def order(self) -> str:
+        """Of a row r."""
+
+    @property
+    @abstractmethod
+    def backwards(self) -> str:
+        """Of a row r."""
+
+    @property
+    @abstractmethod
+    def settled(self) -> str:
+        """A condition: no row comes any more before this one."""
+
+    @property
+    @abstractmethod
+    def partition(self) -> str:
+        """The stored partition of a row, as SQL."""
+
+    @property
+    def _alias(self) -> dict[str, str]:
+        return {name: f"c{number}" for number, name in enumerate(self.table.used)}
 
     @abstractmethod
-    def inspect(self, connection: Connection) -> list[Fault]:
-        """Learn how the table is made, and why it cannot be a feed, if that is so."""
-
-    def prepare(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
-        """Before a connection is used."""
+    def faults(self) -> list[Fault]:
+        """Why the table cannot be a feed; empty if it can."""
 
     @abstractmethod
-    def standing(self, connection: Connection) -> TableStatus:
-        """Raises StoreError or Problem for a table that cannot be read as it stands."""
+    def ddl(self, more: More) -> list[str]:
+        """What is missing, as statements. Raises StoreError where that is not enough."""
+
+    @abstractmethod
+    def standing(self, connection: Connection) -> TableStatus | None:
+        """Return how the table stands now; None if it is not made any more as the facts say, so
+        that it has to be inspected again. Raises StoreError or Problem for a table that cannot be
+        read as it stands.
+        """
 
     @abstractmethod
     def feed_id(self, connection: Connection) -> str | None:
@@ -162,13 +188,6 @@ class TableSql(ABC):
         """Begin one, in a transaction of the caller's: older cursors are refused from then on. A
         `copy` gets a new feed id, too. Raises StoreError if there is no column for it.
         """
-
-    @abstractmethod
-    def ddl(self, connection: Connection, more: More) -> list[str]:
-        """What is missing, as statements. Raises StoreError where that is not enough."""
-
-    @abstractmethod
-    def explained(self, exc: DBAPIError) -> StoreError: ...
 
     @abstractmethod
     def _beside(self, name: str) -> str:
@@ -227,7 +246,7 @@ class TableSql(ABC):
                 where = [self._of(partition), self.settled]
                 where += [self._behind(place)] if place else []
                 parts.append(self._picked(asked, where, f"{self.order} LIMIT {limit}"))
-                if self.notes_removed:
+                if self.facts.notes_removed:
                     only += [self._keeps(each, place, standing) for each in {-1, partition}]
         found = " AND ".join(only)
         return self._read(connection, parts, f"t, i LIMIT {limit}", found) if parts else []
@@ -321,17 +340,3 @@ class TableSql(ABC):
             for at, name in enumerate(names)
         ]
         return f"{' || '.join(members)} || '}}'"
-
-
-def quoted(name: str) -> str:
-    """An identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def qualified(table: OutboxTable, name: str) -> str:
-    """A name in the table's schema."""
-    return f"{quoted(table.schema)}.{quoted(name)}" if table.schema else quoted(name)

@@ -8,27 +8,18 @@ that read, compute partitions as every writer does, and make JSON of values.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.outbox import postgresql_check, sqlite_ddl, sqlite_values
-from zeh_spark.outbox.queries import (
-    HISTORY,
-    REMOVED,
-    BlockingTransaction,
-    Fault,
-    More,
-    TableSql,
-    TableStatus,
-    literal,
-    quoted,
-)
+from zeh_spark.outbox import sqlite_ddl, sqlite_values
+from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
+from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
+from zeh_spark.outbox.queries import BlockingTransaction, More, TableSql, TableStatus
+from zeh_spark.outbox.sqlite_ddl import Column, SqliteFacts
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
-from zeh_spark.store import sqlite
 
 _FUNCTIONS = {
     "zeh_partition": (4, sqlite_values.partition_of),
@@ -40,55 +31,77 @@ _FUNCTIONS = {
 _KNOWS_JSONB = sqlite3.sqlite_version_info >= (3, 45)
 
 
+def prepare(connection: Connection) -> None:
+    """Give a connection our functions, before it is used."""
+    driver: Any = connection.connection.driver_connection
+    for name, (count, function) in _FUNCTIONS.items():
+        driver.create_function(name, count, function, deterministic=True)
+
+
+@dataclass(frozen=True, slots=True)
 class SqliteTable(TableSql):
-    """Statements for one table. `inspect` comes first, `prepare` before a connection is used."""
+    """Statements for one table, on connections that were prepared."""
 
-    tx = "0"
-    settled = "1 = 1"
+    facts: SqliteFacts
 
-    def __init__(self, table: OutboxTable) -> None:
-        super().__init__(table)
-        self.name = quoted(table.bare_name)
-        key = f"r.{quoted(table.id)}"
-        self.order, self.backwards = key, f"{key} DESC"
-        self.partition = partition_sql(table)
-        self._types: Mapping[str, str] = {}
-        self._is_view = False
+    @property
+    def name(self) -> str:
+        return quoted(self.table.bare_name)
 
-    def prepare(self, connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        for name, (count, function) in _FUNCTIONS.items():
-            driver.create_function(name, count, function, deterministic=True)
+    @property
+    def tx(self) -> str:
+        return "0"
 
-    def inspect(self, connection: Connection) -> list[Fault]:
-        self._types = sqlite_ddl.column_types(connection, self.table)
-        self._is_view = not sqlite_ddl.statement_of(connection, self.table, "table")
-        self.notes_removed = sqlite_ddl.notes_removed(connection, self.table)
-        return sqlite_ddl.sqlite_faults(connection, self.table)
+    @property
+    def order(self) -> str:
+        return f"r.{quoted(self.table.id)}"
 
-    def standing(self, connection: Connection) -> TableStatus:
+    @property
+    def backwards(self) -> str:
+        return f"{self.order} DESC"
+
+    @property
+    def settled(self) -> str:
+        return "1 = 1"
+
+    @property
+    def partition(self) -> str:
+        return partition_sql(self.table)
+
+    def faults(self) -> list[Fault]:
+        return sqlite_ddl.sqlite_faults(self.table, self.facts)
+
+    def ddl(self, more: More) -> list[str]:
+        return sqlite_ddl.sqlite_ddl(self.table, self.facts, more)
+
+    def standing(self, connection: Connection) -> TableStatus | None:
         name = literal(self.table.bare_name)
-        history = connection.exec_driver_sql(
-            f"SELECT history FROM {HISTORY} WHERE table_name = {name}"
-        ).scalar()
-        if history is None:
-            missing = sqlite_ddl.create_history(connection, self.table)
-            raise postgresql_check.gone_history(self.table, missing)
-        self.notes_removed = sqlite_ddl.notes_removed(connection, self.table)
+        if (found := _history(connection, self.table, "history")) is None:
+            raise self._gone_history(connection)
+        if _notes_removed(connection, self.table) != self.facts.notes_removed:
+            return None
         removed: dict[int, Removed] = {}
-        if self.notes_removed:
+        if self.facts.notes_removed:
             kept = f"SELECT partition, id, removals FROM {REMOVED} WHERE table_name = {name}"
             for partition, key, count in connection.exec_driver_sql(kept):
                 removed[partition] = Removed((0, key), count)
-        if self._is_view:
-            return TableStatus(history, removed)
+        if self.facts.is_view:
+            return TableStatus(found[0], removed)
         given = f"SELECT seq FROM sqlite_sequence WHERE name = {name}"
-        return TableStatus(
-            history, removed, (0, (connection.exec_driver_sql(given).scalar() or 0) + 1)
-        )
+        last = connection.exec_driver_sql(given).scalar() or 0
+        return TableStatus(found[0], removed, (0, last + 1))
 
     def feed_id(self, connection: Connection) -> str | None:
-        return sqlite_ddl.feed_id(connection, self.table)
+        if _lacks_feed_ids(connection):
+            return None
+        if (found := _history(connection, self.table, "feed_id")) is None:
+            raise self._gone_history(connection)
+        return found[0]  # type: ignore[no-any-return]
+
+    def _gone_history(self, connection: Connection) -> StoreError:
+        add_column = _lacks_feed_ids(connection)
+        missing = sqlite_ddl.create_history(self.table, add_column=add_column)
+        return gone_history(self.table, missing)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
         newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self.name} AS r"
@@ -99,23 +112,19 @@ class SqliteTable(TableSql):
 
     def new_history(self, connection: Connection, *, copy: bool) -> str:
         name = literal(self.table.bare_name)
-        if copy and sqlite_ddl.lacks_feed_ids(connection):
-            missing = sqlite_ddl.create_feed_id(connection, self.table)
-            raise postgresql_check.no_feed_ids(self.table, missing)
+        if copy and self.facts.lacks_feed_ids:
+            missing = sqlite_ddl.create_feed_id(self.table, add_column=True)
+            raise no_feed_ids(self.table, missing)
         renamed = f", feed_id = {sqlite_ddl.NEW_FEED_ID}" if copy else ""
-        if self.notes_removed:
+        if self.facts.notes_removed:
             connection.exec_driver_sql(f"DELETE FROM {REMOVED} WHERE table_name = {name}")
         connection.exec_driver_sql(
             f"UPDATE {HISTORY} SET history = lower(hex(randomblob(4))){renamed}"
             f" WHERE table_name = {name}"
         )
-        return self.standing(connection).history
-
-    def ddl(self, connection: Connection, more: More) -> list[str]:
-        return sqlite_ddl.sqlite_ddl(connection, self.table, more)
-
-    def explained(self, exc: DBAPIError) -> StoreError:
-        return sqlite.explained(exc)
+        if (found := _history(connection, self.table, "history")) is None:
+            raise self._gone_history(connection)
+        return str(found[0])
 
     def _beside(self, name: str) -> str:
         return name
@@ -151,7 +160,7 @@ class SqliteTable(TableSql):
         return f"length(CAST({text} AS BLOB))"
 
     def _call(self, function: str, column: str, value: str) -> str:
-        kind = self._types[column]
+        kind = self.facts.types[column]
         if _KNOWS_JSONB and "JSON" in kind:  # a format of SQLite's own
             value = (
                 f"CASE WHEN typeof({value}) = 'blob' AND json_valid({value}, 8) THEN json({value})"
@@ -173,3 +182,51 @@ def partition_sql(table: OutboxTable) -> str:
         return "0"
     key = _safe(quoted(table.partition_by))
     return f"zeh_partition({key}, {quoted(table.id)}, {table.partitions})"
+
+
+def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
+    """How a table is made now. One that is absent has no columns."""
+    name = literal(table.bare_name)
+    made = connection.exec_driver_sql(
+        f"SELECT type, sql FROM sqlite_master WHERE name = {name} AND type IN ('table', 'view')"
+    ).first()
+    kind, statement = made or ("", None)
+    columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({quoted(table.bare_name)})").all()
+    beside = connection.exec_driver_sql(
+        f"SELECT sql FROM sqlite_master WHERE tbl_name = {name} AND sql IS NOT NULL"
+        " AND type IN ('index', 'trigger')"
+    )
+    lacks = _lacks_feed_ids(connection)
+    there = connection.exec_driver_sql(f"SELECT 1 FROM sqlite_master WHERE name = '{HISTORY}'")
+    row = _history(connection, table, "NULL" if lacks else "feed_id") if there.first() else None
+    facts = SqliteFacts(
+        columns=[Column(row[1], row[2].upper(), bool(row[5]), row[6] != 0) for row in columns],
+        statement=statement if kind == "table" else None,
+        is_view=kind == "view",
+        beside=list(beside.scalars()),
+        has_history=row is not None,
+        has_feed_id=row is not None and row[0] is not None,
+        lacks_feed_ids=lacks,
+        notes_removed=_notes_removed(connection, table),
+    )
+    return SqliteTable(table, facts)
+
+
+def _history(connection: Connection, table: OutboxTable, column: str) -> Any:
+    """A column of the table's row in HISTORY; None if there is no such row."""
+    mine = f"WHERE table_name = {literal(table.bare_name)}"
+    return connection.exec_driver_sql(f"SELECT {column} FROM {HISTORY} {mine}").first()
+
+
+def _lacks_feed_ids(connection: Connection) -> bool:
+    """Whether the table of histories is there, without the column feed_id."""
+    found = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
+    return bool(found) and "feed_id" not in {row[1] for row in found}
+
+
+def _notes_removed(connection: Connection, table: OutboxTable) -> bool:
+    name = literal(sqlite_ddl.retention_trigger(table))
+    found = connection.exec_driver_sql(
+        f"SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = {name}"
+    )
+    return found.first() is not None
