@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests import postgresql
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
+from zeh_spark.store.feed import EVERY
 
 
 class Database(ABC):
@@ -143,13 +144,14 @@ def read(
     cursors: str | Mapping[int, str] = "_first",
     n: int | None = None,
     hint: int | None = None,
+    headers: Collection[str] = EVERY,
 ) -> Page:
     """A page of all partitions, or of those whose cursors are given."""
     n = n or feed.partitions
     asked = dict.fromkeys(range(n), cursors) if isinstance(cursors, str) else cursors
     lines: list[bytes] = []
     found = dict(asked)
-    for block in feed.page(asked, n, hint):
+    for block in feed.page(asked, n, hint, headers):
         lines += [each + b"\n" for each in block.lines.split(b"\n")[:-1]]
         found[block.partition] = block.cursor
     return Page(lines, found)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 
@@ -276,7 +276,9 @@ class Foreign:
     def __init__(self, cursor: str) -> None:
         self._cursor = cursor
 
-    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
+    ) -> Iterator[Block]:
         yield Block(0, b"", self._cursor)
 
     def version(self) -> object:

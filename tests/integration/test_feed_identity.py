@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 import requests
@@ -25,7 +25,9 @@ class Plain:
 
     partitions = 1
 
-    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
+    ) -> Iterator[Block]:
         yield from (Block(each, b"", "0") for each in asked)
 
     def version(self) -> object:

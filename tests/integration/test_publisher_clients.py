@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
@@ -127,7 +127,9 @@ class Broken:
 
     partitions = 1
 
-    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
+    ) -> Iterator[Block]:
         if asked[0] == "gone":
             raise Problem("cursor-gone", 410, "removed", partition=0)
         yield Block(0, (wire.event_line(0, {}, b'"%s"' % (b"x" * 300_000)) + b"\n"), "1")
@@ -180,7 +182,9 @@ class Idle:
     def __init__(self) -> None:
         self.asked = 0
 
-    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
+    ) -> Iterator[Block]:
         yield Block(0, b"", asked[0])
 
     def version(self) -> object:

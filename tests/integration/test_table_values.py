@@ -219,6 +219,42 @@ def test_text_that_is_not_json_is_a_bad_row(database: Database, data: str) -> No
     assert 1 == feed.state().skipped
 
 
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (["_all"], {"a": "x", "b": "y"}),
+        (["b", "none"], {"b": "y"}),
+        (["b", "a"], {"a": "x", "b": "y"}),
+        ([], {}),
+    ],
+)
+def test_headers_that_nobody_wants_are_not_in_the_lines(
+    database: Database, wanted: list[str], expected: dict[str, str]
+) -> None:
+    """The database does not give them, and the publisher has nothing to leave out."""
+    feed = database.served("data text, a text, b text", headers=["a", "b"])
+    database.execute("INSERT INTO outbox (data, a, b) VALUES ('1', 'x', 'y')")
+    (event,) = read(feed, headers=wanted).events
+    assert (1, expected) == (event["data"], event["headers"])
+
+
+@pytest.mark.parametrize("wanted", [["_all"], []])
+def test_which_rows_are_too_long_does_not_depend_on_the_headers_wanted(
+    database: Database, wanted: list[str]
+) -> None:
+    """Nor does a cursor behind such a row: who asked for headers may go on without them."""
+    feed = database.served("data text, a text", headers=["a"], on_bad_row="skip")
+    database.execute("INSERT INTO outbox (data, a) VALUES ('1', 'x')")
+    long = "'[' || replace(hex(zeroblob(20000)), '0', '1') || ']'"
+    if database.kind == "postgresql":
+        long = "'[' || repeat('1', 40000) || ']'"
+    database.execute(f"INSERT INTO outbox (data, a) VALUES ({long}, {long})")
+    page = read(feed, headers=wanted)
+    assert ([1], 1, page.cursors) == (page.data, feed.state().skipped, read(feed).cursors)
+    database.execute("INSERT INTO outbox (data, a) VALUES ('2', 'y')")
+    assert [[2], [2]] == [read(feed, page.cursors, headers=each).data for each in (["_all"], [])]
+
+
 def test_null_alone_is_a_bad_row(database: Database) -> None:
     """Of a column that is not text, too."""
     feed = database.served("data integer", on_bad_row="skip")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -46,12 +46,13 @@ from zeh_spark.outbox.queries import (
     TableSql,
     TableStatus,
 )
-from zeh_spark.outbox.rows import BadRowError, header_renderer, lines_of
+from zeh_spark.outbox.rows import BadRowError, RenderHeaders, header_renderer, lines_of
 from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.store import sqlite
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.store.feed import DEFAULT_HINT, Block, covered
+from zeh_spark.store.feed import DEFAULT_HINT, EVERY, Block, covered
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem
 
@@ -124,18 +125,24 @@ class SqlTableFeed:
         if faults := self._do(self._inspected).faults():
             raise StoreError(refusal(self.table, faults))
 
-    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
+    ) -> Iterator[Block]:
+        """As `Feed.page`. Headers that nobody wants are neither fetched nor in the lines."""
+        wanted, render = self._wanted(headers)
         sql, standing, cursors = self._do(partial(self._begun, asked, n))
         left = DEFAULT_HINT if hint is None else hint
         quiet, limit, bad = set(asked), READ_ROWS, False
         while left > 0 and not bad:
-            wanted = min(left, limit)
+            most = min(left, limit)
             places = {
                 each: dict.fromkeys(covered(each, n, self.partitions), cursor.place)
                 for each, cursor in cursors.items()
             }
-            rows = self._do(partial(sql.rows, after=places, standing=standing, limit=wanted))
-            found = [self._found(each, rows, cursors[each]) for each in asked]
+            rows = self._do(
+                partial(sql.rows, after=places, standing=standing, limit=most, headers=wanted)
+            )
+            found = [self._found(each, rows, cursors[each], render) for each in asked]
             if len(quiet) == len(asked) and (problem := _stuck(found)):
                 raise problem
             for block, cursor, problem in found:
@@ -144,7 +151,7 @@ class SqlTableFeed:
                     cursors[block.partition] = cursor
                     quiet.discard(block.partition)
                     yield block
-            if len(rows) < wanted and sum(row[3] or 0 for row in rows) < READ_BYTES:
+            if len(rows) < most and sum(row[3] or 0 for row in rows) < READ_BYTES:
                 break
             left -= len(rows)
             limit = _next_limit(rows)
@@ -286,8 +293,15 @@ class SqlTableFeed:
             return version, max(PENDING_SECONDS, 5 * (time.monotonic() - begun))
         return version, POLL_SECONDS if sql.facts.notifies else UNNOTIFIED_SECONDS
 
+    def _wanted(self, headers: Collection[str]) -> tuple[Sequence[str], RenderHeaders]:
+        """Those of the table's headers that are wanted, and what renders them."""
+        if wire.ALL_HEADERS in headers:
+            return self.table.headers, self._headers
+        wanted = [each for each in self.table.headers if each in headers]
+        return wanted, header_renderer(wanted)
+
     def _found(
-        self, asked: int, rows: Sequence[Cells], before: Cursor
+        self, asked: int, rows: Sequence[Cells], before: Cursor, render: RenderHeaders
     ) -> tuple[Block, Cursor | None, Problem | None]:
         """A reader's partition's part of some rows: a block, the cursor behind it, if there are
         any, and the row that stops it.
@@ -296,7 +310,7 @@ class SqlTableFeed:
         last = OutboxRow.of(mine[-1]) if mine else None
         skip = self._skip if self.table.on_bad_row == "skip" else None
         try:
-            lines = lines_of(asked, mine, self._headers, skip)
+            lines = lines_of(asked, mine, render, skip)
         except BadRowError as exc:
             lines, last, problem = exc.before, exc.last, self._bad(asked, exc)
         cursor = after(last, before.history, self.table, before.removals) if last else None

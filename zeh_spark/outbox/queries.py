@@ -235,10 +235,11 @@ class TableSql(ABC):
         after: Mapping[int, Mapping[int, Place | None]],
         standing: TableStatus,
         limit: int,
+        headers: Sequence[str],
     ) -> list[Cells]:
-        """The next rows, in order of place: for each asked partition those of its stored ones that
-        are behind a place; none if the table does not stand so any more: rows behind the place may
-        be gone.
+        """The next rows with these headers, in order of place: for each asked partition those of
+        its stored ones that are behind a place; none if the table does not stand so any more: rows
+        behind the place may be gone.
         """
         parts, only = [], [f"coalesce(before, 0) < {READ_BYTES}", self._stands_so(standing)]
         for asked, stored in after.items():
@@ -249,7 +250,8 @@ class TableSql(ABC):
                 if self.facts.notes_removed:
                     only += [self._keeps(each, place, standing) for each in {-1, partition}]
         found = " AND ".join(only)
-        return self._read(connection, parts, f"t, i LIMIT {limit}", found) if parts else []
+        order = f"t, i LIMIT {limit}"
+        return self._read(connection, parts, order, found, headers) if parts else []
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
         """The last row of some stored partitions."""
@@ -305,20 +307,28 @@ class TableSql(ABC):
         )
 
     def _read(
-        self, connection: Connection, parts: Sequence[str], order: str, only: str = "1 = 1"
+        self,
+        connection: Connection,
+        parts: Sequence[str],
+        order: str,
+        only: str = "1 = 1",
+        headers: Sequence[str] = (),
     ) -> list[Cells]:
         """Values are computed once, and of the rows that are wanted only; the inner order spares
-        PostgreSQL a second one. `only`: a condition, also on the bytes `before` a row.
+        PostgreSQL a second one. `only`: a condition, also on the bytes `before` a row. `headers`:
+        those to fetch. A row's size is that with all of them, for it decides whether the row can be
+        served, and its tag: neither depends on who asks.
         """
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
         data = self._value()
-        headers = [self._text(each, self._alias[each]) for each in self.table.headers]
-        names = [f"h{number}" for number in range(len(headers))]
-        shown = [f"{data} AS d", *map("{} AS {}".format, headers, names)]
-        more = "".join(f" + coalesce({self._bytes(name)}, 0)" for name in names)
+        names = {each: f"h{number}" for number, each in enumerate(self.table.headers)}
+        texts = [f"{self._text(each, self._alias[each])} AS {h}" for each, h in names.items()]
+        shown = [f"{data} AS d", *texts]
+        more = "".join(f" + coalesce({self._bytes(name)}, 0)" for name in names.values())
+        fetched = ["d", *(names[each] for each in headers)]
         fits = f"CASE WHEN s <= {wire.MAX_LINE} THEN {{}} END"
         statement = (
-            f"SELECT v, t, i, s, {', '.join(map(fits.format, ['d', *names]))} FROM (SELECT sized.*,"
+            f"SELECT v, t, i, s, {', '.join(map(fits.format, fetched))} FROM (SELECT sized.*,"
             f" sum(coalesce(s, 0)) OVER (ORDER BY t, i ROWS UNBOUNDED PRECEDING) - s AS before"
             f" FROM (SELECT page.*, {self._bytes('d')}{more} AS s"
             f" FROM (SELECT v, t, {self._id('i')} AS i, {', '.join(shown)}"

@@ -16,6 +16,7 @@ from zeh_spark.outbox.table import Cells, OutboxRow
 from zeh_spark.protocol import wire
 
 Headers = tuple[str | None, ...]
+RenderHeaders = Callable[[Headers], str]
 
 _ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
 """For data and headers, whatever the partition."""
@@ -44,7 +45,7 @@ class BadRowError(ValueError):
         self.last = last
 
 
-def header_renderer(names: Sequence[str]) -> Callable[[Headers], str]:
+def header_renderer(names: Sequence[str]) -> RenderHeaders:
     """Values of headers as the inside of a line; NULL leaves a header out. Values repeat, so each
     is rendered once.
     """
@@ -67,7 +68,7 @@ def header_renderer(names: Sequence[str]) -> Callable[[Headers], str]:
 def lines_of(
     partition: int,
     rows: Sequence[Cells],
-    headers: Callable[[Headers], str],
+    headers: RenderHeaders,
     skip: Callable[[BadRowError], object] | None,
 ) -> bytes:
     """Lines of a reader's partition. Bad rows are given to `skip`; raises BadRowError for the first
@@ -80,9 +81,7 @@ def lines_of(
     return b"".join(_checked_lines(partition, rows, headers, skip)) if block is None else block
 
 
-def _block(
-    partition: int, rows: Sequence[Cells], headers: Callable[[Headers], str]
-) -> bytes | None:
+def _block(partition: int, rows: Sequence[Cells], headers: RenderHeaders) -> bytes | None:
     """All lines at once; None where a row is bad, or may be."""
     if not rows:
         return b""
@@ -121,7 +120,7 @@ def _fine(data: Sequence[str | None]) -> bool:
 def _checked_lines(
     partition: int,
     rows: Sequence[Cells],
-    headers: Callable[[Headers], str],
+    headers: RenderHeaders,
     skip: Callable[[BadRowError], object] | None,
 ) -> list[bytes]:
     lines: list[bytes] = []
@@ -137,7 +136,7 @@ def _checked_lines(
     return lines
 
 
-def _checked(partition: int, row: OutboxRow, headers: Callable[[Headers], str]) -> bytes:
+def _checked(partition: int, row: OutboxRow, headers: RenderHeaders) -> bytes:
     """A line of its own. Raises ValueError."""
     if row.size is None:
         raise ValueError("data: NULL is no event")

@@ -246,7 +246,7 @@ def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
 
 def begun(feed: Feed, cursors: Mapping[int, str], ask: Ask) -> tuple[list[Block], Iterator[Block]]:
     """A page up to its first block with events, if it has one, and the rest of it."""
-    page = feed.page(cursors, ask.n, ask.hint)
+    page = feed.page(cursors, ask.n, ask.hint, ask.headers)
     before = []
     for block in page:
         before.append(block)
@@ -274,7 +274,7 @@ def gzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _resolved(feed: Feed, cursors: Mapping[int, str], n: int) -> dict[int, str]:
-    return {block.partition: block.cursor for block in feed.page(cursors, n, 0)}
+    return {block.partition: block.cursor for block in feed.page(cursors, n, 0, ())}
 
 
 def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -37,6 +37,9 @@ from zeh_spark.store.problems import bad_cursor, cursor_gone, other_history
 DEFAULT_HINT = 10_000
 READ_BYTES = 1 << 20
 """Lines that one read of the store brings, about, where chunks are small."""
+
+EVERY = (wire.ALL_HEADERS,)
+"""How a reader asks for all headers."""
 
 _CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
 _WINDOW, _LEAST_WINDOW = 1024, 4
@@ -66,12 +69,23 @@ class Feed(Protocol):
     def partitions(self) -> int:
         """How many there are."""
 
-    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
+    ) -> Iterator[Block]:
         """An answer to `asked`, cursors by partition of the reader's n, of about `hint` events.
 
         At least one block for each asked partition, none but empty ones for hint 0, and never a
-        special cursor in one. Raises Problem before the first block for cursors, or an n, that it
-        refuses.
+        special cursor in one.
+
+        Args:
+            asked: cursors by partition.
+            n: how many partitions the reader works with.
+            hint: None where the feed decides.
+            headers: names of those that the reader wants, or `_all` among them. The feed need not
+                read the others; if they are in its lines, the publisher leaves them out.
+
+        Raises:
+            Problem: before the first block, for cursors, or an n, that it refuses.
         """
 
     def version(self) -> object:
@@ -117,7 +131,10 @@ class ChunkFeed:
         self._store = store
         self._name = name
 
-    def page(self, asked: Mapping[int, str], n: int, hint: int | None) -> Iterator[Block]:
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
+    ) -> Iterator[Block]:
+        """As `Feed.page`. Stored lines have all their headers, whichever are wanted."""
         feed = self._store.feed(self._name)
         positions = self._positions(feed, asked, n)
         cursors = {each: cursor for each, (_, cursor) in positions.items()}
