@@ -14,6 +14,7 @@ from benchmarks import queries
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.options import parse
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.page_scanner import PageScanner
 from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack, unpack
@@ -141,7 +142,7 @@ def fetched(client: FeedClient, partitions: int) -> list[list[bytes]]:
 def scanned(bodies: Iterable[Iterable[bytes]]) -> list[wire.Interval]:
     intervals = []
     for body in bodies:
-        scanner = wire.PageScanner(PARTITION)
+        scanner = PageScanner(PARTITION)
         for data in body:
             intervals += scanner.feed(data)
         intervals += scanner.close()

@@ -17,8 +17,7 @@ from tests import postgresql
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.publisher import Problem, Store, open_store
-from zeh_spark.store import postgresql as dialect
-from zeh_spark.store import sql_commits, sql_uploads
+from zeh_spark.store import postgresql_writer, sql_commits, sql_uploads
 from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError, UnknownFeedError
 from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.writers import (
@@ -65,8 +64,8 @@ _LOCK = "SELECT 1 FROM zeroeventhub.feeds WHERE name = :name FOR UPDATE"
 
 
 def set_lock_timeout(monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
-    begin = str(dialect._BEGIN).replace(f"{dialect.LOCK_SECONDS}s", timeout, 1)
-    monkeypatch.setattr(dialect, "_BEGIN", text(begin))
+    begin = str(postgresql_writer._BEGIN).replace(f"{postgresql_writer.LOCK_SECONDS}s", timeout, 1)
+    monkeypatch.setattr(postgresql_writer, "_BEGIN", text(begin))
 
 
 @contextmanager
@@ -212,7 +211,7 @@ def test_connection_lost_at_the_commit_itself_is_not_known_yet(
 ) -> None:
     """I am told to ask again, and then hear what happened (PU-14)."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
-    real, me = dialect._commit, threading.current_thread()
+    real, me = postgresql_writer._commit, threading.current_thread()
 
     def lose(connection: Connection) -> None:
         if threading.current_thread() is me:  # another one cleans up
@@ -220,7 +219,7 @@ def test_connection_lost_at_the_commit_itself_is_not_known_yet(
         real(connection)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dialect, "_commit", lose)
+        patch.setattr(postgresql_writer, "_commit", lose)
         with pytest.raises(StoreOutcomeUnknownError, match="not known yet; ask again"):
             store.commit(FEED, call(0), declared(one))
     assert store.receipt(FEED, "p", 0, None) is None

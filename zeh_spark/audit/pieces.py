@@ -1,7 +1,7 @@
 """An answer cut at its checkpoints: the chunks of a feed, each with its position. Pure.
 
-Simpler than `wire.PageScanner`, because our publisher's checkpoints are known bytes, and because
-all partitions come in one answer.
+Simpler than `page_scanner.PageScanner`, because our publisher's checkpoints are known bytes, and
+because all partitions come in one answer.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError
 from zeh_spark.options import ClientOptions
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.page_scanner import PageScanner
 
 _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000
@@ -212,7 +213,7 @@ class _PageReader:
                 raise _located(exc, request.partition, self.cursor) from exc
 
     def _answer(self, request: PageRequest) -> Iterator[wire.Interval]:
-        scanner = wire.PageScanner(request.partition)
+        scanner = PageScanner(request.partition)
         self.events, self.complete = 0, False
         started = time.monotonic()
         body = self.client.transport.body(request.query())
@@ -248,7 +249,7 @@ class _PageReader:
             self.cursor = interval.cursor
             yield interval
 
-    def _check_size(self, scanner: wire.PageScanner) -> None:
+    def _check_size(self, scanner: PageScanner) -> None:
         if scanner.held_bytes > self.client.max_interval:
             raise PublisherError(
                 f"partition {scanner.partition}, cursor {self.cursor!r}: {scanner.held_bytes} "
@@ -260,7 +261,7 @@ class _PageReader:
                 cursor=self.cursor,
             )
 
-    def _nothing_known(self, scanner: wire.PageScanner) -> PublisherError:
+    def _nothing_known(self, scanner: PageScanner) -> PublisherError:
         said = masked(wire.excerpt(scanner.unknown))
         return PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
@@ -311,7 +312,7 @@ def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError
     return type(exc)(message, partition=partition, cursor=cursor, status=exc.status, body=exc.body)
 
 
-def _closed(scanner: wire.PageScanner) -> list[wire.Interval]:
+def _closed(scanner: PageScanner) -> list[wire.Interval]:
     try:
         return scanner.close()
     except PublisherError as exc:

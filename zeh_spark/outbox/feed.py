@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import OptionError, StoreError
-from zeh_spark.outbox import sqlite as outbox_sqlite
+from zeh_spark.outbox import postgresql, sqlite
 from zeh_spark.outbox.blockers import Guard
 from zeh_spark.outbox.cursors import Starts, after
 from zeh_spark.outbox.faults import refusal
@@ -50,11 +50,12 @@ from zeh_spark.outbox.rows import BadRowError, RenderHeaders, header_renderer, l
 from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
-from zeh_spark.store import sqlite
+from zeh_spark.store import postgresql_errors
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.store.feed import DEFAULT_HINT, EVERY, Block, covered
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem
+from zeh_spark.store.sqlite import explained
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -351,12 +352,9 @@ def dialect_of(engine: Engine, table: OutboxTable) -> TableDialect:
     if engine.dialect.name == "sqlite":
         if table.schema:
             raise OptionError(f"table is {table.name!r}; SQLite has no schemas", option="table")
-        return TableDialect(outbox_sqlite.inspected, sqlite.explained, outbox_sqlite.prepare)
+        return TableDialect(sqlite.inspected, explained, sqlite.prepare)
     if (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg"):
-        from zeh_spark.outbox.postgresql import inspected  # needs psycopg
-        from zeh_spark.store.postgresql import explained
-
-        return TableDialect(inspected, explained)
+        return TableDialect(postgresql.inspected, postgresql_errors.explained)
     raise OptionError(
         f"a table is read through an engine of postgresql+psycopg://… or sqlite:///…, not of "
         f"{engine.dialect.name}+{engine.dialect.driver}; the service's own engine may be another",

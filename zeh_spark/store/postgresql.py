@@ -1,4 +1,5 @@
-"""PostgreSQL beneath `sql.SqlStore`: everything that is PostgreSQL's own.
+"""PostgreSQL beneath `sql_store.SqlStore`: its engines and its tables. How it is written to is in
+`postgresql_writer`.
 
 Several publishers may work on one database. Transactions are READ COMMITTED, whatever the
 database's default: rows are locked in one order, and what was moved is compared, so nothing rests
@@ -14,37 +15,27 @@ prepared, and settings are those of a transaction.
 from __future__ import annotations
 
 import logging
-import random
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
-from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.pq import Format
-from sqlalchemy import Connection, bindparam, create_engine, func, select, text
+from sqlalchemy import Connection, create_engine, func, select, text
 from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.chores import Chores
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.store.dialect import A, Commits, Database, Step, only
-from zeh_spark.store.group_commit import Asked, CommitQueues, Look, QueuedCommit
-from zeh_spark.store.interface import Clock, StoreBusyError, StoreOutcomeUnknownError, now_ms
-from zeh_spark.store.outcome import attempted, failed, hand_on
-from zeh_spark.store.problems import Problem
+from zeh_spark.store.dialect import Database
+from zeh_spark.store.interface import Clock, now_ms
+from zeh_spark.store.postgresql_errors import explained, reason_of
+from zeh_spark.store.postgresql_writer import TURN_SECONDS, Writer
 from zeh_spark.store.schema import VERSION, feeds, metadata
 from zeh_spark.store.sql_store import SqlStore
-
-T = TypeVar("T")
 
 SCHEMA = "zeroeventhub"
 """Where the tables are; also the channel on which commits are notified."""
@@ -52,25 +43,8 @@ SCHEMA = "zeroeventhub"
 READERS, WRITERS = 8, 12
 """Connections of a process, at most; the one that listens comes to them."""
 
-UPLOADS = 2
-"""Uploads that a process writes at a time, so that commits have room [with 12, each of 16 writers
-waited 120 ms for its commit, and 80 ms with 2; all together they wrote as much].
-"""
-
-CONNECT_SECONDS, LOCK_SECONDS, IDLE_SECONDS, TURN_SECONDS = 10, 10, 30, 10
-"""How long to wait for a connection, for a lock, for a process that stopped within a transaction,
-and for a free connection.
-"""
-
-_RETRIES = 6
-_AGAIN = {
-    "40001",  # serialization failure
-    "40P01",  # deadlock
-    "23505",  # somebody else has just inserted the row,
-    "23503",  # or deleted the one that this one refers to
-}
-_PASSING = ("08", "53", "55", "57", "25006")
-"""SQLSTATEs that may pass: no connection, no room, a lock, shutting down, a standby."""
+CONNECT_SECONDS = 10
+"""How long to wait for a connection."""
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -102,13 +76,6 @@ _AFTER_TABLES = (
     f"CREATE TRIGGER notify_commit AFTER UPDATE OF head ON {SCHEMA}.feeds FOR EACH ROW "
     f"WHEN (NEW.head <> OLD.head) EXECUTE FUNCTION {SCHEMA}.notify_commit()",
 )
-_BEGIN = text(
-    "SELECT set_config('synchronous_commit', CASE WHEN NOT :durable THEN 'off'"
-    " WHEN current_setting('synchronous_commit') = 'off' THEN 'on'"
-    " ELSE current_setting('synchronous_commit') END, true),"
-    f" set_config('lock_timeout', '{LOCK_SECONDS}s', true),"
-    f" set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', true)"
-).bindparams(bindparam("durable"))
 _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 
 
@@ -126,11 +93,11 @@ def open_postgresql(
         _prepare(write, must_exist)
     except DBAPIError as exc:
         write.dispose()
-        raise StoreError(f"{shown(url)} cannot be used as a store: {_reason(exc)}") from exc
+        raise StoreError(f"{shown(url)} cannot be used as a store: {reason_of(exc)}") from exc
     except StoreError:
         write.dispose()
         raise
-    writing = Writing(write)
+    writer = Writer(write)
     watch = Watch(_engine(address, poolclass=NullPool), SCHEMA, _heads)
 
     @contextmanager
@@ -139,12 +106,12 @@ def open_postgresql(
             yield connection
 
     def close() -> None:
-        writing.close()
+        writer.close()
         watch.close()
         read.dispose()
         write.dispose()
 
-    database = Database(reading, writing, watch.version, explained, close)
+    database = Database(reading, writer, watch.version, explained, close)
     return SqlStore(database, clock=clock, receipts=receipts)
 
 
@@ -245,164 +212,9 @@ def _upgrade(connection: Connection, version: int) -> None:
     except DBAPIError as exc:
         raise StoreError(
             f"the store is of version {version}, and its upgrade to version {VERSION} failed: "
-            f"{_reason(exc)}. Open it once as the role that owns the schema {SCHEMA}, for instance "
-            f"with zeh-spark feeds"
+            f"{reason_of(exc)}. Open it once as the role that owns the schema {SCHEMA}, for "
+            f"instance with zeh-spark feeds"
         ) from exc
-
-
-class Writing:
-    """Transactions. What others were in the way of is done anew.
-
-    Guarantee: what is returned is committed, and durable if that was asked for; what is raised was
-    not done, except for an error of the commit itself, whose outcome nobody knows.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._lanes = CommitQueues(self._do)
-        self._uploads = threading.BoundedSemaphore(UPLOADS)
-        self._chores = Chores(self.write)
-
-    def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        for tried in count(1):
-            try:
-                with self._engine.connect() as connection:
-                    connection.execute(_BEGIN, {"durable": durable})
-                    result = work(connection)
-                    _commit(connection)
-                    return result
-            except DBAPIError as exc:
-                if not _in_the_way(exc) or tried > _RETRIES:
-                    raise
-            time.sleep(random.uniform(0, 0.005 * 2**tried))
-        raise AssertionError("unreachable")
-
-    def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
-        if not self._uploads.acquire(timeout=TURN_SECONDS):
-            raise StoreBusyError("other uploads to the store take long; ask again")
-        try:
-            return self.write(work, durable=durable)
-        finally:
-            self._uploads.release()
-
-    def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
-        result: T = self._lanes.of(feed).through(QueuedCommit(about, work, share))
-        return result
-
-    def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
-        result: T = self._lanes.of(feed).through(Look(work))
-        return result
-
-    def tidy(self, step: Step) -> None:
-        self._chores.add(step)
-
-    def close(self) -> None:
-        self._chores.close()
-
-    def _do(self, group: Sequence[Asked]) -> None:
-        """Together, if none stands against the others; else each as if it had come alone."""
-        if len(group) > 1 and self._together(group):
-            return
-        for each in group:
-            hand_on(_answer(each, attempted(partial(self._alone, each))), each.done)
-
-    def _alone(self, asked: Asked) -> Any:
-        if isinstance(asked, QueuedCommit):
-            return self.write(lambda connection: only(asked.work(connection, [asked.about])))
-        assert isinstance(asked, Look)
-        return self.write(asked.work, durable=False)
-
-    def _together(self, group: Sequence[Asked]) -> bool:
-        """In one transaction; false if that has to be done otherwise. Nobody hears of a success
-        before it is committed; a database that fails, fails for all.
-        """
-        commits = [each for each in group if isinstance(each, QueuedCommit)]
-        looks = [each for each in group if isinstance(each, Look)]
-        outcome = attempted(partial(self._transaction, commits, looks))
-        failure = outcome.exception()
-        if failure and not _fails_all(failure):
-            return False  # each is done by itself next, and gets its own failure
-        for at, each in enumerate((*commits, *looks)):
-            if failure:
-                hand_on(_answer(each, outcome), each.done)
-            elif isinstance(answer := outcome.result()[at], Problem):
-                each.done.set_exception(answer)
-            else:
-                each.done.set_result(answer)
-        return True
-
-    def _transaction(self, commits: Sequence[QueuedCommit], looks: Sequence[Look]) -> list[Any]:
-        """An answer to each. A Problem is one, too."""
-        answers: list[Any] = []
-        with self._engine.connect() as connection:
-            connection.execute(_BEGIN, {"durable": bool(commits)})
-            # Commits first: they lock more than looks do [a look first, and both publishers would
-            # wait for each other to give theirs up].
-            if commits:
-                answers += commits[0].work(connection, [each.about for each in commits])
-            answers += [_seen(each, connection) for each in looks]
-            if commits:
-                _commit(connection)
-        return answers
-
-
-def _answer(asked: Asked, outcome: Future[Any]) -> Future[Any]:
-    """The outcome as it concerns who asked: a look has nothing that could be unknown."""
-    failure = outcome.exception()
-    if isinstance(asked, Look) and isinstance(failure, StoreOutcomeUnknownError):
-        busy = StoreBusyError("the store failed; ask again")
-        busy.__cause__ = failure
-        return failed(busy)
-    return outcome
-
-
-def _fails_all(failure: BaseException) -> bool:
-    """Whether a group's failure is that of each of its members. Otherwise one of them may be to
-    blame, or another transaction was in the way.
-    """
-    if isinstance(failure, DBAPIError):
-        return not _in_the_way(failure)
-    return isinstance(failure, StoreOutcomeUnknownError | SQLAlchemyError)
-
-
-def _seen(look: Look, connection: Connection) -> Any:
-    """What a look brings. A Problem is an answer, too: it has changed nothing."""
-    try:
-        return look.work(connection)
-    except Problem as problem:
-        return problem
-
-
-def _in_the_way(exc: DBAPIError) -> bool:
-    return sqlstate(exc) in _AGAIN
-
-
-def _commit(connection: Connection) -> None:
-    try:
-        connection.commit()
-    except DBAPIError as exc:
-        raise StoreOutcomeUnknownError(
-            f"the store failed while it committed ({_reason(exc)}): whether it did is not known "
-            f"yet; ask again"
-        ) from exc
-
-
-def sqlstate(exc: DBAPIError) -> str:
-    """PostgreSQL's code of an error, empty if it did not even answer."""
-    return str(getattr(exc.orig, "sqlstate", None) or "")
-
-
-def explained(exc: DBAPIError) -> StoreError:
-    state, reason = sqlstate(exc), _reason(exc)
-    if exc.connection_invalidated or (not state and isinstance(exc, OperationalError)):
-        return StoreBusyError(f"the database does not answer: {reason}")
-    if state.startswith(_PASSING) or state in _AGAIN:
-        return StoreBusyError(f"the database cannot do it now: {reason}")
-    return StoreError(f"the database refuses: {reason}")
-
-
-def _reason(exc: DBAPIError) -> str:
-    return " ".join(str(exc.orig).split())
 
 
 def _heads(connection: Connection) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""SQLite beneath `sql.SqlStore`: everything that is SQLite's own.
+"""SQLite beneath `sql_store.SqlStore`: everything that is SQLite's own.
 
 One file for all feeds. WAL, so that readers and the one writer do not wait for each other;
 synchronous=FULL, so that a commit is on disk when it returns; pages of 16 KiB, which write large

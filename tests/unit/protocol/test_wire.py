@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests import strategies
 from zeh_spark.errors import MalformedLineError, PublisherError, ZeroEventHubError
 from zeh_spark.protocol import wire
-from zeh_spark.protocol.wire import Interval, PageScanner
+from zeh_spark.protocol.page_scanner import PageScanner
+from zeh_spark.protocol.wire import Interval
 
 E1 = b'{"partition":0,"data":1}\n'
 E2 = b'{"partition":0,"data":2}\n'

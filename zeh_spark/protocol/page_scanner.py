@@ -1,0 +1,141 @@
+"""The body of an answer, cut into intervals while its bytes arrive. What a line is, says `wire`.
+
+Pure: bytes in, values out. Runs on the driver and on executors.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from zeh_spark.errors import PublisherError
+from zeh_spark.protocol import wire
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class PageScanner:
+    """Cuts the body of one answer into intervals, as its bytes arrive.
+
+    It looks for checkpoints by searching bytes and parses only the lines that may be one; events
+    are counted, not parsed. The same bytes give the same intervals however the network cut them.
+    `ignored` counts unknown lines, `unknown` is the first of them.
+    """
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.ignored = 0
+        self.unknown = b""
+        self.checkpoints = 0
+        self.tail_events = 0
+        self.tail_bytes = 0
+        self._tail: list[bytes] = []
+        self._partial: list[bytes] = []
+        self._last_line = b""
+        self._started = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that no checkpoint has closed yet."""
+        return self.tail_bytes + sum(map(len, self._partial))
+
+    @property
+    def tail(self) -> bytes:
+        """Event lines behind the last checkpoint."""
+        return b"".join(self._tail)
+
+    def feed(self, data: bytes) -> list[wire.Interval]:
+        """Take the next bytes of the body; returns the intervals that they complete."""
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._partial.append(data)
+            return []
+        block = b"".join((*self._partial, memoryview(data)[:end]))
+        self._partial = [data[end:]]
+        return self._scan(block)
+
+    def close(self) -> list[wire.Interval]:
+        """The body ended as its framing promised.
+
+        A last line that is not JSON, blank lines aside, is a publisher's cry for help.
+
+        Raises PublisherError for such a line; intervals handed out before stand.
+        """
+        rest = b"".join(self._partial)
+        self._partial = []
+        if rest.strip():
+            self._check_last(rest)
+            return self._scan(rest + b"\n")
+        self._check_last(self._last_line)
+        return []
+
+    def _check_last(self, line: bytes) -> None:
+        line = line.strip()
+        if not line.removeprefix(_BOM):
+            return
+        try:
+            wire.decode_object(line.removeprefix(_BOM))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+            raise PublisherError(
+                f"partition {self.partition}: the publisher ended its answer with a line that is "
+                f"not JSON ({wire.why_not(line, exc)}), which is how it reports an error after the "
+                f"answer has begun: {wire.excerpt(line)}",
+                partition=self.partition,
+                body=wire.excerpt(line),
+            ) from None
+
+    def _scan(self, block: bytes) -> list[wire.Interval]:
+        """Cut whole lines at their checkpoints."""
+        if not self._started:
+            block = block.removeprefix(_BOM)
+            self._started = True
+        self._last_line = _last_line(block) or self._last_line
+        intervals = []
+        begin = search = 0
+        while (found := block.find(b'"cursor"', search)) >= 0:
+            line_begin = block.rfind(b"\n", begin, found) + 1 or begin
+            search = block.index(b"\n", found) + 1
+            cursor = wire.checkpoint_cursor(block[line_begin:search], self.partition)
+            if cursor is None:
+                continue
+            self._add_events(block[begin:line_begin])
+            self.checkpoints += 1
+            intervals.append(wire.Interval(self.tail, self.tail_events, cursor))
+            self._tail, self.tail_events, self.tail_bytes = [], 0, 0
+            begin = search
+        self._add_events(block[begin:])
+        return intervals
+
+    def _add_events(self, lines: bytes) -> None:
+        if not lines:
+            return
+        each = lines.split(b"\n")
+        odd = len([line for line in each if b'"data"' not in line])
+        if odd > 1 or b"\r" in lines:  # 1: what split puts behind the last newline
+            each = self._only_events(each)
+            lines = b"".join([line + b"\n" for line in each])
+            events = len(each)
+        else:
+            events = len(each) - 1
+        if events:
+            self._tail.append(lines)
+            self.tail_events += events
+            self.tail_bytes += len(lines)
+
+    def _only_events(self, lines: list[bytes]) -> list[bytes]:
+        kept = []
+        for line in lines:
+            line = line.rstrip(b"\r")  # and no more: other blocks keep the spaces of such lines
+            if not line.strip():
+                continue
+            if b'"data"' in line or not wire.is_unknown(line):
+                kept.append(line)
+            else:
+                self.ignored += 1
+                self.unknown = self.unknown or line
+        return kept
+
+
+def _last_line(block: bytes) -> bytes:
+    """The last line that is not blank."""
+    last = block[block.rfind(b"\n", 0, len(block) - 1) + 1 :].strip()
+    return last or block.rstrip().rpartition(b"\n")[2]
