@@ -150,8 +150,9 @@ def _position(partition: int, cursor: str) -> tuple[int, str]:
 class Pruner:
     """Prunes all feeds of a store once a minute, in a thread, as long as it is a context."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._store = store
+        self._every_seconds = every_seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeh-retention", daemon=True)
 
@@ -165,7 +166,7 @@ class Pruner:
     def _run(self) -> None:
         while True:
             logged(log, "old events stay for now", self._prune_all)
-            if self._ended.wait(EVERY_SECONDS):
+            if self._ended.wait(self._every_seconds):
                 return
 
     def _prune_all(self) -> None:

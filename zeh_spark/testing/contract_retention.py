@@ -216,7 +216,6 @@ def test_pruner_goes_on_whatever_fails(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault in one round is not the end of retention."""
-    monkeypatch.setattr(retention, "EVERY_SECONDS", 0.01)
     three(store)
     store.set_retention(FEED, Retention(bytes=1))
     faults, remove = iter([RuntimeError("a bug"), StoreBusyError("later")]), store.remove
@@ -227,7 +226,7 @@ def test_pruner_goes_on_whatever_fails(
         remove(feed, upto)
 
     monkeypatch.setattr(store, "remove", failing)
-    with Pruner(store):
+    with Pruner(store, every_seconds=0.01):
         until(lambda: not everything(store))
     assert "old events stay for now: later" in caplog.text
 
