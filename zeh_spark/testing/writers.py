@@ -81,7 +81,7 @@ def publish_as(
 
 def everything(store: Store, feed: str = FEED) -> list[Chunk]:
     state = store.feed(feed)
-    return store.chunks(feed, dict.fromkeys(range(state.partitions), 0), state.head, 10_000)
+    return store.chunks(feed, dict.fromkeys(range(state.partitions), 0), state.head, state.head)
 
 
 def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
