@@ -39,7 +39,7 @@ def test_events_up_to_a_checkpoint_are_one_interval():
     assert [Interval(E1 + E2, 2, "c1"), Interval(E1, 1, "c2")] == scan(E1 + E2 + C1 + E1 + C2)[0]
 
 
-def test_events_behind_the_last_checkpoint_are_kept_apart():
+def test_events_after_the_last_checkpoint_are_kept_apart():
     """Events that no checkpoint has closed are not delivered yet."""
     intervals, scanner = scan(C1 + E1 + E2)
 
