@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.fix_publisher import Publisher
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import problems, wire
 from zeh_spark.publisher import Block, MemoryStore, Problem, create_app
 from zeh_spark.publisher.long_polling import POLL_SECONDS
 from zeh_spark.testing import publish, running_publisher
@@ -131,7 +131,7 @@ class Broken:
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
     ) -> Iterator[Block]:
         if asked[0] == "gone":
-            raise Problem("cursor-gone", 410, "removed", partition=0)
+            raise Problem(problems.CURSOR_GONE, "removed", partition=0, cursor="gone", oldest="17")
         yield Block(0, (wire.event_line(0, {}, b'"%s"' % (b"x" * 300_000)) + b"\n"), "1")
         raise OSError("the disk is gone")
 

@@ -30,6 +30,7 @@ from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
 from zeh_spark.protocol.events import partition_for
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
@@ -37,7 +38,7 @@ from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publish import Producer
 
-_OF_ONE = {"batch-conflict", "producer-deleted"}
+_OF_ONE = {problems.BATCH_CONFLICT.name, problems.PRODUCER_DELETED.name}
 """Refusals that are about one letter, or one producer's: the others are published."""
 
 
@@ -205,7 +206,7 @@ def _name(client: PublishClient, place: DeadLetterId, run: str) -> str:
 
 
 def _reason(letter: Mended, name: str, refusal: PublishError) -> str:
-    if refusal.problem == "batch-conflict":
+    if refusal.problem == problems.BATCH_CONFLICT.name:
         return (
             f"this letter was published before, mended in another way, as batch "
             f"{letter.place.base}#{name}"

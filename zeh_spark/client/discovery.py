@@ -16,11 +16,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from zeh_spark.client.responses import PROBLEM, TransientError, body_text, problem_document
+from zeh_spark.client.responses import TransientError, body_text, problem_document
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
 from zeh_spark.options import MAX_PARTITIONS
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold
 
 _MISSING_PARAMETER = {400, 422}
@@ -98,8 +99,8 @@ def _is_foreign(failure: TransientError) -> bool:
     """Return whether this may be another publisher's lasting answer to a request without
     parameters.
     """
-    said = str(problem_document(failure.body or "").get("type"))
-    return failure.status in _OF_A_FRAMEWORK and not said.startswith(PROBLEM)
+    ours = problems.name_in(problem_document(failure.body or ""))
+    return failure.status in _OF_A_FRAMEWORK and ours is None
 
 
 def _count(document: dict[str, Any], transport: Transport) -> int:
@@ -115,7 +116,7 @@ def _count(document: dict[str, Any], transport: Transport) -> int:
 
 def _identity(document: dict[str, Any], transport: Transport) -> FeedIdentity | None:
     """Read the member `feed`; other publishers' documents may have one with another meaning."""
-    if not str(document.get("type")).startswith(PROBLEM) or "feed" not in document:
+    if problems.name_in(document) is None or "feed" not in document:
         return None
     try:
         return parse(document["feed"])

@@ -11,6 +11,7 @@ import time
 from sqlalchemy import Connection
 
 from zeh_spark.outbox.queries import BlockingTransaction, TableSql, TableStatus
+from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -47,8 +48,7 @@ class Guard:
         self.holder = sql.blocker(connection) if self._pending else None
         if (stray := sql.stray(connection)) is not None:
             raise Problem(
-                "bad-row",
-                500,
+                problems.BAD_ROW,
                 f"the row of table {table.name} with {table.id} {stray} is in no partition of the "
                 f"feed: {table.partition} must be 0 to {table.partitions - 1}; repair the row",
                 partition=0,

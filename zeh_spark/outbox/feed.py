@@ -48,7 +48,7 @@ from zeh_spark.outbox.queries import (
 )
 from zeh_spark.outbox.rows import BadRowError, RenderHeaders, header_renderer, lines_of
 from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.store import postgresql_errors
 from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
@@ -320,8 +320,7 @@ class SqlTableFeed:
     def _bad(self, asked: int, bad: BadRowError) -> Problem:
         row, table = bad.row, self.table
         return Problem(
-            "bad-row",
-            500,
+            problems.BAD_ROW,
             f"partition {asked}: the row of table {table.name} with {table.id} {row.id} cannot be "
             f"an event: {bad}; repair the row, or pass over such rows with on_bad_row = 'skip'",
             partition=asked,

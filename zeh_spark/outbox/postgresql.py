@@ -26,6 +26,7 @@ from zeh_spark.outbox.names import HISTORY, REMOVED, literal, qualified, quoted
 from zeh_spark.outbox.postgresql_check import Column, PostgresqlFacts
 from zeh_spark.outbox.queries import BlockingTransaction, More, TableSql, TableStatus
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
+from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
 
 HORIZON = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
@@ -135,8 +136,7 @@ class PostgresqlTable(TableSql):
 
     def _restored(self, why: str) -> Problem:
         return Problem(
-            "restored-table",
-            503,
+            problems.RESTORED_TABLE,
             f"table {self.table.name} was restored: {why}. Its rows cannot be put in order with "
             f"new ones; zeh-spark new-history does that, and readers then begin anew",
         )

@@ -28,12 +28,12 @@ from starlette.routing import Route
 from starlette.types import Message, Send
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.publisher.long_polling import VersionPoller, unless_gone
 from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
-from zeh_spark.publisher.read_requests import DISCOVERY, Ask, parse_query, resumed
+from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import body, renderer
-from zeh_spark.store import problems
 from zeh_spark.store.feed import Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
 from zeh_spark.store.interface import (
     Store,
@@ -150,7 +150,7 @@ class Publisher:
         try:
             return parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
         except Problem as problem:
-            if problem.name not in DISCOVERY or not isinstance(feed, TellsIdentity):
+            if "feed" not in problem.type.members or not isinstance(feed, TellsIdentity):
                 raise
             identity = await self._in_thread(name, feed.identity)
             if identity is None:
@@ -233,9 +233,7 @@ def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
     if ask.cursor_set is None:
         return _resolved(feed, ask.cursors, ask.n) if ask.wait else ask.cursors
     if not isinstance(feed, KeepsCursors):
-        raise problems.bad_request(
-            "cursorset-unsupported", "this feed keeps no cursors for readers"
-        )
+        raise Problem(problems.CURSORSET_UNSUPPORTED, "this feed keeps no cursors for readers")
     if ask.resume:
         return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n))
     cursors = _resolved(feed, ask.cursors, ask.n)
@@ -278,10 +276,13 @@ def _resolved(feed: Feed, cursors: Mapping[int, str], n: int) -> dict[int, str]:
 
 
 def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    more = {"Retry-After": "1"} if problem.type.has_retry_after else {}
+    if problem.type is problems.BODY_TOO_SLOW:
+        more = {"Connection": "close"}
     return Response(
         msgspec.json.encode(problem.document()),
         status_code=problem.status,
-        headers={"Cache-Control": "no-store", **(headers or {})},
+        headers={"Cache-Control": "no-store", **more, **(headers or {})},
         media_type=problems.CONTENT_TYPE,
     )
 
@@ -303,34 +304,31 @@ async def _not_published_to(request: Request) -> Response:
 
 async def _problem(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
-    if exc.status == 500 or exc.name == "restored-table":
-        log.error("%s", exc.detail)  # for who can mend it
-    again = {"Retry-After": "1"}
-    headers = {429: again, 503: again, 408: {"Connection": "close"}}
-    return _answer(exc, headers.get(exc.status))
+    if exc.status == 500 or exc.type is problems.RESTORED_TABLE:
+        log.error("%s", exc.detail)  # for who can repair it
+    return _answer(exc)
 
 
 async def _unknown_feed(_: Request, exc: Exception) -> Response:
-    return _answer(Problem("unknown-feed", 404, str(exc)))
+    return _answer(Problem(problems.UNKNOWN_FEED, str(exc)))
 
 
 async def _busy(_: Request, exc: Exception) -> Response:
-    return _answer(Problem("store-busy", 503, str(exc)), {"Retry-After": "1"})
+    return _answer(Problem(problems.STORE_BUSY, str(exc)))
 
 
 async def _outcome_unknown(_: Request, exc: Exception) -> Response:
-    return _answer(Problem("not-known-yet", 503, str(exc)), {"Retry-After": "1"})
+    return _answer(Problem(problems.NOT_KNOWN_YET, str(exc)))
 
 
 async def _store_failed(_: Request, exc: Exception) -> Response:
     log.error("the store failed: %s", exc)
-    return _answer(Problem("store-failed", 500, "the publisher's store failed; its log says why"))
+    return _answer(Problem(problems.STORE_FAILED, "the publisher's store failed; its log says why"))
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
-    names = {404: "unknown-feed", 405: "method-not-allowed"}
+    types = {404: problems.UNKNOWN_FEED, 405: problems.METHOD_NOT_ALLOWED}
+    refused = ProblemType("refused", exc.status_code, "What else the HTTP layer refuses.")
     detail = f"{request.method} {request.url.path}: {exc.detail}"
-    return _answer(
-        Problem(names.get(exc.status_code, "refused"), exc.status_code, detail), exc.headers
-    )
+    return _answer(Problem(types.get(exc.status_code, refused), detail), exc.headers)

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from zeh_spark.protocol import problems
 from zeh_spark.publisher import publish_requests
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
@@ -234,7 +235,7 @@ def _in_turn() -> Iterator[None]:
         with anyio.fail_after(TURN_SECONDS):
             yield
     except TimeoutError:
-        raise Problem("busy", 429, "too many bodies at a time; send it again later") from None
+        raise Problem(problems.BUSY, "too many bodies at a time; send it again later") from None
 
 
 @asynccontextmanager
@@ -257,16 +258,15 @@ async def _receive(request: Request, length: int, body: IO[bytes]) -> None:
         pass
     except TimeoutError:
         raise Problem(
-            "body-too-slow",
-            408,
+            problems.BODY_TOO_SLOW,
             f"{size} of {length} bytes of the body came within "
             f"{anyio.current_time() - began:.0f} s, the last of them too long ago",
         ) from None
     except ClientDisconnect:
-        raise Problem("body-incomplete", 400, "the client went away while it sent") from None
+        raise Problem(problems.BODY_INCOMPLETE, "the client went away while it sent") from None
     if size != length:
         raise Problem(
-            "body-incomplete", 400, f"the body has {size} bytes, Content-Length is {length}"
+            problems.BODY_INCOMPLETE, f"the body has {size} bytes, Content-Length is {length}"
         )
 
 

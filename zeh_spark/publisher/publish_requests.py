@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
     MAX_NUMBER,
@@ -28,7 +28,7 @@ from zeh_spark.store.batches import (
     TaskAttempt,
 )
 from zeh_spark.store.interface import MAX_PARTITIONS
-from zeh_spark.store.problems import Problem, bad_request
+from zeh_spark.store.problems import Problem
 
 MAX_ATTEMPTS = 100_000
 MAX_COMMIT_BODY = 16 << 20
@@ -58,8 +58,8 @@ _decode_commit = msgspec.json.Decoder(_Commit).decode
 def producer_name(text: str) -> str:
     """Raises Problem."""
     if not PRODUCER.fullmatch(text):
-        raise bad_request(
-            "bad-producer",
+        raise Problem(
+            problems.BAD_PRODUCER,
             f"the producer is {text!r}; allowed are 1 to 100 letters, digits and . _ : @ = -, and "
             f"for a named batch # and as many again",
             producer=text,
@@ -76,8 +76,8 @@ def upload_name(text: str) -> tuple[str, int, int, int]:
     """Run, task, attempt, number. Raises Problem."""
     run, *numbers = text.rsplit(".", 3)
     if len(numbers) != 3 or not IDENTIFIER.fullmatch(run):
-        raise bad_request(
-            "bad-upload-name",
+        raise Problem(
+            problems.BAD_UPLOAD_NAME,
             f"the upload is called {text!r}; allowed is <run>.<task>.<attempt>.<number>, with a "
             f"run of 1 to 100 letters, digits, _ and -",
         )
@@ -116,26 +116,26 @@ def parameters(query: str, needed: Set[str], others: Iterable[str] = ()) -> dict
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
         if name not in known:
-            raise bad_request(
-                "unknown-parameter",
+            raise Problem(
+                problems.UNKNOWN_PARAMETER,
                 f"unknown parameter {name!r}; known are {', '.join(sorted(known))}",
                 parameter=name,
             )
         if name in given:
-            raise bad_request("duplicate-parameter", f"{name} is given twice", parameter=name)
+            raise Problem(problems.DUPLICATE_PARAMETER, f"{name} is given twice", parameter=name)
         if "\0" in value:
-            raise bad_request("bad-parameter", f"{name} is {value!r}", parameter=name)
+            raise Problem(problems.BAD_PARAMETER, f"{name} is {value!r}", parameter=name)
         given[name] = value
     if missing := sorted(needed - given.keys()):
-        raise bad_request("parameter-missing", f"{missing[0]} is missing", parameter=missing[0])
+        raise Problem(problems.PARAMETER_MISSING, f"{missing[0]} is missing", parameter=missing[0])
     return given
 
 
 def identifier(name: str, text: str) -> str:
     """Raises Problem."""
     if not IDENTIFIER.fullmatch(text):
-        raise bad_request(
-            "bad-parameter",
+        raise Problem(
+            problems.BAD_PARAMETER,
             f"{name} is {text!r}; allowed are 1 to 100 letters, digits, _ and -",
             parameter=name,
         )
@@ -147,33 +147,32 @@ def parse_commit(body: bytes) -> Declared:
     try:
         given = _decode_commit(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
-        raise bad_request("bad-commit", f"the body is no commit: {exc}") from None
+        raise Problem(problems.BAD_COMMIT, f"the body is no commit: {exc}") from None
     attempts = tuple(TaskAttempt(e.task, e.attempt, e.uploads, e.events) for e in given.attempts)
     tasks = {each.task for each in attempts}
     if len(tasks) != len(attempts):
-        raise bad_request("bad-commit", "a task is named twice; one attempt of each counts")
+        raise Problem(problems.BAD_COMMIT, "a task is named twice; one attempt of each counts")
     if len(attempts) > MAX_ATTEMPTS:
-        raise bad_request(
-            "bad-commit", f"{len(attempts):,} attempts are named; at most {MAX_ATTEMPTS:,}"
+        raise Problem(
+            problems.BAD_COMMIT, f"{len(attempts):,} attempts are named; at most {MAX_ATTEMPTS:,}"
         )
     if not re.fullmatch(r"[0-9a-f]{32}", given.digest):
-        raise bad_request(
-            "bad-commit", f"digest is {given.digest!r}; allowed are 32 lower-case hex digits"
+        raise Problem(
+            problems.BAD_COMMIT, f"digest is {given.digest!r}; allowed are 32 lower-case hex digits"
         )
     numbers = [given.events, *(each for one in attempts for each in _numbers_of(one))]
     if wrong := [each for each in numbers if not 0 <= each <= MAX_NUMBER]:
-        raise bad_request("bad-commit", f"{wrong[0]} is not between 0 and {MAX_NUMBER}")
+        raise Problem(problems.BAD_COMMIT, f"{wrong[0]} is not between 0 and {MAX_NUMBER}")
     return Declared(Content(given.events, int(given.digest, 16)), attempts, given.digest_version)
 
 
 def check_length(text: str | None, most: int) -> int:
     """A request's Content-Length. Raises Problem."""
     if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
-        raise Problem("length-required", 411, "Content-Length is missing, and is needed here")
+        raise Problem(problems.LENGTH_REQUIRED, "Content-Length is missing, and is needed here")
     if int(text) > most:
         raise Problem(
-            "body-too-large",
-            413,
+            problems.BODY_TOO_LARGE,
             f"the body has {int(text):,} bytes; at most {most:,} are allowed",
             maximum=most,
         )
@@ -191,8 +190,7 @@ def check_digest(header: str | None, body: bytes) -> None:
         right = False
     if not right:
         raise Problem(
-            "digest-mismatch",
-            422,
+            problems.DIGEST_MISMATCH,
             "the body's SHA-256 is not the one of Content-Digest: it was changed on its way; "
             "send it again",
         )
@@ -206,8 +204,8 @@ def committed(receipt: StoredReceipt, *, new: bool) -> dict[str, Any]:
 def number(name: str, text: str, most: int = MAX_NUMBER, *, least: int = 0) -> int:
     """Raises Problem."""
     if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
-        raise bad_request(
-            "bad-parameter",
+        raise Problem(
+            problems.BAD_PARAMETER,
             f"{name} is {text!r}; allowed are whole numbers from {least} to {most}",
             parameter=name,
         )

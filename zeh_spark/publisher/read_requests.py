@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from zeh_spark.store.problems import Problem, bad_request
+from zeh_spark.protocol import problems
+from zeh_spark.store.problems import Problem
 
 MAX_N = 65_536
 MAX_WAIT = 60.0
-
-DISCOVERY = ("partition-count-missing", "bad-partition-count")
-"""Problems that tell a reader what a feed is: its partition count, and the member `feed`."""
 
 _CURSOR = re.compile(r"cursor(0|[1-9][0-9]{0,8})")
 _KNOWN = {"n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor"}
@@ -48,16 +46,17 @@ def parse_query(query: str, partition_count: int) -> Ask:
     cursor_set = _cursor_set(given)
     resume = _resume(given.get("resume"), n)
     if resume and cursors:
-        raise bad_request(
-            "resume-with-cursors", "resume and cursorN exclude each other; give one of them"
+        raise Problem(
+            problems.RESUME_WITH_CURSORS, "resume and cursorN exclude each other; give one of them"
         )
     if resume and cursor_set is None:
-        raise bad_request(
-            "cursorset-missing", "resume needs cursorset, the name that the cursors were kept under"
+        raise Problem(
+            problems.CURSORSET_MISSING,
+            "resume needs cursorset, the name that the cursors were kept under",
         )
     if not resume and not cursors:
-        raise bad_request(
-            "cursors-missing",
+        raise Problem(
+            problems.CURSORS_MISSING,
             f"no partition is asked for: give cursorN for at least one N of 0 to {n - 1}, with a "
             f"cursor, _first or _last",
         )
@@ -78,8 +77,8 @@ def _parameters(query: str) -> dict[str, str]:
         if name not in _KNOWN and not _CURSOR.fullmatch(name):
             continue
         if name in given:
-            raise bad_request(
-                "duplicate-parameter",
+            raise Problem(
+                problems.DUPLICATE_PARAMETER,
                 f"{name} is given twice, as {given[name]!r} and {value!r}; give it once",
                 parameter=name,
             )
@@ -92,15 +91,15 @@ def _n(text: str | None, partition_count: int) -> int:
     app adds the feed's identity, if the feed tells one.
     """
     if text is None:
-        raise bad_request(
-            "partition-count-missing",
+        raise Problem(
+            problems.PARTITION_COUNT_MISSING,
             f"n, the number of partitions the reader works with, is missing; the feed has "
             f"{partition_count}",
             partitionCount=partition_count,
         )
     if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= MAX_N:
-        raise bad_request(
-            "bad-partition-count",
+        raise Problem(
+            problems.BAD_PARTITION_COUNT,
             f"n is {text!r}; allowed are whole numbers from 1 to {MAX_N}; the feed has "
             f"{partition_count} partitions",
             partitionCount=partition_count,
@@ -117,15 +116,15 @@ def _cursors(given: Mapping[str, str], n: int) -> dict[int, str]:
             continue
         partition = int(match[1])
         if partition >= n:
-            raise bad_request(
-                "partition-out-of-range",
+            raise Problem(
+                problems.PARTITION_OUT_OF_RANGE,
                 f"{name} is given, but with n={n} there are cursor0 to cursor{n - 1}",
                 partition=partition,
                 n=n,
             )
         if not _PRINTABLE.fullmatch(text):
-            raise bad_request(
-                "malformed-cursor",
+            raise Problem(
+                problems.MALFORMED_CURSOR,
                 f"{name} is {text!r}; allowed are printable ASCII characters, at least one",
                 partition=partition,
                 cursor=text,
@@ -138,8 +137,9 @@ def _hint(text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise bad_request(
-            "bad-page-size-hint", f"pagesizehint is {text!r}; allowed are whole numbers from 0"
+        raise Problem(
+            problems.BAD_PAGE_SIZE_HINT,
+            f"pagesizehint is {text!r}; allowed are whole numbers from 0",
         )
     return int(text)
 
@@ -153,23 +153,24 @@ def _wait(text: str | None) -> float:
     if text is None:
         return 0.0
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
-        raise bad_request("bad-wait", f"wait is {text!r}; allowed are seconds, like 10 or 0.5")
+        raise Problem(problems.BAD_WAIT, f"wait is {text!r}; allowed are seconds, like 10 or 0.5")
     return min(float(text), MAX_WAIT)
 
 
 def _cursor_set(given: Mapping[str, str]) -> str | None:
     name = given.get("cursorset")
     if name is not None and (len(name) > 50 or not _PRINTABLE.fullmatch(name)):
-        raise bad_request(
-            "bad-cursorset",
+        raise Problem(
+            problems.BAD_CURSORSET,
             f"cursorset is {name!r}; allowed are 1 to 50 printable ASCII characters",
         )
     store = given.get("store_cursor")
     if store not in (None, "1"):
-        raise bad_request("bad-store-cursor", f"store_cursor is {store!r}; allowed is 1")
+        raise Problem(problems.BAD_STORE_CURSOR, f"store_cursor is {store!r}; allowed is 1")
     if store and name is None:
-        raise bad_request(
-            "cursorset-missing", "store_cursor needs cursorset, the name to keep cursors under"
+        raise Problem(
+            problems.CURSORSET_MISSING,
+            "store_cursor needs cursorset, the name to keep cursors under",
         )
     return name
 
@@ -180,8 +181,8 @@ def _resume(text: str | None, n: int) -> tuple[int, ...]:
     numbers = text.removesuffix(",").split(",")
     wrong = next((each for each in numbers if not _is_partition(each, n)), None)
     if wrong is not None or len(set(map(int, numbers))) != len(numbers):
-        raise bad_request(
-            "bad-resume",
+        raise Problem(
+            problems.BAD_RESUME,
             f"resume is {text!r}; allowed are different partitions of 0 to {n - 1} with commas "
             f"between them",
             n=n,
@@ -198,8 +199,7 @@ def resumed(ask: Ask, kept: Mapping[int, str]) -> dict[int, str]:
     missing = [each for each in ask.resume if each not in kept]
     if missing:
         raise Problem(
-            "unknown-cursorset",
-            400,
+            problems.UNKNOWN_CURSORSET,
             f"nothing is kept under cursorset {ask.cursor_set!r} with n={ask.n} for partition "
             f"{missing[0]}; give cursors with cursorset first",
             cursorset=ask.cursor_set,

@@ -26,7 +26,7 @@ import numpy as np
 import zstandard
 from msgspec import Raw
 
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
@@ -221,4 +221,4 @@ def _fault(line: bytes, begin: int) -> str | None:
 
 
 def invalid(detail: str, **members: object) -> Problem:
-    return Problem("invalid-upload", 422, f"{detail}; nothing of the upload was kept", **members)
+    return Problem(problems.INVALID_UPLOAD, f"{detail}; nothing of the upload was kept", **members)

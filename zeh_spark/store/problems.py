@@ -1,8 +1,7 @@
-"""What a publisher refuses, as RFC 9457 problem documents.
+"""What a publisher refuses, made from the declared types (`protocol.problems`).
 
 Rule for editors: `detail` says the value that came and what is allowed; facts are also members of
-the document, so that a program need not read the sentence. Names of problems are part of the API:
-clients compare `type`.
+the document, so that a program need not read the sentence.
 """
 
 from __future__ import annotations
@@ -10,41 +9,54 @@ from __future__ import annotations
 from typing import Any
 
 from zeh_spark.errors import ZeroEventHubError
-
-CONTENT_TYPE = "application/problem+json"
+from zeh_spark.protocol import problems
+from zeh_spark.protocol.problems import ProblemType
 
 
 class Problem(ZeroEventHubError):
-    """A request that gets an error status instead of a page. A feed's `page` may raise it too."""
+    """A request that gets an error status instead of a page. A feed's `page` may raise it too.
 
-    def __init__(self, name: str, status: int, detail: str, **members: Any) -> None:
+    Args:
+        type: one of `zeh_spark.protocol.problems`; it decides the status.
+        detail: the value that came, what is allowed, what to do: for people.
+        members: the facts, under the names that the type declares.
+
+    Raises TypeError for a member that the type does not declare, and for one that lacks.
+    """
+
+    def __init__(self, type: ProblemType, detail: str, **members: Any) -> None:
+        type.check(members.keys())
         super().__init__(detail)
-        self.name = name
-        self.status = status
+        self.type = type
         self.detail = detail
         self.members = members
 
+    @property
+    def name(self) -> str:
+        return self.type.name
+
+    @property
+    def status(self) -> int:
+        return self.type.status
+
     def document(self) -> dict[str, Any]:
+        """Return the RFC 9457 document."""
         return {
-            "type": f"urn:zeroeventhub:problem:{self.name}",
-            "title": self.name.replace("-", " ").capitalize(),
-            "status": self.status,
+            "type": self.type.type,
+            "title": self.type.title,
+            "status": self.type.status,
             "detail": self.detail,
             **self.members,
         }
 
     def with_members(self, **more: Any) -> Problem:
         """Return the same problem with more members in its document."""
-        return Problem(self.name, self.status, self.detail, **self.members, **more)
-
-
-def bad_request(name: str, detail: str, **members: Any) -> Problem:
-    return Problem(name, 400, detail, **members)
+        return Problem(self.type, self.detail, **self.members, **more)
 
 
 def bad_cursor(partition: int, cursor: str, allowed: str) -> Problem:
-    return bad_request(
-        "malformed-cursor",
+    return Problem(
+        problems.MALFORMED_CURSOR,
         f"cursor{partition} is {cursor!r}; allowed are {allowed}",
         partition=partition,
         cursor=cursor,
@@ -53,8 +65,7 @@ def bad_cursor(partition: int, cursor: str, allowed: str) -> Problem:
 
 def cursor_gone(partition: int, cursor: str, oldest: str) -> Problem:
     return Problem(
-        "cursor-gone",
-        410,
+        problems.CURSOR_GONE,
         f"cursor{partition} is {cursor!r}, and events behind it were removed because of the feed's "
         f"retention; the oldest that are left are behind {oldest!r}",
         partition=partition,
@@ -65,8 +76,7 @@ def cursor_gone(partition: int, cursor: str, oldest: str) -> Problem:
 
 def other_history(partition: int, cursor: str, why: str) -> Problem:
     return Problem(
-        "cursor-of-another-history",
-        409,
+        problems.CURSOR_OF_ANOTHER_HISTORY,
         f"cursor{partition} is {cursor!r}, but {why}: it belongs to another feed, or to a history "
         f"that a restore of this feed undid; start from _first, or from a cursor that this feed "
         f"gave",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import Call, Found, ProducerState, StoredReceipt, TaskAttempt
 from zeh_spark.store.problems import Problem
@@ -17,8 +18,7 @@ from zeh_spark.store.problems import Problem
 
 def producer_deleted(call: Call) -> Problem:
     return _refused(
-        "producer-deleted",
-        410,
+        problems.PRODUCER_DELETED,
         call,
         f"producer {call.producer!r} was deleted and takes no more batches",
         "publish under another producer",
@@ -27,8 +27,7 @@ def producer_deleted(call: Call) -> Problem:
 
 def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Problem:
     return _refused(
-        "incarnation-changed",
-        409,
+        problems.INCARNATION_CHANGED,
         call,
         f"producer {call.producer!r} is used by incarnation {producer.incarnation!r} (a Spark "
         f"checkpoint), which has published up to batch {producer.last}, the last one at "
@@ -51,8 +50,7 @@ def fenced(call: Call, producer: ProducerState) -> Problem:
             "of its own; a new start of this one goes on behind what is published"
         )
     return _refused(
-        "fenced",
-        403,
+        problems.FENCED,
         call,
         f"run {call.run!r} of producer {call.producer!r} was overtaken: run {producer.run!r} "
         f"published batch {producer.last} at {moment(producer.time)}, with owner level "
@@ -64,8 +62,7 @@ def fenced(call: Call, producer: ProducerState) -> Problem:
 
 def batch_expired(call: Call) -> Problem:
     return _refused(
-        "batch-expired",
-        410,
+        problems.BATCH_EXPIRED,
         call,
         f"batch {call.batch} of producer {call.producer!r} is so old that its receipt is gone: it "
         f"can be neither confirmed nor denied",
@@ -76,8 +73,7 @@ def batch_expired(call: Call) -> Problem:
 
 def digest_version(call: Call, given: int, expected: int) -> Problem:
     return _refused(
-        "digest-version",
-        409,
+        problems.DIGEST_VERSION,
         call,
         f"the content of batch {call.batch} of producer {call.producer!r} is counted here with "
         f"digest version {expected}, this call has version {given}: they cannot be compared",
@@ -97,8 +93,7 @@ def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option:
             "rand(), uuid(), a clock, a lookup, a source that changed"
         )
     return _refused(
-        "batch-conflict",
-        409,
+        problems.BATCH_CONFLICT,
         call,
         f"batch {call.batch} of producer {call.producer!r} was published at "
         f"{moment(receipt.time)} with other rows: {_events(receipt.events)}, "
@@ -112,8 +107,7 @@ def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option:
 
 def number_taken(call: Call, content: Content, receipt: StoredReceipt) -> Problem:
     return _refused(
-        "number-taken",
-        409,
+        problems.NUMBER_TAKEN,
         call,
         f"somebody else published under the name {call.producer!r} at the same time: batch "
         f"{call.batch}, {_events(receipt.events)}; nothing of these "
@@ -138,8 +132,7 @@ def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Pr
             "foreachBatch leaves out empty batches: write those, too"
         )
     return _refused(
-        "batch-gap",
-        409,
+        problems.BATCH_GAP,
         call,
         f"{seen}: {cause}",
         f"go back to a checkpoint that repeats the missing batches; or, if their rows are not "
@@ -152,8 +145,7 @@ def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Pr
 
 def layout_changed(call: Call, partition_count: int) -> Problem:
     return _refused(
-        "layout-changed",
-        409,
+        problems.LAYOUT_CHANGED,
         call,
         f"the batch is made for {call.partition_count} partitions, the feed has {partition_count}",
         "run the batch again; nothing was published",
@@ -163,8 +155,7 @@ def layout_changed(call: Call, partition_count: int) -> Problem:
 
 def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
     return _refused(
-        "upload-missing",
-        409,
+        problems.UPLOAD_MISSING,
         call,
         f"task {named.task}, attempt {named.attempt}, has staged {here.uploads} uploads with "
         f"{here.content.events} events here; the commit names {named.uploads} with {named.events}",
@@ -177,8 +168,7 @@ def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
 
 def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
     return _refused(
-        "content-mismatch",
-        422,
+        problems.CONTENT_MISMATCH,
         call,
         f"what arrived is not what was sent: {found.events} events, content {found.digest}, "
         f"against {declared.events} events, content {declared.digest}",
@@ -191,8 +181,7 @@ def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
 
 def partition_lacking(call: Call, partition: int, partition_count: int) -> Problem:
     return Problem(
-        "invalid-upload",
-        422,
+        problems.INVALID_UPLOAD,
         f"a chunk of batch {call.batch} is of partition {partition}, the feed has 0 to "
         f"{partition_count - 1}; nothing of the upload was kept",
     )
@@ -200,8 +189,7 @@ def partition_lacking(call: Call, partition: int, partition_count: int) -> Probl
 
 def upload_conflict(call: Call, name: str) -> Problem:
     return _refused(
-        "upload-conflict",
-        409,
+        problems.UPLOAD_CONFLICT,
         call,
         f"upload {name} of batch {call.batch} is staged already with other content",
         "give each attempt at a task its own number",
@@ -210,8 +198,7 @@ def upload_conflict(call: Call, name: str) -> Problem:
 
 def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
     return _refused(
-        "quota-exceeded",
-        507,
+        problems.QUOTA_EXCEEDED,
         call,
         f"producer {call.producer!r} has {staged:,} bytes staged and not committed, and this "
         f"upload has {more:,} more; allowed are {quota:,}",
@@ -227,8 +214,7 @@ def unknown_batch(
     """Not committed, and nobody is committing it."""
     which = f"incarnation {incarnation!r}" if incarnation else "in its current incarnation"
     return Problem(
-        "unknown-batch",
-        404,
+        problems.UNKNOWN_BATCH,
         f"batch {batch} of producer {producer!r}, {which}, is not committed",
         producer=producer,
         incarnation=incarnation,
@@ -246,12 +232,9 @@ def moment(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _refused(
-    name: str, status: int, call: Call, detail: str, remedy: str, **members: Any
-) -> Problem:
+def _refused(type: ProblemType, call: Call, detail: str, remedy: str, **members: Any) -> Problem:
     return Problem(
-        name,
-        status,
+        type,
         f"{detail}; {remedy}",
         producer=call.producer,
         incarnation=call.incarnation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
+import io
 import json
 import re
 from collections import defaultdict
@@ -14,20 +15,18 @@ from typing import Any
 
 import msgspec
 import pytest
+import requests
+import urllib3
 import xxhash
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from zeh_spark.client import responses
-from zeh_spark.protocol import upload_format, wire
-from zeh_spark.publisher import (
-    MemoryStore,
-    create_app,
-    openapi_problems,
-    read_requests,
-    upload_validation,
-)
+from zeh_spark.errors import PublisherError
+from zeh_spark.options import FeedUrl
+from zeh_spark.protocol import problems, upload_format, wire
+from zeh_spark.protocol.problems import PROBLEMS
+from zeh_spark.publisher import MemoryStore, create_app, read_requests, upload_validation
 from zeh_spark.publisher.openapi import PATH, document
-from zeh_spark.publisher.openapi_problems import PROBLEMS
 from zeh_spark.store.batches import StoredReceipt, chained
 
 PACKAGE = Path(read_requests.__file__).parents[1]
@@ -92,15 +91,14 @@ def test_every_parameter_of_reading_is_described():
 
 
 def test_every_problem_that_is_raised_is_described_and_no_other():
-    """A program can be written against their types and statuses."""
-    raised = {(name, status) for name, status, _ in problems_raised()}
-    assert raised == {(name, each.status) for name, each in PROBLEMS.items()}
+    """A program can be written against their types. Statuses are the types' own."""
+    assert {name for name, _ in problems_raised()} == PROBLEMS.keys()
 
 
 def test_problems_have_the_members_that_are_described():
     """A program finds the facts without reading the sentence."""
     always, ever = {}, defaultdict(set)
-    for name, _, members in problems_raised():
+    for name, members in problems_raised():
         always[name] = always.get(name, members) & members
         ever[name] |= members
     described = {name: set(each.members) for name, each in PROBLEMS.items()}
@@ -111,8 +109,9 @@ def test_problems_have_the_members_that_are_described():
 
 def test_what_is_tried_again_is_what_our_own_client_tries_again():
     """One rule for all clients."""
-    again = {status for status in range(400, 500) if openapi_problems.is_transient(status)}
-    assert again == responses._TRANSIENT
+    described = DOCUMENT["components"]["schemas"]
+    again = {name for name in PROBLEMS if described[f"problem-{name}"]["x-retry"]}
+    assert again == {name for name, each in PROBLEMS.items() if is_tried_again(each)}
 
 
 def test_content_example_is_computed_right():
@@ -187,36 +186,56 @@ def found(reference: str) -> Any:
     return part or None
 
 
-def problems_raised() -> Iterator[tuple[str, int, set[str]]]:
-    """Name, status and members of each, wherever the publisher's source makes one."""
+def problems_raised() -> Iterator[tuple[str, set[str]]]:
+    """Name and members of each, wherever the publisher's source makes one."""
+    types = {constant: each for constant, each in vars(problems).items() if is_type(each)}
+    of_refusals = {"producer", "incarnation", "run", "batch", "remedy"}
     calls = [
-        (str(getattr(call.func, "id", getattr(call.func, "attr", ""))), call)
+        call
         for folder in ("publisher", "store", "outbox")
         for path in sorted((PACKAGE / folder).glob("*.py"))
-        if not path.name.startswith("openapi")
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call)
     ]
-    of_refusals = {"producer", "incarnation", "run", "batch", "remedy"}
-    for function, call in calls:
-        values = [each.value if isinstance(each, ast.Constant) else None for each in call.args]
+    for call in calls:
+        function = str(getattr(call.func, "id", getattr(call.func, "attr", "")))
         members = {each.arg for each in call.keywords if each.arg}
-        if function == "Problem" and values[0] and values[0] != "invalid-upload":
-            yield values[0], values[1], members
-        elif function == "bad_request":
-            yield from [(values[0], 400, members)] if values[0] else []
-            if values[0] in read_requests.DISCOVERY:  # the app adds what the feed tells
-                yield values[0], 400, members | {"feed"}
-        elif function == "_refused":
-            yield values[0], values[1], of_refusals | members
+        made = types.get(getattr(call.args[0], "attr", "")) if call.args else None
+        if function == "_refused" and made:
+            yield made.name, of_refusals | members
         elif function == "invalid":
-            yield "invalid-upload", 422, members
-    yield from _of_the_http_layer()
+            yield problems.INVALID_UPLOAD.name, members
+        elif function == "Problem" and made and not has_more(call):
+            yield made.name, members
+            if "feed" in made.optional:  # the app adds what the feed tells
+                yield made.name, members | {"feed"}
+    app = ast.parse((PACKAGE / "publisher" / "app.py").read_text(encoding="utf-8"))
+    for table in (each for each in ast.walk(app) if isinstance(each, ast.Dict)):
+        for value in table.values:  # those of the HTTP layer, by status
+            if made := types.get(getattr(value, "attr", "")):
+                yield made.name, set()
 
 
-def _of_the_http_layer() -> Iterator[tuple[str, int, set[str]]]:
-    """Its errors get names by their status."""
-    source = (PACKAGE / "publisher" / "app.py").read_text(encoding="utf-8")
-    (names,) = re.findall(r"names = ({404.*})", source)
-    for status, name in ast.literal_eval(names).items():
-        yield name, status, set()
+def has_more(call: ast.Call) -> bool:
+    """Whether a call passes members on; who calls it names them."""
+    return any(each.arg is None for each in call.keywords)
+
+
+def is_type(value: object) -> bool:
+    return isinstance(value, problems.ProblemType)
+
+
+def is_tried_again(kind: problems.ProblemType) -> bool:
+    """As our client sees an answer."""
+    answer = requests.Response()
+    answer.status_code, answer.raw = (
+        kind.status,
+        urllib3.HTTPResponse(io.BytesIO(b"{}"), preload_content=False),
+    )
+    try:
+        responses.check_status(answer, FeedUrl("http://127.0.0.1/orders"))
+    except responses.TransientError:
+        return True
+    except PublisherError:
+        return False
+    raise AssertionError(kind.status)

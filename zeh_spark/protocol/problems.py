@@ -1,0 +1,350 @@
+"""Every problem that a publisher answers with, as data: name, status, members, what it means.
+
+A problem is an RFC 9457 document. The publisher and its stores raise problems of these types
+(`store.problems`), clients compare with these names, and the OpenAPI document describes what stands
+here (`publisher.openapi`).
+
+Rule for editors: names, statuses and members are part of the API. A new problem is declared here
+before it can be raised. `says` is for people who write clients: what happened, and what a client
+does then. Pure; runs wherever a publisher is asked or asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+CONTENT_TYPE = "application/problem+json"
+
+URN = "urn:zeroeventhub:problem:"
+"""What the `type` of each problem document of our publisher begins with."""
+
+REMEDY = "remedy"
+"""The member that says in words what makes the publisher accept the batch."""
+
+Schema = dict[str, Any]
+"""A JSON schema."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProblemType:
+    """A kind of problem. There is one object for each kind.
+
+    Args:
+        name: the end of the document's `type`, after URN.
+        status: the HTTP status of the answer.
+        says: what happened, and what a client does then.
+        members: a JSON schema for each member, besides those that every document has.
+        optional: the members that are there only if they are known.
+    """
+
+    name: str
+    status: int
+    says: str
+    members: Mapping[str, Schema] = field(default_factory=dict)
+    optional: Set[str] = frozenset()
+
+    @property
+    def type(self) -> str:
+        return URN + self.name
+
+    @property
+    def title(self) -> str:
+        return self.name.replace("-", " ").capitalize()
+
+    @property
+    def is_transient(self) -> bool:
+        return is_transient(self.status)
+
+    @property
+    def has_retry_after(self) -> bool:
+        """Whether the publisher's answer has the header Retry-After."""
+        return self.status in {429, 503}
+
+    def check(self, members: Set[str]) -> None:
+        """Raises TypeError for members that are not declared, or lack."""
+        if unknown := members - self.members.keys():
+            raise TypeError(f"problem {self.name!r} has no member {sorted(unknown)[0]!r}")
+        if missing := self.members.keys() - self.optional - members:
+            raise TypeError(f"problem {self.name!r} needs the member {sorted(missing)[0]!r}")
+
+
+def is_transient(status: int) -> bool:
+    """Return whether the same call may be answered otherwise a little later."""
+    return status in {408, 425, 429} or status >= 500
+
+
+def name_in(document: Mapping[str, object]) -> str | None:
+    """Return the name of the problem that a document of our publisher has; None for any other
+    document. The name may be one of a newer version, which is not declared here.
+    """
+    kind = document.get("type")
+    if isinstance(kind, str) and kind.startswith(URN):
+        return kind.removeprefix(URN)
+    return None
+
+
+PROBLEMS: dict[str, ProblemType] = {}
+"""All types by name."""
+
+
+def _problem(
+    name: str, status: int, says: str, *, optional: Set[str] = frozenset(), **members: Schema
+) -> ProblemType:
+    declared = ProblemType(name, status, says, members, optional)
+    if PROBLEMS.setdefault(name, declared) is not declared:
+        raise ValueError(f"problem {name!r} is declared twice")
+    return declared
+
+
+def _bad(
+    name: str, says: str, *, optional: Set[str] = frozenset(), **members: Schema
+) -> ProblemType:
+    return _problem(name, 400, f"{says} {_FIX}", optional=optional, **members)
+
+
+def _refusal(name: str, status: int, says: str, **members: Schema) -> ProblemType:
+    """Of a batch: it names the batch, and the remedy."""
+    return _problem(name, status, says, optional=frozenset(), **_BATCH, **members)
+
+
+def _record(**members: Schema) -> Schema:
+    return {"type": "object", "properties": members, "required": list(members)}
+
+
+_AGAIN = "Send the same call again."
+_OVER = "Begin the batch again: read n, make its uploads under new attempts or a new run, commit."
+_FIX = "A mistake of the client; repeating does not help."
+
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_NUMBER: Schema = {"type": "integer"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_LAST_BATCH: Schema = {"type": "integer", "minimum": -1, "description": "-1: there is none"}
+_DIGEST: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+_CONTENT = _record(events=_COUNT, digest=_DIGEST)
+_UPLOADS = _record(uploads=_COUNT, events=_COUNT)
+_FEED: Schema = {"$ref": "#/components/schemas/Feed"}
+_BATCH = {"producer": _TEXT, "incarnation": _TEXT, "run": _TEXT, "batch": _COUNT, REMEDY: _TEXT}
+
+# Of any call.
+
+UNKNOWN_FEED = _problem("unknown-feed", 404, "There is no such feed, or no such address at all.")
+METHOD_NOT_ALLOWED = _problem("method-not-allowed", 405, f"The address has no such method. {_FIX}")
+STORE_BUSY = _problem("store-busy", 503, f"The store is locked by somebody else. {_AGAIN}")
+STORE_FAILED = _problem(
+    "store-failed", 500, f"The store failed; the publisher's log says why. {_AGAIN}"
+)
+RESTORED_TABLE = _problem(
+    "restored-table",
+    503,
+    f"The feed's table was restored, and its owner has to put it in order. {_AGAIN}",
+)
+BAD_ROW = _problem(
+    "bad-row",
+    500,
+    f"The next row of the feed's table cannot be an event; its owner has to repair it. {_AGAIN}",
+    partition=_COUNT,
+    id={"type": ["integer", "string"]},
+)
+NOT_KNOWN_YET = _problem(
+    "not-known-yet",
+    503,
+    f"The store failed while it committed: whether the call took effect is not known yet. "
+    f"{_AGAIN} The answer to that tells.",
+)
+DUPLICATE_PARAMETER = _bad("duplicate-parameter", "A parameter is given twice.", parameter=_TEXT)
+
+# Of reading.
+
+PARTITION_COUNT_MISSING = _bad(
+    "partition-count-missing",
+    "n is missing.",
+    partitionCount=_COUNT,
+    feed=_FEED,
+    optional={"feed"},
+)
+BAD_PARTITION_COUNT = _bad(
+    "bad-partition-count",
+    "n is no allowed number.",
+    partitionCount=_COUNT,
+    maximum=_COUNT,
+    feed=_FEED,
+    optional={"feed"},
+)
+PARTITION_OUT_OF_RANGE = _bad(
+    "partition-out-of-range", "A cursorN has an N of n or more.", partition=_COUNT, n=_COUNT
+)
+MALFORMED_CURSOR = _bad(
+    "malformed-cursor", "A cursor has no form that this feed gives.", partition=_COUNT, cursor=_TEXT
+)
+CURSORS_MISSING = _bad("cursors-missing", "Neither a cursorN nor resume is given.")
+BAD_PAGE_SIZE_HINT = _bad("bad-page-size-hint", "pagesizehint is no allowed number.")
+BAD_WAIT = _bad("bad-wait", "wait is no allowed number.")
+BAD_CURSORSET = _bad("bad-cursorset", "cursorset is no allowed name.")
+BAD_STORE_CURSOR = _bad("bad-store-cursor", "store_cursor is not 1.")
+CURSORSET_MISSING = _bad("cursorset-missing", "resume or store_cursor is given without cursorset.")
+CURSORSET_UNSUPPORTED = _bad("cursorset-unsupported", "This feed keeps no cursors for readers.")
+BAD_RESUME = _bad("bad-resume", "resume lists no different partitions below n.", n=_COUNT)
+RESUME_WITH_CURSORS = _bad("resume-with-cursors", "resume and a cursorN are given.")
+UNKNOWN_CURSORSET = _bad(
+    "unknown-cursorset",
+    "Nothing is kept under this cursorset, n and partition.",
+    cursorset=_TEXT,
+    partition=_COUNT,
+)
+CURSOR_OF_ANOTHER_HISTORY = _problem(
+    "cursor-of-another-history",
+    409,
+    "The cursor is of another feed, or of a history that a restore undid: going on from it could "
+    "skip events. Start from _first, or from a cursor that this feed gave.",
+    partition=_COUNT,
+    cursor=_TEXT,
+)
+CURSOR_GONE = _problem(
+    "cursor-gone",
+    410,
+    "Events after the cursor were removed before they were read, because of the feed's retention. "
+    "What is left begins after the cursor `oldest`.",
+    partition=_COUNT,
+    cursor=_TEXT,
+    oldest=_TEXT,
+)
+
+# Of calls of the publish API: their form.
+
+BAD_PRODUCER = _bad("bad-producer", "The producer's name is not allowed.", producer=_TEXT)
+BAD_UPLOAD_NAME = _bad("bad-upload-name", "The upload's name is not allowed.")
+BAD_PARAMETER = _bad("bad-parameter", "A parameter's value is not allowed.", parameter=_TEXT)
+PARAMETER_MISSING = _bad(
+    "parameter-missing", "A parameter that is needed is missing.", parameter=_TEXT
+)
+UNKNOWN_PARAMETER = _bad(
+    "unknown-parameter", "There is no such parameter in this call.", parameter=_TEXT
+)
+BAD_COMMIT = _bad("bad-commit", "The body is no commit; the detail says why.")
+BODY_INCOMPLETE = _bad("body-incomplete", "The body is shorter or longer than its Content-Length.")
+BODY_TOO_SLOW = _problem("body-too-slow", 408, f"The body came too slowly. {_AGAIN}")
+LENGTH_REQUIRED = _problem("length-required", 411, f"Content-Length is missing. {_FIX}")
+BODY_TOO_LARGE = _problem(
+    "body-too-large", 413, "The body is too large; make smaller uploads.", maximum=_COUNT
+)
+BUSY = _problem("busy", 429, f"Too many bodies at a time. {_AGAIN}")
+DIGEST_MISMATCH = _problem(
+    "digest-mismatch",
+    422,
+    "The body has not the SHA-256 of its Content-Digest. Send it again a few times.",
+)
+INVALID_UPLOAD = _problem(
+    "invalid-upload",
+    422,
+    f"The body breaks the rules for uploads. {_FIX} Chunks, and lines in a chunk, are counted "
+    f"from 0.",
+    chunk=_COUNT,
+    line=_COUNT,
+    optional={"chunk", "line"},
+)
+
+# Of the decision about a batch; the cases are those of the OpenAPI document.
+
+UNKNOWN_BATCH = _problem(
+    "unknown-batch",
+    404,
+    "The batch is not committed, and nobody is committing it now.",
+    producer=_TEXT,
+    incarnation={**_TEXT_OR_NULL, "description": "the one asked for"},
+    batch=_COUNT,
+    partitionCount=_COUNT,
+    feedId={"type": "string", "description": "random, the feed's for ever"},
+)
+PRODUCER_DELETED = _refusal("producer-deleted", 410, "Case 1. Publish under another producer.")
+INCARNATION_CHANGED = _refusal(
+    "incarnation-changed",
+    409,
+    "Case 2. Find out which of the two shall go on; an operator may set the option.",
+    current=_record(incarnation=_TEXT, lastBatch=_LAST_BATCH),
+    option=_record(replaceIncarnation=_TEXT),
+)
+FENCED = _refusal(
+    "fenced",
+    403,
+    "Case 3. Another start of the same writer has taken over: stop this one.",
+    current=_record(run=_TEXT, level=_COUNT, lastBatch=_LAST_BATCH),
+)
+BATCH_EXPIRED = _refusal(
+    "batch-expired",
+    410,
+    "Case 4a. The batch can be neither confirmed nor denied: stop, and ask an operator.",
+)
+DIGEST_VERSION = _refusal(
+    "digest-version",
+    409,
+    "Cases 4b, 7. Repeat the batch with a client that declares the expected version.",
+    expected=_record(digestVersion=_NUMBER),
+    given=_record(digestVersion=_NUMBER),
+)
+BATCH_CONFLICT = _refusal(
+    "batch-conflict",
+    409,
+    "Case 4f. Stop: the batch came out differently, or somebody else uses the producer. An "
+    "operator may set the option, which keeps what is published and drops this batch.",
+    published=_CONTENT,
+    given=_CONTENT,
+    option=_record(keepFirst=_TEXT),
+)
+NUMBER_TAKEN = _refusal(
+    "number-taken",
+    409,
+    "Case 4d. Somebody else published other events at the same time: publish these as the next "
+    "batch, and give each one who publishes a producer of its own.",
+    published=_CONTENT,
+    given=_CONTENT,
+)
+BATCH_GAP = _refusal(
+    "batch-gap",
+    409,
+    "Case 5. Publish the batches between first; or an operator sets the option, which does "
+    "without them.",
+    current=_record(incarnation=_TEXT_OR_NULL, lastBatch=_LAST_BATCH),
+    option=_record(acceptGap=_TEXT),
+)
+LAYOUT_CHANGED = _refusal("layout-changed", 409, f"Case 6. {_OVER}", partitionCount=_COUNT)
+UPLOAD_MISSING = _refusal(
+    "upload-missing",
+    409,
+    f"Case 8. Another number of uploads or events is staged than the commit names. {_OVER}",
+    task=_COUNT,
+    expected=_UPLOADS,
+    found=_UPLOADS,
+)
+CONTENT_MISMATCH = _refusal(
+    "content-mismatch",
+    422,
+    f"Case 9. What is staged has not the content that the commit declares: a client that counts "
+    f"wrongly, or something that changes bodies. Repeat the batch with new uploads; if that does "
+    f"not help: {_FIX}",
+    given=_CONTENT,
+    found=_CONTENT,
+)
+UPLOAD_CONFLICT = _refusal(
+    "upload-conflict",
+    409,
+    "An upload of this name is staged with other bytes. Take another attempt number.",
+)
+QUOTA_EXCEEDED = _refusal(
+    "quota-exceeded",
+    507,
+    f"The producer has too many bytes staged that are not committed. {_AGAIN} If it stays so, "
+    f"release uploads or make smaller batches.",
+    quota=_COUNT,
+    staged=_COUNT,
+)
+
+OVERTAKEN: frozenset[str] = frozenset(
+    each.name
+    for each in (
+        BATCH_EXPIRED, BATCH_GAP, FENCED, INCARNATION_CHANGED, NUMBER_TAKEN, PRODUCER_DELETED,
+    )
+)  # fmt: skip
+"""Refusals which say that the publisher knows more of a producer than its program does."""
