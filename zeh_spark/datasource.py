@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
 
-from zeh_spark.errors import OptionError, at_spark_border
+from zeh_spark.errors import OptionError, UnknownOptionError, at_spark_border
 from zeh_spark.options import parse
 from zeh_spark.sink.options import refused_for_a_write, sink_options
 from zeh_spark.sink.rows import layout
@@ -106,10 +106,11 @@ class ZeroEventHubDataSource(DataSource):
 
 def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:
     """The error about options that fit neither reading nor writing: that of the one meant."""
-    unknown = [str(each).startswith("unknown option") for each in (to_read, to_write)]
-    if not all(unknown) or to_read.option != to_write.option:  # one side knows what the other lacks
-        return to_write if unknown[0] and to_read.option != to_write.option else to_read
-    return to_write if "did you mean" in str(to_write) else to_read
+    if to_read.option != to_write.option:  # one side knows what the other lacks
+        return to_write if isinstance(to_read, UnknownOptionError) else to_read
+    if isinstance(to_read, UnknownOptionError) and isinstance(to_write, UnknownOptionError):
+        return to_write if to_write.suggestion else to_read
+    return to_read
 
 
 def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:
@@ -157,5 +158,6 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(ZeroEventHubDataSource)
     except AnalysisException as exc:
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(exc):  # Spark 4.0, which had found it by itself
+        # Spark 4.0 refuses what it has found by itself.
+        if exc.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

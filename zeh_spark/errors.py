@@ -2,6 +2,7 @@
 
     ZeroEventHubError
     ├── OptionError            fix the option that it names, then build the query again
+    │   └── UnknownOptionError     there is no such option
     ├── PublisherError         the feed's owner has to act: it broke the protocol, or refused
     │   ├── MalformedLineError     a line that is neither an event nor a checkpoint
     │   ├── AccessError            401 or 403: credentials
@@ -16,8 +17,9 @@
     ├── LakehouseError         a Delta table, or its history, does not fit the query or the name
     └── StoreError             the publisher's own store, feed name or input
 
-Facts are attributes, the message is for people: the value, the place and the remedy. Errors pickle,
-because Spark carries them between processes. Messages never contain a secret or a URL's query.
+Facts are attributes, the message is for people: the value, the place and the remedy. No program
+decides on the text of a message. Errors pickle, because Spark carries them between processes.
+Messages never contain a secret or a URL's query.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -34,16 +37,51 @@ R = TypeVar("R")
 log = logging.getLogger("zeh_spark")
 
 
+@dataclass(frozen=True, slots=True)
+class OptionAdvice:
+    """What to do about an error by setting options.
+
+    Args:
+        text: a sentence without its full stop, with {} in the place of each option's name.
+        options: the names of the options.
+    """
+
+    text: str
+    options: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.text.format(*map(repr, self.options))
+
+    def renamed(self, rename: Callable[[str], str]) -> OptionAdvice:
+        """Return the same advice about other options."""
+        return replace(self, options=tuple(map(rename, self.options)))
+
+    def __add__(self, more: str) -> OptionAdvice:
+        return replace(self, text=self.text + more)
+
+
 class ZeroEventHubError(Exception):
     """Base of all errors of this package.
 
-    `partition` and `cursor` say where in a feed it happened, where that is known.
+    Args:
+        message: what is wrong, and what to do about it.
+        partition: where in a feed it happened, if that is known.
+        cursor: the same.
+        advice: what to do if the caller has options. It is added to the message. `what` is the
+            message without it, for programs that have no such options, or others.
     """
 
     def __init__(
-        self, message: str, *, partition: int | None = None, cursor: str | None = None
+        self,
+        message: str,
+        *,
+        partition: int | None = None,
+        cursor: str | None = None,
+        advice: OptionAdvice | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(f"{message}; {advice}" if advice else message)
+        self.what = message
+        self.advice = advice
         self.partition = partition
         self.cursor = cursor
 
@@ -54,6 +92,16 @@ class OptionError(ZeroEventHubError, ValueError):
     def __init__(self, message: str, *, option: str | None = None) -> None:
         super().__init__(message)
         self.option = option
+
+
+class UnknownOptionError(OptionError):
+    """There is no such option. `suggestion` is the name of the option that was probably meant."""
+
+    def __init__(
+        self, message: str, *, option: str | None = None, suggestion: str | None = None
+    ) -> None:
+        super().__init__(message, option=option)
+        self.suggestion = suggestion
 
 
 class PublisherError(ZeroEventHubError):
@@ -71,8 +119,9 @@ class PublisherError(ZeroEventHubError):
         cursor: str | None = None,
         status: int | None = None,
         body: str | None = None,
+        advice: OptionAdvice | None = None,
     ) -> None:
-        super().__init__(message, partition=partition, cursor=cursor)
+        super().__init__(message, partition=partition, cursor=cursor, advice=advice)
         self.status = status
         self.body = body
 
@@ -92,8 +141,9 @@ class CursorGoneError(PublisherError):
 class PublishError(PublisherError):
     """The publisher refused a batch; nothing of it was published by this call.
 
-    `problem` is the refusal's name in the publish API, like "batch-conflict"; `facts` are the
-    members of its problem document: both sides' values, and under `option` the remedy to set.
+    `problem` is the refusal's name in the publish API, like "batch-conflict", one of those in
+    `zeh_spark.protocol.problems`; `facts` are the members of its problem document: both sides'
+    values, and under `option` the remedy to set.
     """
 
     def __init__(
@@ -104,8 +154,9 @@ class PublishError(PublisherError):
         body: str | None = None,
         problem: str | None = None,
         facts: dict[str, object] | None = None,
+        advice: OptionAdvice | None = None,
     ) -> None:
-        super().__init__(message, status=status, body=body)
+        super().__init__(message, status=status, body=body, advice=advice)
         self.problem = problem
         self.facts = facts or {}
 
@@ -130,8 +181,15 @@ class OutcomeUnknownError(ZeroEventHubError):
     whole, or not at all, or will be yet. `batch` and `run` are what its receipt would show.
     """
 
-    def __init__(self, message: str, *, batch: int | None = None, run: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        *,
+        batch: int | None = None,
+        run: str | None = None,
+        advice: OptionAdvice | None = None,
+    ) -> None:
+        super().__init__(message, advice=advice)
         self.batch = batch
         self.run = run
 

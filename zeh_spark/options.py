@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from zeh_spark.errors import OptionError
+from zeh_spark.errors import OptionError, UnknownOptionError
 
 HEADER_PREFIX = "http.header."
 SECRET_HEADER_PREFIX = "http.secret.header."
@@ -363,13 +363,15 @@ def _http_header(key: str, value: str) -> tuple[str, str]:
     return name, value
 
 
-def _unknown(key: str, known: Mapping[str, object]) -> OptionError:
+def _unknown(key: str, known: Mapping[str, object]) -> UnknownOptionError:
     close = difflib.get_close_matches(key, [name.lower() for name in known], n=1)
-    meant = next((f"; did you mean {name!r}?" for name in known if [name.lower()] == close), ".")
-    return OptionError(
+    suggestion = next((name for name in known if [name.lower()] == close), None)
+    meant = f"; did you mean {suggestion!r}?" if suggestion else "."
+    return UnknownOptionError(
         f"unknown option {key!r}{meant} Known: {', '.join(sorted(known))}, {HEADER_PREFIX}<Name>, "
         f"{SECRET_HEADER_PREFIX}<Name>",
         option=key,
+        suggestion=suggestion,
     )
 
 

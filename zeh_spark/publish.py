@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from zeh_spark.client.batch_attempt import OVERTAKEN, BatchAttempt, nothing_published
+from zeh_spark.client.batch_attempt import BatchAttempt, nothing_published
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
 __all__ = ["OpenBatch", "Producer", "ProducerProgress", "PublishedRange", "Receipt"]
@@ -157,7 +158,7 @@ class Producer:
         return which, self._count
 
     def _refused(self, batch: OpenBatch, exc: PublishError) -> None:
-        if batch.name is None and exc.problem in OVERTAKEN:
+        if batch.name is None and exc.problem in problems.OVERTAKEN:
             self._overtaken = exc
 
     def _keep(self, batch: OpenBatch, attempt: BatchAttempt) -> None:
@@ -267,8 +268,10 @@ class OpenBatch:
                 self._producer._refused(self, refusal)
                 raise
             except OutcomeUnknownError as exc:
-                said = f"{exc}. Here, the batch's settle() finds out"
-                raise OutcomeUnknownError(said, batch=exc.batch, run=exc.run) from exc
+                said = f"{exc.what}. Here, the batch's settle() finds out"
+                raise OutcomeUnknownError(
+                    said, batch=exc.batch, run=exc.run, advice=exc.advice
+                ) from exc
             finally:
                 self._producer._keep(self, self._attempt)
                 self._producer._ended()

@@ -15,7 +15,6 @@ from tests.fix_raw_server import (
     reset,
 )
 from zeh_spark.client.discovery import Discovered
-from zeh_spark.client.responses import PROBLEM
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -23,6 +22,7 @@ from zeh_spark.errors import (
     UnavailableError,
 )
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
+from zeh_spark.protocol.problems import URN as PROBLEM
 
 # The partition count
 

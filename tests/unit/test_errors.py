@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import io
 import logging
 import pickle
 import re
 import traceback
+from pathlib import Path
 
 import pytest
 
 from zeh_spark import errors
-from zeh_spark.errors import UnavailableError, ZeroEventHubError, at_spark_border
+from zeh_spark.errors import (
+    OptionAdvice,
+    UnavailableError,
+    ZeroEventHubError,
+    at_spark_border,
+)
 
 TREE = sorted(
     (
@@ -64,6 +71,22 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code():
         drawn[name] = path[depth - 1] if depth else "Exception"
 
     assert {kind.__name__: kind.__bases__[0].__name__ for kind in TREE} == drawn
+
+
+def test_advice_about_options_is_part_of_the_message():
+    """I read what to set; a program that has no such option leaves the advice out."""
+    advice = OptionAdvice("check {} or {}", ("token", "tokenFile"))
+
+    error = UnavailableError("401", advice=advice)
+
+    assert "401; check 'token' or 'tokenFile'" == str(error)
+    assert "401" == error.what
+    assert "check 'TOKEN' or 'TOKENFILE'" == str(advice.renamed(str.upper))
+    assert (error.what, error.advice) == vars_of(pickle.loads(pickle.dumps(error)))
+
+
+def vars_of(error: ZeroEventHubError) -> tuple[str, OptionAdvice | None]:
+    return error.what, error.advice
 
 
 def test_a_mistake_in_an_option_is_a_value_error():
@@ -125,3 +148,33 @@ def test_errors_that_are_not_ours_pass_unchanged():
 def test_what_works_is_not_touched():
     """The border only deals with errors."""
     assert (5, [0, 1, 2]) == (at_spark_border(len)("rows!"), list(at_spark_border(range)(3)))
+
+
+def test_no_program_decides_on_the_text_of_an_error():
+    """A message can be improved, and nothing behaves otherwise after that."""
+    found = {
+        f"{path.parent.name}/{path.name}"
+        for path in Path(errors.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if is_decision_on_text(node)
+    }
+
+    assert found <= TEXT_IS_ALL_THERE_IS
+
+
+TEXT_IS_ALL_THERE_IS = {
+    "client/responses.py",  # requests has no class for a proxy of SOCKS
+    "loading/csv_rows.py",  # Python's csv module has one class for all errors
+}
+
+
+def is_decision_on_text(node: ast.AST) -> bool:
+    """Whether it looks for something in `str(...)`."""
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        return is_text(node.comparators[0])
+    asks = isinstance(node, ast.Attribute) and node.attr in ("startswith", "endswith", "replace")
+    return asks and is_text(node.value)
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "str"

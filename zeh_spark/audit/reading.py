@@ -105,5 +105,6 @@ def not_ours(url: str, reason: str) -> PublisherError:
 def _located(failure: TransientError, at: int) -> TransientError:
     if not isinstance(failure.final, UnavailableError):
         return failure
-    final = UnavailableError(f"after position {at:,}: {failure.final}")
+    said = f"after position {at:,}: {failure.final.what}"
+    final = UnavailableError(said, advice=failure.final.advice)
     return TransientError(final, failure.retry_after, str(failure))

@@ -42,7 +42,7 @@ from zeh_spark.cli.parameters import (
     size_of,
     table,
 )
-from zeh_spark.errors import OptionError, StoreError, ZeroEventHubError
+from zeh_spark.errors import OptionError, PublisherError, StoreError, ZeroEventHubError
 from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
@@ -60,9 +60,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except OptionError as exc:
             raise click.UsageError(str(exc)) from exc
+        except PublisherError as exc:
+            raise click.ClickException(str(exc)) from exc
         except ZeroEventHubError as exc:
-            said = str(exc).replace("; 'retryTimeout' says how long to try", "")  # no option here
-            raise click.ClickException(said) from exc
+            raise click.ClickException(exc.what) from exc  # without advice on Spark's options
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

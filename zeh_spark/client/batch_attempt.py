@@ -24,6 +24,7 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.events import checked_headers, json_of, partition_for
 from zeh_spark.protocol.upload_format import (
@@ -34,12 +35,6 @@ from zeh_spark.protocol.upload_format import (
     upload_body,
 )
 from zeh_spark.protocol.wire import PLAIN_INCARNATION
-
-OVERTAKEN = {
-    "batch-expired", "batch-gap", "fenced", "incarnation-changed", "number-taken",
-    "producer-deleted",
-}  # fmt: skip
-"""Refusals which say that the publisher knows more of a producer than its program does."""
 
 
 class BatchAttempt:
@@ -128,9 +123,10 @@ class BatchAttempt:
         except ZeroEventHubError as exc:
             raise OutcomeUnknownError(
                 f"whether batch {which.number} of producer {which.producer!r} was published is "
-                f"still not known: {exc}",
+                f"still not known: {exc.what}",
                 batch=which.number,
                 run=which.run,
+                advice=exc.advice,
             ) from exc
         self._end(receipt if receipt and self._is_mine(receipt) else None)
         return self.receipt
@@ -151,7 +147,7 @@ class BatchAttempt:
                 self.batch, self._count, 0, self._number, self._uploader.uploads, EMPTY_UPLOAD
             )
         except PublishError as exc:
-            if exc.problem not in OVERTAKEN:
+            if exc.problem not in problems.OVERTAKEN:
                 raise
             # So would the commit be, if it came now.
 
@@ -163,7 +159,7 @@ class BatchAttempt:
                 f"somebody else published batch {which.number} of producer {which.producer!r}, "
                 f"with the same events; this call added nothing: publish them again if they are "
                 f"wanted twice, and let each one who publishes have a producer of its own",
-                problem="number-taken",
+                problem=problems.NUMBER_TAKEN.name,
                 facts={"run": receipt.run, "events": receipt.events, "batch": receipt.batch},
             )
         return receipt
@@ -188,4 +184,5 @@ def nothing_published() -> Iterator[None]:
     try:
         yield
     except UnavailableError as exc:
-        raise UnavailableError(f"nothing of the batch was published: {exc}") from exc
+        said = f"nothing of the batch was published: {exc.what}"
+        raise UnavailableError(said, advice=exc.advice) from exc

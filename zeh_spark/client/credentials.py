@@ -67,7 +67,11 @@ def check_tls_files(options: ClientOptions) -> None:
         ) from exc
 
 
-def read_token(path: str) -> str:
+def read_token(path: str, option: str = "tokenFile") -> str:
+    """Return the token that a file holds.
+
+    Raises OptionError, which names the option that gave the path.
+    """
     try:
         with open(path, encoding="ascii") as file:
             token = file.read().strip()
@@ -75,11 +79,9 @@ def read_token(path: str) -> str:
         token = ""
     except OSError as exc:
         raise OptionError(
-            f"option 'tokenFile': cannot read a token from {path!r}: {exc}", option="tokenFile"
+            f"option {option!r}: cannot read a token from {path!r}: {exc}", option=option
         ) from exc
     try:
         return parse_token(token)
     except ValueError as exc:
-        raise OptionError(
-            f"option 'tokenFile': what {path!r} holds {exc}", option="tokenFile"
-        ) from None
+        raise OptionError(f"option {option!r}: what {path!r} holds {exc}", option=option) from None

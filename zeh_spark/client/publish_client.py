@@ -19,16 +19,18 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from zeh_spark.client.responses import PROBLEM, TransientError, problem_document
+from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.errors import (
+    OptionAdvice,
     OutcomeUnknownError,
     PublisherError,
     PublishError,
     ZeroEventHubError,
 )
 from zeh_spark.options import ClientOptions
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 
 log = logging.getLogger(__name__)
@@ -129,7 +131,7 @@ class PublishClient:
             facts = self._answer("GET", batch.path, query)
             receipt = self._receipt({"receipt": facts})
         except PublishError as exc:
-            if exc.problem != "unknown-batch":
+            if exc.problem != problems.UNKNOWN_BATCH.name:
                 raise
             receipt, facts = None, exc.facts
         count = facts.get("partitionCount")
@@ -279,9 +281,10 @@ class PublishClient:
                 retry.wait(failure)
             except PublisherError as exc:
                 refusal = _refusal(exc)
-                if not isinstance(refusal, PublishError) or refusal.problem != "digest-mismatch":
+                changed = problems.DIGEST_MISMATCH.name  # on its way
+                if not isinstance(refusal, PublishError) or refusal.problem != changed:
                     raise refusal from None
-                retry.wait(TransientError(refusal))  # changed on its way
+                retry.wait(TransientError(refusal))
 
 
 def producer_path(name: str) -> str:
@@ -291,17 +294,18 @@ def producer_path(name: str) -> str:
 def _refusal(exc: PublisherError) -> PublisherError:
     """A problem document of the publish API in our words; other errors as they are."""
     document = problem_document(exc.body or "")
-    kind = str(document.get("type"))
-    if not kind.startswith(PROBLEM):
-        hint = "; only a publisher of zeh_spark takes batches" if exc.status in {404, 405} else ""
-        return type(exc)(f"{exc}{hint}", status=exc.status, body=exc.body)
-    hint = ""
-    if kind == f"{PROBLEM}unknown-feed":
-        hint = ", or make the feed: zeh-spark create FEED"
+    said, advice = exc.what, exc.advice
+    if (name := problems.name_in(document)) is None:
+        if exc.status in {404, 405}:
+            said, advice = _with(said, advice, "; only a publisher of zeh_spark takes batches")
+        return type(exc)(said, status=exc.status, body=exc.body, advice=advice)
+    if name == problems.UNKNOWN_FEED.name:
+        said, advice = _with(said, advice, ", or make the feed: zeh-spark create FEED")
     return PublishError(
-        f"{exc}{hint}",
-        status=exc.status,
-        body=exc.body,
-        problem=kind.removeprefix(PROBLEM),
-        facts=document,
+        said, status=exc.status, body=exc.body, problem=name, facts=document, advice=advice
     )
+
+
+def _with(said: str, advice: OptionAdvice | None, more: str) -> tuple[str, OptionAdvice | None]:
+    """A message and its advice, with more words at the end."""
+    return (said, advice + more) if advice else (said + more, None)

@@ -19,17 +19,20 @@ from zeh_spark.client.credentials import masked
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,
+    OptionAdvice,
     PublisherError,
     UnavailableError,
 )
 from zeh_spark.options import FeedUrl
-
-PROBLEM = "urn:zeroeventhub:problem:"
-"""What the types of our publisher's problem documents begin with."""
+from zeh_spark.protocol import problems
 
 _REFUSAL_BYTES = 64 << 10
 _DONE = {200, 201, 203, 204}
-_TRANSIENT = {408, 425, 429}
+_RETRY_TIMEOUT = OptionAdvice("{} says how long to try", ("retryTimeout",))
+_ADVICE = {
+    401: OptionAdvice("check {} or {}", ("token", "tokenFile")),
+    404: OptionAdvice("check the feed's address in {}", ("url",)),
+}
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 
 
@@ -57,12 +60,12 @@ class TransientError(Exception):
 def network_failure(exc: Exception, url: FeedUrl) -> Exception:
     """No answer, or one that broke off: transient, unless TLS says that it never will work."""
     reason = innermost(exc)
-    if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(str(reason)):
+    if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(reason.reason or ""):
         return PublisherError(
             f"{url}: TLS: {reason}; check 'caFile', 'clientCertFile', the host name, and whether "
             f"the address should begin with http:"
         )
-    if isinstance(exc, requests.exceptions.InvalidProxyURL) or "SOCKS" in str(exc):
+    if isinstance(exc, requests.exceptions.InvalidProxyURL) or _is_socks(exc):
         return PublisherError(
             f"{url}: the proxy that the environment names (HTTP_PROXY, HTTPS_PROXY) cannot be "
             f"used: it has to be an http address; NO_PROXY goes round it"
@@ -72,8 +75,19 @@ def network_failure(exc: Exception, url: FeedUrl) -> Exception:
     what = (
         f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: {reason})"
     )
-    advice = "nothing is lost: start again once it does; 'retryTimeout' says how long to try"
-    return TransientError(UnavailableError(f"{what}; {advice}"), reason=what)
+    final = UnavailableError(
+        f"{what}; nothing is lost: start again once it does", advice=_RETRY_TIMEOUT
+    )
+    return TransientError(final, reason=what)
+
+
+def _is_socks(exc: Exception) -> bool:
+    """Return whether the proxy is one of SOCKS, which we do not support.
+
+    requests has no class for it: InvalidSchema is also raised for a redirect to an address that is
+    not http. Only the text of the error tells the two apart.
+    """
+    return isinstance(exc, requests.exceptions.InvalidSchema) and "SOCKS" in str(exc)
 
 
 def invalid_redirect(url: FeedUrl) -> PublisherError:
@@ -115,26 +129,25 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         text = masked(_whole_text(response, url))
     document = problem_document(text)
     said = document.get("detail") or text.strip()[:2000] or response.reason
-    name = str(document.get("type")).partition(PROBLEM)[2]
-    message = f"{url} answered {status}{name and f' {name}'}: {said}"
-    if status in _TRANSIENT or status >= 500:
+    name = problems.name_in(document)
+    message = f"{url} answered {status}{f' {name}' if name else ''}: {said}"
+    has_remedy = bool(document.get(problems.REMEDY))
+    if problems.is_transient(status):
         pause = _retry_after(response)
         if pause:
             message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
-        if document.get("remedy"):  # time alone does not help
+        if has_remedy:  # time alone does not help
             final = PublisherError(message, status=status, body=text)
             raise TransientError(final, pause, status=status, body=text)
-        message += "; 'retryTimeout' says how long to try"
-        raise TransientError(UnavailableError(message), pause, status=status, body=text)
+        unavailable = UnavailableError(message, advice=_RETRY_TIMEOUT)
+        raise TransientError(unavailable, pause, status=status, body=text)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
-    remedy = {
-        401: "; check 'token' or 'tokenFile'",
-        403: "; this token may not do that",
-        404: "; check the feed's address in 'url'",
-    }.get(status, "; that is no page of a feed" if status < 300 else "")
-    if document.get("remedy"):
-        remedy = ""  # it says itself what to do
-    refusal = kind(f"{message}{remedy}", status=status, body=text)
+    if status == 403 and not has_remedy:
+        message += "; this token may not do that"
+    elif status < 300 and not has_remedy:
+        message += "; that is no page of a feed"
+    advice = None if has_remedy else _ADVICE.get(status)
+    refusal = kind(message, status=status, body=text, advice=advice)
     if proven and not (response.raw.chunked or response.raw.length_remaining is not None):
         raise TransientError(refusal)  # headers that are cut leave no length
     raise refusal

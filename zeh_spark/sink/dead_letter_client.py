@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from zeh_spark.client.credentials import read_token
 from zeh_spark.client.publish_client import Document, PublishClient
-from zeh_spark.errors import AccessError, OptionError, PublishError
-from zeh_spark.protocol.wire import REMEDIES
+from zeh_spark.errors import AccessError, PublishError
+from zeh_spark.protocol import problems
 from zeh_spark.sink.options import SinkOptions
 
 
@@ -19,10 +20,9 @@ class DeadLetterClient(PublishClient):
     """
 
     def __init__(self, options: SinkOptions) -> None:
-        try:
-            super().__init__(options)
-        except OptionError as exc:
-            raise OptionError(_renamed(str(exc)), option=exc.option) from exc
+        if options.token_file:  # an error names the option of this feed
+            read_token(options.token_file, option_for_letters("tokenFile"))
+        super().__init__(options)
 
     def _answer(self, *args: Any, **named: Any) -> Document:
         try:
@@ -30,33 +30,50 @@ class DeadLetterClient(PublishClient):
         except PublishError as exc:
             raise _about_letters(exc) from None
         except AccessError as exc:
-            said = _renamed(
-                f"the dead-letter feed {exc}; 'token' is sent to the origin of 'url' only"
-            )
-            raise AccessError(said, status=exc.status, body=exc.body) from None
+            advice = exc.advice and exc.advice.renamed(option_for_letters)
+            raise AccessError(
+                f"the dead-letter feed {exc.what}; the credentials of 'url' are sent to its origin "
+                f"only",
+                status=exc.status,
+                body=exc.body,
+                advice=advice,
+            ) from None
 
 
 def _about_letters(exc: PublishError) -> PublishError:
-    if exc.problem == "unknown-batch":  # an answer, not a refusal
+    if exc.problem == problems.UNKNOWN_BATCH.name:  # an answer, not a refusal
         return exc
     facts = dict(exc.facts)
     unseen = facts.get("current") == {"incarnation": None, "lastBatch": -1}
     why = ", which has nothing of this producer yet (is 'deadLetterUrl' new?)" if unseen else ""
-    if exc.problem == "batch-gap" and not unseen:
+    if exc.problem == problems.BATCH_GAP.name and not unseen:
         why = " (was 'deadLetterUrl' not set for a while?)"
-    said = f"the dead-letter feed{why}: {exc}".replace("'url'", "'deadLetterUrl'")
-    for name in REMEDIES:
-        said = said.replace(f"set once {name}=", f"set once {option_for_letters(name)}=")
+    said = exc.what
     if isinstance(option := facts.get("option"), dict):
+        said = _with_own_options(said, option)
         facts["option"] = {option_for_letters(name): value for name, value in option.items()}
-    return PublishError(said, status=exc.status, body=exc.body, problem=exc.problem, facts=facts)
+    return PublishError(
+        f"the dead-letter feed{why}: {said}",
+        status=exc.status,
+        body=exc.body,
+        problem=exc.problem,
+        facts=facts,
+        advice=exc.advice and exc.advice.renamed(option_for_letters),
+    )
+
+
+def _with_own_options(said: str, option: dict[str, object]) -> str:
+    """The publisher's sentence, with the names of this feed's options.
+
+    The publisher writes the sentence, and does not know that the sink has options for two feeds. So
+    the settings that the problem has under `option` are written as they have to be set here; if the
+    sentence does not contain them, it stays as it is.
+    """
+    for name, value in option.items():
+        said = said.replace(f"{name}={value}", f"{option_for_letters(name)}={value}")
+    return said
 
 
 def option_for_letters(name: str) -> str:
     """`acceptGap` → `deadLetterAcceptGap`."""
     return f"deadLetter{name[:1].upper()}{name[1:]}"
-
-
-def _renamed(said: str) -> str:
-    said = said.replace("'token' or", "'deadLetterToken' or")
-    return said.replace("'tokenFile'", "'deadLetterTokenFile'")
