@@ -36,6 +36,7 @@ PUBLISHER = [
     "click>=8.1",
     "httptools>=0.6",
     "psycopg[binary]>=3.2",  # the first whose notifications can be waited for with a timeout
+    "pyyaml>=6",
     "sqlalchemy>=2.0.30",
     "starlette>=0.40",
     "uvicorn>=0.30",
@@ -79,6 +80,7 @@ DEV = [
     "pyspark[sql]==4.2.0",
     "ruff==0.17.5",
     "types-psutil",
+    "types-PyYAML",
     "types-requests",
 ]
 
@@ -109,7 +111,7 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["zeh_spark", "zeh_spark.*"]),
     py_modules=["pyspark_zeroeventhub"],
-    package_data={"zeh_spark": ["py.typed"]},
+    package_data={"zeh_spark": ["py.typed", "publisher/openapi.yaml"]},
     install_requires=REQUIRES,
     extras_require={
         "publisher": PUBLISHER,

@@ -288,10 +288,14 @@ def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
 
 
 async def _described(request: Request, *, publishing: bool) -> Response:
+    render = partial(_document, request.scope.get("root_path", ""), publishing=publishing)
+    return Response(await anyio.to_thread.run_sync(render), media_type="application/json")
+
+
+def _document(mounted: str, *, publishing: bool) -> bytes:
     from zeh_spark.publisher import openapi  # long, and seldom asked for
 
-    document = openapi.document(request.scope.get("root_path", ""), publishing=publishing)
-    return Response(msgspec.json.encode(document), media_type="application/json")
+    return msgspec.json.encode(openapi.document(mounted, publishing=publishing))
 
 
 async def _not_published_to(request: Request) -> Response:

@@ -1,71 +1,177 @@
-"""The whole HTTP API of the publisher as one OpenAPI 3.1 document, exact enough to write a client
-from it alone.
+"""The HTTP API of the publisher as one OpenAPI 3.1 document, exact enough to write a client from it
+alone.
 
-Its parts are in `openapi_read`, `openapi_publish`, `openapi_problems` and `openapi_rules`, made of
-the constants of the code that they describe. Rule for editors: what changes an answer changes the
-document; tests/unit/publisher/test_openapi.py compares routes, parameters, problems and examples
-with the code, tests/integration/test_openapi.py has a client that knows nothing else. Pure.
+The document is `openapi.yaml`, which says how it is written. Here its gaps are filled with what the
+code says: limits and patterns, the members of msgspec structs, and the declared problems. So these
+are never said twice. Pure.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import cache
+from importlib import resources
 from typing import Any
 
+import msgspec
+import yaml
+
 import zeh_spark
-from zeh_spark.publisher import (
-    openapi_problems,
-    openapi_publish,
-    openapi_read,
-    openapi_rules,
-)
-from zeh_spark.publisher.openapi_parts import TEXT, Schema, in_path, json_answer
+from zeh_spark.protocol import problems, upload_format, wire
+from zeh_spark.protocol.problems import PROBLEMS, ProblemType, Schema
+from zeh_spark.publisher import publish_api, publish_requests, read_requests, upload_validation
+from zeh_spark.store import batches, feed, interface
 
 PATH = "/openapi.json"
 
+_STRUCTS = batches.StoredReceipt, publish_requests.Commit
+_MODULES = {
+    each.__name__.rpartition(".")[2]: each
+    for each in (
+        batches, feed, interface, publish_api, publish_requests, read_requests, upload_format,
+        upload_validation, wire, zeh_spark,
+    )
+}  # fmt: skip
+_PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
+
 
 def document(mounted: str = "", *, publishing: bool = True) -> dict[str, Any]:
-    """Ready to be encoded as JSON. `mounted`: the path below which the app is, if any;
-    `publishing`: whether it takes batches.
+    """Return the document, ready to be encoded as JSON.
+
+    Args:
+        mounted: the path below which the app is, if any.
+        publishing: whether it takes batches.
     """
-    feed = in_path("feed", TEXT, "The feed's name.")
+    found = deepcopy(_loaded())
+    found["servers"][0]["url"] = mounted or "/"
+    if not publishing:
+        for path in [each for each in found["paths"] if each.startswith("/{feed}/")]:
+            del found["paths"][path]
+    return found
+
+
+@cache
+def _loaded() -> dict[str, Any]:
+    text = resources.files(__package__).joinpath("openapi.yaml").read_text(encoding="utf-8")
+    found = yaml.safe_load(_PLACEHOLDER.sub(_constant, text))
+    del found["x-lists"]
+    components = found["components"]
+    components["schemas"] = {**_with_structs(components["schemas"]), **_problem_schemas()}
+    components["responses"] = {"other": _other()}
+    for path in found["paths"].values():
+        for operation in path.values():
+            if "x-problems" in operation:
+                names = list(_flat(operation.pop("x-problems")))
+                operation["responses"] |= _responses([PROBLEMS[name] for name in names])
+    return found  # type: ignore[no-any-return]  # yaml
+
+
+def _constant(match: re.Match[str]) -> str:
+    """What stands in the place of a placeholder."""
+    module, name, divisor, form = match.groups()
+    value: Any = getattr(_MODULES[module], name)
+    if isinstance(value, re.Pattern):
+        return str(value.pattern).replace(r"\Z", "$")  # as JSON schemas have it
+    return format(value / int(divisor) if divisor else value, form or "")
+
+
+def _with_structs(part: Any) -> Any:
+    """A part of the document in which each `x-struct` has become the schema of that struct."""
+    if isinstance(part, list):
+        return [_with_structs(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    part = {name: _with_structs(each) for name, each in part.items()}
+    if "x-struct" not in part:
+        return part
+    return _merged(_struct(part.pop("x-struct")), part)
+
+
+def _struct(name: str) -> Schema:
+    _, known = msgspec.json.schema_components(_STRUCTS)
+    found = {key: known[name][key] for key in known[name] if key not in ("title", "description")}
+    for member in found["properties"].values():
+        member.pop("default", None)
+    return {**found, "required": list(found["properties"])}  # of defaults, too: all is encoded
+
+
+def _merged(schema: Schema, more: Mapping[str, Any]) -> Schema:
+    """A schema with more words. A reference gives way to what stands in its place."""
+    found = {name: each for name, each in schema.items() if name != "$ref"}
+    for name, each in more.items():
+        own = found.get(name)
+        found[name] = _merged(own, each) if isinstance(own, dict) else each
+    return found
+
+
+def _flat(names: list[Any] | str) -> Iterator[str]:
+    if isinstance(names, str):
+        yield names
+    else:
+        for each in names:
+            yield from _flat(each)
+
+
+def _problem_schemas() -> dict[str, Schema]:
+    """Of problems in general, and of each."""
+    members = {
+        "type": {"type": "string", "pattern": f"^{problems.URN}[a-z-]+$"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {
+            "type": "string",
+            "description": "what came, what is allowed, what to do: for people",
+        },
+    }
+    general = {"type": "object", "properties": members, "required": list(members)}
     return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "ZeroEventHub publisher of zeh-spark",
-            "version": zeh_spark.__version__,
-            "description": openapi_rules.GENERAL.strip(),
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": mounted or "/", "description": "the server that this document is of"}],
-        "tags": [
-            {"name": "Reading", "description": openapi_read.RULES.strip()},
-            {"name": "Publishing", "description": openapi_rules.PUBLISHING.strip()},
-            {"name": "About", "description": "The publisher itself."},
-        ],
-        "paths": {
-            "/{feed}": openapi_read.path(),
-            **(openapi_publish.paths() if publishing else {}),
-            PATH: _self(),
-        },
-        "components": {
-            "parameters": {"feed": feed, **openapi_publish.parameters()},
-            "schemas": {
-                **openapi_read.schemas(),
-                **openapi_publish.schemas(),
-                **openapi_problems.schemas(),
-            },
-            "responses": {"other": openapi_problems.OTHER},
-            "examples": openapi_rules.EXAMPLES,
-        },
+        "Problem": {"description": "A problem document (RFC 9457).", **general},
+        **{f"problem-{name}": _problem_schema(each) for name, each in PROBLEMS.items()},
     }
 
 
-def _self() -> Schema:
+def _problem_schema(declared: ProblemType) -> Schema:
+    own = {"type": {"const": declared.type}, "status": {"const": declared.status}}
+    members = {**own, **declared.members}
+    required = [name for name in members if name not in declared.optional]
     return {
-        "get": {
-            "tags": ["About"],
-            "operationId": "openapi",
-            "summary": "This document",
-            "responses": {"200": json_answer({"type": "object"}, "OpenAPI 3.1.")},
-        }
+        "description": declared.says,
+        "x-retry": declared.is_transient,
+        "allOf": [
+            {"$ref": "#/components/schemas/Problem"},
+            {"type": "object", "properties": members, "required": required},
+        ],
+    }
+
+
+def _responses(types: list[ProblemType]) -> dict[str, Schema]:
+    """These problems as answers, by status; and what else may come."""
+    found: dict[str, Schema] = {}
+    for status in sorted({each.status for each in types}):
+        found[str(status)] = _response([each for each in types if each.status == status])
+    return {**found, "default": {"$ref": "#/components/responses/other"}}
+
+
+def _response(types: list[ProblemType]) -> Schema:
+    """Problems of one status."""
+    schema = {"oneOf": [{"$ref": f"#/components/schemas/problem-{each.name}"} for each in types]}
+    response: Schema = {
+        "description": "\n".join(f"- `{each.name}`: {each.says}" for each in types),
+        "content": {problems.CONTENT_TYPE: {"schema": schema}},
+    }
+    if types[0].has_retry_after:
+        seconds = {"type": "integer", "minimum": 0}
+        response["headers"] = {"Retry-After": {"description": "seconds", "schema": seconds}}
+    return response
+
+
+def _other() -> Schema:
+    not_allowed = problems.METHOD_NOT_ALLOWED
+    return {
+        "description": f"Any other answer: go by its status. From the publisher it is a problem "
+        f"too (`{not_allowed.name}`, {not_allowed.status}; `refused` with whatever other status "
+        f"the HTTP layer chose); from a proxy, or the server beneath, it may be anything.",
+        "content": {problems.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }

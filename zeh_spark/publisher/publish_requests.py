@@ -32,27 +32,33 @@ from zeh_spark.store.problems import Problem
 
 MAX_ATTEMPTS = 100_000
 MAX_COMMIT_BODY = 16 << 20
+MAX_TASK = 2**31 - 1
+"""The greatest number of a task, and of an upload of an attempt."""
 
 PRODUCER = re.compile(rf"{wire.NAME.pattern}(?:#{wire.NAME.pattern})?")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
-class _Attempt(msgspec.Struct, forbid_unknown_fields=True):
+class Attempt(msgspec.Struct, forbid_unknown_fields=True):
+    """The attempt at a task that counts, in the body of a commit."""
+
     task: int
     attempt: int
     uploads: int
     events: int
 
 
-class _Commit(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class Commit(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """The body of a commit."""
+
     events: int
     digest: str
     digest_version: int
-    attempts: list[_Attempt]
+    attempts: list[Attempt]
 
 
-_decode_commit = msgspec.json.Decoder(_Commit).decode
+_decode_commit = msgspec.json.Decoder(Commit).decode
 
 
 def producer_name(text: str) -> str:
@@ -84,16 +90,16 @@ def upload_name(text: str) -> tuple[str, int, int, int]:
     task, attempt, place = numbers
     return (
         run,
-        number("the upload's task", task, 2**31 - 1),
+        number("the upload's task", task, MAX_TASK),
         number("the upload's attempt", attempt),
-        number("the upload's number", place, 2**31 - 1),
+        number("the upload's number", place, MAX_TASK),
     )
 
 
 def attempt(text: str) -> tuple[int, int]:
     """Task and attempt, from `<task>.<attempt>`. Raises Problem."""
     task, _, tried = text.partition(".")
-    return number("the attempt's task", task, 2**31 - 1), number("the attempt", tried)
+    return number("the attempt's task", task, MAX_TASK), number("the attempt", tried)
 
 
 def parse_call(query: str, producer: str, batch: str, *, run: str | None = None) -> Call:

@@ -25,7 +25,13 @@ from zeh_spark.errors import PublisherError
 from zeh_spark.options import FeedUrl
 from zeh_spark.protocol import problems, upload_format, wire
 from zeh_spark.protocol.problems import PROBLEMS
-from zeh_spark.publisher import MemoryStore, create_app, read_requests, upload_validation
+from zeh_spark.publisher import (
+    MemoryStore,
+    create_app,
+    openapi,
+    read_requests,
+    upload_validation,
+)
 from zeh_spark.publisher.openapi import PATH, document
 from zeh_spark.store.batches import StoredReceipt, chained
 
@@ -48,6 +54,30 @@ def test_it_is_valid_openapi():
 def test_it_is_json():
     """It can be served as it is."""
     assert DOCUMENT == json.loads(json.dumps(DOCUMENT))
+
+
+def test_everything_is_filled_in():
+    """I see limits, schemas and answers, not how the document is written."""
+    text = json.dumps(DOCUMENT)
+    assert [] == [each for each in ("${", "x-lists", "x-struct", "x-problems") if each in text]
+
+
+def test_a_limit_is_the_one_of_the_code(monkeypatch):
+    """A limit that is changed is described at once."""
+    monkeypatch.setattr(read_requests, "MAX_N", 17)
+    monkeypatch.setattr(openapi, "_loaded", openapi._loaded.__wrapped__)
+    n = openapi.document()["paths"]["/{feed}"]["get"]["parameters"][0]
+    assert ("n", 17) == (n["name"], n["schema"]["maximum"])
+
+
+@pytest.mark.parametrize("mounted", ["", "/feeds"])
+def test_the_server_is_where_the_app_is_mounted(mounted):
+    """Addresses are right behind a prefix, too."""
+    assert [mounted or "/"] == [each["url"] for each in document(mounted)["servers"]]
+
+
+def test_an_app_that_takes_no_batches_does_not_describe_them():
+    assert {"/{feed}", PATH} == document(publishing=False)["paths"].keys()
 
 
 def test_every_reference_leads_somewhere():
