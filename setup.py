@@ -62,6 +62,7 @@ TEST = [
     "pytest-randomly>=3.15",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    "schemathesis>=4.32",  # calls a publisher with whatever its OpenAPI document allows
     "setuptools>=77",  # the tests build the wheel and look into it
     "trustme>=1.1",
 ]

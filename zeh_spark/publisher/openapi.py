@@ -98,11 +98,11 @@ def _struct(name: str) -> Schema:
 
 
 def _merged(schema: Schema, more: Mapping[str, Any]) -> Schema:
-    """A schema with more words. A reference gives way to what stands in its place."""
-    found = {name: each for name, each in schema.items() if name != "$ref"}
+    """A schema with more words. A part of it gives way to one that has a type of its own."""
+    found = dict(schema)
     for name, each in more.items():
         own = found.get(name)
-        found[name] = _merged(own, each) if isinstance(own, dict) else each
+        found[name] = _merged(own, each) if isinstance(own, dict) and "type" not in each else each
     return found
 
 

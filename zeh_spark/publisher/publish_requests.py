@@ -37,7 +37,7 @@ MAX_TASK = 2**31 - 1
 
 PRODUCER = re.compile(rf"{wire.NAME.pattern}(?:#{wire.NAME.pattern})?")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
+NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,15})")
 
 
 class Attempt(msgspec.Struct, forbid_unknown_fields=True):
@@ -209,7 +209,7 @@ def committed(receipt: StoredReceipt, *, new: bool) -> dict[str, Any]:
 
 def number(name: str, text: str, most: int = MAX_NUMBER, *, least: int = 0) -> int:
     """Raises Problem."""
-    if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
+    if not NUMBER.fullmatch(text) or not least <= int(text) <= most:
         raise Problem(
             problems.BAD_PARAMETER,
             f"{name} is {text!r}; allowed are whole numbers from {least} to {most}",
