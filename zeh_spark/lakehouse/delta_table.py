@@ -336,8 +336,7 @@ def delta_errors(table: str) -> Iterator[None]:
         if ours := re.search(rf"\[USER_RAISED_EXCEPTION\] (table {re.escape(table)}: .*)", said):
             message = ours[1].partition(" SQLSTATE: ")[0]
             raise LakehouseError(message, table=table) from exc
-        condition = re.search(r"\[([A-Z][A-Z_]+)", said)
-        if remedy := _remedy(condition[1] if condition else ""):
+        if remedy := _remedy(_condition(said)):
             raise LakehouseError(f"table {table}: {remedy}. ({said})", table=table) from exc
         raise
 
@@ -351,6 +350,16 @@ def _said(exc: PySparkException | Py4JJavaError) -> str:
     while (cause := cause.getCause()) is not None and len(said) < _MOST_CAUSES:
         said.append(str(cause))
     return "\n".join(said)
+
+
+def _condition(said: str) -> str:
+    """The first of Spark's and Delta's error conditions in a message.
+
+    Rejected: getCondition(). A Py4JJavaError has none, and which of its causes has one differs
+    between versions of Spark and Delta; the condition is in brackets in all of their messages.
+    """
+    found = re.search(r"\[([A-Z][A-Z_]+)", said)
+    return found[1] if found else ""
 
 
 _MOST_CAUSES = 20

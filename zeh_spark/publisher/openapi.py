@@ -73,7 +73,8 @@ def _constant(match: re.Match[str]) -> str:
     module, name, divisor, form = match.groups()
     value: Any = getattr(_MODULES[module], name)
     if isinstance(value, re.Pattern):
-        return str(value.pattern).replace(r"\Z", "$")  # as JSON schemas have it
+        pattern: str = value.pattern
+        return pattern.replace(r"\Z", "$")  # as JSON schemas have it
     return format(value / int(divisor) if divisor else value, form or "")
 
 
