@@ -6,8 +6,8 @@ from pathlib import Path
 
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, ClientOptions, declared
+from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.protocol.upload_format import LINE_BYTES
-from zeh_spark.publisher.openapi_problems import PROBLEMS
 from zeh_spark.sessions.model import REASONS, RECORDS
 from zeh_spark.sessions.ordering import in_order
 from zeh_spark.sink.options import SinkOptions
