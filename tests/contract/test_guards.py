@@ -18,17 +18,14 @@ from tests.contract.sites import PostgresqlSite
 from tests.contract.test_mutations import without_content_check
 from zeh_spark.loading.load import next_batch
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store import (
-    commit_decision,
-    feed,
-    sql_commits,
-    sql_producers,
-    sql_uploads,
-)
+from zeh_spark.sql_store import commits as sql_commits
+from zeh_spark.sql_store import producers as sql_producers
+from zeh_spark.sql_store import uploads as sql_uploads
+from zeh_spark.sql_store.schema import chunks, uploads
+from zeh_spark.store import commit_decision, feed
 from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.commit_plan import published
 from zeh_spark.store.feed import ChunkFeed
-from zeh_spark.store.schema import chunks, uploads
 from zeh_spark.testing.drivers import Execution, TaskLayout
 from zeh_spark.testing.site import Site
 from zeh_spark.testing.world import World

@@ -15,7 +15,8 @@ import pytest
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.protocol.wire import partition_of
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store import commit_decision, sql_uploads
+from zeh_spark.sql_store import uploads as sql_uploads
+from zeh_spark.store import commit_decision
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.testing.drivers import TaskLayout
 from zeh_spark.testing.world import World

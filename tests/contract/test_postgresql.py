@@ -14,9 +14,9 @@ from tests.contract.databases import commit_under_way, in_threads, site, stopped
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, open_store
-from zeh_spark.store import postgresql as dialect
+from zeh_spark.sql_store import postgresql as dialect
+from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.interface import StoreBusyError
-from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.writers import (
     FEED,
     call,

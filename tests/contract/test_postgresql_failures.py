@@ -17,9 +17,11 @@ from tests import postgresql
 from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.publisher import Problem, Store, open_store
-from zeh_spark.store import postgresql_writer, sql_commits, sql_uploads
+from zeh_spark.sql_store import commits as sql_commits
+from zeh_spark.sql_store import postgresql_writer
+from zeh_spark.sql_store import uploads as sql_uploads
+from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError, UnknownFeedError
-from zeh_spark.store.sql_store import SqlStore
 from zeh_spark.testing.writers import (
     FEED,
     call,

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.store import sql_store
+from zeh_spark.sql_store import store as sql_store
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing.writers import chunk, data, everything, publish
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def test_store_that_stays_locked_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database held by somebody else is a matter of time, not a broken store."""
-    monkeypatch.setattr("zeh_spark.store.sqlite.BUSY_MS", 50)
+    monkeypatch.setattr("zeh_spark.sql_store.sqlite.BUSY_MS", 50)
     file = tmp_path / "feeds.db"
     store = open_store(f"sqlite:///{file}")
     other = sqlite3.connect(file, isolation_level=None)

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.publisher import Problem, open_store
-from zeh_spark.store import sql_commits
-from zeh_spark.store.dialect import only
-from zeh_spark.store.sql_store import SqlStore
+from zeh_spark.sql_store import commits as sql_commits
+from zeh_spark.sql_store.dialect import only
+from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.testing.writers import FEED, call, chunk, declared, upload
 
 FIRST = upload(chunk(0, b"1"), chunk(1, b"2"))

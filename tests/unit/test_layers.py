@@ -25,14 +25,15 @@ LAYERS = {
     "sessions": {"_lazy", "errors", "protocol", "sink", "source", "stateful"},
     "lakehouse": {"_lazy", "errors", "protocol", "sink", "source"},
     "store": {"errors", "protocol"},
-    "outbox": {"errors", "protocol", "store"},
+    "sql_store": {"errors", "protocol", "store"},
+    "outbox": {"errors", "protocol", "sql_store", "store"},
     "loading": {"errors", "protocol", "store"},
-    "publisher": {"errors", "options", "outbox", "protocol", "store"},
+    "publisher": {"errors", "options", "outbox", "protocol", "sql_store", "store"},
     "audit": {"client", "errors", "options", "protocol", "store"},
     "testing": {"errors", "loading", "protocol", "publisher", "store"},
     "cli": {
         "audit", "client", "errors", "loading", "options", "outbox", "protocol", "publish",
-        "publisher", "store",
+        "publisher", "sql_store", "store",
     },
 }  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a

@@ -125,7 +125,7 @@ def backup(file: Path, url: str) -> None:
         raise click.UsageError("A store in PostgreSQL is backed up with pg_dump or pg_basebackup.")
     if file.exists():
         raise StoreError(f"{file} exists already; a backup overwrites nothing")
-    from zeh_spark.store import sqlite
+    from zeh_spark.sql_store import sqlite
 
     sqlite.backup(url.removeprefix("sqlite:///"), file)
     click.echo(f"{file} is a copy of {url}, {size_of(file.stat().st_size)}.")

@@ -7,13 +7,13 @@ from __future__ import annotations
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed, TableState
 from zeh_spark.publisher.app import create_app
+from zeh_spark.sql_store.sqlite import open_sqlite
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.feed import Block, Feed
 from zeh_spark.store.interface import Clock, Store, now_ms
 from zeh_spark.store.memory import MemoryStore
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.retention import Pruner
-from zeh_spark.store.sqlite import open_sqlite
 
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 
@@ -40,7 +40,7 @@ def open_store(
         return open_sqlite(file, must_exist=must_exist, clock=clock, receipts=receipts)
     if _is_postgresql(url):
         try:
-            from zeh_spark.store.postgresql import open_postgresql
+            from zeh_spark.sql_store.postgresql import open_postgresql
         except ImportError as exc:
             raise StoreError(f"a store in PostgreSQL needs psycopg ({exc}): {_INSTALL}") from exc
         return open_postgresql(url, must_exist=must_exist, clock=clock, receipts=receipts)
@@ -54,7 +54,7 @@ def shown_url(url: str) -> str:
     """A store's URL as it may be printed: without a password."""
     if not _is_postgresql(url):
         return url
-    from zeh_spark.store import postgresql
+    from zeh_spark.sql_store import postgresql
 
     return postgresql.shown(url)
 

@@ -103,7 +103,7 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
     """Connections that only read, unless it `writes`. Raises StoreError, OptionError."""
     if config.url.startswith("sqlite:///"):
         return _sqlite(Path(config.url.removeprefix("sqlite:///")), config.pool_size, writes)
-    from zeh_spark.store import postgresql
+    from zeh_spark.sql_store import postgresql
 
     try:
         timeout = round(parse_duration(config.statement_timeout) * 1000)

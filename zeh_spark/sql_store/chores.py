@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from zeh_spark.store.dialect import Step
+from zeh_spark.sql_store.dialect import Step
 from zeh_spark.store.outcome import logged
 
 log = logging.getLogger("zeh_spark.publisher")

@@ -1,7 +1,7 @@
-"""Commits in a SQL database: what one transaction does. What is staged before is in `sql_uploads`.
+"""Commits in a SQL database: what one transaction does. What is staged before is in `uploads`.
 
 Rule for editors: a commit compares what it has moved [verified first and moved then, a batch lost 4
-of 10 chunks to another process's clean-up]; locks are taken as `sql_producers` says.
+of 10 chunks to another process's clean-up]; locks are taken as `producers` says.
 """
 
 from __future__ import annotations
@@ -23,6 +23,24 @@ from sqlalchemy import (
 )
 
 from zeh_spark.protocol.upload_format import Content
+from zeh_spark.sql_store.producers import (
+    Committed,
+    Lock,
+    execute_all,
+    find_feed,
+    next_sequences,
+    what_is_certain,
+    write_receipts,
+)
+from zeh_spark.sql_store.schema import anchors, blobs, chunks, feeds, stagings, uploads
+from zeh_spark.sql_store.uploads import (
+    STAGED,
+    decode_chunks,
+    drop_blobs,
+    insert_blobs,
+    parts,
+    place_of,
+)
 from zeh_spark.store import commit_decision
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.store.commit_decision import Decision, Step, unwrapped
@@ -37,24 +55,6 @@ from zeh_spark.store.commit_plan import (
 )
 from zeh_spark.store.interface import Clock, FeedState
 from zeh_spark.store.problems import Problem
-from zeh_spark.store.schema import anchors, blobs, chunks, feeds, stagings, uploads
-from zeh_spark.store.sql_producers import (
-    Committed,
-    Lock,
-    execute_all,
-    find_feed,
-    next_sequences,
-    what_is_certain,
-    write_receipts,
-)
-from zeh_spark.store.sql_uploads import (
-    STAGED,
-    decode_chunks,
-    drop_blobs,
-    insert_blobs,
-    parts,
-    place_of,
-)
 
 Commit = tuple[Call, Declared]
 Done = tuple[StoredReceipt, bool] | Problem

@@ -1,7 +1,7 @@
 """What a dialect brings to a store in a SQL database: how it reads, how it writes, and what its
 errors mean.
 
-Rule for editors: nothing here knows what is written; `sql_store` asks for it, `sqlite` and
+Rule for editors: nothing here knows what is written; `store` asks for it, `sqlite` and
 `postgresql` give it.
 """
 

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
-from zeh_spark.store.dialect import Commits
+from zeh_spark.sql_store.dialect import Commits
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 
 GROUP = 32

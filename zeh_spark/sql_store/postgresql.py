@@ -1,4 +1,4 @@
-"""PostgreSQL beneath `sql_store.SqlStore`: its engines and its tables. How it is written to is in
+"""PostgreSQL beneath `store.SqlStore`: its engines and its tables. How it is written to is in
 `postgresql_writer`.
 
 Several publishers may work on one database. Transactions are READ COMMITTED, whatever the
@@ -28,14 +28,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
+from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
+from zeh_spark.sql_store.dialect import Database
+from zeh_spark.sql_store.postgresql_errors import explained, reason_of
+from zeh_spark.sql_store.postgresql_writer import TURN_SECONDS, Writer
+from zeh_spark.sql_store.schema import VERSION, feeds, metadata
+from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.store.dialect import Database
 from zeh_spark.store.interface import Clock, now_ms
-from zeh_spark.store.postgresql_errors import explained, reason_of
-from zeh_spark.store.postgresql_writer import TURN_SECONDS, Writer
-from zeh_spark.store.schema import VERSION, feeds, metadata
-from zeh_spark.store.sql_store import SqlStore
 
 SCHEMA = "zeroeventhub"
 """Where the tables are; also the channel on which commits are notified."""

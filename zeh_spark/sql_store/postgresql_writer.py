@@ -1,7 +1,7 @@
 """How a process writes to a store in PostgreSQL: transactions that are repeated if others were in
 the way, and commits of a feed together (`group_commit`).
 
-Rule for editors: rows are locked in one order (`sql_producers`), and settings are those of a
+Rule for editors: rows are locked in one order (`producers`), and settings are those of a
 transaction, because a pooler may stand between.
 """
 
@@ -20,12 +20,12 @@ from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from zeh_spark.store.chores import Chores
-from zeh_spark.store.dialect import A, Commits, Step, only
-from zeh_spark.store.group_commit import Asked, CommitQueues, Look, QueuedCommit
+from zeh_spark.sql_store.chores import Chores
+from zeh_spark.sql_store.dialect import A, Commits, Step, only
+from zeh_spark.sql_store.group_commit import Asked, CommitQueues, Look, QueuedCommit
+from zeh_spark.sql_store.postgresql_errors import is_in_the_way, reason_of
 from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
 from zeh_spark.store.outcome import attempted, failed, hand_on
-from zeh_spark.store.postgresql_errors import is_in_the_way, reason_of
 from zeh_spark.store.problems import Problem
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
 
+from zeh_spark.sql_store.schema import feeds, former_incarnations, producers, receipts, sequences
 from zeh_spark.store.batches import (
     Call,
     CommitFacts,
@@ -27,7 +28,6 @@ from zeh_spark.store.batches import (
 )
 from zeh_spark.store.commit_plan import Publication
 from zeh_spark.store.interface import FeedState, unknown_feed
-from zeh_spark.store.schema import feeds, former_incarnations, producers, receipts, sequences
 
 _FEED = [feeds.c[name] for name in ("name", "partitions", "origin", "head", "history", "time")]
 _PRODUCER = [

@@ -1,4 +1,4 @@
-"""SQLite beneath `sql_store.SqlStore`: everything that is SQLite's own.
+"""SQLite beneath `store.SqlStore`: everything that is SQLite's own.
 
 One file for all feeds. WAL, so that readers and the one writer do not wait for each other;
 synchronous=FULL, so that a commit is on disk when it returns; pages of 16 KiB, which write large
@@ -27,12 +27,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import QueuePool
 
 from zeh_spark.errors import StoreError
+from zeh_spark.sql_store.dialect import Database
+from zeh_spark.sql_store.schema import VERSION, metadata
+from zeh_spark.sql_store.sqlite_writer import LOG_BYTES, ReaderBarrier, Writer
+from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.dialect import Database
 from zeh_spark.store.interface import Clock, StoreBusyError, now_ms
-from zeh_spark.store.schema import VERSION, metadata
-from zeh_spark.store.sql_store import SqlStore
-from zeh_spark.store.sqlite_writer import LOG_BYTES, ReaderBarrier, Writer
 
 APPLICATION_ID = 0x5A454831
 """What says in the file's header that it is ours: "ZEH1"."""

@@ -29,7 +29,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
-from zeh_spark.store.dialect import A, Commits, Step, only
+from zeh_spark.sql_store.dialect import A, Commits, Step, only
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 from zeh_spark.store.outcome import attempted, hand_on
 

@@ -3,7 +3,7 @@
 Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how
 a foreign commit is noticed, what errors mean) is in `sqlite` and `postgresql`. A read is one short
 statement or a few, never held open while a client is waited for. A write is one short transaction,
-and what it does with uploads and batches is in `sql_uploads` and `sql_commits`.
+and what it does with uploads and batches is in `uploads` and `commits`.
 
 Payload is written once, into `blobs`, when it is staged; a commit moves rows of a few numbers.
 """
@@ -23,7 +23,10 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.store import sql_commits, sql_epochs, sql_producers, sql_uploads
+from zeh_spark.sql_store import commits, epochs, producers, uploads
+from zeh_spark.sql_store.dialect import Database
+from zeh_spark.sql_store.producers import Lock, find_feed
+from zeh_spark.sql_store.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
 from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
@@ -33,7 +36,6 @@ from zeh_spark.store.batches import (
     Upload,
 )
 from zeh_spark.store.commit_decision import known_receipt
-from zeh_spark.store.dialect import Database
 from zeh_spark.store.interface import (
     Anchor,
     Chunk,
@@ -48,8 +50,6 @@ from zeh_spark.store.interface import (
     now_ms,
 )
 from zeh_spark.store.problems import Problem
-from zeh_spark.store.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
-from zeh_spark.store.sql_producers import Lock, find_feed
 
 T = TypeVar("T")
 
@@ -164,22 +164,22 @@ class SqlStore:
 
     def identity(self, feed: str) -> FeedIdentity:
         with self._reading() as connection:
-            return sql_epochs.identity(connection, feed)
+            return epochs.identity(connection, feed)
 
     def begin_epoch(
         self, feed: str, *, copy: bool = False, since: int | None = None
     ) -> FeedIdentity:
         def work(connection: Connection) -> FeedIdentity:
-            return sql_epochs.begin_epoch(connection, feed, self.now, copy=copy, since=since)
+            return epochs.begin_epoch(connection, feed, self.now, copy=copy, since=since)
 
         return self._write(work)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         with self._reading() as connection, suppress(Problem):
-            return sql_uploads.admit(connection, feed, call)
+            return uploads.admit(connection, feed, call)
 
         def work(connection: Connection, _: int) -> StoredReceipt | None:
-            return sql_uploads.admit(connection, feed, call)
+            return uploads.admit(connection, feed, call)
 
         return self._look(feed, work)  # what is refused may have been committed between two reads
 
@@ -187,7 +187,7 @@ class SqlStore:
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> StagingResult | StoredReceipt:
         def work(connection: Connection) -> StagingResult | StoredReceipt:
-            return sql_uploads.stage(connection, feed, call, upload, quota, self.now)
+            return uploads.stage(connection, feed, call, upload, quota, self.now)
 
         def stage() -> StagingResult | StoredReceipt:
             # An upload that is lost is missed by its commit. One without events is there to be
@@ -198,7 +198,7 @@ class SqlStore:
         try:
             done = stage()
         except Problem:  # perhaps of a commit between two reads
-            receipt = self._look(feed, lambda c, _: sql_uploads.admit(c, feed, call))
+            receipt = self._look(feed, lambda c, _: uploads.admit(c, feed, call))
             if receipt is not None:
                 return receipt
             done = stage()
@@ -206,10 +206,8 @@ class SqlStore:
         return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
-        def work(
-            connection: Connection, asked: Sequence[sql_commits.Commit]
-        ) -> list[sql_commits.Done]:
-            return sql_commits.commit(connection, feed, asked, self.now, self._receipts)
+        def work(connection: Connection, asked: Sequence[commits.Commit]) -> list[commits.Done]:
+            return commits.commit(connection, feed, asked, self.now, self._receipts)
 
         with self._errors():
             done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
@@ -217,7 +215,7 @@ class SqlStore:
         return done
 
     def _tidy(self, connection: Connection) -> bool:
-        return sql_uploads.tidy(connection, self.now())
+        return uploads.tidy(connection, self.now())
 
     def release(
         self,
@@ -231,7 +229,7 @@ class SqlStore:
         dropped = 0
 
         def work(connection: Connection, feed_id: int) -> int | None:
-            return sql_uploads.release(connection, feed_id, producer, batch, run, attempt)
+            return uploads.release(connection, feed_id, producer, batch, run, attempt)
 
         while (some := self._write_to(feed, work)) is not None:
             dropped += some
@@ -240,42 +238,40 @@ class SqlStore:
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         with self._reading() as connection:
             feed_id, _ = find_feed(connection, feed)
-            return sql_producers.some_producers(connection, feed_id, after, limit)
+            return producers.some_producers(connection, feed_id, after, limit)
 
     def producer(self, feed: str, name: str) -> ProducerState:
         def work(connection: Connection, feed_id: int) -> ProducerState:
-            return sql_producers.find_producer(connection, feed_id, name)[1]
+            return producers.find_producer(connection, feed_id, name)[1]
 
         return self._look(feed, work)
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
         with self._reading() as connection:
-            key, _ = sql_producers.find_producer(connection, find_feed(connection, feed)[0], name)
-            return {} if key is None else sql_producers.next_sequences(connection, [key])[key]
+            key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
+            return {} if key is None else producers.next_sequences(connection, [key])[key]
 
     def receipt(
         self, feed: str, name: str, batch: int, incarnation: str | None
     ) -> StoredReceipt | None:
         def work(connection: Connection, feed_id: int) -> StoredReceipt | None:
-            _, producer = sql_producers.find_producer(connection, feed_id, name)
+            _, producer = producers.find_producer(connection, feed_id, name)
             which = producer.incarnation if incarnation is None else incarnation
             call = Call(name, which, "", batch, 0)
-            _, known = sql_producers.what_is_known(connection, feed_id, 0, call)
+            _, known = producers.what_is_known(connection, feed_id, 0, call)
             return known_receipt(known, call)
 
         return self._look(feed, work)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
         with self._reading() as connection:
-            key, _ = sql_producers.find_producer(connection, find_feed(connection, feed)[0], name)
-            return (
-                [] if key is None else sql_producers.newest_receipts(connection, key, below, limit)
-            )
+            key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
+            return [] if key is None else producers.newest_receipts(connection, key, below, limit)
 
     def delete_producer(self, feed: str, name: str) -> None:
         def work(connection: Connection) -> None:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)  # its named batches have ended
-            sql_producers.delete_producer(connection, feed_id, name)
+            producers.delete_producer(connection, feed_id, name)
 
         self._write(work)
 
@@ -333,7 +329,7 @@ class SqlStore:
     def remove(self, feed: str, upto: int) -> None:
         def work(connection: Connection) -> None:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
-            sql_commits.remove(connection, feed_id, upto)
+            commits.remove(connection, feed_id, upto)
 
         self._write(work, durable=False)
 

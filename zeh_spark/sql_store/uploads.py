@@ -1,6 +1,6 @@
 """What is staged in a SQL database, and not yet committed: what one transaction does.
 
-Rule for editors: locks are taken as `sql_producers` says; an upload that nobody needs any more is
+Rule for editors: locks are taken as `producers` says; an upload that nobody needs any more is
 dropped whole, with its frames.
 """
 
@@ -26,14 +26,14 @@ from sqlalchemy import (
     update,
 )
 
+from zeh_spark.sql_store.producers import find_feed, inserted, what_is_known
+from zeh_spark.sql_store.schema import blobs, receipts, stagings, uploads
+from zeh_spark.sql_store.schema import producers as producer_table
 from zeh_spark.store import commit_decision, refusals
 from zeh_spark.store.batches import Call, StoredReceipt, Upload, base
 from zeh_spark.store.commit_decision import unwrapped
 from zeh_spark.store.commit_plan import Moved
 from zeh_spark.store.interface import IDLE, STAGED_FOR, Clock, StagingResult, check_partitions
-from zeh_spark.store.schema import blobs, receipts, stagings, uploads
-from zeh_spark.store.schema import producers as producer_table
-from zeh_spark.store.sql_producers import find_feed, inserted, what_is_known
 
 NEXT = -1
 """How a staging's batch is stored if it takes the next number at its commit."""

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from zeh_spark.store.group_commit import GROUP, Asked, CommitQueue, CommitQueues, Look, QueuedCommit
+from zeh_spark.sql_store.group_commit import (
+    GROUP,
+    Asked,
+    CommitQueue,
+    CommitQueues,
+    Look,
+    QueuedCommit,
+)
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 from zeh_spark.testing.writers import until
 

@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from zeh_spark.errors import StoreError
-from zeh_spark.store import sqlite_writer
-from zeh_spark.store.sqlite import _engine
-from zeh_spark.store.sqlite_writer import ReaderBarrier, Writer
+from zeh_spark.sql_store import sqlite_writer
+from zeh_spark.sql_store.sqlite import _engine
+from zeh_spark.sql_store.sqlite_writer import ReaderBarrier, Writer
 
 Work = Callable[[Connection], Any]
 
