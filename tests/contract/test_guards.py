@@ -22,7 +22,7 @@ from zeh_spark.sql_store import commits as sql_commits
 from zeh_spark.sql_store import producers as sql_producers
 from zeh_spark.sql_store import uploads as sql_uploads
 from zeh_spark.sql_store.schema import chunks, uploads
-from zeh_spark.store import commit_decision, feed
+from zeh_spark.store import commit_decision, feed, memory
 from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.commit_plan import published
 from zeh_spark.store.feed import ChunkFeed
@@ -95,8 +95,8 @@ def test_numbers_that_did_not_go_on_would_leave_gaps(
     def mutant(known: Any, call: Any, declared: Any, feed: Any, moved: Any, *given: Any) -> Any:
         return published(known, call, declared, feed, moved, {}, given[-1])
 
-    for module in ("memory", "sql_commits"):
-        monkeypatch.setattr(f"zeh_spark.store.{module}.published", mutant)
+    for module in (memory, sql_commits):
+        monkeypatch.setattr(module, "published", mutant)
     world.run_batch(TaskLayout())
     assert ["sequence gap"] == names(world)
 
