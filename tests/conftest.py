@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 from importlib import metadata
 from pathlib import Path
 
@@ -54,6 +55,14 @@ STARTS = {
     "cluster": {"cluster"},
     "postgresql": {"postgresql_server", "own_server", "server", "shop", "postgresql_database"},
 }
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the tests, and the processes that they start: a shell without job control
+    starts what is in the background with SIGINT ignored, and children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

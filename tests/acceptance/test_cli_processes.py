@@ -99,10 +99,13 @@ def test_tail_follows_and_its_events_can_be_loaded_again(
         command = [*COMMAND, "tail", f"{base}/orders", "--from", "first", "--headers"]
         with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as tail:
             assert tail.stdout
-            run("load", "orders", "-", "--envelope", stdin=json.dumps(event))
-            line = tail.stdout.readline()
-            tail.send_signal(signal.SIGINT)
-            assert 0 == tail.wait(30)
+            try:
+                run("load", "orders", "-", "--envelope", stdin=json.dumps(event))
+                line = tail.stdout.readline()
+                tail.send_signal(signal.SIGINT)
+                assert 0 == tail.wait(30)
+            finally:
+                tail.kill()
         run("load", "copy", "-", "--envelope", stdin=line)
         copied = run("tail", f"{base}/copy", "--from", "first", "--headers", "--no-follow")
     found = json.loads(copied.stdout)

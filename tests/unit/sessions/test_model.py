@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import example, given
 
 from tests.unit.sessions.histories import (
     Step,
@@ -28,6 +28,9 @@ from zeh_spark.sessions.model import (
     Policy,
     SessionRecord,
 )
+
+TWO_GAPS = [Step([Arrival(1, 0, 0, 2)], [], 0, False), Step([], [], 0, True)]
+"""A session that is closed while numbers before and after a held one are missing."""
 
 
 class Said(NamedTuple):
@@ -184,8 +187,14 @@ class Model:
         if self.closed:
             return
         if self.last is not None:
-            missing = range(self.next, min([self.last, *(n - 1 for n in self.held)]) + 1)
-            self.said.records.append(("unfinished", None, missing[0], missing[-1]))
+            before = None
+            for number in range(self.next, self.last + 2):
+                is_missing = number <= self.last and number not in self.held
+                if is_missing and before is None:
+                    before = number
+                elif not is_missing and before is not None:  # a record for each gap
+                    self.said.records.append(("unfinished", None, before, number - 1))
+                    before = None
         self._close()
 
     def _deliver(self, number: int) -> None:
@@ -207,6 +216,7 @@ def said(outcomes: list[Outcome]) -> Said:
 
 
 @given(policies, steps())
+@example(Policy(gap_timeout=None, on_gap="hold", idle_timeout=0), TWO_GAPS)
 def test_sessions_do_what_the_model_does(policy, several):
     """Step by step, under every policy."""
     logic, session, model = SessionLogic(policy), None, Model(policy)
