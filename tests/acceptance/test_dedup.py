@@ -97,9 +97,9 @@ def test_what_is_dropped_is_counted(publisher, stream, collected):
 
 
 def load(store_url, feed, numbers):
-    """As a user does it who names no producer."""
+    """As a user does it who names no producer. By key: all partitions of both feeds get events."""
     lines = "".join(json.dumps({"i": i, "d": "a"}) + "\n" for i in numbers)
-    command(["load", feed, "-", "--store", store_url], lines)
+    command(["load", feed, "-", "--store", store_url, "--key", "i"], lines)
 
 
 def command(words, given=""):
