@@ -1,0 +1,180 @@
+"""Every code block of the README and of the docs runs, or says why it does not.
+
+What a block does depends on its language:
+
+- `bash`: runs in a shell. A publisher that it starts keeps running until the end of the page.
+- `python`: runs in this process, in one namespace for each page.
+- `json`: has to be JSON.
+- a block with a title, like ```` ```toml title="publisher.toml" ````: is written to that file.
+- `text`, `sql` and others without a title: only shown.
+
+A page begins in an empty directory, and its blocks run from top to bottom. A block after the
+comment `<!-- not run: REASON -->` is left out. The port 8080 is replaced by a free one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.fix_spark import ENVIRONMENT
+from tests.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_NOT_RUN = re.compile(r"<!--\s*not run: \S.*?-->", re.DOTALL)
+_TITLE = re.compile(r'title="([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block. `line` is where it begins; `info` is what follows the fence."""
+
+    line: int
+    info: str
+    text: str
+
+    @property
+    def language(self) -> str:
+        return self.info.split(maxsplit=1)[0] if self.info else ""
+
+    @property
+    def file(self) -> str | None:
+        """The file that it is written to."""
+        title = _TITLE.search(self.info)
+        return title[1] if title else None
+
+
+def blocks(page: Path) -> list[Block]:
+    """The code blocks of a page that have to run."""
+    found, skipped = [], False
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        if token.type == "html_block":
+            skipped = bool(_NOT_RUN.search(token.content))
+        elif token.type == "fence":
+            if not skipped:
+                assert token.map
+                found.append(Block(token.map[0] + 1, token.info.strip(), token.content))
+            skipped = False
+    return found
+
+
+@dataclass
+class Reader:
+    """Does what a page says, in a directory of its own."""
+
+    directory: Path
+    port: int
+    namespace: dict[str, object] = field(default_factory=lambda: {"__name__": "__main__"})
+    shells: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def follow(self, block: Block) -> None:
+        text = block.text.replace("8080", str(self.port))
+        if block.file:
+            file = self.directory / block.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        elif block.language == "bash":
+            self._shell(text)
+        elif block.language == "python":
+            exec(compile(text, f"line {block.line}", "exec"), self.namespace)
+        elif block.language == "json":
+            json.loads(text)
+
+    def _shell(self, text: str) -> None:
+        serves = "zeh-spark serve" in text
+        if serves and "--port" not in text:
+            text = text.replace("zeh-spark serve", f"zeh-spark serve --port {self.port}")
+        environment = {**os.environ, **ENVIRONMENT}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        with (self.directory / ".shell.log").open("ab") as log:
+            shell = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", text],
+                cwd=self.directory, env=environment, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.shells.append(shell)
+        if shell.wait(PATIENCE):
+            raise AssertionError(self.said)
+        if serves:
+            self._await_publisher()
+
+    @property
+    def said(self) -> str:
+        """What the shells have printed."""
+        return (self.directory / ".shell.log").read_text(encoding="utf-8")
+
+    def _await_publisher(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/openapi.json").close()
+                return
+            except urllib.error.URLError:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"no publisher: {self.said}") from None
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        """End what the shells have left running."""
+        for shell in self.shells:
+            try:
+                os.killpg(shell.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    """A reader in an empty directory."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    monkeypatch.chdir(tmp_path)
+    found = Reader(tmp_path, port)
+    yield found
+    found.close()
+
+
+def finish_queries(spark: SparkSession) -> None:
+    """Let the queries that a page has started read what there is. Raises what they raise."""
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_code_block_runs(page: Path, reader: Reader, spark: SparkSession) -> None:
+    """I copy the blocks of a page one after the other, and each does what it says."""
+    for block in blocks(page):
+        try:
+            reader.follow(block)
+        except Exception as exc:
+            exc.add_note(f"{page.relative_to(ROOT)}, line {block.line}: {shlex.quote(block.text)}")
+            raise
+    finish_queries(spark)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_code_block_names_its_language(page: Path) -> None:
+    """A block without a language would be neither coloured nor run."""
+    assert [] == [f"line {block.line}" for block in blocks(page) if not block.language]
