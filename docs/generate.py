@@ -1,0 +1,147 @@
+"""Write the generated parts of the reference pages: tables of options, and the command line.
+
+`python docs/generate.py` writes them; `make docs` runs it, and `tests/docs/test_tables.py` fails if
+the committed pages are stale.
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`. The text
+around it is written by hand and stays as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from zeh_spark.cli.commands import zeh_spark
+from zeh_spark.options import ClientOptions, declared
+from zeh_spark.sink.options import SinkOptions
+from zeh_spark.source.options import SourceOptions
+
+REFERENCE = Path(__file__).parent / "reference"
+_COLUMNS = ("default", "query", "meaning")
+
+
+def source_options() -> str:
+    """Return the table of the source's options."""
+    return _options("option", list(declared(SourceOptions)), SourceOptions)
+
+
+def sink_options() -> str:
+    """Return the table of the options that only the sink has."""
+    shared = declared(ClientOptions)
+    own = [name for name in declared(SinkOptions) if name not in shared]
+    return _options("write option", own, SinkOptions)
+
+
+def connection_options() -> str:
+    """Return the table of the options that source and sink share."""
+    return _options("connection option", list(declared(ClientOptions)), ClientOptions)
+
+
+def _options(first: str, names: list[str], kind: type[ClientOptions]) -> str:
+    options = declared(kind)
+    rows = [(f"`{name}`", *_described(options[name].metadata)) for name in names]
+    return _table((first, *_COLUMNS), rows)
+
+
+def _described(about: object) -> tuple[str, str, str]:
+    default = about["default"]  # type: ignore[index]  # metadata is a mapping
+    shown = "" if default is None else f"`{default}`"
+    return shown, about["query"], about["meaning"]  # type: ignore[index]
+
+
+def commands() -> str:
+    """Return a section for each command, in the order of the alphabet."""
+    context = click.Context(zeh_spark, info_name="zeh-spark")
+    return "\n\n".join(
+        _command(zeh_spark.get_command(context, name), context)  # type: ignore[arg-type]
+        for name in zeh_spark.list_commands(context)
+    )
+
+
+def _command(command: click.Command, parent: click.Context) -> str:
+    context = click.Context(command, info_name=command.name, parent=parent)
+    usage = " ".join(command.collect_usage_pieces(context))
+    options = [
+        (f"`{names}`".replace("|", "\\|"), meaning.replace("|", "\\|").replace("  [", " ["))
+        for option in command.params
+        if isinstance(option, click.Option)
+        for names, meaning in filter(None, [option.get_help_record(context)])
+    ]
+    parts = [f"## {command.name}", f"```text\nzeh-spark {command.name} {usage}\n```"]
+    parts += _paragraphs(inspect.cleandoc(command.help or ""))
+    if options:
+        parts.append(_table(("option", "meaning"), options))
+    return "\n\n".join(parts)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return click's paragraphs as Markdown; those that it leaves as they are become code."""
+    found = []
+    for paragraph in text.split("\n\n"):
+        if not paragraph.startswith("\b\n"):
+            found.append(_markdown(" ".join(paragraph.split())))
+            continue
+        first, *lines = paragraph.removeprefix("\b\n").splitlines()
+        found += [first, "```text\n" + inspect.cleandoc("\n" + "\n".join(lines)) + "\n```"]
+    return found
+
+
+def _markdown(text: str) -> str:
+    """Return plain text as Markdown: options and brackets as code."""
+    text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", text)
+    text = re.sub(r"\{[^}]*\}", lambda match: f"`{match[0]}`", text)
+    return text.replace("'*'", "`'*'`")
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(_row(cells) for cells in lines)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    if set(cells) == {"---"}:
+        return "|" + "|".join(cells) + "|"
+    return "| " + " | ".join(cells) + " |"
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "source-options.md": {"source options": source_options},
+    "sink-options.md": {"sink options": sink_options, "connection options": connection_options},
+    "command-line.md": {"commands": commands},
+}
+
+
+def generated(page: str, text: str) -> str:
+    """Return the text of a page with its generated parts as the code has them now.
+
+    Args:
+        page: name of the page, like `source-options.md`.
+        text: the page as it is.
+
+    Raises:
+        ValueError: the page lacks the marks of a part.
+    """
+    for name, part in PARTS[page].items():
+        begin, end = f"<!-- generated: {name} -->", f"<!-- end of {name} -->"
+        before, found, rest = text.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise ValueError(f"{page} lacks {begin} or {end}")
+        text = f"{before}{begin}\n\n{part()}\n\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    """Write the pages."""
+    for page in PARTS:
+        path = REFERENCE / page
+        path.write_text(generated(page, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

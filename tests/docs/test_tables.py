@@ -1,0 +1,75 @@
+"""The tables of the docs say what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.generate import PARTS, REFERENCE, generated
+from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
+from zeh_spark.protocol.upload_format import LINE_BYTES
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def tables(page: str, first_cell: str) -> list[list[list[str]]]:
+    """Return the rows of each table of a page whose header begins with `first_cell`."""
+    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    begins = [i for i, line in enumerate(lines) if line.startswith(f"| {first_cell} |")]
+    return [_rows(lines[begin + 2 :]) for begin in begins]
+
+
+def rows(page: str, first_cell: str) -> list[list[str]]:
+    """Return the rows of the only table whose header begins with `first_cell`."""
+    (table,) = tables(page, first_cell)
+    return table
+
+
+def _rows(lines: list[str]) -> list[list[str]]:
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split(" |")])
+    return found
+
+
+@pytest.mark.parametrize("page", PARTS)
+def test_generated_parts_are_those_of_the_code(page):
+    """What the reference says about options and commands is what the code declares."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+
+    assert generated(page, text) == text, "stale: run python docs/generate.py"
+
+
+def test_options_for_headers_are_those_of_the_code():
+    """The options whose names a user completes are in a table of their own."""
+    prefixes = [f"`{prefix}<Name>`" for prefix in (HEADER_PREFIX, SECRET_HEADER_PREFIX)]
+
+    assert prefixes == [row[0] for row in rows("reference/source-options.md", "header option")]
+
+
+def test_every_promise_names_a_test_that_exists():
+    """A promise without a test is none."""
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("zeh_spark/testing/contract_*.py")]
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    promises = [row for table in tables("explanation/guarantees.md", "promise") for row in table]
+    named = [re.findall(r"`(test_\w+)`", row[1]) for row in promises]
+
+    missing = [name for names in named for name in names if f"def {name}(" not in tests]
+
+    assert len(promises) >= 16
+    assert all(named)
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "page", ["explanation/limits.md", "reference/json-types.md", "reference/publish-api.md"]
+)
+def test_the_longest_line_is_the_one_that_writers_hold_to(page):
+    """The publisher's limit is stated as it is."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    stated = re.findall(r"(6[0-9],[0-9]{3}) bytes", text)
+
+    assert stated and {f"{LINE_BYTES:,}"} == set(stated)
