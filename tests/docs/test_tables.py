@@ -8,6 +8,7 @@ import pytest
 from docs.generate import PARTS, REFERENCE, generated
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.upload_format import LINE_BYTES
+from zeh_spark.publisher.openapi_problems import PROBLEMS
 from zeh_spark.protocol.wire import MAX_LINE
 
 ROOT = Path(__file__).parents[2]
@@ -74,3 +75,24 @@ def test_the_longest_line_is_the_one_that_writers_hold_to(page):
     stated = re.findall(r"(6[0-9],[0-9]{3}) bytes", text)
 
     assert {f"{LINE_BYTES:,}"} == set(stated) - {f"{MAX_LINE:,}"}
+
+
+def test_every_refusal_of_a_batch_is_explained():
+    """What an error names can be looked up; only what concerns writers of clients is left out."""
+    table = rows("operate/errors.md", "refusal")
+    told = {name for row in table for name in re.findall(r"`([\w-]+)`", row[0])}
+
+    decided = {name for name, known in PROBLEMS.items() if "incarnation" in known.members}
+
+    assert decided - {"upload-conflict", "unknown-batch"} == told
+
+
+def test_every_problem_of_the_publisher_has_a_heading():
+    """What a publisher answers can be looked up; bad requests (400) are explained together."""
+    text = (DOCS / "operate/errors.md").read_text(encoding="utf-8")
+    headings = " ".join(re.findall(r"^### (.+)$", text, re.MULTILINE))
+    named = set(re.findall(r"[a-z-]+", headings))
+
+    problems = {name for name, known in PROBLEMS.items() if known.status not in {400, 405}}
+
+    assert problems - named == set()
