@@ -23,6 +23,8 @@ from zeh_spark.source.options import SourceOptions
 
 REFERENCE = Path(__file__).parent / "reference"
 _COLUMNS = ("default", "query", "meaning")
+_FACTS = re.compile(r"(?:^|  )\[([^\]]+)\]")
+_LABELS = {"default": "Default", "env var": "Environment variable"}
 
 
 def source_options() -> str:
@@ -67,16 +69,31 @@ def _command(command: click.Command, parent: click.Context) -> str:
     context = click.Context(command, info_name=command.name, parent=parent)
     usage = " ".join(command.collect_usage_pieces(context))
     options = [
-        (f"`{names}`".replace("|", "\\|"), meaning.replace("|", "\\|").replace("  [", " ["))
+        (f"`{names}`".replace("|", "\\|"), _meaning(text))
         for option in command.params
         if isinstance(option, click.Option)
-        for names, meaning in filter(None, [option.get_help_record(context)])
+        for names, text in filter(None, [option.get_help_record(context)])
     ]
     parts = [f"## {command.name}", f"```text\nzeh-spark {command.name} {usage}\n```"]
     parts += _paragraphs(inspect.cleandoc(command.help or ""))
     if options:
         parts.append(_table(("option", "meaning"), options))
     return "\n\n".join(parts)
+
+
+def _meaning(text: str) -> str:
+    """Return what click says about an option: its help, and facts in brackets, as a cell."""
+    facts = [fact for group in _FACTS.findall(text) for fact in group.split("; ")]
+    told = [_markdown(_FACTS.sub("", text)), *map(_fact, facts)]
+    return " ".join(told).strip().replace("|", "\\|")
+
+
+def _fact(fact: str) -> str:
+    """Return `default: 4`, `required` or `x>=1` as a sentence."""
+    name, colon, value = fact.partition(": ")
+    if colon:
+        return f"{_LABELS.get(name, name)}: `{value}`."
+    return "**Required.**" if fact == "required" else f"Range: `{fact}`."
 
 
 def _paragraphs(text: str) -> list[str]:
