@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -50,10 +50,10 @@ def _options(first: str, names: list[str], kind: type[ClientOptions]) -> str:
     return _table((first, *_COLUMNS), rows)
 
 
-def _described(about: object) -> tuple[str, str, str]:
-    default = about["default"]  # type: ignore[index]  # metadata is a mapping
+def _described(about: Mapping[str, str | None]) -> tuple[str, ...]:
+    default = about["default"]
     shown = "" if default is None else f"`{default}`"
-    return shown, about["query"], about["meaning"]  # type: ignore[index]
+    return shown, str(about["query"]), str(about["meaning"])
 
 
 def commands() -> str:
@@ -115,7 +115,7 @@ def _markdown(text: str) -> str:
     return text.replace("'*'", "`'*'`")
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(_row(cells) for cells in lines)
 

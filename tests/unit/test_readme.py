@@ -5,13 +5,9 @@ import re
 from pathlib import Path
 
 from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX, ClientOptions, declared
 from zeh_spark.protocol.problems import PROBLEMS
-from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.sessions.model import REASONS, RECORDS
 from zeh_spark.sessions.ordering import in_order
-from zeh_spark.sink.options import SinkOptions
-from zeh_spark.source.options import SourceOptions
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,53 +23,6 @@ def rows(first_cell: str) -> list[list[str]]:
             break
         found.append([cell.strip() for cell in line.strip("|").split(" |")])
     return found
-
-
-def described(kind):
-    """Options as rows of a table."""
-    return [
-        [
-            f"`{name}`",
-            "" if each.default is None else f"`{each.default}`",
-            each.query,
-            each.meaning,
-        ]
-        for name, each in declared(kind).items()
-    ]
-
-
-def test_options_to_write_with_are_those_of_the_code():
-    """What only a write has is in a table of its own."""
-    shared = described(ClientOptions)
-
-    assert rows("write option") == [row for row in described(SinkOptions) if row not in shared]
-
-
-def test_options_are_those_of_the_code():
-    """Each option is in the table with its default, its kind of query and its meaning."""
-    in_code = described(SourceOptions)
-    prefixes = [f"`{prefix}<Name>`" for prefix in (HEADER_PREFIX, SECRET_HEADER_PREFIX)]
-
-    table = rows("option")
-
-    assert table[: len(in_code)] == in_code
-    assert [row[0] for row in table[len(in_code) :]] == prefixes
-
-
-def test_every_promise_names_a_test_that_exists():
-    """A promise without a test is none."""
-    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("zeh_spark/testing/contract_*.py")]
-    tests = "\n".join(path.read_text(encoding="utf-8") for path in files)
-
-    missing = [
-        name
-        for row in rows("promise")
-        for name in re.findall(r"`(test_\w+)`", row[1])
-        if f"def {name}(" not in tests
-    ]
-
-    assert len(rows("promise")) >= 16
-    assert missing == []
 
 
 def test_every_refusal_of_a_batch_is_explained():
@@ -92,13 +41,6 @@ def test_an_audit_speaks_as_the_example_does():
 
     assert f"\n{tally}\n" in README
     assert f" is not as published:\n{wrong}\n" in README
-
-
-def test_the_longest_line_is_the_one_that_writers_hold_to():
-    """The publisher's limit is stated as it is."""
-    stated = re.findall(r"([0-9][0-9,]*) bytes", README)
-
-    assert stated and {f"{LINE_BYTES:,}"} == set(stated)
 
 
 def test_reasons_of_dead_letters_are_those_of_the_code():
