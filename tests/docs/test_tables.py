@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate import PARTS, REFERENCE, generated
+from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.protocol.wire import MAX_LINE
@@ -96,3 +97,13 @@ def test_every_problem_of_the_publisher_has_a_heading():
     problems = {name for name, known in PROBLEMS.items() if known.status not in {400, 405}}
 
     assert problems - named == set()
+
+
+def test_an_audit_speaks_as_the_example_does():
+    """What to expect is what comes."""
+    text = (DOCS / "operate/audit.md").read_text(encoding="utf-8")
+    tally = Tally(producers=3, batches=1234, events=5_678_901, first=1, last=9876)
+    wrong = Difference(17, "sequence number in partition 0", 1000, 2000, "orders-job", 3)
+
+    assert f"\n{tally}\n" in text
+    assert f" is not as published:\n{wrong}\n" in text
