@@ -17,7 +17,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench notebooks python java $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench docs notebooks python java $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -47,6 +47,10 @@ lint: .venv/.installed  ## style, types and import layers
 
 bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kafka adds Spark's Kafka source
 	$(PYTHON) -m benchmarks $(if $(PEERS),--peers $(PEERS))
+
+docs: .venv-docs/.installed  ## build the documentation into site/
+	.venv-docs/bin/python docs/generate.py
+	.venv-docs/bin/mkdocs build --strict
 
 notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them
 	$(PYTHON) notebooks/run.py $(ARGS)
@@ -85,6 +89,11 @@ FETCH := -c 'from pyspark.sql import SparkSession as Spark; from zeh_spark impor
 
 .venv/.jars: .venv/.installed | java
 	$(PYTHON) $(FETCH)
+	touch $@
+
+.venv-docs/.installed: setup.py | python
+	$(BASE_PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python $(PIP) --editable '.[publisher,docs]'
 	touch $@
 
 # The reference implementation, as a peer in tests. Its pins do not fit ours, and it needs Python 3.11.

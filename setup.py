@@ -54,6 +54,7 @@ TEST = [
     "hypothesis>=6.100",
     "ipykernel>=6.29",  # the notebooks run in it
     "jsonschema>=4.20",
+    "markdown-it-py>=3",  # finds the code blocks of the docs
     "matplotlib>=3.9",  # and draw with this
     "nbclient>=0.10",
     "openapi-spec-validator>=0.7",
@@ -67,6 +68,9 @@ TEST = [
     "setuptools>=77",  # the tests build the wheel and look into it
     "trustme>=1.1",
 ]
+
+# The site, which `make docs` builds. The reference of the Python API is read from the sources.
+DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.27"]
 
 # 4.4.1 names jars that Maven Central does not have. Its Spark is 4.2, as in DEV.
 DELTA = ["delta-spark==4.4.0"]
@@ -119,6 +123,7 @@ setup(
         "publisher": PUBLISHER,
         "delta": DELTA,
         "sessions": SESSIONS,
+        "docs": DOCS,
         "test": TEST,
         "dev": DEV,
     },

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
 from zeh_spark.cli.commands import zeh_spark
-from zeh_spark.options import ClientOptions, declared
+from zeh_spark.options import ClientOptions, Declared, declared
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
 
@@ -46,14 +46,13 @@ def connection_options() -> str:
 
 def _options(first: str, names: list[str], kind: type[ClientOptions]) -> str:
     options = declared(kind)
-    rows = [(f"`{name}`", *_described(options[name].metadata)) for name in names]
+    rows = [(f"`{name}`", *_described(options[name])) for name in names]
     return _table((first, *_COLUMNS), rows)
 
 
-def _described(about: Mapping[str, str | None]) -> tuple[str, ...]:
-    default = about["default"]
-    shown = "" if default is None else f"`{default}`"
-    return shown, str(about["query"]), str(about["meaning"])
+def _described(about: Declared) -> tuple[str, ...]:
+    shown = "" if about.default is None else f"`{about.default}`"
+    return shown, about.query, about.meaning
 
 
 def commands() -> str:

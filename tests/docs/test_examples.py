@@ -28,7 +28,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -144,14 +144,30 @@ class Reader:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+def reader(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Reader]:
     """A reader in an empty directory."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     monkeypatch.chdir(tmp_path)
+    files = _file_system(spark)
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(_jvm(spark).org.apache.hadoop.fs.Path(str(tmp_path)))
     found = Reader(tmp_path, port)
     yield found
     found.close()
+    files.setWorkingDirectory(before)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark.sparkContext._jvm
+
+
+def _file_system(spark: SparkSession) -> Any:
+    """The JVM's view of local files. Its working directory is not this process's."""
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    return _jvm(spark).org.apache.hadoop.fs.FileSystem.get(configuration)
 
 
 def finish_queries(spark: SparkSession) -> None:

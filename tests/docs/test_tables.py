@@ -8,9 +8,9 @@ import pytest
 from docs.generate import PARTS, REFERENCE, generated
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
+from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.protocol.wire import MAX_LINE
-from zeh_spark.publisher.openapi_problems import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
