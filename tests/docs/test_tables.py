@@ -1,5 +1,6 @@
 """The tables of the docs say what the code does."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.protocol.wire import MAX_LINE
+from zeh_spark.sessions.model import REASONS, RECORDS
+from zeh_spark.sessions.ordering import in_order
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -107,3 +110,22 @@ def test_an_audit_speaks_as_the_example_does():
 
     assert f"\n{tally}\n" in text
     assert f" is not as published:\n{wrong}\n" in text
+
+
+def test_reasons_of_dead_letters_are_those_of_the_code():
+    """Each reason that a session gives can be looked up; records say that they are none."""
+    table = {row[0].strip("`"): row[1] for row in rows("guides/order-sessions.md", "reason")}
+
+    assert list(REASONS) == list(table)
+    assert set(RECORDS) == {name for name, text in table.items() if "record" in text}
+
+
+def test_session_options_are_those_of_the_code():
+    """Each argument of in_order is in the table, with its default."""
+    options = rows("guides/order-sessions.md", "session option")
+    table = {name: row[1] for row in options for name in re.findall(r"`(\w+)`", row[0])}
+    in_code = dict(list(inspect.signature(in_order).parameters.items())[1:])
+
+    assert in_code.keys() == table.keys()
+    for name in ("gap_timeout", "on_gap", "delay", "keep_closed", "first", "buckets", "metrics"):
+        assert str(in_code[name].default) == table[name].strip("`")

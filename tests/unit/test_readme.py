@@ -1,13 +1,10 @@
 """The README's tables say what the code does."""
 
-import inspect
 import re
 from pathlib import Path
 
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.protocol.problems import PROBLEMS
-from zeh_spark.sessions.model import REASONS, RECORDS
-from zeh_spark.sessions.ordering import in_order
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,23 +38,3 @@ def test_an_audit_speaks_as_the_example_does():
 
     assert f"\n{tally}\n" in README
     assert f" is not as published:\n{wrong}\n" in README
-
-
-def test_reasons_of_dead_letters_are_those_of_the_code():
-    """Each reason that a session gives can be looked up; records say that they are none."""
-    table = {row[0].strip("`"): row[1] for row in rows("reason")}
-
-    assert list(REASONS) == list(table)
-    assert set(RECORDS) == {name for name, text in table.items() if "record" in text}
-
-
-def test_session_options_are_those_of_the_code():
-    """Each argument of in_order is in the table, with its default."""
-    table = {
-        name: row[1] for row in rows("session option") for name in re.findall(r"`(\w+)`", row[0])
-    }
-    in_code = dict(list(inspect.signature(in_order).parameters.items())[1:])
-
-    assert in_code.keys() == table.keys()
-    for name in ("gap_timeout", "on_gap", "delay", "keep_closed", "first", "buckets", "metrics"):
-        assert str(in_code[name].default) == table[name].strip("`")
