@@ -1,8 +1,8 @@
 """Options: one declaration each, with its default as a user would write it; and those that source
 and sink share.
 
-Rule for editors: a new option is a field of such a class and a row in the README's table (a test
-compares them). Whatever holds a secret has `token`, `secret` or `password` in its name, because
+Rule for editors: a new option is a field of such a class; `python docs/generate.py` then writes the
+tables of the docs. Whatever holds a secret has `token`, `secret` or `password` in its name, because
 Spark hides such options in plans, and `repr=False` here.
 
 Parsing touches neither network nor files. It runs wherever a DataSource is made: driver and

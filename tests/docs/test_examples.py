@@ -151,23 +151,23 @@ def reader(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     monkeypatch.chdir(tmp_path)
-    files = _file_system(spark)
-    before = files.getWorkingDirectory()
-    files.setWorkingDirectory(_jvm(spark).org.apache.hadoop.fs.Path(str(tmp_path)))
+    before = _change_directory(spark, tmp_path)
     found = Reader(tmp_path, port)
     yield found
     found.close()
-    files.setWorkingDirectory(before)
+    _change_directory(spark, before)
 
 
-def _jvm(spark: SparkSession) -> Any:
-    return spark.sparkContext._jvm
+def _change_directory(spark: SparkSession, directory: str | Path) -> str:
+    """Have Spark resolve relative paths in this directory. Returns the one before.
 
-
-def _file_system(spark: SparkSession) -> Any:
-    """The JVM's view of local files. Its working directory is not this process's."""
-    configuration = spark.sparkContext._jsc.hadoopConfiguration()
-    return _jvm(spark).org.apache.hadoop.fs.FileSystem.get(configuration)
+    Tables go by the working directory of a cached FileSystem, and checkpoints by a system property.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    before: str = jvm.java.lang.System.setProperty("user.dir", str(directory))
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(spark.sparkContext._jsc.hadoopConfiguration())
+    files.setWorkingDirectory(jvm.org.apache.hadoop.fs.Path(str(directory)))
+    return before
 
 
 def finish_queries(spark: SparkSession) -> None:

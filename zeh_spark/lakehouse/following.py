@@ -203,8 +203,8 @@ def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) 
     if partitions := _other_partitions(last, batch):
         why = (
             f"this query reads the feed in other partitions, from {shown(batch.start)}. If its "
-            f"startingCursors are those that the README has for that, which may bring events "
-            f"again, say accept={_acceptance(partitions, batch)!r}"
+            f"startingCursors are those that docs/guides/read.md has for that, which may bring "
+            f"events again, say accept={_acceptance(partitions, batch)!r}"
         )
     elif last.cursors.keys() != batch.end.keys():
         why = (

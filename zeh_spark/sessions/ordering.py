@@ -85,7 +85,7 @@ def in_order(
 
     `last` is a session's last number, or true on its last event. Durations are like "10 minutes".
     `first` is 0, 1, or "seen". `time` is a TIMESTAMP, or "batch" for the clock at which a batch
-    begins; by default the header `zeh-time`. What each option means is in the README.
+    begins; by default the header `zeh-time`. docs/guides/order-sessions.md explains each option.
 
     Raises OptionError for what does not fit the frame or the session.
     """

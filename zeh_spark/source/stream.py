@@ -1,7 +1,7 @@
 """The stream source: what Spark calls on the driver, and what its tasks do.
 
 The driver reads every page once, because only reading tells where a batch may end, and hands the
-bytes to the tasks, which decode them (see DESIGN in the README's "How it works").
+bytes to the tasks, which decode them (see docs/explanation/how-it-works.md).
 
 Rule for editors: `StreamReader` is pickled, by the planner and into tasks, so it holds options
 until its first call and takes none of them along: no token reaches an executor, and of the URL at
