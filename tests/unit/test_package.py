@@ -85,7 +85,7 @@ def test_extras_are_those_of_the_documentation(about):
     """`pip install zeh-spark[publisher]` serves feeds, `[delta]` writes tables, `[sessions]` has
     what Spark's state needs.
     """
-    assert {"publisher", "delta", "sessions", "test", "dev"} == {
+    assert {"publisher", "delta", "sessions", "docs", "test", "dev"} == {
         *about.get_all("Provides-Extra", [])
     }
 
