@@ -40,14 +40,14 @@ def settings(file: Path, url: str, more: str = "") -> None:
     )
 
 
-def test_readmes_example_in_postgresql(
+def test_the_guides_example_in_postgresql(
     run: Run, file: Path, postgresql_server: postgresql.Server
 ) -> None:
     """A table, a file, and three commands later there is a feed."""
     server = postgresql_server
     database = server.create_database()
-    readme = (HERE / "README.md").read_text()
-    statement = readme[readme.index("CREATE TABLE outbox") :].partition("\n")[0]
+    guide = (HERE / "docs/guides/outbox.md").read_text()
+    [statement] = [line for line in guide.splitlines() if line.startswith("CREATE TABLE outbox (")]
     server.execute(statement, database)
     insert = "INSERT INTO outbox (order_id, type, body) VALUES (1, 'placed', '{\"order\": 1}')"
     server.execute(insert, database)
