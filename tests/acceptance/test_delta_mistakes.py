@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -17,6 +18,7 @@ pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse.delta_table import LakeTable
 
 
 def test_another_feed_under_a_name_is_refused(lake):
@@ -49,6 +51,19 @@ def test_a_feed_under_another_name_is_refused(lake):
 
     assert "under name='orders'" in told and lake.at("orders") in told
     assert 10 == lake.table().count()
+
+
+def test_a_relative_path_is_one_from_the_working_directory(lake):
+    """As for Spark's own readers and writers; statements that errors name work anywhere."""
+    lake.add(range(10))
+    table = os.path.relpath(lake.at("orders"))
+
+    lake.run(table)
+    lake.add(range(10, 20))
+    lake.run(table)
+
+    assert Counter(range(20)) == lake.numbers()
+    assert f"delta.`file:{lake.at('orders')}`" == LakeTable(lake.spark, table).identifier
 
 
 def test_a_checkpoint_of_another_query_is_refused(lake):

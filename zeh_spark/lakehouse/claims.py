@@ -22,7 +22,6 @@ import orjson
 import xxhash
 
 from zeh_spark.errors import LakehouseError
-from zeh_spark.lakehouse.delta_table import identifier
 
 _CLAIM = "zeh_spark.feed."
 
@@ -33,12 +32,13 @@ def property_of(feed: str) -> str:
 
 
 def missing(
-    table: str, name: str, feeds: Iterable[str], properties: Mapping[str, str]
+    table: str, identifier: str, name: str, feeds: Iterable[str], properties: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the properties to set, so that `name` has claimed all of these feeds.
 
     Args:
-        table: for the error.
+        table: the table as the user named it, for the error.
+        identifier: the table as SQL names it, for the error.
         name: the name that is about to write.
         feeds: the ids of the feeds in the batch.
         properties: the table's.
@@ -56,7 +56,7 @@ def missing(
                 f"table {table}: the feed {feed} is kept in it under name={owner!r}, and this "
                 f"query has name={name!r}: its events would be there twice. Continue under that "
                 f"name, or take another table. If no query writes the feed under that name any "
-                f"more, and none of its rows are left: ALTER TABLE {identifier(table)} "
+                f"more, and none of its rows are left: ALTER TABLE {identifier} "
                 f"UNSET TBLPROPERTIES ('{key}')",
                 table=table,
                 expected=owner,

@@ -62,10 +62,9 @@ def path_of(table: str) -> str | None:
     return table if "/" in table else None
 
 
-def identifier(table: str) -> str:
-    """Return a table, given by path or name, as SQL names it."""
-    path = path_of(table)
-    return table if path is None else "delta.`{}`".format(path.replace("`", "``"))
+def identifier(path: str) -> str:
+    """Return the table at an absolute path as SQL names it."""
+    return "delta.`{}`".format(path.replace("`", "``"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +79,19 @@ class LakeTable:
 
     @property
     def path(self) -> str | None:
-        """None for a table that has a name."""
-        return path_of(self.text)
+        """The table's path, absolute; None for a table that has a name.
+
+        Spark resolves a relative path against the working directory, but in SQL against nothing.
+        """
+        path = path_of(self.text)
+        if path is None or path.startswith("/") or re.match(r"[A-Za-z][\w+.-]*:", path):
+            return path
+        return str(self._file_system(path).makeQualified(self._hadoop_path(path)).toString())
 
     @property
     def identifier(self) -> str:
         """The table as SQL names it."""
-        return identifier(self.text)
+        return self.text if self.path is None else identifier(self.path)
 
     def exists(self) -> bool:
         """Raises LakehouseError for what is no Delta table, and for a session without Delta."""
@@ -106,12 +111,18 @@ class LakeTable:
         return False
 
     def _has_files(self, path: str) -> bool:
-        place = self._jvm.org.apache.hadoop.fs.Path(path)
-        files = place.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
+        place, files = self._hadoop_path(path), self._file_system(path)
         if not files.exists(place):
             return False
         names = [each.getPath().getName() for each in files.listStatus(place)]
         return any(not name.startswith(("_", ".")) for name in names)
+
+    def _hadoop_path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def _file_system(self, path: str) -> Any:
+        settings = self.spark._jsparkSession.sessionState().newHadoopConf()
+        return self._hadoop_path(path).getFileSystem(settings)
 
     def delta(self) -> DeltaTable:
         delta = delta_class(self.spark, self.text)

@@ -255,11 +255,16 @@ class DeltaFeedWriter:
     ) -> LakeTableState:
         """The table's state, with the feeds of the batch claimed for this name."""
         state = self._state(table, before)
-        if wanted := claims.missing(self._table, self._name, place.ids, state.properties):
+        if wanted := self._missing_claims(table, place, state):
             table.set_properties(wanted)
             state = self._state(table, state)
-            claims.missing(self._table, self._name, place.ids, state.properties)
+            self._missing_claims(table, place, state)
         return state
+
+    def _missing_claims(
+        self, table: LakeTable, place: QueryBatch, state: LakeTableState
+    ) -> dict[str, str]:
+        return claims.missing(table.text, table.identifier, self._name, place.ids, state.properties)
 
     def _state(self, table: LakeTable, before: LakeTableState | None) -> LakeTableState:
         """The table's state now. Raises LakehouseError if it is another table than before."""
@@ -284,7 +289,7 @@ class DeltaFeedWriter:
         number; and a restore, or a new table, may have come between.
         """
         state = self._state(table, before)
-        claims.missing(self._table, self._name, place.ids, state.properties)
+        self._missing_claims(table, place, state)
         stands = table.standing(self._name)
         if stands.record != record:
             raise LakehouseError(
