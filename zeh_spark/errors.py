@@ -17,9 +17,12 @@
     ├── LakehouseError         a Delta table, or its history, does not fit the query or the name
     └── StoreError             the publisher's own store, feed name or input
 
-Facts are attributes, the message is for people: the value, the place and the remedy. No program
+Facts are attributes. The message is for people: the value, the place and the remedy. No program
 decides on the text of a message. Errors pickle, because Spark carries them between processes.
 Messages never contain a secret or a URL's query.
+
+Each error knows the heading of `docs/operate/errors.md` that describes it (`anchor`), and Python
+prints that address below the error's message.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar, cast
@@ -35,6 +39,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 log = logging.getLogger("zeh_spark")
+
+ERRORS_PAGE = "docs/operate/errors.md"
+"""The page that describes all errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,15 @@ class ZeroEventHubError(Exception):
 
     Args:
         message: what is wrong, and what to do about it.
-        partition: where in a feed it happened, if that is known.
-        cursor: the same.
+        partition: the feed's partition in which it happened, if that is known.
+        cursor: the cursor after which it happened, if that is known.
         advice: what to do if the caller has options. It is added to the message. `what` is the
             message without it, for programs that have no such options, or others.
+        anchor: the heading of the page of errors that describes this error, if it has a heading of
+            its own. Without it the error has that of its class.
     """
+
+    anchor = "types-of-errors"
 
     def __init__(
         self,
@@ -78,19 +89,37 @@ class ZeroEventHubError(Exception):
         partition: int | None = None,
         cursor: str | None = None,
         advice: OptionAdvice | None = None,
+        anchor: str | None = None,
     ) -> None:
         super().__init__(f"{message}; {advice}" if advice else message)
         self.what = message
         self.advice = advice
         self.partition = partition
         self.cursor = cursor
+        if anchor is not None:
+            self.anchor = anchor
+        if sys.version_info >= (3, 11):  # where Python prints notes; `help` is there on all
+            self.add_note(f"See {self.help}")
+
+    @property
+    def help(self) -> str:
+        """The address of the description of this error: its causes, and what to do."""
+        return f"{ERRORS_PAGE}#{self.anchor}"
 
 
 class OptionError(ZeroEventHubError, ValueError):
     """An option is missing, unknown, of the wrong type, or contradicts another one."""
 
-    def __init__(self, message: str, *, option: str | None = None) -> None:
-        super().__init__(message)
+    anchor = "an-unknown-option-or-a-wrong-value"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        option: str | None = None,
+        anchor: str | None = None,
+    ) -> None:
+        super().__init__(message, anchor=anchor)
         self.option = option
 
 
@@ -98,9 +127,14 @@ class UnknownOptionError(OptionError):
     """There is no such option. `suggestion` is the name of the option that was probably meant."""
 
     def __init__(
-        self, message: str, *, option: str | None = None, suggestion: str | None = None
+        self,
+        message: str,
+        *,
+        option: str | None = None,
+        suggestion: str | None = None,
+        anchor: str | None = None,
     ) -> None:
-        super().__init__(message, option=option)
+        super().__init__(message, option=option, anchor=anchor)
         self.suggestion = suggestion
 
 
@@ -111,6 +145,8 @@ class PublisherError(ZeroEventHubError):
     answer's text.
     """
 
+    anchor = "reading-a-feed"
+
     def __init__(
         self,
         message: str,
@@ -120,8 +156,9 @@ class PublisherError(ZeroEventHubError):
         status: int | None = None,
         body: str | None = None,
         advice: OptionAdvice | None = None,
+        anchor: str | None = None,
     ) -> None:
-        super().__init__(message, partition=partition, cursor=cursor, advice=advice)
+        super().__init__(message, partition=partition, cursor=cursor, advice=advice, anchor=anchor)
         self.status = status
         self.body = body
 
@@ -129,13 +166,19 @@ class PublisherError(ZeroEventHubError):
 class MalformedLineError(PublisherError):
     """A line of the feed that is neither an event nor a checkpoint."""
 
+    anchor = "a-line-of-the-feed-is-not-an-event"
+
 
 class AccessError(PublisherError):
     """401 or 403: the publisher does not accept the credentials."""
 
+    anchor = "401-and-403"
+
 
 class CursorGoneError(PublisherError):
     """410: events after the cursor were removed before this consumer read them."""
+
+    anchor = "cursor-gone"
 
 
 class PublishError(PublisherError):
@@ -146,6 +189,8 @@ class PublishError(PublisherError):
     values, and under `option` the remedy to set.
     """
 
+    anchor = "when-a-batch-is-refused"
+
     def __init__(
         self,
         message: str,
@@ -155,8 +200,9 @@ class PublishError(PublisherError):
         problem: str | None = None,
         facts: dict[str, object] | None = None,
         advice: OptionAdvice | None = None,
+        anchor: str | None = None,
     ) -> None:
-        super().__init__(message, status=status, body=body, advice=advice)
+        super().__init__(message, status=status, body=body, advice=advice, anchor=anchor)
         self.problem = problem
         self.facts = facts or {}
 
@@ -166,8 +212,17 @@ class RowError(ZeroEventHubError, ValueError):
     batch; `reason` says why.
     """
 
-    def __init__(self, message: str, *, row: int | None = None, reason: str | None = None) -> None:
-        super().__init__(message)
+    anchor = "a-row-cannot-be-published"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        row: int | None = None,
+        reason: str | None = None,
+        anchor: str | None = None,
+    ) -> None:
+        super().__init__(message, anchor=anchor)
         self.row = row
         self.reason = reason
 
@@ -175,11 +230,15 @@ class RowError(ZeroEventHubError, ValueError):
 class UnavailableError(ZeroEventHubError):
     """The publisher gave no usable answer within `retryTimeout`."""
 
+    anchor = "the-publisher-does-not-answer"
+
 
 class OutcomeUnknownError(ZeroEventHubError):
     """The commit of a batch that must not be repeated blindly has no usable answer: it is published
     whole, or not at all, or will be yet. `batch` and `run` are what its receipt would show.
     """
+
+    anchor = "outcomeunknownerror"
 
     def __init__(
         self,
@@ -188,8 +247,9 @@ class OutcomeUnknownError(ZeroEventHubError):
         batch: int | None = None,
         run: str | None = None,
         advice: OptionAdvice | None = None,
+        anchor: str | None = None,
     ) -> None:
-        super().__init__(message, advice=advice)
+        super().__init__(message, advice=advice, anchor=anchor)
         self.batch = batch
         self.run = run
 
@@ -197,14 +257,25 @@ class OutcomeUnknownError(ZeroEventHubError):
 class CheckpointError(ZeroEventHubError):
     """The offset in Spark's checkpoint does not fit the query's options."""
 
-    def __init__(self, message: str, *, expected: object = None, got: object = None) -> None:
-        super().__init__(message)
+    anchor = "checkpoints"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        expected: object = None,
+        got: object = None,
+        anchor: str | None = None,
+    ) -> None:
+        super().__init__(message, anchor=anchor)
         self.expected = expected
         self.got = got
 
 
 class ReplayError(ZeroEventHubError):
     """Spark asks for a batch again and the feed no longer gives the same events."""
+
+    anchor = "spark-has-to-repeat-a-batch"
 
     def __init__(
         self,
@@ -214,14 +285,17 @@ class ReplayError(ZeroEventHubError):
         cursor: str | None = None,
         expected: object = None,
         got: object = None,
+        anchor: str | None = None,
     ) -> None:
-        super().__init__(message, partition=partition, cursor=cursor)
+        super().__init__(message, partition=partition, cursor=cursor, anchor=anchor)
         self.expected = expected
         self.got = got
 
 
 class StagingError(ZeroEventHubError):
     """`stagingLocation` cannot be written, or a staged segment cannot be read."""
+
+    anchor = "staginglocation-cannot-be-written-or-is-damaged"
 
 
 class LakehouseError(ZeroEventHubError):
@@ -231,6 +305,8 @@ class LakehouseError(ZeroEventHubError):
     differ: cursors, feeds, batches.
     """
 
+    anchor = "delta-tables-that-keep-a-feed"
+
     def __init__(
         self,
         message: str,
@@ -238,8 +314,9 @@ class LakehouseError(ZeroEventHubError):
         table: str | None = None,
         expected: object = None,
         got: object = None,
+        anchor: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, anchor=anchor)
         self.table = table
         self.expected = expected
         self.got = got
@@ -247,6 +324,8 @@ class LakehouseError(ZeroEventHubError):
 
 class StoreError(ZeroEventHubError):
     """The publisher's store refuses: no such feed, a name twice, input that is no events."""
+
+    anchor = "the-publisher"
 
 
 def at_spark_border(function: Callable[P, R]) -> Callable[P, R]:

@@ -94,6 +94,7 @@ class Producer:
                 f"query, whose numbers this would take; publish under another name",
                 problem="incarnation-changed",
                 facts=known,
+                anchor="zeh_sparkpublish-the-producer-belongs-to-a-spark-query",
             )
         last = int(known["lastBatch"])
         asked = BatchCall(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
@@ -144,6 +145,7 @@ class Producer:
                 body=refusal.body,
                 problem=refusal.problem,
                 facts=refusal.facts,
+                anchor="number-taken",
             )
 
     def _identity(self, name: str | None, allow: Mapping[str, str]) -> tuple[BatchCall, int]:

@@ -114,11 +114,13 @@ def _deep_inside(error: Exception) -> None:
 
 @pytest.mark.parametrize("call", [failing, lambda error: list(failing_later(error))])
 def test_spark_shows_one_frame_of_ours(call):
-    """The last line of Spark's error is the message, and nothing else of ours fills the screen."""
+    """Spark's error ends with the message and its address, after one frame of ours."""
     with pytest.raises(UnavailableError) as caught:
         call(UnavailableError("the publisher does not answer"))
 
-    shown = "".join(traceback.format_exception(caught.value))
+    shown = "".join(traceback.format_exception(caught.value)).removesuffix(
+        f"See {caught.value.help}\n"
+    )
     assert "UnavailableError: the publisher does not answer" in shown.splitlines()[-1]
     assert "_deep_inside" not in shown
     assert "ConnectionRefusedError" not in shown

@@ -59,11 +59,15 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except OptionError as exc:
-            raise click.UsageError(str(exc)) from exc
+            raise click.UsageError(_with_help(str(exc), exc)) from exc
         except PublisherError as exc:
-            raise click.ClickException(str(exc)) from exc
-        except ZeroEventHubError as exc:
-            raise click.ClickException(exc.what) from exc  # without advice on Spark's options
+            raise click.ClickException(_with_help(str(exc), exc)) from exc
+        except ZeroEventHubError as exc:  # without advice on Spark's options
+            raise click.ClickException(_with_help(exc.what, exc)) from exc
+
+
+def _with_help(message: str, exc: ZeroEventHubError) -> str:
+    return f"{message}\nSee {exc.help}"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -161,6 +161,7 @@ class BatchAttempt:
                 f"wanted twice, and let each one who publishes have a producer of its own",
                 problem=problems.NUMBER_TAKEN.name,
                 facts={"run": receipt.run, "events": receipt.events, "batch": receipt.batch},
+                anchor=problems.NUMBER_TAKEN.name,
             )
         return receipt
 

@@ -298,11 +298,17 @@ def _refusal(exc: PublisherError) -> PublisherError:
     if (name := problems.name_in(document)) is None:
         if exc.status in {404, 405}:
             said, advice = _with(said, advice, "; only a publisher of zeh_spark takes batches")
-        return type(exc)(said, status=exc.status, body=exc.body, advice=advice)
+        return type(exc)(said, status=exc.status, body=exc.body, advice=advice, anchor=exc.anchor)
     if name == problems.UNKNOWN_FEED.name:
         said, advice = _with(said, advice, ", or make the feed: zeh-spark create FEED")
     return PublishError(
-        said, status=exc.status, body=exc.body, problem=name, facts=document, advice=advice
+        said,
+        status=exc.status,
+        body=exc.body,
+        problem=name,
+        facts=document,
+        advice=advice,
+        anchor=problems.anchor(name),
     )
 
 

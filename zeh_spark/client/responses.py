@@ -132,14 +132,15 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     name = problems.name_in(document)
     message = f"{url} answered {status}{f' {name}' if name else ''}: {said}"
     has_remedy = bool(document.get(problems.REMEDY))
+    anchor = problems.anchor(name)
     if problems.is_transient(status):
         pause = _retry_after(response)
         if pause:
             message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
         if has_remedy:  # time alone does not help
-            final = PublisherError(message, status=status, body=text)
+            final = PublisherError(message, status=status, body=text, anchor=anchor)
             raise TransientError(final, pause, status=status, body=text)
-        unavailable = UnavailableError(message, advice=_RETRY_TIMEOUT)
+        unavailable = UnavailableError(message, advice=_RETRY_TIMEOUT, anchor=anchor)
         raise TransientError(unavailable, pause, status=status, body=text)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
     if status == 403 and not has_remedy:
@@ -147,7 +148,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     elif status < 300 and not has_remedy:
         message += "; that is no page of a feed"
     advice = None if has_remedy else _ADVICE.get(status)
-    refusal = kind(message, status=status, body=text, advice=advice)
+    refusal = kind(message, status=status, body=text, advice=advice, anchor=anchor)
     if proven and not (response.raw.chunked or response.raw.length_remaining is not None):
         raise TransientError(refusal)  # headers that are cut leave no length
     raise refusal

@@ -89,6 +89,11 @@ PROBLEMS: dict[str, ProblemType] = {}
 """All types by name."""
 
 
+def anchor(name: str | None) -> str | None:
+    """Return a problem's place in the page of errors; None if this version does not know it."""
+    return name if name in PROBLEMS else None
+
+
 def _problem(
     name: str, status: int, says: str, *, optional: Set[str] = frozenset(), **members: Schema
 ) -> ProblemType:

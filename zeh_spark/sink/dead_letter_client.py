@@ -59,6 +59,7 @@ def _about_letters(exc: PublishError) -> PublishError:
         problem=exc.problem,
         facts=facts,
         advice=exc.advice and exc.advice.renamed(option_for_letters),
+        anchor="a-refusal-on-the-dead-letter-feed",
     )
 
 

@@ -1,0 +1,76 @@
+"""Each error names a place in the page of errors, and that place is there."""
+
+import ast
+import pickle
+import re
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from zeh_spark import errors
+from zeh_spark.errors import OptionError, PublishError, ZeroEventHubError
+from zeh_spark.protocol.problems import PROBLEMS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / errors.ERRORS_PAGE).read_text(encoding="utf-8")
+
+CLASSES = {
+    each.__name__: each.anchor
+    for each in vars(errors).values()
+    if isinstance(each, type) and issubclass(each, ZeroEventHubError)
+}
+
+
+def slug(heading: str) -> str:
+    """Return a heading's anchor, as MkDocs and GitHub make it."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def places() -> set[str]:
+    """Return all anchors of the page: of headings, as the site makes them, and explicit ones."""
+    headings = re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)
+    return {slug(each) for each in headings} | set(re.findall(r'<a id="(.+?)">', PAGE))
+
+
+def named_in_code() -> dict[str, str]:
+    """Return the anchors that are written in the code, with one file that names each."""
+    found = {}
+    for file in (ROOT / "zeh_spark").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "anchor":
+                for part in ast.walk(node.value):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        found[part.value] = str(file.relative_to(ROOT))
+    return found
+
+
+def test_what_the_code_names_is_in_the_page():
+    """No error leads nowhere."""
+    known = places()
+
+    assert {place: file for place, file in named_in_code().items() if place not in known} == {}
+    assert {name: place for name, place in CLASSES.items() if place not in known} == {}
+    assert PROBLEMS.keys() - known == set()
+
+
+def test_python_prints_the_address_below_the_message():
+    """Also for an error that came from another process."""
+    if sys.version_info < (3, 11):
+        pytest.skip("Python prints notes since 3.11")
+    error = pickle.loads(pickle.dumps(OptionError("'mode' is 'x'", option="mode")))
+
+    printed = traceback.format_exception(error)
+
+    assert printed[-2:] == [
+        "zeh_spark.errors.OptionError: 'mode' is 'x'\n",
+        "See docs/operate/errors.md#an-unknown-option-or-a-wrong-value\n",
+    ]
+
+
+def test_an_error_with_a_place_of_its_own_keeps_it():
+    """In Spark's processes, too."""
+    error = PublishError("…", problem="batch-gap", anchor="batch-gap")
+
+    assert "docs/operate/errors.md#batch-gap" == pickle.loads(pickle.dumps(error)).help
