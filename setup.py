@@ -96,6 +96,7 @@ setup(
     description="ZeroEventHub feeds for Apache Spark, effectively once, both ways",
     long_description=readme(),
     long_description_content_type="text/markdown",
+    project_urls={"ZeroEventHub specification": "https://github.com/vippsas/zeroeventhub"},
     license="Apache-2.0",
     license_files=["LICENSE"],
     keywords=["zeroeventhub", "spark", "pyspark", "structured streaming", "events", "ndjson"],
