@@ -180,7 +180,7 @@ def test_a_problem_documents_detail_is_shown(raw_server):
     """RFC 9457: the publisher's explanation, not its JSON."""
     raw_server.script(refused(400, '{"type":"x","detail":"cursor 17 is unknown"}'))
 
-    with pytest.raises(PublisherError, match=r"answered 400: cursor 17 is unknown$"):
+    with pytest.raises(PublisherError, match=r"answered 400: cursor 17 is unknown\nSee "):
         read(client(raw_server).page(ask()))
 
 
@@ -190,6 +190,17 @@ def test_a_web_page_is_not_a_feed(raw_server):
 
     with pytest.raises(PublisherError, match="HTML page"):
         read(client(raw_server).page(ask()))
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/plain", "text/plain; charset=iso-8859-1", "application/octet-stream"]
+)
+def test_the_content_type_of_events_does_not_matter(raw_server, kind):
+    """The Go server answers text/plain: events are UTF-8, whatever the answer says."""
+    headers = {"content_length": len(BODY), **({"content_type": kind} if kind else {})}
+    raw_server.script(Answer((head(200, **headers) + BODY,)))
+
+    assert [1, 2] == read(client(raw_server).page(ask()))
 
 
 def test_a_packing_nobody_asked_for_is_refused(raw_server):

@@ -1,0 +1,43 @@
+"""A feed of our store, read with the reference client from PyPI.
+
+Names in brackets: see tests/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fix_reference import ReferencePage
+from zeh_spark.publish import Producer
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import running_publisher
+
+
+@pytest.mark.parametrize("hint", [None, 7])
+def test_the_reference_client_reads_what_a_producer_published(
+    read_with_reference: Callable[..., ReferencePage], hint: int | None
+) -> None:
+    """Any client of the protocol reads my feed: each event once, with its headers (ZE-09)."""
+    store = MemoryStore()
+    store.create("orders", 4)
+    cursors, found, names = dict.fromkeys(range(4), "_first"), [], set()
+    with running_publisher(store) as base:
+        url = f"{base}/orders"
+        producer = Producer(url, "shop")
+        for begin in (0, 20):
+            with producer.batch() as batch:
+                for number in range(begin, begin + 20):
+                    batch.add({"id": number}, key=number, headers={"type": "placed"})
+        for _ in range(10):
+            page = read_with_reference(url, 4, cursors, page_size_hint=hint, headers=["type"])
+            assert page.error is None
+            if not page.events:
+                break
+            found += [data["id"] for _, _, data in page.events]
+            names |= {name for _, headers, _ in page.events for name in headers or ()}
+            cursors.update(dict(page.checkpoints))
+
+    assert list(range(40)) == sorted(found)
+    assert {"type"} == names
