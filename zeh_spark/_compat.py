@@ -20,7 +20,7 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() without arguments, no l
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # stands in for the missing base
         pass
 
-    class ReadAllAvailable:  # type: ignore[no-redef]  # never handed out by these versions
+    class ReadAllAvailable:  # type: ignore[no-redef]  # these versions never give one
         pass
 
     class ReadMaxBytes:  # type: ignore[no-redef]  # never asked for by these versions
