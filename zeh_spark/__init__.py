@@ -1,7 +1,10 @@
-"""ZeroEventHub feeds for Apache Spark.
+"""ZeroEventHub feeds for Apache Spark: read feeds into DataFrames, and publish DataFrames.
 
-Spark's side is imported on first use, so that the publisher and the command line run without
-PySpark.
+This module exports what users call on Spark's driver. `zeh_spark.publish` publishes without Spark;
+`zeh_spark.lakehouse`, `zeh_spark.sessions` and `zeh_spark.dedup` process what was read.
+
+Rule for editors: each name is imported on first use, so that the publisher and the command line run
+without PySpark. A new name goes into all three lists below.
 """
 
 from __future__ import annotations

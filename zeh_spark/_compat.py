@@ -1,5 +1,7 @@
-"""Where Spark 4.0 to 4.3 differ, and nothing else. Features are looked for, not versions [platforms
-backport].
+"""The differences between Spark 4.0 and 4.3, and nothing else.
+
+Rule for editors: test whether a feature exists, never which version runs, because platforms
+backport features. Runs wherever the source and the sink run: on the driver and on executors.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() without arguments, no l
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # stands in for the missing base
         pass
 
-    class ReadAllAvailable:  # type: ignore[no-redef]  # never handed out by these versions
+    class ReadAllAvailable:  # type: ignore[no-redef]  # these versions never give one
         pass
 
     class ReadMaxBytes:  # type: ignore[no-redef]  # never asked for by these versions
@@ -28,7 +30,7 @@ except ImportError:  # Spark 4.0 and 4.1: latestOffset() without arguments, no l
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:  # Spark 4.0, whose worker looks for the batch class in streams, too
+except ImportError:  # the worker of Spark 4.0 looks for the batch class in streams, too
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
     class DataSourceStreamArrowWriter(  # type: ignore[no-redef, misc]  # for the missing base

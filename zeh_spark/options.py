@@ -1,12 +1,12 @@
-"""Options: one declaration each, with its default as a user would write it; and those that source
-and sink share.
+"""Declare and parse options; and the options that source and sink share.
 
-Rule for editors: a new option is a field of such a class; `python docs/generate.py` then writes the
-tables of the docs. Whatever holds a secret has `token`, `secret` or `password` in its name, because
-Spark hides such options in plans, and `repr=False` here.
+Rule for editors: a new option is a field of such a class, with its default as a user would write
+it. `python docs/generate.py` then writes the tables of the docs. An option that holds a secret has
+`token`, `secret` or `password` in its name, because Spark hides such options in plans. It has
+`repr=False` here.
 
-Parsing touches neither network nor files. It runs wherever a DataSource is made: driver and
-planner.
+Parsing touches neither network nor files. It runs wherever a DataSource is made: on the driver, and
+in the Python process in which Spark plans a query.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zeh_spark.errors import OptionError, UnknownOptionError
 HEADER_PREFIX = "http.header."
 SECRET_HEADER_PREFIX = "http.secret.header."
 MAX_PARTITIONS = 100_000
-"""More is a mistake: every batch would ask for each of them."""
+"""The largest `partitionCount`. More is a mistake: each batch would send a request for each."""
 
 _CREDENTIAL_HEADERS = {"authorization", "cookie", "proxy-authorization"}
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -35,12 +35,17 @@ _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class FeedUrl:
-    """Where the feed is. `str()` gives the URL without its query, which may hold a key."""
+    """A feed's address. `str()` gives it without its query, which may hold a key.
+
+    Args:
+        full: the whole address with its query, for requests only.
+    """
 
     full: str = field(repr=False)
 
     @property
     def parts(self) -> SplitResult:
+        """The parts of the whole address."""
         return urlsplit(self.full)
 
     def __str__(self) -> str:
@@ -48,18 +53,19 @@ class FeedUrl:
 
     @property
     def identity(self) -> str:
-        """What the offset keeps to tell feeds apart: the URL, its query as SHA-256."""
+        """What an offset keeps to tell feeds apart: the URL, with its query as SHA-256."""
         query = self.parts.query
         return f"{self}?{hashlib.sha256(query.encode()).hexdigest()}" if query else str(self)
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Scheme, host and port: whoever answers there may get the same credentials."""
+    """Return scheme, host and port. Credentials are sent only to the origin they are for."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def parse_url(text: str) -> FeedUrl:
+    """Return the address of a feed. Raises ValueError if it is incomplete or holds a password."""
     try:
         parts = urlsplit(text)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -69,21 +75,21 @@ def parse_url(text: str) -> FeedUrl:
         raise ValueError("must be the feed's whole address, like https://orders.example/feed/v1")
     if "@" in parts.netloc:
         raise ValueError(
-            f"must not hold a user name or password, because Spark shows it in plans; use "
-            f"'token', or '{SECRET_HEADER_PREFIX}Authorization'"
+            f"must not hold a user name or password, because Spark shows it in plans: use 'token' "
+            f"or '{SECRET_HEADER_PREFIX}Authorization'"
         )
     return FeedUrl(parts._replace(fragment="").geturl())
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from `0.5`, `500ms`, `30s`, `5m` or `1h`, 30 days at most."""
+    """Return the seconds of `0.5`, `500ms`, `30s`, `5m` or `1h`; at most 30 days."""
     if (seconds := parse_age(text)) > _LONGEST:
         raise ValueError("must be at most 30 days")
     return seconds
 
 
 def parse_age(text: str) -> float:
-    """Seconds, as of `parse_duration`, without a limit."""
+    """Return the seconds of a text as in `parse_duration`, without a limit."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", text.strip())
     if not match:
         raise ValueError(
@@ -93,13 +99,14 @@ def parse_age(text: str) -> float:
 
 
 def parse_timeout(text: str) -> float:
+    """Return the seconds of a text as in `parse_duration`, which must be more than 0."""
     if not (seconds := parse_duration(text)):
         raise ValueError("must be longer than 0")
     return seconds
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `1048576`, `64k`, `128m` or `1g`."""
+    """Return the bytes of `1048576`, `64k`, `128m` or `1g`; `k` is 1024 bytes."""
     match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if not match or int(match[1]) == 0:
         raise ValueError("must be a number of bytes greater than 0, or with a unit, like 128m")
@@ -107,24 +114,29 @@ def parse_size(text: str) -> int:
 
 
 def parse_count(text: str) -> int:
+    """Return a whole number greater than 0."""
     if not re.fullmatch(r"[0-9]+", text.strip()) or int(text) == 0:
         raise ValueError("must be a whole number greater than 0")
     return int(text)
 
 
 def parse_partition_count(text: str) -> int:
+    """Return a number of partitions, from 1 to `MAX_PARTITIONS`."""
     if (count := parse_count(text)) > MAX_PARTITIONS:
         raise ValueError(f"must be at most {MAX_PARTITIONS}")
     return count
 
 
 def parse_bool(text: str) -> bool:
+    """Return whether the text is `true`; `false` is the only other one, in any case."""
     if text.lower() not in {"true", "false"}:
         raise ValueError("must be true or false")
     return text.lower() == "true"
 
 
 def parse_choice(*allowed: str) -> Callable[[str], str]:
+    """Return a parser that finds a text among those allowed, whatever its case."""
+
     def parse(text: str) -> str:
         for choice in allowed:
             if text.lower() == choice.lower():
@@ -135,13 +147,17 @@ def parse_choice(*allowed: str) -> Callable[[str], str]:
 
 
 def parse_text(text: str) -> str:
+    """Return the text, which must not be empty."""
     if not text:
         raise ValueError("must not be empty")
     return text
 
 
 def parse_token(text: str) -> str:
-    """What HTTP lets stand in a header; libraries print what they refuse, and this is a secret."""
+    """Return the token, if HTTP allows it in a header.
+
+    A library that refuses a header prints its value, and this is a secret. So it is checked here.
+    """
     if not re.fullmatch(r"[!-~]+", text):
         raise ValueError("must be printable ASCII without spaces and newlines")
     return text
@@ -155,8 +171,15 @@ def option(
     query: str = "both",
     repr: bool = True,
 ) -> Any:
-    """Declare an option. `default` is text, None where it has none; `query` says which queries use
-    it.
+    """Declare an option as a field of a class of options.
+
+    Args:
+        parse: returns the value of a text, or raises ValueError with a phrase like "must be …".
+        default: the default as a user would write it; None if there is none.
+        meaning: one phrase for the docs, in Markdown, with unit and limits. It begins with
+            `**required**` if the option must be given.
+        query: which queries use it: "streaming", "batch" or "both".
+        repr: false for a secret.
     """
     about = {"parse": parse, "default": default, "meaning": meaning, "query": query}
     value = dataclasses.MISSING if default is None else parse(default)
@@ -170,12 +193,13 @@ def option(
 def prefixed(prefix: str, **meanings: str) -> Any:
     """Declare some of a class's own options a second time, with a prefix, for another feed.
 
-    Their values are parsed as those of the options without it. The field holds those that were
-    given, by the names of the fields that they are for. It is not shown: some are secrets.
+    Their values are parsed as those of the options without the prefix. The field holds the options
+    that were given, by the names of the fields that they stand for. It is never shown, because some
+    of them are secrets.
 
     Args:
-        prefix: Of the public names: `deadLetter` makes `deadLetterUrl` of `url`.
-        meanings: What each means there, by the name of its field.
+        prefix: the first word of the public names: `deadLetter` makes `deadLetterUrl` of `url`.
+        meanings: what each option means there, by the name of its field.
     """
     about = {"prefix": prefix, "meanings": meanings}
     return field(default_factory=dict, metadata=about, repr=False)
@@ -183,9 +207,17 @@ def prefixed(prefix: str, **meanings: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An option as users know it: its public name, its default as a user would write it, None if it
-    has none, and which queries use it. `field`: of its class; `group`: the field that holds it,
-    with others of one prefix.
+    """An option as users know it.
+
+    Args:
+        name: its public name, like `maxBytesPerTrigger`.
+        field: the field of its class.
+        parse: returns the value of a text.
+        default: the default as a user would write it; None if there is none.
+        meaning: one phrase for the docs.
+        query: which queries use it, as in `option`.
+        secret: whether its value must never be shown.
+        group: the field that holds it with the other options of one prefix; None without a prefix.
     """
 
     name: str
@@ -200,7 +232,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """How to talk to the publisher."""
+    """The options that say how to talk to the publisher."""
 
     url: FeedUrl = option(
         parse_url, None, "**required**: the feed's address; `.load(url)` does the same"
@@ -209,7 +241,7 @@ class ClientOptions:
     token_file: str | None = option(
         parse_text,
         None,
-        "file that holds the bearer token; read again when the publisher answers 401",
+        "file with the bearer token; read again when the publisher answers 401",
         repr=False,
     )
     ca_file: str | None = option(
@@ -217,16 +249,16 @@ class ClientOptions:
     )
     client_cert_file: str | None = option(parse_text, None, "PEM file of the client's certificate")
     client_key_file: str | None = option(
-        parse_text, None, "PEM file of its key, if that is not in the same file"
+        parse_text, None, "PEM file of that certificate's key, if it is not in the same file"
     )
-    connect_timeout: float = option(parse_timeout, "10s", "longest wait for a connection")
+    connect_timeout: float = option(parse_timeout, "10s", "how long to wait for a connection")
     read_timeout: float = option(
-        parse_timeout, "60s", "longest silence within an answer; more than `wait`"
+        parse_timeout, "60s", "how long an answer may be silent; more than `wait`"
     )
     retry_timeout: float = option(
         parse_duration,
         "2m",
-        "how long to retry when the publisher does not answer, or with 408, 425, 429 or 5xx",
+        "how long to retry if the publisher does not answer, or answers 408, 425, 429 or 5xx",
     )
     compression: str = option(
         parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`"
@@ -239,11 +271,13 @@ class ClientOptions:
         refuse_two_tokens({"token": self.token, "token_file": self.token_file})
         if self.client_key_file and not self.client_cert_file:
             raise OptionError(
-                "option 'clientKeyFile' needs 'clientCertFile'", option="clientKeyFile"
+                "option 'clientKeyFile' needs 'clientCertFile'. Set both options",
+                option="clientKeyFile",
             )
         if (self.token or self.token_file) and "authorization" in self.http_headers:
             raise OptionError(
-                f"'{SECRET_HEADER_PREFIX}Authorization' and a token exclude each other",
+                f"'{SECRET_HEADER_PREFIX}Authorization' and a token exclude each other. Set one of "
+                f"them",
                 option="token",
             )
 
@@ -252,20 +286,25 @@ Options = TypeVar("Options", bound=ClientOptions)
 
 
 def refuse_two_tokens(given: Mapping[str, object], prefix: str = "") -> None:
-    """Raises OptionError if a feed has both a token and a file with one."""
+    """Raise OptionError if a feed has both a token and a file with one."""
     if given.get("token") and given.get("token_file"):
         token, file = (option_name(each, prefix) for each in ("token", "token_file"))
-        raise OptionError(f"options {token!r} and {file!r} exclude each other", option=file)
+        raise OptionError(
+            f"options {token!r} and {file!r} exclude each other. Set one of them", option=file
+        )
 
 
 def option_name(field_name: str, prefix: str = "") -> str:
-    """`max_bytes_per_trigger` → `maxBytesPerTrigger`; with a prefix, `deadLetterKeepFirst`."""
+    """Return the public name: `max_bytes_per_trigger` → `maxBytesPerTrigger`.
+
+    With the prefix `deadLetter`, `keep_first` becomes `deadLetterKeepFirst`.
+    """
     first, *rest = [prefix, *field_name.split("_")] if prefix else field_name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def declared(kind: type[ClientOptions]) -> dict[str, Declared]:
-    """The declared options of a kind by their public names."""
+    """Return the declared options of a class by their public names."""
     fields = [each for each in dataclasses.fields(kind) if each.metadata]
     own = {
         each.name: Declared(
@@ -297,9 +336,15 @@ def _prefixed(group: dataclasses.Field[Any], own: Mapping[str, Declared]) -> lis
 
 
 def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
-    """Options as Spark hands them over, names in any case.
+    """Return the values of options as Spark hands them over.
 
-    Raises OptionError naming option, value and what is allowed.
+    Args:
+        kind: the class of options to make.
+        given: texts by name; the case of a name does not matter.
+
+    Raises:
+        OptionError: an option is unknown, missing, not valid, or contradicts another one. The
+            message names the option, its value unless that is secret, and what is allowed.
     """
     known = declared(kind)
     names = {name.lower(): name for name in known}
@@ -319,8 +364,8 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
             into[about.field] = _parsed(text, about)
     if "url" not in values:
         raise OptionError(
-            "option 'url' is missing: the address of the feed, also as .load(url), .start(url) or "
-            ".save(url)",
+            "option 'url' is missing. Set it to the feed's address, or give the address to "
+            ".load(url), .start(url) or .save(url)",
             option="url",
         )
     options = kind(**values, http_headers=headers, secret_headers=frozenset(secret))
@@ -329,16 +374,17 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
 
 
 def _with_url(given: Mapping[str, str]) -> dict[str, str]:
-    """Lower-cased names; `.load(url)` arrives as `path`."""
+    """Return the options with lower-cased names; Spark passes `.load(url)` as `path`."""
     options = {str(key).lower(): str(value) for key, value in given.items() if value is not None}
     if "paths" in options:
         raise OptionError(
-            "load() takes the address of one feed; unite several frames", option="url"
+            "load() takes the address of one feed. To read several feeds, unite their frames",
+            option="url",
         )
     path = options.pop("path", None)
     if path is not None and options.setdefault("url", path) != path:
         raise OptionError(
-            "option 'url' and the path that is given name different feeds; give one of them",
+            "option 'url' and the path that is given name different feeds. Give one of them",
             option="url",
         )
     return options
@@ -350,14 +396,14 @@ def _http_header(key: str, value: str) -> tuple[str, str]:
     valid = re.fullmatch(r"[!#$%&'*+.^_`|~0-9a-z-]+", name)
     if not valid or not re.fullmatch(r"(?! )[ -~]*(?<! )", value):
         raise OptionError(
-            f"option {key!r} is not a valid HTTP header: the name must be a token, the value "
-            f"printable ASCII without spaces around it",
+            f"option {key!r} is not a valid HTTP header. The name must be a token as in RFC 9110, "
+            f"and the value printable ASCII without spaces around it",
             option=key,
         )
     if name in _CREDENTIAL_HEADERS and not secret:
         raise OptionError(
-            f"option {key!r}: Spark would show its value in plans; use 'token', or "
-            f"'{SECRET_HEADER_PREFIX}{name}'",
+            f"option {key!r} is refused, because Spark would show its value in plans. Use 'token' "
+            f"or '{SECRET_HEADER_PREFIX}{name}'",
             option=key,
         )
     return name, value
@@ -385,5 +431,5 @@ def _parsed(text: str, about: Declared) -> Any:
 
 
 def _shown_url(text: str) -> str:
-    """What of an address is no secret."""
+    """Return what may be shown of an address that is not valid."""
     return "(hidden)" if "@" in text else repr(text.partition("?")[0])

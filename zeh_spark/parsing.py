@@ -1,6 +1,7 @@
-"""Types for `data`: Spark's own JSON functions, with nothing dropped in silence.
+"""Parse the column `data` with Spark's own JSON functions.
 
-Runs on the driver; builds expressions only.
+Rule for editors: no event is dropped without an error or a column that shows it. Runs on the
+driver, and only builds expressions.
 """
 
 from __future__ import annotations
@@ -15,14 +16,24 @@ from zeh_spark.errors import OptionError
 
 
 def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) -> DataFrame:
-    """The frame with `data` parsed by `schema`: DDL text or a type.
+    """Return the frame with the JSON text in `data` parsed by a schema.
 
-    The fields of a struct take the place of `data` as columns; any other type (`VARIANT`,
-    `ARRAY<…>`) stays in the column `data`. An event that does not fit stops the query; with
-    `corrupt`, the name of a column to add, its text goes there and its fields are NULL. So they are
-    where an event has no data, or null [the tombstones of some publishers].
+    The fields of a struct become columns in the place of `data`. A value of any other type
+    (`VARIANT`, `ARRAY<…>`) stays in the column `data`. The values are NULL if an event has no data,
+    or if it is `null`, as in the tombstones of some publishers.
 
-    Raises OptionError where a field has the name of another column of the frame.
+    Args:
+        df: a streaming or batch frame with the column `data`, as the source gives it.
+        schema: a type, or its DDL text, like `id BIGINT, amount DOUBLE` or `VARIANT`.
+        corrupt: the name of a STRING column to add. It has the text of an event that does not fit
+            the schema, and that event's fields are NULL. Without it, such an event fails the query.
+
+    Returns:
+        The frame with the other columns unchanged.
+
+    Raises:
+        OptionError: the schema is empty, a field has the name of another column of the frame, or
+            `corrupt` is given for a schema without named fields.
     """
     if isinstance(schema, str):
         schema = _from_ddl(schema)
@@ -44,9 +55,9 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
 
 
 def _from_ddl(schema: str) -> DataType:
-    """`a INT, b STRING` is a struct; a type's name alone is that type."""
+    """Return the type: `a INT, b STRING` is a struct; a type's name alone is that type."""
     if not schema.strip():
-        raise OptionError("the schema is empty; name at least one field", option="schema")
+        raise OptionError("the schema is empty. Name at least one field", option="schema")
     return DataType.fromDDL(schema)
 
 
@@ -61,7 +72,8 @@ def _variant(df: DataFrame, corrupt: str | None) -> DataFrame:
 def _with_corrupt(schema: DataType, corrupt: str) -> StructType:
     if not isinstance(schema, StructType):
         raise OptionError(
-            f"corrupt={corrupt!r} needs a schema with named fields, got {schema.simpleString()}",
+            f"corrupt={corrupt!r} needs a schema with named fields, got {schema.simpleString()}. "
+            f"Name the fields, or leave corrupt= out",
             option="corrupt",
         )
     return StructType([*schema.fields, StructField(corrupt, StringType())])
@@ -72,7 +84,7 @@ def _check_names(df: DataFrame, struct: StructType) -> None:
     for name in struct.fieldNames():
         if name.lower() in taken:
             raise OptionError(
-                f"the schema's field {name!r} has the name of a column of the frame; rename that "
+                f"the schema's field {name!r} has the name of a column of the frame. Rename that "
                 f"column first: df.withColumnRenamed({name!r}, …)",
                 option="schema",
             )

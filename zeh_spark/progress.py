@@ -1,11 +1,11 @@
-"""Watching running queries, and draining them where Spark cannot.
+"""Monitor running queries, and drain a feed with the Spark versions that cannot do it.
 
-Spark gives Python sources no channel for metrics, so the numbers are in the offsets (events and
-bytes of each batch) and, from Spark 4.2, in what the source reports as its latest offset (pages,
-retries, ignored lines, time spent fetching, events ready). `ProgressListener` turns them back into
-numbers.
+Spark gives Python sources no channel for metrics. The numbers are therefore in the offsets (events
+and bytes of each batch). From Spark 4.2, more are in what the source reports as its latest offset:
+pages, retries, ignored lines, time spent fetching, events ready. `ProgressListener` reads them
+there.
 
-Runs on the driver.
+Rule for editors: nothing here decides what a query does. Runs on the driver.
 """
 
 from __future__ import annotations
@@ -35,8 +35,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FeedProgress:
-    """One batch of one feed in one run of a query. Totals (`pages` to `fetch_seconds`) count from
-    the run's start; None before Spark 4.2.
+    """One micro-batch of one feed in one run of a query.
+
+    The totals, `pages` to `fetch_seconds`, count from the run's start. They and `ready_events` are
+    None before Spark 4.2.
+
+    Args:
+        run_id: Spark's id of the run.
+        query: the query's name, None if it has none.
+        feed: the feed's name in the checkpoint: the option `feedId`, or its URL.
+        batch_id: the number of the micro-batch in its checkpoint.
+        events: the events of this feed in the micro-batch.
+        bytes: the bytes of those events, as they were read.
+        events_per_second: the events divided by the time that the micro-batch took.
+        pages: requests for events that were answered.
+        retries: requests that were repeated.
+        ignored_lines: lines of the feed that were passed over.
+        fetch_seconds: the time spent fetching, in seconds.
+        ready_events: events that are fetched and wait for the next micro-batch.
     """
 
     run_id: str
@@ -66,7 +82,14 @@ class FeedProgress:
 
 
 def feed_progress(progress: dict[str, Any]) -> list[FeedProgress]:
-    """The feeds in a query's progress (`query.lastProgress`, or its JSON as a dict)."""
+    """Return the progress of each feed in a query's progress.
+
+    Args:
+        progress: the query's progress as a dict, parsed from its JSON.
+
+    Returns:
+        One for each source that is a feed; other sources are left out.
+    """
     found = []
     for source in progress.get("sources", ()):
         end = _document(source.get("endOffset"))
@@ -100,7 +123,7 @@ def _feed_progress(
 
 
 def _document(offset: Any) -> dict[str, Any]:
-    """Offsets arrive as JSON text or already parsed, depending on Spark's version."""
+    """Return an offset as a dict. Spark's versions give JSON text, or a parsed value."""
     if isinstance(offset, str):
         try:
             offset = orjson.loads(offset)
@@ -110,11 +133,16 @@ def _document(offset: Any) -> dict[str, Any]:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Keeps the newest `FeedProgress` of each run and feed in `latest`, counts their events in
-    `total_events`, and calls `report` with each progress.
+    """A listener that counts what the queries of a session read from feeds.
 
-    `spark.streams.addListener(ProgressListener(live=True))` shows a line that is written over in
-    place, in a terminal or a notebook, and a line for each batch anywhere else.
+    Register it with `spark.streams.addListener(ProgressListener(live=True))`. Its attribute
+    `latest` has the newest `FeedProgress` of each run and feed, by (run id, feed); `total_events`
+    has the number of their events in all, by the same.
+
+    Args:
+        live: show the progress. In a terminal or a notebook it is one line that is updated in
+            place; anywhere else it is a line on standard error for each micro-batch.
+        report: is called with each `FeedProgress`, for a metrics system for example.
     """
 
     def __init__(
@@ -126,9 +154,10 @@ class ProgressListener(StreamingQueryListener):
         self._show = _live_line() if live else None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        pass
+        """Do nothing (see `StreamingQueryListener.onQueryStarted`)."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Count, report and show a micro-batch's events (see `StreamingQueryListener`)."""
         for progress in feed_progress(orjson.loads(event.progress.json)):
             key = (progress.run_id, progress.feed)
             self.latest[key] = progress
@@ -140,15 +169,16 @@ class ProgressListener(StreamingQueryListener):
                 self._show(f"{progress}  {total:,} in all")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        pass
+        """Do nothing (see `StreamingQueryListener.onQueryIdle`)."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """End the line that `live` shows (see `StreamingQueryListener`)."""
         if self._show:
             self._show(None)
 
 
 def _live_line() -> Callable[[str | None], None]:
-    """Shows a line over the one before; None ends it."""
+    """Return a function that shows a line over the one before; None ends it."""
     try:
         from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
@@ -164,24 +194,36 @@ def _live_line() -> Callable[[str | None], None]:
 def _terminal_line(text: str | None) -> None:
     if text is None:
         sys.stderr.write("\n")
-    else:  # cut to the terminal's width: what is wrapped cannot be written over
+    else:  # cut to the terminal's width, because a wrapped line cannot be written over
         sys.stderr.write(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}")
     sys.stderr.flush()
 
 
 def _plain_line(text: str | None) -> None:
-    """In a file or a pipe each one stays."""
+    """Write the line so that it stays: standard error is a file or a pipe."""
     if text is not None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) -> int:
-    """Run a query of one batch a run until the feed gives nothing new; returns the number of runs.
+    """Run a query again and again until the feed gives no new events.
 
-    For Spark 4.0 and 4.1, where the trigger AvailableNow makes a single batch. `start` starts the
-    query with that trigger and the same checkpointLocation each time. Raises what the query raises,
-    and ZeroEventHubError after `timeout` seconds.
+    Spark 4.0 and 4.1 need this, because their trigger AvailableNow makes a single micro-batch.
+    Later versions read the feed to its end in one run.
+
+    Args:
+        start: starts the query and returns it; each time with the trigger `availableNow` and the
+            same checkpointLocation.
+        timeout: seconds after which no other run begins; None for no limit. A run that has begun is
+            not interrupted.
+
+    Returns:
+        The number of runs.
+
+    Raises:
+        ZeroEventHubError: the feed still gave events when `timeout` had passed.
+        StreamingQueryException: the query failed.
     """
     began = time.monotonic()
     runs = 0
@@ -192,4 +234,7 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
         if not any(progress["numInputRows"] for progress in query.recentProgress):
             return runs
         if timeout is not None and time.monotonic() - began > timeout:
-            raise ZeroEventHubError(f"drain: the feed still gives events after {timeout:g} s")
+            raise ZeroEventHubError(
+                f"drain: the feed still gives events after {timeout:g} s. What was read is "
+                f"committed: call drain again to continue, with a longer timeout"
+            )

@@ -1,10 +1,11 @@
-"""Publishing without Spark: batches of events from any Python program, each whole and once.
+"""Publish without Spark: batches of events from any Python program, each whole and once.
 
-A producer keeps nothing on disk. How far it is, it asks the publisher once; from then on it counts
-by itself, so that a batch of somebody else under the same name is an error, not a number to go
-round [asking before each batch: what the program derived from an older answer would be doubled].
+Rule for editors: a producer keeps nothing on disk. It asks the publisher once how far it is, and
+then counts by itself. So a batch of another program under the same name is an error, not a number
+to skip. Rejected: to ask before each batch, because what the program derived from an older answer
+would be doubled.
 
-What a commit leaves open whose answer is lost, `client.batch_attempt` finds out.
+`client.batch_attempt` finds out what became of a commit whose answer is lost.
 
 Runs in services and in the command line.
 """
@@ -31,8 +32,12 @@ __all__ = ["OpenBatch", "Producer", "ProducerProgress", "PublishedRange", "Recei
 
 @dataclass(frozen=True, slots=True)
 class ProducerProgress:
-    """How far a producer is: the number of its last batch, -1 before the first; the `events` of all
-    its batches together; the last one's receipt.
+    """How far a producer is. Named batches do not count.
+
+    Args:
+        batch: the number of its last batch, from 0; -1 before the first.
+        events: the number of events of all its batches together.
+        receipt: the last batch's receipt; None before the first, or if it is not known.
     """
 
     batch: int = -1
@@ -43,15 +48,24 @@ class ProducerProgress:
 class Producer:
     """Publishes batches to one feed under one name, one after the other, from any thread.
 
-    `options` are those of the format that say how to reach the publisher, like `token` or
-    `retryTimeout`. Named batches are apart: neither numbered, nor counted in `last`.
+    Making one touches no network. Its attributes `name` and `run` are the producer's name and the
+    id of this run, which a receipt shows.
 
-    Guarantee: a batch is published once and whole, or not at all; an OutcomeUnknownError says that
-    it is not known which, every other error that it is not.
+    Args:
+        url: the feed's address.
+        producer: the name: 1 to 100 letters, digits and `. _ : @ = -`. Two programs that publish at
+            the same time need two names.
+        **options: options of the format that say how to reach the publisher, like `token` or
+            `retryTimeout`. A value of None counts as not given.
+
+    Raises:
+        OptionError: an option or the name is not valid.
+
+    Guarantee: a batch is published once and whole, or not at all. An OutcomeUnknownError says that
+    it is not known which; every other error says that it is not published.
     """
 
     def __init__(self, url: str, producer: str, **options: object) -> None:
-        """Touches no network. Raises OptionError."""
         given = {name: str(value) for name, value in options.items() if value is not None}
         self._client = PublishClient(parse(ClientOptions, {"url": url, **given}))
         self.name = _checked("producer", producer)
@@ -67,9 +81,11 @@ class Producer:
 
     @property
     def last(self) -> ProducerProgress:
-        """As the publisher told when it was first asked, and what this object has published since.
+        """The producer's progress: the publisher's first answer, and what this object added since.
 
-        Raises PublishError for the name of a Spark query, whose numbers this would take.
+        Raises:
+            PublishError: the name belongs to a Spark query, whose numbers this would take.
+            UnavailableError: the publisher did not answer within `retryTimeout`.
         """
         with self._lock:
             if self._state is None:
@@ -79,8 +95,17 @@ class Producer:
     def batch(
         self, name: str | None = None, *, allow: Mapping[str, str] | None = None
     ) -> OpenBatch:
-        """The next batch, or the one of a name, which adds nothing when it is repeated. To be used
-        as a context. `allow`: what a refusal named, by option.
+        """Return a batch to fill inside a `with` block, whose end publishes it.
+
+        Args:
+            name: the batch's name, of the same characters as a producer's. A batch that is
+                published again under its name adds nothing. Without a name, the batch has the
+                producer's next number.
+            allow: overrides, by name, like `{"keepFirst": "5d41…"}`. A refusal has the ones that it
+                accepts in `PublishError.facts["option"]`.
+
+        Raises:
+            OptionError: the name is not valid.
         """
         if name is not None:
             _checked("batch", name)
@@ -91,7 +116,7 @@ class Producer:
         if known.get("incarnation") not in (None, PLAIN_INCARNATION):
             raise PublishError(
                 f"producer {self.name!r} belongs to incarnation {known['incarnation']!r}, a Spark "
-                f"query, whose numbers this would take; publish under another name",
+                f"query, whose numbers this would take. Publish under another name",
                 problem="incarnation-changed",
                 facts=known,
                 anchor="zeh_sparkpublish-the-producer-belongs-to-a-spark-query",
@@ -103,15 +128,15 @@ class Producer:
             last, sum(known["nextSequences"].values()), receipt if last >= 0 else None
         )
 
-    # What open batches ask and tell
+    # Called by open batches
 
     def _begin(self, batch: OpenBatch, allow: Mapping[str, str]) -> BatchAttempt:
-        """Asks what is not known yet. Raises what stands in its way."""
+        """Ask what is not known yet, and return the attempt; raise if the batch cannot begin."""
         self._check_process()
         with self._lock:
             if self._open is not None:
                 raise RuntimeError(
-                    f"producer {self.name!r} has an open batch; one begins when the other has ended"
+                    f"producer {self.name!r} has an open batch. Begin one after the other has ended"
                 )
             if batch.name is None:
                 self._check_numbers()
@@ -124,23 +149,24 @@ class Producer:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError(
-                f"producer {self.name!r} was made in another process; make one behind the fork"
+                f"producer {self.name!r} was made in another process. Make one after the fork"
             )
 
     def _check_numbers(self) -> None:
-        """Whether the next number is known."""
+        """Raise if the next number is not known."""
         if self._in_doubt is not None:
             number = self._in_doubt.number
             raise OutcomeUnknownError(
-                f"whether batch {number} of producer {self.name!r} was published is not known: "
-                f"call its settle() first",
+                f"whether batch {number} of producer {self.name!r} was published is not known. "
+                f"Call that batch's settle() first",
                 batch=number,
                 run=self.run,
             )
         if (refusal := self._overtaken) is not None:
             raise PublishError(
                 f"somebody else used the name {self.name!r}, so this producer does not know its "
-                f"next number; make a new Producer, and go on from its last. It heard: {refusal}",
+                f"next number. Make a new Producer, and continue from its `last`. The publisher's "
+                f"refusal was: {refusal}",
                 status=refusal.status,
                 body=refusal.body,
                 problem=refusal.problem,
@@ -149,7 +175,7 @@ class Producer:
             )
 
     def _identity(self, name: str | None, allow: Mapping[str, str]) -> tuple[BatchCall, int]:
-        """Which batch that is, and the feed's partition count."""
+        """Return which batch that is, and the feed's partition count."""
         if name is None:
             producer, kind, number = self.name, PLAIN_INCARNATION, self.last.batch + 1
         else:
@@ -164,7 +190,7 @@ class Producer:
             self._overtaken = exc
 
     def _keep(self, batch: OpenBatch, attempt: BatchAttempt) -> None:
-        """What became of a batch without a name says how far its producer is."""
+        """Count a batch without a name, according to what became of it."""
         if batch.name is not None:
             return
         with self._lock:
@@ -183,8 +209,14 @@ class Producer:
 
 
 class OpenBatch:
-    """A batch while it is filled: a context whose end publishes it, unless the block raises. Its
-    uploads go out as they fill up, so memory does not grow with it. Threads may share it.
+    """A batch while it is filled, made by `Producer.batch`.
+
+    It is a context manager: the end of its `with` block publishes it, unless the block raises. Then
+    nothing of it is published. Uploads are sent as they fill up, so memory does not grow with the
+    batch. Threads may share it.
+
+    The end of the block raises PublishError (refused) or UnavailableError (no answer) if nothing
+    was published, and OutcomeUnknownError if that is not known: then call `settle`.
     """
 
     def __init__(self, producer: Producer, name: str | None, allow: Mapping[str, str]) -> None:
@@ -197,21 +229,30 @@ class OpenBatch:
 
     @property
     def number(self) -> int:
-        """In its producer; 0 for one with a name."""
+        """The batch's number in its producer, from 0; 0 for a batch with a name."""
         return self._attempt.batch.number
 
     @property
     def receipt(self) -> Receipt:
-        """Raises RuntimeError as long as the batch is not known to be published."""
+        """The publisher's record of the batch.
+
+        Raises:
+            RuntimeError: the batch is not known to be published.
+        """
         receipt = self._attempt.receipt
         if receipt is None:
-            raise RuntimeError("there is no receipt: the batch is not known to be published")
+            raise RuntimeError(
+                "there is no receipt: the batch is not known to be published. Read it after the "
+                "with block, or call settle()"
+            )
         return receipt
 
     @property
     def dropped(self) -> int:
-        """How many events of this block were dropped, because the batch was published before with
-        others, and the override `keepFirst` keeps those; 0 if the events are what was published.
+        """The number of this block's events that were dropped by the override `keepFirst`.
+
+        The override keeps the events with which the batch was published before. 0 if the events of
+        this block are those that are published.
         """
         given, receipt = self._attempt.content, self.receipt
         same = (receipt.events, receipt.digest) == (given.events, given.digest)
@@ -220,12 +261,12 @@ class OpenBatch:
     @property
     def _attempt(self) -> BatchAttempt:
         if self._begun is None:
-            raise RuntimeError("the batch has not begun; use it as: with producer.batch() as batch")
+            raise RuntimeError("the batch has not begun. Use it as: with producer.batch() as batch")
         return self._begun
 
     def __enter__(self) -> OpenBatch:
         if self._begun is not None:
-            raise RuntimeError("a batch can be begun once")
+            raise RuntimeError("a batch can be begun once. Call producer.batch() for another one")
         self._begun = self._producer._begin(self, self._allow)
         self._filling = True
         return self
@@ -238,15 +279,27 @@ class OpenBatch:
         partition: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """An event. Data is text or bytes that are JSON, or an object to be rendered; it goes to
-        its key's partition, to `partition`, or anywhere.
+        """Add an event to the batch.
 
-        Raises RowError, a ValueError, for one that cannot be published; who catches it inside the
-        block goes on without that event. Also what sending raises; then the batch has failed.
+        Args:
+            data: the event: a text or bytes that are JSON, or an object to be rendered as JSON.
+            key: the event goes to its key's partition, so that events of one key stay in order.
+            partition: the partition, from 0, instead of a key. Without both, the event goes to any
+                partition.
+            headers: the event's own headers.
+
+        Raises:
+            RowError: this event cannot be published. It is a ValueError. If you catch it inside the
+                block, the batch continues without the event.
+            PublishError: the publisher refused an upload, and the batch has failed.
+            UnavailableError: an upload could not be sent, and the batch has failed.
+            RuntimeError: this is not inside the batch's `with` block, or in another process.
         """
         with self._lock:
             if not self._filling:
-                raise RuntimeError("events are added inside the batch's with block")
+                raise RuntimeError(
+                    "the batch is not open for events. Add them inside the batch's with block"
+                )
             self._producer._check_process()
             try:
                 self._attempt.add(data, key, partition, headers)
@@ -260,7 +313,7 @@ class OpenBatch:
     ) -> None:  # fmt: skip
         with self._lock:
             self._filling = False
-            self._producer._check_process()  # the batch is the parent's
+            self._producer._check_process()  # a fork must not end its parent's batch
             try:
                 if exc is None:
                     self._attempt.commit()
@@ -270,7 +323,7 @@ class OpenBatch:
                 self._producer._refused(self, refusal)
                 raise
             except OutcomeUnknownError as exc:
-                said = f"{exc.what}. Here, the batch's settle() finds out"
+                said = f"{exc.what}. In this program, call the batch's settle() to find out"
                 raise OutcomeUnknownError(
                     said, batch=exc.batch, run=exc.run, advice=exc.advice
                 ) from exc
@@ -279,10 +332,16 @@ class OpenBatch:
                 self._producer._ended()
 
     def settle(self) -> Receipt | None:
-        """The batch's receipt if it was published; None if it was not, and never will be. For a
-        batch that ended in OutcomeUnknownError, or whose end was interrupted.
+        """Find out whether the batch was published.
 
-        Raises OutcomeUnknownError while the publisher does not tell.
+        Call it after an OutcomeUnknownError, or after an interruption at the end of the block.
+
+        Returns:
+            The receipt if the batch was published. None if it was not, and never will be: then its
+            events can be published again.
+
+        Raises:
+            OutcomeUnknownError: the publisher does not tell. Call `settle` again later.
         """
         with self._lock:
             receipt = self._attempt.settle()
@@ -293,7 +352,7 @@ class OpenBatch:
 def _checked(what: str, name: Any) -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise OptionError(
-            f"the {what} is called {name!r}; allowed are 1 to 100 letters, digits and . _ : @ = -",
+            f"the {what} is called {name!r}. Use 1 to 100 letters, digits and . _ : @ = -",
             option=what,
         )
     return name

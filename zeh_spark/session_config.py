@@ -1,7 +1,7 @@
 """Settings that a Spark session needs before it starts.
 
-Runs on the driver. Nothing here is needed on Databricks, whose sessions exist already and know
-Delta.
+Rule for editors: a setting that the user made before stays as it is. Runs on the driver. Nothing
+here is needed on Databricks, where sessions exist already and know Delta.
 """
 
 from __future__ import annotations
@@ -26,16 +26,25 @@ _PACKAGES = "spark.jars.packages"
 def configure(
     builder: SparkSession.Builder, *, parallelism: int | None = None, delta: bool | None = None
 ) -> SparkSession.Builder:
-    """The builder with what small machines need, with Spark's state in RocksDB, as `sessions` and
-    `dedup` need it, and with Delta Lake. Settings that it has stay.
+    """Set what this package needs on a session's builder, and what suits a single machine.
 
-    `parallelism` is the number of tasks in which a shuffle, and the state of a Delta table, is
-    computed: this machine's cores if not given. Spark's own 200 and Delta's 50 are for clusters,
-    and make each small batch wait for hundreds of empty tasks.
+    It keeps Spark's state in RocksDB, which `sessions` and `dedup` need; sets up Delta Lake; and
+    uses fewer tasks than a cluster. Settings that the builder has already stay as they are.
 
-    `delta` says whether Delta is set up: if not given, where delta-spark is installed. Its jars (90
-    MB) are fetched from Maven Central when the first session starts, and kept in ~/.ivy2.5.2;
-    nothing is fetched where `spark.jars` names them or they are among PySpark's own.
+    Args:
+        builder: `SparkSession.builder`, with your own settings.
+        parallelism: the number of tasks that compute a shuffle, or the state of a Delta table; by
+            default the number of this machine's cores. Spark's default of 200 and Delta's of 50 are
+            for clusters, and make each small batch wait for hundreds of empty tasks.
+        delta: whether to set up Delta Lake; by default, if delta-spark is installed. Its jars
+            (90 MB) are fetched from Maven Central when the first session starts, and kept in
+            ~/.ivy2.5.2. Nothing is fetched if `spark.jars` names them or PySpark has them.
+
+    Returns:
+        The same builder. Call `getOrCreate()` on it.
+
+    Raises:
+        ImportError: `delta` is true, and delta-spark is not installed.
     """
     tasks = str(parallelism or os.cpu_count() or 1)
     _default(builder, "spark.sql.shuffle.partitions", tasks)
@@ -59,7 +68,7 @@ def _with_delta(builder: SparkSession.Builder) -> None:
 
 
 def _has_jars(jars: list[str]) -> bool:
-    """Whether the session finds Delta without fetching it."""
+    """Return whether the session finds Delta's jars without fetching them."""
     import pyspark
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -67,7 +76,7 @@ def _has_jars(jars: list[str]) -> bool:
 
 
 def _is_delta(name: str) -> bool:
-    """A path of a jar, or Maven coordinates."""
+    """Return whether this path of a jar, or these Maven coordinates, are Delta's."""
     return re.search(r"(^|/|:)delta-spark_", name) is not None
 
 
@@ -81,5 +90,5 @@ def _default(builder: SparkSession.Builder, key: str, value: str) -> None:
 
 
 def _options(builder: SparkSession.Builder) -> dict[str, object]:
-    """What was set so far [the builder has no public way to ask]."""
+    """Return what was set so far. The builder has no public way to ask for it."""
     return getattr(builder, "_options", {})

@@ -84,7 +84,7 @@ def test_a_session_without_rocksdb_or_protobuf_is_told_what_to_add(orders, spark
 
 def test_what_would_undo_an_order_or_drop_its_events_is_refused(orders, spark):
     ordered = orders.frame().where("status = 'ordered'").drop("status", "dead")
-    with pytest.raises(OptionError, match="call drop_seen before in_order"):
+    with pytest.raises(OptionError, match="Call drop_seen before in_order"):
         dedup.drop_seen(ordered)
 
     allowed = "spark.sql.streaming.statefulOperator.allowMultiple"

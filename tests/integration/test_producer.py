@@ -266,7 +266,7 @@ def test_producer_does_not_go_along_into_a_forked_process(
 ) -> None:
     """Two processes with one identity would take each other's batches for their own."""
     monkeypatch.setattr("os.getpid", lambda: -1)
-    with pytest.raises(RuntimeError, match="make one behind the fork"):
+    with pytest.raises(RuntimeError, match="Make one after the fork"):
         published(till, 1)
 
 
@@ -278,7 +278,7 @@ def test_batch_that_was_open_at_a_fork_is_the_parents(
         batch.add(1)
         with monkeypatch.context() as forked:
             forked.setattr("os.getpid", lambda: -1)
-            with pytest.raises(RuntimeError, match="make one behind the fork"):
+            with pytest.raises(RuntimeError, match="Make one after the fork"):
                 batch.add(2)
     assert 1 == batch.receipt.events
     with till.batch() as batch, monkeypatch.context() as forked:

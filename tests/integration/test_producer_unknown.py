@@ -129,7 +129,7 @@ def test_nothing_else_is_published_before_it_is_known(
     batch = unknown(far, ["1"])
     gateway.fate = passed
     assert earlier.settle() == earlier.receipt
-    with pytest.raises(OutcomeUnknownError, match=r"call its settle\(\) first"):
+    with pytest.raises(OutcomeUnknownError, match=r"Call that batch's settle\(\) first"):
         published(far, 2)
     published(far, 3, name="apart")
     assert batch.settle() and 2 == published(far, 2).batch

@@ -201,7 +201,7 @@ def test_only_one_request_for_each_page(feed, start):
     [
         ({"feed": "https://old"}, "feedId='https://old'"),
         ({"version": 2}, "new checkpointLocation"),
-        ({"partitionCount": 3}, "continue with partitionCount=3"),
+        ({"partitionCount": 3}, "Continue with partitionCount=3"),
     ],
 )
 @pytest.mark.parametrize("call", ["latestOffset", "partitions", "commit"])

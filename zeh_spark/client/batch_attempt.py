@@ -1,14 +1,17 @@
-"""One attempt at publishing a batch: its uploads, its commit, and what became of that.
+"""One attempt at publishing a batch: its uploads, its commit, and what became of the commit.
 
-A commit whose answer is lost may still be on its way, and land after the publisher has said that
-the batch is not there. So `settle` first seals the attempt, then asks: it stages one upload more
-than the commit names. A commit that comes later finds too many and is refused (`upload-missing`),
-whatever uploads come again; one that came before has left a receipt. The next attempt at the batch
-has uploads of its own [deleting the uploads instead: one that comes late and again would bring back
-what the commit needs, and an empty batch needs none. Committing an empty batch in its place: the
-program's numbers would no longer count its batches, and a name would be used up].
+A commit whose answer is lost may still be on its way. It may arrive after the publisher has said
+that the batch is not there. So `settle` first seals the attempt and then asks: it stages one more
+upload than the commit names. A commit that arrives later finds too many uploads and is refused
+(`upload-missing`), whatever uploads arrive again. A commit that arrived before has left a receipt.
+The next attempt at the batch has uploads of its own.
 
-Runs in services and in the command line.
+Rejected: to delete the uploads instead. An upload that arrives late and again would restore what
+the commit needs, and an empty batch needs no uploads. Rejected: to commit an empty batch in its
+place. The program's numbers would no longer count its batches, and a name would be used up.
+
+Rule for editors: say "not published" only if the commit can no longer succeed. Runs in services and
+in the command line.
 """
 
 from __future__ import annotations
@@ -40,14 +43,19 @@ from zeh_spark.protocol.wire import PLAIN_INCARNATION
 class BatchAttempt:
     """Takes events, sends uploads as they fill up, and commits them, all in the caller's thread.
 
-    `in_doubt`: a commit was sent, and it is not known what became of it.
+    Its attribute `in_doubt` is true if a commit was sent and it is not known what became of it.
 
-    Guarantee: what `commit` and `settle` return is published, once; what they say is not published
-    never will be by this attempt.
+    Args:
+        client: sends the requests.
+        batch: the batch.
+        count: the feed's number of partitions.
+        number: a number that no other attempt of the same run has.
+
+    Guarantee: a batch for which `commit` or `settle` returns a receipt is published, once. A batch
+    that they call not published never will be published by this attempt.
     """
 
     def __init__(self, client: PublishClient, batch: BatchCall, count: int, number: int) -> None:
-        """`count`: the feed's partitions; `number`: no other attempt of the same run has it."""
         self.batch = batch
         self.in_doubt = False
         self.receipt: Receipt | None = None
@@ -70,7 +78,13 @@ class BatchAttempt:
         partition: int | None,
         headers: Mapping[str, str] | None,
     ) -> None:
-        """Raises RowError, and goes on without that event; or what sending raises, for ever."""
+        """Add an event (arguments as in `OpenBatch.add`).
+
+        Raises:
+            RowError: the event cannot be published. The batch continues without it.
+            PublishError: an upload was refused. Each later call raises again.
+            UnavailableError: an upload could not be sent. Each later call raises again.
+        """
         number, self._given = self._given, self._given + 1
         try:
             where = partition_for(key, partition, self._count)
@@ -82,8 +96,12 @@ class BatchAttempt:
         self._uploader.add([rest], where)
 
     def commit(self) -> Receipt:
-        """Raises PublishError or UnavailableError: not published. OutcomeUnknownError, or if it is
-        interrupted: ask `settle`.
+        """Publish the events that were added. After an interruption, call `settle`.
+
+        Raises:
+            PublishError: the batch is not published.
+            UnavailableError: the batch is not published.
+            OutcomeUnknownError: it is not known whether the batch is published: call `settle`.
         """
         try:
             self._uploader.finish()
@@ -101,7 +119,7 @@ class BatchAttempt:
             self.release()
             raise
         except OutcomeUnknownError as exc:
-            # Refused, but not at the first try, and of that one nothing was heard.
+            # The commit was refused at a later try, and the first try had no answer.
             refusal = exc.__cause__
             if not isinstance(refusal, PublishError):
                 raise
@@ -110,9 +128,13 @@ class BatchAttempt:
             raise refusal from None
 
     def settle(self) -> Receipt | None:
-        """Of a commit in doubt: its receipt, or None if it is not published, and never will be.
+        """Find out what became of a commit in doubt.
 
-        Raises OutcomeUnknownError while the publisher does not tell.
+        Returns:
+            The receipt; or None if the batch is not published, and never will be by this attempt.
+
+        Raises:
+            OutcomeUnknownError: the publisher does not tell. Call `settle` again later.
         """
         if not self.in_doubt:
             return self.receipt
@@ -132,7 +154,7 @@ class BatchAttempt:
         return self.receipt
 
     def release(self) -> None:
-        """Drop its uploads; the end of an attempt that is not in doubt."""
+        """Drop the attempt's uploads. Call it only for an attempt that is not in doubt."""
         if self._uploader.uploads and not self._released:
             self._released = True
             self._client.release(self.batch, TaskDone(0, self._number))
@@ -141,7 +163,7 @@ class BatchAttempt:
         self.in_doubt, self.receipt = False, receipt
 
     def _seal(self) -> None:
-        """A commit of this attempt that has not landed yet will be refused."""
+        """Make the publisher refuse a commit of this attempt that has not arrived yet."""
         try:
             self._client.upload(
                 self.batch, self._count, 0, self._number, self._uploader.uploads, EMPTY_UPLOAD
@@ -149,16 +171,16 @@ class BatchAttempt:
         except PublishError as exc:
             if exc.problem not in problems.OVERTAKEN:
                 raise
-            # So would the commit be, if it came now.
+            # The commit would be refused as well if it arrived now.
 
     def _mine(self, receipt: Receipt) -> Receipt:
-        """Raises PublishError for one of somebody else, whose events happen to be the same."""
+        """Return the receipt. Raises PublishError if another program published the same events."""
         which = self.batch
         if which.incarnation == PLAIN_INCARNATION and receipt.run != which.run:
             raise PublishError(
                 f"somebody else published batch {which.number} of producer {which.producer!r}, "
-                f"with the same events; this call added nothing: publish them again if they are "
-                f"wanted twice, and let each one who publishes have a producer of its own",
+                f"with the same events. This call added nothing: publish them again if they are "
+                f"wanted twice, and give each program a producer name of its own",
                 problem=problems.NUMBER_TAKEN.name,
                 facts={"run": receipt.run, "events": receipt.events, "batch": receipt.batch},
                 anchor=problems.NUMBER_TAKEN.name,
@@ -166,7 +188,7 @@ class BatchAttempt:
         return receipt
 
     def _is_mine(self, receipt: Receipt) -> bool:
-        """Whether these events are published; under a name it does not matter by whom."""
+        """Return whether the receipt is of these events; under a name any program's counts."""
         content = self.content
         same = (receipt.events, receipt.digest) == (content.events, content.digest)
         named = self.batch.incarnation != PLAIN_INCARNATION
@@ -181,7 +203,7 @@ class BatchAttempt:
 
 @contextmanager
 def nothing_published() -> Iterator[None]:
-    """Before its commit is sent, a batch is not published for certain."""
+    """Say in an UnavailableError that nothing was published: no commit was sent yet."""
     try:
         yield
     except UnavailableError as exc:

@@ -1,6 +1,6 @@
-"""What a request may carry, and what nothing may show: tokens, the files of TLS, secrets.
+"""Tokens, the files of TLS, and the mask that hides secrets.
 
-Runs in the driver and in tasks.
+Rule for editors: no error and no log shows a secret. Runs wherever a client runs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from zeh_spark.errors import OptionError
 from zeh_spark.options import ClientOptions, parse_token
 
 _SHORTEST_SECRET = 6
-"""What is shorter would be found everywhere."""
+"""Shorter secrets are not masked: the same characters would be found everywhere."""
 
 
 class _Mask(logging.Filter):
-    """The secrets of this process's transports, which nothing that is shown may hold: not what a
-    publisher says in its errors, nor what urllib3 logs.
+    """Hides the secrets of this process's transports.
+
+    A publisher's error may quote them, and so may a log line of urllib3.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class _Mask(logging.Filter):
         self._secrets: set[str] = set()
 
     def add(self, *secrets: str | None) -> None:
+        """Hide these texts from now on."""
         self._secrets.update(each for each in secrets if each and len(each) >= _SHORTEST_SECRET)
 
     def __call__(self, text: str) -> str:
@@ -34,6 +36,7 @@ class _Mask(logging.Filter):
         return text
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Mask a log record (see `logging.Filter.filter`)."""
         record.msg, record.args = self(record.getMessage()), None
         return True
 
@@ -44,11 +47,17 @@ for _name in ("urllib3.connection", "urllib3.connectionpool"):
 
 
 def check_tls_files(options: ClientOptions) -> None:
-    """Raises OptionError for what requests would take for a publisher that does not answer."""
+    """Raise OptionError if a file of TLS cannot be used.
+
+    Without this check, requests fails as if the publisher did not answer.
+    """
     ca, cert, key = options.ca_file, options.client_cert_file, options.client_key_file
     for name, path in (("caFile", ca), ("clientCertFile", cert), ("clientKeyFile", key)):
         if path and not os.access(path, os.R_OK):
-            raise OptionError(f"option {name!r}: cannot read {path!r}", option=name)
+            raise OptionError(
+                f"option {name!r}: cannot read {path!r}. Check the path and its rights",
+                option=name,
+            )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     name, files = "caFile", repr(ca)
     try:
@@ -61,8 +70,8 @@ def check_tls_files(options: ClientOptions) -> None:
             context.load_cert_chain(cert, key, password=lambda: b"")
     except OSError as exc:  # ssl.SSLError is one
         raise OptionError(
-            f"option {name!r}: cannot use {files} ({exc.strerror or exc}); it has to be PEM, a key "
-            f"not encrypted and that of its certificate",
+            f"option {name!r}: cannot use {files} ({exc.strerror or exc}). It has to be PEM, and a "
+            f"key must not be encrypted and has to be that of its certificate",
             option=name,
         ) from exc
 
@@ -70,7 +79,12 @@ def check_tls_files(options: ClientOptions) -> None:
 def read_token(path: str, option: str = "tokenFile") -> str:
     """Return the token that a file holds.
 
-    Raises OptionError, which names the option that gave the path.
+    Args:
+        path: the file.
+        option: the option that gave the path, for the error.
+
+    Raises:
+        OptionError: the file cannot be read, or holds no valid token.
     """
     try:
         with open(path, encoding="ascii") as file:
@@ -84,4 +98,6 @@ def read_token(path: str, option: str = "tokenFile") -> str:
     try:
         return parse_token(token)
     except ValueError as exc:
-        raise OptionError(f"option {option!r}: what {path!r} holds {exc}", option=option) from None
+        raise OptionError(
+            f"option {option!r}: the token in {path!r} {exc}", option=option
+        ) from None

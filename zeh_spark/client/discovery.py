@@ -1,12 +1,12 @@
-"""What a publisher tells of its feed when it is asked without parameters: how many partitions, and
-which feed.
+"""Ask a publisher how many partitions its feed has, and which feed it is.
 
-Our publisher answers 400 with a problem document (RFC 9457) that has the members `partitionCount`
-and `feed` (see `protocol.feed_identity`). Other publishers answer anything: a refusal without these
-members, a page, an error of their framework. Their feeds have no identity of their own.
+The request has no parameters. Our publisher answers 400 with a problem document (RFC 9457) that has
+the members `partitionCount` and `feed` (see `protocol.feed_identity`). Other publishers may answer
+anything: a refusal without these members, a page, an error of their framework. Their feeds have no
+identity of their own.
 
-Rule for editors: a publisher that does not answer for a moment must never make its feed look like
-another one, so only a final answer means that a feed tells no identity.
+Rule for editors: a feed must never look like another one because its publisher did not answer for a
+moment. So only a final answer means that a feed tells no identity.
 
 Runs on the driver, in batch tasks and in commands.
 """
@@ -26,15 +26,15 @@ from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold
 
 _MISSING_PARAMETER = {400, 422}
 _OF_A_FRAMEWORK = {500, 501}
-"""What a publisher may answer every time to a request that it does not expect."""
+"""Statuses that another publisher may always answer to a request that it does not expect."""
 
 _TRIES = 3
-"""Such an answer may also be a passing failure in front of our publisher, so it has to repeat."""
+"""How often such an answer has to come: a proxy of our publisher may give it for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """A feed's number of partitions; its identity, None if its publisher tells none."""
+    """A feed's number of partitions, and its identity, None if its publisher tells none."""
 
     partition_count: int
     identity: FeedIdentity | None = None
@@ -54,13 +54,18 @@ def discover(
     """Ask for a feed's number of partitions and its identity.
 
     Args:
+        transport: sends the requests.
+        retry: limits how long they are repeated.
         partition_count: the number of partitions if it is known (the option, a checkpoint). Then
-            every final answer but 401 and 403 is taken; if it has no identity, the feed has none.
+            every final answer but 401 and 403 is accepted; if it has no identity, the feed has
+            none.
         told: whether the feed has told an identity before; None if that is not known. If it has, an
             answer 500 or 501 is always a passing failure.
 
-    Raises OptionError naming `partitionCount` if that is neither known nor told, PublisherError for
-    an identity that cannot be read and for final answers, UnavailableError after `retryTimeout`.
+    Raises:
+        OptionError: the number of partitions is neither known nor told.
+        PublisherError: the answer is final, or its identity cannot be read.
+        UnavailableError: there was no answer for `retryTimeout`.
     """
     while True:
         try:
@@ -96,9 +101,7 @@ def _asked(transport: Transport, count_known: bool) -> dict[str, Any]:
 
 
 def _is_foreign(failure: TransientError) -> bool:
-    """Return whether this may be another publisher's lasting answer to a request without
-    parameters.
-    """
+    """Return whether another publisher may always answer so to a request without parameters."""
     ours = problems.name_in(problem_document(failure.body or ""))
     return failure.status in _OF_A_FRAMEWORK and ours is None
 
@@ -109,13 +112,16 @@ def _count(document: dict[str, Any], transport: Transport) -> int:
         return count
     raise OptionError(
         f"option 'partitionCount' is missing, and the publisher of {transport.url} "
-        f"does not tell it: give the number of partitions that its documentation names",
+        f"does not tell it. Give the number of partitions that its documentation names",
         option="partitionCount",
     )
 
 
 def _identity(document: dict[str, Any], transport: Transport) -> FeedIdentity | None:
-    """Read the member `feed`; other publishers' documents may have one with another meaning."""
+    """Return the identity in the member `feed`.
+
+    Other publishers' documents may have such a member with another meaning.
+    """
     if problems.name_in(document) is None or "feed" not in document:
         return None
     try:
@@ -124,6 +130,6 @@ def _identity(document: dict[str, Any], transport: Transport) -> FeedIdentity | 
         raise PublisherError(
             f"the publisher of {transport.url} tells which feed it serves in a form that this "
             f"version of zeh-spark cannot read: {exc}. Upgrade zeh-spark here, or ask the "
-            f"publisher's owner what stands between the two and changes its answers",
+            f"publisher's owner whether a proxy changes its answers",
             body=str(document["feed"]),
         ) from None

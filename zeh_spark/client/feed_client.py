@@ -1,7 +1,7 @@
-"""Reading a feed: one request for one partition, read as it arrives, repeated until it was whole.
+"""Read a feed: one request for one partition, read as it arrives, repeated until it was whole.
 
-Rule for editors: what was cut is asked for again from the last checkpoint; nothing after a
-checkpoint that did not arrive is ever handed out.
+Rule for editors: after an interruption, the client asks again from the last checkpoint. It never
+yields events before the checkpoint after them has arrived.
 
 Runs in threads of the driver (stream) and in tasks (batch). A client may be shared between threads.
 """
@@ -26,18 +26,27 @@ from zeh_spark.protocol.page_scanner import PageScanner
 
 _ABOUT_THE_CURSOR = {400, 409, 410}
 MAX_HINT = 640_000
+"""The page size hint, in events, up to which the client may raise a smaller one."""
+
 _ANEW = (
-    "a new checkpointLocation, and with Spark's file sink a new path, because that leaves out "
-    "batches whose numbers it has"
+    "a new checkpointLocation, and for Spark's file sink a new path, because the old path leaves "
+    "out batches whose numbers it has"
 )
 _MAX_HINT_FACTOR = 64
-"""How far the page size hint is raised for a publisher whose pages end before their checkpoint."""
+"""The factor by which any hint may be raised, if pages end before their checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What is asked for: the page of one partition after a cursor (spec "Parameters"). `wait` in
-    seconds, 0 for none.
+    """A request for the page of one partition after a cursor (spec "Parameters").
+
+    Args:
+        partition: the partition, from 0.
+        cursor: the cursor after which the page begins.
+        partition_count: the number of partitions, the spec's `n`.
+        page_size_hint: the number of events to ask for; publishers may give more or fewer.
+        headers: the names of the event headers to ask for; none if empty.
+        wait: the seconds that the publisher may wait for events; 0 for long polling off.
     """
 
     partition: int
@@ -48,7 +57,7 @@ class PageRequest:
     wait: int = 0
 
     def query(self) -> str:
-        """The query string: each parameter once, every reserved character encoded."""
+        """Return the query string: each parameter once, every reserved character encoded."""
         parameters = {
             "n": str(self.partition_count),
             f"cursor{self.partition}": self.cursor,
@@ -63,7 +72,14 @@ class PageRequest:
 
 @dataclass(slots=True)
 class Statistics:
-    """What reading took so far. `seconds` were spent inside requests. Threads may share it."""
+    """Counts of what reading took so far. Threads may share it.
+
+    Args:
+        pages: requests that were answered.
+        retries: requests that were repeated.
+        ignored_lines: lines that were neither events nor checkpoints.
+        seconds: the time spent inside requests.
+    """
 
     pages: int = 0
     retries: int = 0
@@ -87,11 +103,11 @@ class PageEnd:
     """The end of a page, which is the last item of `FeedClient.page`.
 
     Attributes:
-        start: The cursor that the page was requested with.
-        cursor: The last checkpoint of the page, or `start` if none came.
-        events: How many events the last answer brought, with or without a checkpoint.
-        complete: Whether the framing of the answer proves that nothing is missing at its end.
-        tail: The event lines that no checkpoint closed. They must not be delivered.
+        start: the cursor that the page was requested with.
+        cursor: the last checkpoint of the page, or `start` if none came.
+        events: how many events the last answer brought, with or without a checkpoint.
+        complete: whether the framing of the answer proves that nothing is missing at its end.
+        tail: the event lines that no checkpoint closed. They must not be delivered.
     """
 
     start: str
@@ -111,18 +127,25 @@ PageItems = Generator["wire.Interval | PageEnd", None, None]
 
 
 class _NoProgressError(Exception):
-    """A whole answer brought events but no checkpoint that lies after them."""
+    """A whole answer brought events but no checkpoint after them."""
 
 
 class FeedClient:
-    """Asks one feed's publisher. Never hands out what no checkpoint has closed."""
+    """Reads the pages of one feed.
+
+    Args:
+        options: how to talk to the publisher.
+        max_interval: the maximum bytes that are held until their checkpoint arrives.
+
+    Guarantee: yields no event before the checkpoint after it has arrived.
+    """
 
     def __init__(self, options: ClientOptions, *, max_interval: int = 1 << 62) -> None:
         self.transport = Transport(options)
         self.max_interval = max_interval
 
     def retry(self) -> Retry:
-        """Return the retries of one difficulty, which may last as long as `retryTimeout` says."""
+        """Return the retries of one difficulty, which may last for `retryTimeout`."""
         return self.transport.retry()
 
     def stop(self) -> None:
@@ -140,34 +163,34 @@ class FeedClient:
         """Read one page of a partition, and continue after interruptions from the last checkpoint.
 
         Args:
-            request: The page.
-            hold: Called before each read, with the number of bytes that wait for a checkpoint. It
+            request: the page.
+            hold: called before each read, with the number of bytes that wait for a checkpoint. It
                 may block.
-            any_end: Whether a page is whole even if no checkpoint closes its last events.
-            statistics: Where pages, retries and seconds are counted.
+            any_end: whether a page is whole even if no checkpoint closes its last events.
+            statistics: where pages, retries and seconds are counted.
 
         Yields:
             The page's intervals, then its `PageEnd`.
 
         Raises:
-            PublisherError: The answer is final.
-            UnavailableError: There was no progress for `retryTimeout`.
+            PublisherError: the answer is final.
+            UnavailableError: there was no progress for `retryTimeout`.
         """
         return _PageReader(self, request, hold, any_end, statistics or Statistics()).items()
 
     def discover(
         self, partition_count: int | None = None, *, told: bool | None = None
     ) -> Discovered:
-        """Ask how many partitions the feed has, unless that is known, and which feed it is: see
-        `discovery.discover`.
-        """
+        """Return the feed's number of partitions and its identity (see `discovery.discover`)."""
         return discover(self.transport, self.retry(), partition_count, told=told)
 
 
 @dataclass(slots=True)
 class _PageReader:
-    """Reads one page. `cursor` is the last checkpoint that arrived; `events`, `complete` and `tail`
-    are those of the last answer.
+    """Reads one page.
+
+    `cursor` is the last checkpoint that arrived. `events`, `complete` and `tail` are those of the
+    last answer.
     """
 
     client: FeedClient
@@ -195,15 +218,15 @@ class _PageReader:
                 return
             except TransientError as failure:
                 self.statistics.add(retries=1)
-                self.hold(0)  # what came without its checkpoint is dropped
+                self.hold(0)  # the bytes that came without their checkpoint are dropped
                 retry.wait(failure)
                 request = replace(request, wait=0)
             except _NoProgressError:
                 hint = request.page_size_hint * 2
                 if hint <= max(MAX_HINT, self.request.page_size_hint * _MAX_HINT_FACTOR):
-                    # the checkpoint may lie beyond the page
+                    # the checkpoint may come after more events than the page has
                     request = replace(request, page_size_hint=hint, wait=0)
-                else:  # at the head of the feed it comes with the next events
+                else:  # at the head of the feed the checkpoint comes with the next events
                     retry.wait(TransientError(self._unclosed(request)))
             except PublisherError as exc:
                 if exc.status is None:
@@ -242,7 +265,7 @@ class _PageReader:
         for interval in intervals:
             self.events += interval.events
             if interval.events and interval.cursor == request.cursor and not self.any_end:
-                raise _NoProgressError  # delivering it would bring the same events for ever
+                raise _NoProgressError  # the next request would bring the same events, for ever
             special = interval.cursor == wire.FIRST and request.cursor != wire.LAST
             if interval.cursor != self.cursor and (special or interval.cursor == request.cursor):
                 raise self._leads_back(interval.cursor)
@@ -254,7 +277,7 @@ class _PageReader:
             raise PublisherError(
                 f"partition {scanner.partition}, cursor {self.cursor!r}: {scanner.held_bytes} "
                 f"bytes came without a checkpoint, more than the {self.client.max_interval} that "
-                f"are held (4 × maxBytesPerTrigger of a stream, 512 MiB in a batch); set a smaller "
+                f"are held (4 × maxBytesPerTrigger of a stream, 512 MiB in a batch). Set a smaller "
                 f"'pageSizeHint', a larger 'maxBytesPerTrigger', or ask the publisher's owner for "
                 f"checkpoints at shorter distances",
                 partition=scanner.partition,
@@ -266,7 +289,7 @@ class _PageReader:
         return PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
             f"{self.client.transport.url} answered with nothing but lines that are neither events "
-            f"nor checkpoints: {said}",
+            f"nor checkpoints: {said}. Check that this is the address of a feed",
             partition=scanner.partition,
             cursor=self.cursor,
             body=said,
@@ -276,7 +299,8 @@ class _PageReader:
         what = "the special cursor" if cursor == wire.FIRST else "the cursor it was asked for,"
         return PublisherError(
             f"partition {self.request.partition}, cursor {self.cursor!r}: the publisher sent "
-            f"{what} {cursor!r} as a later checkpoint; continuing from it would bring events again",
+            f"{what} {cursor!r} as a later checkpoint. To continue from it would deliver events "
+            f"again: tell the publisher's owner",
             partition=self.request.partition,
             cursor=self.cursor,
         )
@@ -295,19 +319,19 @@ class _PageReader:
 
 
 def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
-    """The same, with the place."""
+    """Return the error with the partition and the cursor, and with what to do."""
     message = f"partition {partition}, cursor {cursor!r}: {exc}"
     if exc.status == 410:
         message += (
-            f"; events were removed before they were read: start anew with 'startingCursors' (a "
+            f". Events were removed before they were read. Start again with 'startingCursors' (a "
             f"stream with {_ANEW}), or let the stream continue with the oldest events left: "
             f"failOnDataLoss=false"
         )
     if exc.status == 409:
         message += (
-            f"; a stream starts with {_ANEW}: from 'first', or, where the publisher was restored, "
-            f"from what both histories share, as "
-            f"zeh_spark.shared_cursors(checkpointLocation, url) gives it for 'startingCursors'"
+            f". Start a stream with {_ANEW}. Let it begin at 'first'; or, if the publisher was "
+            f"restored, at the newest cursors that both histories have, which "
+            f"zeh_spark.shared_cursors(checkpointLocation, url) gives for 'startingCursors'"
         )
     return type(exc)(message, partition=partition, cursor=cursor, status=exc.status, body=exc.body)
 
@@ -320,6 +344,6 @@ def _closed(scanner: PageScanner) -> list[wire.Interval]:
 
 
 def _masked(exc: PublisherError) -> PublisherError:
-    """What the publisher's own words are in."""
+    """Return `exc` with secrets masked in it: its text has the publisher's own words."""
     body = None if exc.body is None else masked(exc.body)
     return type(exc)(masked(str(exc)), partition=exc.partition, cursor=exc.cursor, body=body)

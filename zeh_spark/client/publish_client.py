@@ -1,9 +1,9 @@
-"""The publish API, from the side of who publishes: uploads, commits, receipts.
+"""The client of the publish API: uploads, commits, receipts.
 
-Every call can be repeated: the publisher answers the same. So whatever is transient is tried again
-for `retryTimeout`, and an answer that was lost changes nothing.
+Rule for editors: every call can be repeated, and the publisher answers the same. So transient
+failures are retried for `retryTimeout`, and an answer that was lost changes nothing.
 
-Runs in write tasks, in the driver, in services that publish, and in the command line.
+Runs in write tasks, on the driver, in services that publish, and in the command line.
 """
 
 from __future__ import annotations
@@ -40,9 +40,16 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BatchCall:
-    """Which batch, and who publishes it: `run` is one start of the writer, `incarnation` its memory
-    (Spark's checkpoint). `overrides`: what an operator allows, by option name. `repeatable`:
-    whether the same events, published again by another run, are known to be the same.
+    """The identity of a batch, and who publishes it.
+
+    Args:
+        producer: the producer's name.
+        incarnation: the producer's memory, like a Spark checkpoint.
+        run: the id of one start of the writer.
+        number: the batch's number in its incarnation, from 0.
+        overrides: what an operator allows, by option name.
+        repeatable: whether the publisher recognizes the same events if another run publishes them
+            again.
     """
 
     producer: str
@@ -54,17 +61,24 @@ class BatchCall:
 
     @property
     def path(self) -> str:
+        """The path of the batch, after the feed's."""
         return f"{producer_path(self.producer)}/batches/{self.number}"
 
     def query(self, partition_count: int, **more: str) -> str:
+        """Return the query string of an upload or a commit."""
         return urlencode(
             {"incarnation": self.incarnation, "n": partition_count, **more, **self.overrides}
         )
 
 
 class BatchStatus(NamedTuple):
-    """What the publisher knows of a batch: its receipt, if it is committed; and of its feed: the
-    partition count, and while the batch is not committed an id, the same under each address.
+    """What the publisher knows of a batch and its feed.
+
+    Args:
+        receipt: the batch's receipt; None if it is not committed.
+        partition_count: the feed's number of partitions.
+        feed_id: the feed's id, the same at each address; None if the batch is committed, or if the
+            publisher does not tell it.
     """
 
     receipt: Receipt | None
@@ -74,8 +88,13 @@ class BatchStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """What a task did for a batch. `attempt` tells tries of a task apart, `uploads` is how many it
-    sent: none where the batch was committed before.
+    """What one attempt at a task did for a batch.
+
+    Args:
+        task: the number of the task.
+        attempt: the number of the attempt; each attempt at a task has its own.
+        uploads: how many uploads it sent; 0 if the batch was committed before.
+        content: the number of its events, and the sum of their contents.
     """
 
     task: int
@@ -85,8 +104,13 @@ class TaskDone:
 
 
 class PublishedRange(msgspec.Struct, frozen=True):
-    """A batch's sequence numbers in one partition, both ends included, and the feed's cursor behind
-    it.
+    """A batch's events in one partition.
+
+    Args:
+        partition: the stored partition.
+        first: the first sequence number.
+        last: the last sequence number, included.
+        cursor: the feed's cursor after these events.
     """
 
     partition: int
@@ -96,9 +120,17 @@ class PublishedRange(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, rename="camel"):
-    """What the publisher says of a batch that is published. `status`: `committed`, or
-    `already-committed` if it was there before; `run`: who committed it, and `time` when, in ms
-    since 1970.
+    """The publisher's record of a committed batch.
+
+    Args:
+        status: "committed", or "already-committed" if the batch was there before.
+        batch: the batch's number.
+        events: the number of its events.
+        ranges: its sequence numbers in each partition that has some of its events.
+        time: when it was committed, in milliseconds since 1970.
+        run: the id of the run that committed it.
+        digest: the digest of its contents.
+        partition_count: the feed's number of partitions.
     """
 
     status: str
@@ -112,7 +144,11 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PublishClient:
-    """Talks to the publisher of one feed.
+    """Publishes batches to one feed, and asks about its producers.
+
+    Every call retries for `retryTimeout`. It raises PublishError if the publisher refuses,
+    PublisherError if the answer is none of the publish API, and UnavailableError if there is no
+    answer.
 
     Guarantee: what `commit` returns is committed, durable, and has the content that was declared.
     """
@@ -121,11 +157,11 @@ class PublishClient:
         self._transport = Transport(options)
 
     def stop(self) -> None:
-        """Nobody waits for answers any more: no more tries."""
+        """Stop retrying, because nobody waits for answers any more."""
         self._transport.stop()
 
     def look_up(self, batch: BatchCall) -> BatchStatus:
-        """Raises PublishError for a batch whose receipt is gone."""
+        """Return what is known of a batch. Raises PublishError if its receipt is gone."""
         try:
             query = urlencode({"incarnation": batch.incarnation})
             facts = self._answer("GET", batch.path, query)
@@ -138,7 +174,7 @@ class PublishClient:
         if type(count) is not int or count < 1:
             raise PublisherError(
                 f"{self._transport.url}: the answer about batch {batch.number} does not tell the "
-                f"partition count: is that a publisher of zeh_spark?"
+                f"partition count. Check that this is the address of a publisher of zeh_spark"
             )
         feed_id = facts.get("feedId")
         return BatchStatus(receipt, count, feed_id if isinstance(feed_id, str) else None)
@@ -152,7 +188,19 @@ class PublishClient:
         number: int,
         body: bytes,
     ) -> bool:
-        """Stage a part of a batch; false if the batch is committed, and nothing more is needed."""
+        """Stage a part of a batch.
+
+        Args:
+            batch: the batch.
+            partition_count: the number of partitions that it is made for.
+            task: the number of the task.
+            attempt: the number of the task's attempt.
+            number: the number of the upload in the attempt, from 0.
+            body: the upload, in the format of `protocol.upload_format`.
+
+        Returns:
+            False if the batch is committed already, so that no more uploads are needed.
+        """
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         headers = {
             "Content-Type": "application/vnd.zeroeventhub.upload",
@@ -163,10 +211,18 @@ class PublishClient:
         return answer.get("status") != "already-committed"
 
     def commit(self, batch: BatchCall, partition_count: int, tasks: Sequence[TaskDone]) -> Receipt:
-        """Make the batch visible, of these tasks' uploads.
+        """Commit the batch: make the uploads of these tasks visible, all together.
 
-        Raises PublishError, saying what to do: it is not committed. Where that is not known:
-        UnavailableError, or OutcomeUnknownError for a batch that cannot be repeated.
+        Args:
+            batch: the batch.
+            partition_count: the number of partitions that it is made for.
+            tasks: for each task, the one attempt whose uploads count.
+
+        Raises:
+            PublishError: the batch is not committed. The message says what to do.
+            UnavailableError: it is not known whether the batch is committed, and it can be
+                repeated.
+            OutcomeUnknownError: the same, for a batch that cannot be repeated.
         """
         content = sum((each.content for each in tasks), Content())
         body = {
@@ -189,7 +245,7 @@ class PublishClient:
             encoded = msgspec.json.encode(body)
             return self._receipt(self._answer("POST", path, query, encoded, headers, retry=retry))
         except ZeroEventHubError as exc:
-            # A refusal is about this try; one before it that was not answered may have landed.
+            # A refusal is about this try. An earlier try without an answer may be committed.
             certain = isinstance(exc, PublishError) and not retry.attempts
             if certain or batch.repeatable:
                 raise
@@ -213,14 +269,14 @@ class PublishClient:
             return msgspec.convert({**receipt, "status": status}, Receipt)
         except msgspec.ValidationError as exc:
             raise PublisherError(
-                f"{self._transport.url}: the answer is no receipt ({exc}): is that a publisher of "
-                f"zeh_spark?"
+                f"{self._transport.url}: the answer is no receipt ({exc}). Check that this is the "
+                f"address of a publisher of zeh_spark"
             ) from None
 
     def release(self, batch: BatchCall, task: TaskDone | None = None) -> None:
-        """Drop what this run, or one task of it, has staged for a batch.
+        """Drop what this run, or one attempt at a task of it, has staged for a batch.
 
-        Tried once: the publisher cleans up anyway.
+        It is tried once and raises nothing: the publisher cleans up in any case.
         """
         mine = {"attempt": f"{task.task}.{task.attempt}"} if task else {}
         try:
@@ -230,18 +286,24 @@ class PublishClient:
             log.warning("uploads of batch %d are left to the publisher: %s", batch.number, exc)
 
     def producer(self, name: str) -> Document:
+        """Return the publisher's state of a producer, as the publish API has it."""
         return self._answer("GET", producer_path(name))
 
     def producers(self) -> Iterator[Document]:
-        """All that ever published, by name."""
+        """Yield the states of all producers that ever published, ordered by name."""
         query = ""
         while found := self._answer("GET", "/producers", query)["producers"]:
             yield from found
             query = urlencode({"after": found[-1]["producer"]})
 
     def receipts(self, producer: str, limit: int, below: int | None = None) -> list[Document]:
-        """The newest ones, newest first; of those with a number less than `below`. Fewer than
-        `limit` if there are no more, or at once if they are long.
+        """Return a producer's newest receipts, the newest first.
+
+        Args:
+            producer: the producer's name.
+            limit: the maximum number of receipts. There are fewer if there are no more, or if they
+                are too long for one answer.
+            below: only receipts of batches with a smaller number.
         """
         path = f"{producer_path(producer)}/batches"
         query = {"limit": limit} if below is None else {"limit": limit, "below": below}
@@ -268,31 +330,32 @@ class PublishClient:
                 if document := problem_document(text):
                     return document
                 wrong = PublisherError(
-                    f"{self._transport.url}: the answer to {method} {path} is no JSON object: is "
-                    f"that a publisher of zeh_spark?",
+                    f"{self._transport.url}: the answer to {method} {path} is no JSON object. "
+                    f"Check that this is the address of a publisher of zeh_spark",
                     body=text[:2000],
                 )
                 if answer.proven:
                     raise wrong
-                retry.wait(TransientError(wrong))  # perhaps it was cut
+                retry.wait(TransientError(wrong))  # perhaps the answer was cut
             except TransientError as failure:
                 if isinstance(failure.final, PublisherError):
                     failure.final = _refusal(failure.final)
                 retry.wait(failure)
             except PublisherError as exc:
                 refusal = _refusal(exc)
-                changed = problems.DIGEST_MISMATCH.name  # on its way
+                changed = problems.DIGEST_MISMATCH.name  # the body was changed on its way
                 if not isinstance(refusal, PublishError) or refusal.problem != changed:
                     raise refusal from None
                 retry.wait(TransientError(refusal))
 
 
 def producer_path(name: str) -> str:
+    """Return the path of a producer, after the feed's."""
     return f"/producers/{quote(name, safe='')}"
 
 
 def _refusal(exc: PublisherError) -> PublisherError:
-    """A problem document of the publish API in our words; other errors as they are."""
+    """Return a refusal of the publish API as a PublishError; other errors with their own type."""
     document = problem_document(exc.body or "")
     said, advice = exc.what, exc.advice
     if (name := problems.name_in(document)) is None:
@@ -313,5 +376,5 @@ def _refusal(exc: PublisherError) -> PublisherError:
 
 
 def _with(said: str, advice: OptionAdvice | None, more: str) -> tuple[str, OptionAdvice | None]:
-    """A message and its advice, with more words at the end."""
+    """Return a message and its advice, with more words at the end."""
     return (said, advice + more) if advice else (said + more, None)

@@ -1,6 +1,10 @@
-"""What an answer of a publisher means, or that there was none: final, or to be tried again.
+"""Judge an answer of a publisher, or that there was none: final, or transient.
 
-Rule for editors: messages carry the publisher's own words, masked, and never an address's query.
+A final answer raises the error that the caller gets. A transient one raises TransientError, and the
+request is sent again.
+
+Rule for editors: messages carry the publisher's own words, masked, and never the query of an
+address. Runs wherever a client runs.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from zeh_spark.protocol import problems
 
 _REFUSAL_BYTES = 64 << 10
 _DONE = {200, 201, 203, 204}
-_RETRY_TIMEOUT = OptionAdvice("{} says how long to try", ("retryTimeout",))
+_RETRY_TIMEOUT = OptionAdvice("{} says how long to retry", ("retryTimeout",))
 _ADVICE = {
     401: OptionAdvice("check {} or {}", ("token", "tokenFile")),
     404: OptionAdvice("check the feed's address in {}", ("url",)),
@@ -37,8 +41,14 @@ _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAY
 
 
 class TransientError(Exception):
-    """May be gone at the next try. `final` is raised when there is no time for one. `status` and
-    `body` are those of the answer, if there was one.
+    """A failure that may be gone at the next try. It never leaves the client.
+
+    Args:
+        final: the error to raise when there is no time for another try.
+        retry_after: the seconds that the publisher asks to wait, if it does.
+        reason: what happened, for the log; by default the text of `final`.
+        status: the HTTP status of the answer; None if there was no answer.
+        body: the answer's text, if there was one.
     """
 
     def __init__(
@@ -58,17 +68,20 @@ class TransientError(Exception):
 
 
 def network_failure(exc: Exception, url: FeedUrl) -> Exception:
-    """No answer, or one that broke off: transient, unless TLS says that it never will work."""
+    """Return the error for a request without an answer, or whose answer broke off.
+
+    It is transient, unless TLS, the proxy or the address can never work.
+    """
     reason = innermost(exc)
     if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(reason.reason or ""):
         return PublisherError(
-            f"{url}: TLS: {reason}; check 'caFile', 'clientCertFile', the host name, and whether "
+            f"{url}: TLS: {reason}. Check 'caFile', 'clientCertFile', the host name, and whether "
             f"the address should begin with http:"
         )
     if isinstance(exc, requests.exceptions.InvalidProxyURL) or _is_socks(exc):
         return PublisherError(
             f"{url}: the proxy that the environment names (HTTP_PROXY, HTTPS_PROXY) cannot be "
-            f"used: it has to be an http address; NO_PROXY goes round it"
+            f"used. Set it to an http address, or name the publisher's host in NO_PROXY"
         )
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
         return invalid_redirect(url)
@@ -76,27 +89,31 @@ def network_failure(exc: Exception, url: FeedUrl) -> Exception:
         f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: {reason})"
     )
     final = UnavailableError(
-        f"{what}; nothing is lost: start again once it does", advice=_RETRY_TIMEOUT
+        f"{what}. Nothing is lost: start again once it answers", advice=_RETRY_TIMEOUT
     )
     return TransientError(final, reason=what)
 
 
 def _is_socks(exc: Exception) -> bool:
-    """Return whether the proxy is one of SOCKS, which we do not support.
+    """Return whether the proxy is a SOCKS proxy, which we do not support.
 
-    requests has no class for it: InvalidSchema is also raised for a redirect to an address that is
-    not http. Only the text of the error tells the two apart.
+    requests has no class for this error: it also raises InvalidSchema for a redirect to an address
+    that is not http. Only the text of its error tells the two apart.
     """
     return isinstance(exc, requests.exceptions.InvalidSchema) and "SOCKS" in str(exc)
 
 
 def invalid_redirect(url: FeedUrl) -> PublisherError:
-    return PublisherError(f"{url}: a redirect leads to an invalid address")
+    """Return the error for a redirect that cannot be followed."""
+    return PublisherError(
+        f"{url}: a redirect leads to an invalid address. Check the feed's address with its owner"
+    )
 
 
 def innermost(exc: BaseException) -> BaseException:
-    """The cause at the bottom of what requests and urllib3 wrap around it [their own messages show
-    the whole URL].
+    """Return the first cause of an error of requests or urllib3.
+
+    The messages that they wrap around it show the whole URL.
     """
     while True:
         inner = getattr(exc, "reason", None) or exc.__cause__ or exc.__context__
@@ -108,8 +125,16 @@ def innermost(exc: BaseException) -> BaseException:
 
 
 def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = False) -> None:
-    """Tell answers that are final from those that may change; 4xx and 5xx carry the body's
-    beginning.
+    """Return if an answer is usable; raise if it is not, with its body closed.
+
+    Args:
+        response: the answer, whose body was not read yet.
+        url: the feed's address, for the message.
+        proven: whether a refusal counts only if its framing shows that nothing is missing.
+
+    Raises:
+        PublisherError: the answer is final. The error carries the beginning of its body.
+        TransientError: another try may have another answer.
     """
     status = response.status_code
     if status in _DONE:
@@ -120,8 +145,8 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         ):
             response.close()
             raise PublisherError(
-                f"{url} answered with an HTML page instead of a feed: a login page, or a wrong "
-                f"address?",
+                f"{url} answered with an HTML page instead of a feed, perhaps a login page. Check "
+                f"the address",
                 status=status,
             )
         return
@@ -155,7 +180,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
 
 
 def _whole_text(response: requests.Response, url: FeedUrl) -> str:
-    """Of a refusal: one that is cut short says neither what nor why, and is asked for again."""
+    """Return the text of a refusal. Raises TransientError if it is cut, so that it comes again."""
     try:
         return response.raw.read(_REFUSAL_BYTES, decode_content=True).decode(errors="replace")
     except urllib3.exceptions.DecodeError as exc:
@@ -165,7 +190,7 @@ def _whole_text(response: requests.Response, url: FeedUrl) -> str:
 
 
 def body_text(response: requests.Response, limit: int = 64 << 10) -> str:
-    """The beginning of a body, for people; never fails."""
+    """Return the beginning of a body, for people: at most `limit` bytes. Never fails."""
     try:
         return response.raw.read(limit, decode_content=True).decode(errors="replace")
     except (urllib3.exceptions.HTTPError, OSError) as exc:
@@ -173,6 +198,7 @@ def body_text(response: requests.Response, limit: int = 64 << 10) -> str:
 
 
 def problem_document(text: str) -> dict[str, Any]:
+    """Return a body's JSON object; an empty dict if it is none."""
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -181,7 +207,7 @@ def problem_document(text: str) -> dict[str, Any]:
 
 
 def _retry_after(response: requests.Response) -> float | None:
-    """Seconds from a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
+    """Return the seconds of a Retry-After header: a number or a date (RFC 9110, 10.2.3)."""
     value = response.headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():
         return float(value)

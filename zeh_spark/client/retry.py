@@ -1,7 +1,7 @@
-"""Retrying: how long one difficulty may last, and how long to pause between two tries.
+"""Retry requests: how long one difficulty may last, and how long to pause between two tries.
 
-Every request to a publisher that is tried again goes through `Retry`, so that the option
-`retryTimeout`, the pauses and the log lines are the same everywhere.
+Rule for editors: every request to a publisher that is repeated goes through `Retry`, so that the
+option `retryTimeout`, the pauses and the log lines are the same everywhere.
 
 Runs in threads of the driver, in tasks, in services and in commands.
 """
@@ -27,13 +27,12 @@ class Retry:
     """The retries of one difficulty, from its first failure to the next progress.
 
     Attributes:
-        timeout: Seconds that the difficulty may last: the option `retryTimeout`.
-        clock: A monotonic clock, in seconds.
-        sleep: Sleeps for so many seconds; its result is true if nobody waits for an answer any
-            more.
-        random: A number from 0 to 1.
-        attempts: How many tries have failed since the last progress.
-        since: When the first of them failed.
+        timeout: the seconds that the difficulty may last: the option `retryTimeout`.
+        clock: a monotonic clock, in seconds.
+        sleep: sleeps for so many seconds; returns true if nobody waits for an answer any more.
+        random: returns a number from 0 to 1.
+        attempts: how many tries have failed since the last progress.
+        since: when the first of them failed, in seconds of the clock.
     """
 
     timeout: float
@@ -56,7 +55,7 @@ class Retry:
         """Return what `attempt` returns, after as many tries as it takes.
 
         Raises:
-            ZeroEventHubError: What the last TransientError carries, when the time is over.
+            ZeroEventHubError: the time is over; it is the `final` error of the last TransientError.
         """
         while True:
             try:
@@ -65,7 +64,7 @@ class Retry:
                 self.wait(failure)
 
     def wait(self, failure: TransientError) -> None:
-        """Sleep before the next try; raise the failure's final error when the time is over."""
+        """Sleep before the next try; raise the failure's final error if the time is over."""
         now = self.clock()
         if self.attempts == 0:
             self.since = now
@@ -81,7 +80,8 @@ class Retry:
 
 
 def backoff(attempt: int, jitter: float) -> float:
-    """Return the seconds to pause after try number `attempt`: they double from 0.2 to at most 10,
-    and half of them depends on `jitter`, a number from 0 to 1.
+    """Return the seconds to pause after try number `attempt`, from 1.
+
+    They double from 0.2 to at most 10. Half of them depends on `jitter`, a number from 0 to 1.
     """
     return float(min(10.0, 0.1 * 2 ** min(attempt, 10))) * (0.5 + jitter / 2)

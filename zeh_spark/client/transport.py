@@ -1,11 +1,12 @@
-"""How requests reach a publisher and answers come back: connections, credentials, redirects, TLS,
-retries, and whether a body was whole.
+"""Send requests to a publisher and receive answers.
+
+This holds connections, credentials, redirects, TLS, and the check whether a body was whole.
 
 Rule for editors: the end of a body counts only if its framing proves it (Content-Length, last
-chunk, gzip's end). Credentials go to the feed's own origin only, and no message shows them, nor the
+chunk, gzip's end). Credentials go to the feed's own origin only. No message shows them, nor the
 URL's query.
 
-Runs in threads of the driver and in tasks. May be shared between threads: each has its own session.
+Runs wherever a client runs. Threads may share a transport: each has its own session.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 
 
 class Transport:
-    """Sends requests to one feed's publisher."""
+    """Sends requests to one feed's publisher.
+
+    Args:
+        options: how to talk to the publisher.
+
+    Raises:
+        OptionError: a file of TLS, or the token's file, cannot be used.
+    """
 
     def __init__(self, options: ClientOptions) -> None:
         self.url = options.url
@@ -56,10 +64,11 @@ class Transport:
         return Retry(self._options.retry_timeout, sleep=self._stopped.wait)
 
     def stop(self) -> None:
+        """End all retries of this transport, because nobody waits for answers any more."""
         self._stopped.set()
 
     def body(self, query: str) -> Body:
-        """Start a request. Raises PublisherError for a final answer, TransientError otherwise."""
+        """Start a GET request, and return its body (errors as in `request`)."""
         return Body(self.request("GET", query=query), self.url)
 
     def request(
@@ -72,12 +81,23 @@ class Transport:
         *,
         proven: bool = False,
     ) -> requests.Response:
-        """Follow redirects, credentials for the feed's own origin only; a token file is read again
-        after a 401. `path` follows the feed's own. Only a redirect that keeps method and body
-        (307, 308) is followed with a body. `proven`: a refusal counts only if its framing shows
-        that nothing is missing.
+        """Send a request, and return its answer, whose body was not read yet.
 
-        Raises PublisherError for a final answer, TransientError otherwise.
+        Redirects are followed, with credentials for the feed's own origin only. A request with
+        another method than GET follows only redirects that keep method and body (307, 308). After
+        a 401, a token file is read again.
+
+        Args:
+            method: the HTTP method.
+            path: is added to the path of the feed's URL.
+            query: is added to the query of the feed's URL.
+            body: the request's body.
+            headers: the request's own headers.
+            proven: whether a refusal counts only if its framing shows that nothing is missing.
+
+        Raises:
+            PublisherError: the answer is final.
+            TransientError: there was no answer, or one that may change.
         """
         url = _with_query(_with_path(self.url.full, path), query)
         followed = _REDIRECTS if method == "GET" else _REDIRECTS & {307, 308}
@@ -94,7 +114,11 @@ class Transport:
             else:
                 check_status(response, self.url, proven=proven)
                 return response
-        raise PublisherError(f"{self.url}: more than {_MAX_REDIRECTS} redirects", status=302)
+        raise PublisherError(
+            f"{self.url}: more than {_MAX_REDIRECTS} redirects. Check the feed's address with its "
+            f"owner",
+            status=302,
+        )
 
     def _send(
         self,
@@ -123,7 +147,7 @@ class Transport:
             )
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
             raise network_failure(exc, self.url) from innermost(exc)
-        except ValueError:  # urllib's, which shows the address
+        except ValueError:  # raised by urllib, and shows the address
             raise invalid_redirect(self.url) from None
 
     @property
@@ -145,14 +169,17 @@ class Transport:
     def _credentials(
         self, token: str | None, request: requests.PreparedRequest
     ) -> requests.PreparedRequest:
-        """Given as `auth`, so that neither a .netrc nor a redirect decides about them."""
+        """Add the credentials. As `auth`, neither a .netrc nor a redirect replaces them."""
         request.headers.update(self._options.http_headers)
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
         return request
 
     def _refresh_token(self, refused: str | None) -> bool:
-        """Whether there is another token than the one that was refused; any thread may find it."""
+        """Read the token file again; return whether it has another token than the refused one.
+
+        Any thread may have read it before.
+        """
         if not self._options.token_file:
             return False
         self._token = read_token(self._options.token_file)
@@ -161,8 +188,13 @@ class Transport:
 
 
 class Body:
-    """The bytes of an answer's body. `proven` tells, at its end, whether the framing shows that
-    nothing is missing.
+    """The bytes of an answer's body, to be iterated once.
+
+    Its attribute `proven` tells at the end whether the framing shows that nothing is missing.
+
+    Args:
+        response: the answer, whose body was not read yet.
+        url: the feed's address, for errors.
     """
 
     def __init__(self, response: requests.Response, url: FeedUrl) -> None:
@@ -177,12 +209,13 @@ class Body:
             return _gunzip(pieces, self._url)
         if encoding not in {"identity", ""}:
             raise PublisherError(
-                f"{self._url}: unknown Content-Encoding {encoding!r}; none was asked for"
+                f"{self._url}: unknown Content-Encoding {encoding!r}, which was not asked for. Ask "
+                f"the publisher's owner whether a proxy compresses its answers"
             )
         return pieces
 
     def close(self) -> None:
-        """Give the connection back if it is at its end, else drop it."""
+        """Return the connection to its pool if the body was read to its end; else drop it."""
         self._response.close()
 
     def _pieces(self) -> Iterator[bytes]:
@@ -198,8 +231,9 @@ class Body:
 
 
 def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
-    """Unpack gzip, one member after the other; the last one must have ended [libraries take a cut
-    stream for whole].
+    """Unpack gzip, one member after the other.
+
+    Raises TransientError if the last one did not end: libraries accept a cut stream as whole.
     """
     unpack = zlib.decompressobj(31)
     started = False
@@ -220,7 +254,7 @@ def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
 
 
 def _secrets(options: ClientOptions) -> Iterator[str]:
-    """Header values, with and without their scheme; the URL's query, and what it says."""
+    """Yield secret header values, with and without scheme; the URL's query, and its values."""
     for name in options.secret_headers:
         value = options.http_headers[name]
         yield from (value, value.rpartition(" ")[2])

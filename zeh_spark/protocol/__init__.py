@@ -1,6 +1,8 @@
-"""The bytes and values that both sides of the wire share.
+"""The bytes and values that readers, writers and the publisher share.
 
-`wire` reads and writes lines and cursors, `page_scanner` a whole answer, `upload_format` the chunks
-of an upload, `events` and `dead_letters` what is in a line, `feed_identity` and `stamps` whose
-numbers an event has. Pure: no socket, no file, no Spark.
+`wire` reads and writes lines and cursors, `page_scanner` a whole answer, and `upload_format` the
+chunks of an upload. `events` and `dead_letters` hold the contents of a line; `feed_identity` and
+`stamps` the feed that an event's numbers belong to.
+
+Rule for editors: everything here is pure: no socket, no file, no Spark.
 """

@@ -1,18 +1,23 @@
-"""Arrow columns to JSON text: what rows of a DataFrame and of a Parquet file become in an event.
-Pure.
+"""Render Arrow columns as JSON text, for rows of a DataFrame and of a Parquet file.
 
-Rule for editors: a column at a time, and each row judged by itself, because `first_unfit` looks
-for the row at fault by halves. Every function returns one `large_string` for each element.
-What a type is written as must not change: a repeated batch is compared by its bytes.
+Rule for editors: render a column at a time, and judge each row by itself, because `first_unfit`
+searches for the bad row by halves. Every function returns one `large_string` for each element. The
+form of a type must not change: a repeated batch is compared by its bytes. Nor must a reason that is
+given for a row: it is part of a dead letter.
 
-Struct fields are in the schema's order and NULL ones are written as null. Maps are sorted by key:
-two attempts at a batch have to give the same bytes, and Spark keeps no order in maps. A decimal is
-a number with all digits of its scale, a float the shortest that reads back the same, a date
-"2026-11-20", a time "12:00:00.123456", a timestamp with a zone "2026-11-20T12:00:00.123456Z", in
-UTC whatever the zone, one without a zone the same without Z, each without a fraction that is 0;
-binary is Base64. `problems` says which types have no form, `json_of` refuses values.
+- Struct fields are in the schema's order. NULL ones are written as null.
+- Maps are sorted by key: two attempts at a batch have to give the same bytes, and Spark keeps no
+  order in maps.
+- A decimal is a number with all digits of its scale; a float the shortest one that reads back the
+  same.
+- A date is "2026-11-20", a time "12:00:00.123456". A timestamp with a zone is
+  "2026-11-20T12:00:00.123456Z", in UTC whatever its zone; one without a zone is the same without
+  Z. A fraction of 0 is left out.
+- Binary is Base64.
 
-Runs in write tasks and in `zeh-spark load`; without PySpark.
+`problems` says which types have no form; `json_of` refuses values.
+
+Pure. Runs in write tasks and in `zeh-spark load`, without PySpark.
 """
 
 from __future__ import annotations
@@ -28,12 +33,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 TEXT = pa.large_string()
-"""64-bit offsets: a batch near 2 GiB would not fit the others once its rows are lines."""
+"""The type of all texts. It has 64-bit offsets: lines of a batch near 2 GiB do not fit others."""
 
 _SLICE_BYTES = 1 << 20
 _EXTENSIONS = ("arrow.bool8", "arrow.json", "arrow.uuid")
 
-# pyarrow 15 has no views. Those of lists are refused: pyarrow 26 loses elements when it casts one.
+# pyarrow 15 has no views. List views are refused: pyarrow 26 loses elements when it casts one.
 _VIEWS = {
     getattr(pa.lib, "Type_STRING_VIEW", None): TEXT,
     getattr(pa.lib, "Type_BINARY_VIEW", None): pa.large_binary(),
@@ -43,7 +48,12 @@ _encode_lines = msgspec.json.Encoder(decimal_format="number").encode_lines
 
 
 class Unfit(Exception):
-    """Some row cannot become an event. `reason` says why; `value` is what is wrong, if shown."""
+    """A row that cannot become an event.
+
+    Args:
+        reason: why. It is part of a dead letter, so it has to be the same for the same row.
+        value: the value that is wrong, if it is to be shown.
+    """
 
     def __init__(self, reason: str, value: bytes = b"") -> None:
         super().__init__(reason, value)
@@ -52,7 +62,12 @@ class Unfit(Exception):
 
 
 def problems(path: str, kind: pa.DataType) -> Iterator[str]:
-    """What in a type has no form in JSON, by the path of its field."""
+    """Yield what in a type has no form in JSON.
+
+    Args:
+        path: the column's name; the texts name fields inside it by their path.
+        kind: the column's type.
+    """
     kind = _plain(kind)
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
@@ -71,7 +86,10 @@ def problems(path: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def has_form(kind: pa.DataType) -> bool:
-    """Whether values of a type that holds no others can be written. It is the list of them all."""
+    """Return whether values of a type can be written as JSON, if it holds no other types.
+
+    This is the list of all such types.
+    """
     types = pa.types
     return (
         is_name(kind)
@@ -86,7 +104,7 @@ def has_form(kind: pa.DataType) -> bool:
 
 
 def is_name(kind: pa.DataType) -> bool:
-    """Whether values of a type can be the names in an object."""
+    """Return whether values of a type can be the names in a JSON object."""
     types = pa.types
     is_number = types.is_integer(kind) or types.is_boolean(kind)
     return bool(is_number or _is_text(kind) or types.is_date(kind))
@@ -107,7 +125,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type of the same values, in the layout that is rendered."""
+    """Return the type of the same values, in the layout that is rendered."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     if pa.types.is_fixed_size_list(kind):
@@ -116,8 +134,10 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows of about 1 MiB: rendered together, so that what they become fits the cache, and memory
-    that was freed is used again. Measured: a fifth faster than Spark's 10,000 rows.
+    """Yield slices of about 1 MiB, to be rendered one after the other.
+
+    Their texts fit the cache, and freed memory is used again. Measured: a fifth faster than Spark's
+    batches of 10,000 rows.
     """
     rows = max(1, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes))
     for begin in range(0, batch.num_rows, rows):
@@ -127,8 +147,14 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def first_unfit(
     render: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch, found: Unfit
 ) -> tuple[int, Unfit]:
-    """The first row that `render` refuses, and why; for the whole batch it raised `found`."""
-    # By halves: there is none before `begin`, and `found` is in [begin, end).
+    """Return the number of the first row that `render` refuses, and why.
+
+    Args:
+        render: raises Unfit for a batch with such a row.
+        batch: the rows.
+        found: the error that `render` raised for the whole batch.
+    """
+    # By halves: no such row is before `begin`, and `found` is about one in [begin, end).
     begin, end = 0, batch.num_rows
     while end - begin > 1:
         middle = (begin + end) // 2
@@ -142,7 +168,7 @@ def first_unfit(
 
 @contextmanager
 def within(place: str) -> Iterator[None]:
-    """Put a column's or a field's name before the reason."""
+    """Put the name of a column or field before the reason of an Unfit."""
     try:
         yield
     except Unfit as exc:
@@ -150,33 +176,33 @@ def within(place: str) -> Iterator[None]:
 
 
 def refuse(bad: pa.Array, values: pa.Array, reason: str) -> None:
-    """Raises Unfit with the first of the values for which `bad` is true."""
+    """Raise Unfit with the first of the values for which `bad` is true, if there is one."""
     if pc.any(bad).as_py():
         raise Unfit(reason, str(values.filter(bad)[:1].cast(TEXT)[0].as_py()).encode())
 
 
 def joined(*parts: pa.Array | str) -> pa.Array:
-    """The parts of each element, one after the other; a string is the same in all."""
+    """Return for each element its parts, one after the other. A string is a part of all."""
     scalars = (pa.scalar(part, TEXT) if isinstance(part, str) else part for part in parts)
     return pc.binary_join_element_wise(*scalars, pa.scalar("", TEXT))
 
 
 def one_text(texts: pa.Array, separator: str = "") -> bytes:
-    """The whole column in one. Its elements are not NULL."""
+    """Return all texts of a column in one. No element may be NULL."""
     whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
     text: bytes = pc.binary_join(whole, pa.scalar(separator, TEXT))[0].as_buffer().to_pybytes()
     return text
 
 
 def or_else(array: pa.Array, texts: pa.Array, otherwise: str) -> pa.Array:
-    """`texts`, and `otherwise` where the array is NULL."""
+    """Return `texts`, with `otherwise` for elements that are NULL in the array."""
     if not array.null_count:
         return texts
     return pc.if_else(array.is_valid(), texts, pa.scalar(otherwise, TEXT))
 
 
 def utf8(strings: pa.Array) -> pa.Array:
-    """Strings, known to be UTF-8. Raises Unfit for others [Spark's STRING takes any bytes]."""
+    """Return strings that are UTF-8. Raises Unfit if one is not: Spark's STRING holds any bytes."""
     raw = strings.cast(pa.large_binary())
     try:
         return raw.cast(TEXT)
@@ -193,10 +219,14 @@ def _is_broken(text: bytes | None) -> bool:
 
 
 def json_of(array: pa.Array) -> pa.Array:
-    """JSON for each element, null for NULL, of all types in which `problems` sees none.
+    """Return JSON for each element, null for NULL.
 
-    Raises Unfit for NaN, infinities, years that Python and others do not have, times finer than a
-    microsecond, a key that is twice in a map, and text that is not UTF-8.
+    Args:
+        array: a column of a type in which `problems` finds nothing.
+
+    Raises:
+        Unfit: a value is NaN or infinite, has a year that Python and others do not have, is a time
+            finer than a microsecond, a map with a key twice, or text that is not UTF-8.
     """
     given = array.type
     kind = _plain(given)
@@ -222,7 +252,7 @@ def _leaves(array: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         return _floats(array)
     if pa.types.is_decimal(kind):
-        return _encoded(array)  # pyarrow 15 makes text of a small one that is not JSON: 1.E-18
+        return _encoded(array)  # pyarrow 15 writes small ones as 1.E-18, which is not JSON
     if pa.types.is_date(kind):
         return joined('"', _dates(array), '"')
     if pa.types.is_timestamp(kind):
@@ -249,26 +279,34 @@ def _structs(array: pa.Array) -> pa.Array:
 
 
 def entries(maps: pa.Array) -> tuple[pa.Array, pa.Array, np.ndarray]:
-    """Keys and values of all maps of a column, and where each map's begin; NULL maps have none.
+    """Return the keys and values of all maps of a column, and the offsets where each map begins.
 
-    No key is NULL [Spark refuses to make such a map, and Arrow to hold it].
+    A NULL map has none. No key is NULL: Spark refuses to make such a map, and Arrow to hold it.
     """
     (keys, values), offsets = used(maps, maps.keys, maps.items)
     return keys, values, offsets
 
 
 def used(lists: pa.Array, *inner: pa.Array) -> tuple[Sequence[pa.Array], np.ndarray]:
-    """What a column of lists or maps uses of its inner arrays: a slice shares them with others."""
+    """Return the parts of the inner arrays that a column of lists or maps uses, and its offsets.
+
+    A slice of a column shares its inner arrays with other slices.
+    """
     offsets = np.asarray(lists.offsets)
     begin, end = offsets[0], offsets[-1]
     return [each.slice(begin, end - begin) for each in inner], offsets - begin
 
 
 def object_of(names: pa.Array, values: pa.Array, offsets: np.ndarray) -> pa.Array:
-    """JSON objects of names (text) and values (JSON), sorted by name.
+    """Return JSON objects, with their members sorted by name.
 
-    `offsets` are as Arrow's: where each object begins, and the end. Raises Unfit for a name that is
-    twice in one object.
+    Args:
+        names: the names of all objects' members, as text.
+        values: their values, as JSON.
+        offsets: where each object begins, and the end, as in Arrow.
+
+    Raises:
+        Unfit: a name is twice in one object.
     """
     members = joined(_quoted(names), ":", values)
     order = _order(names, offsets)
@@ -276,7 +314,7 @@ def object_of(names: pa.Array, values: pa.Array, offsets: np.ndarray) -> pa.Arra
 
 
 def _order(names: pa.Array, offsets: np.ndarray) -> np.ndarray | None:
-    """How to sort the names of each object; None if they are sorted, as they mostly are."""
+    """Return how to sort the names of each object; None if they are sorted, as in most cases."""
     distinct = names.dictionary_encode()
     ranks = np.argsort(pc.sort_indices(distinct.dictionary))[distinct.indices]
     objects = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
@@ -294,14 +332,14 @@ def _listed(texts: pa.Array, offsets: np.ndarray) -> pa.Array:
 
 
 def names_of(keys: pa.Array) -> pa.Array:
-    """The keys of maps as text."""
+    """Return the keys of maps as text. Raises Unfit for one that is not UTF-8."""
     if _is_text(keys.type):
         return utf8(keys)
     return _dates(keys) if pa.types.is_date(keys.type) else keys.cast(TEXT)
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
-    """JSON strings. Texts in which nothing has to be escaped never become Python's."""
+    """Return texts as JSON strings. If nothing has to be escaped, none becomes a Python string."""
     every = np.frombuffer(one_text(or_else(texts, texts, "")), np.uint8)
     if ((every < ord(" ")) | (every == ord('"')) | (every == ord("\\"))).any():
         return _encoded(texts)
@@ -309,11 +347,11 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _floats(array: pa.Array) -> pa.Array:
-    if pa.types.is_float16(array.type):  # which pyarrow 15 does not cast
+    if pa.types.is_float16(array.type):  # pyarrow 15 does not cast it
         values = [None if each is None else float(each) for each in array.to_pylist()]
         array = pa.array(values, pa.float64())
     refuse(pc.invert(pc.is_finite(array)), array, "JSON has no NaN and no Infinity")
-    if pa.types.is_float32(array.type):  # 0.1 stays 0.1, and is not 0.10000000149011612
+    if pa.types.is_float32(array.type):  # 0.1 stays 0.1, not 0.10000000149011612
         array = array.cast(TEXT).cast(pa.float64())
     return _encoded(array)
 
@@ -335,7 +373,7 @@ def _timestamps(array: pa.Array) -> pa.Array:
 
 
 def instants_of(array: pa.Array) -> pa.Array:
-    """As text, of any year that Arrow can write."""
+    """Return timestamps as text, for any year that Arrow can write."""
     spaced = _without_zeros(array.cast(pa.timestamp("us")))
     return joined(pc.replace_substring(spaced, " ", "T"), "Z" if array.type.tz else "")
 

@@ -1,13 +1,14 @@
-"""How the events of a batch, or of one task's part of it, become its uploads: they are placed in
-partitions, chunked, grouped, and given to `send`. Pure, but for what `send` does.
+"""Make uploads of the events of a batch, or of one task's part of it.
 
-The sink, `publish.Producer` and `zeh-spark load` publish through this class; they differ in what
-`send` does (a request, or a transaction of a store), and in where an event comes from.
+The events are placed in partitions, chunked, grouped, and given to `send`. The sink,
+`publish.Producer` and `zeh-spark load` publish through this class. They differ in what `send` does
+(a request, or a transaction of a store), and in where an event comes from.
 
-Rule for editors: where events without a partition go, and how large chunks and uploads are, must
-not change what a batch is compared by. That is its `Content`, which depends on the events alone.
+Rule for editors: a batch is compared by its `Content`, which depends on the events alone. It must
+not depend on the partition of an event without one, nor on the size of chunks and uploads.
 
-Runs in write tasks, in services that publish, and in commands that write.
+Pure, except for what `send` does. Runs in write tasks, in services that publish, and in commands
+that write.
 """
 
 from __future__ import annotations
@@ -30,30 +31,42 @@ from zeh_spark.protocol.upload_format import (
 from zeh_spark.protocol.wire import partition_of
 
 UNPACKED = 2
-"""Bytes of lines that an upload gets at most, for each byte that its body may have: the publisher
-looks at all of them before it answers, and a task waits for its last answer. Measured: 8 is 7 %
-slower.
+"""Maximum bytes of lines in an upload, for each byte that its body may have.
+
+The publisher reads all of them before it answers, and a task waits for its last answer. Measured: 8
+is 7 % slower.
 """
 
 Send = Callable[[int, list[StagedChunk]], bool]
-"""Stages upload `number` of these chunks; returns False if the batch turns out to be committed. The
-list is its own: it may be emptied once the body is made, so that frames are not held twice.
+"""Stages upload `number` of these chunks; returns False if the batch turns out to be committed.
+
+It owns the list, and may empty it once the body is made, so that frames are not held twice.
 """
 
 
 class BatchUploader:
     """Takes events, and sends them in uploads as they fill up.
 
-    Once `send` says that the batch is committed, events are only counted: the batch is compared by
-    its content. What `add` has raised it raises again, and so does `finish`, so that a batch never
-    goes on without some of its events.
+    Once `send` says that the batch is committed, events are only counted, because the batch is
+    compared by its content. After `add` has raised an error, each later `add` and `finish` raise it
+    again, so that a batch never continues without some of its events.
 
-    Memory: open chunks hold OPEN_UPLOADS uploads together. One more is filled; with an executor
-    another one is under way, and `add` blocks while two uploads are not answered.
+    Memory: open chunks hold at most OPEN_UPLOADS uploads together. Another upload is filled. With
+    an executor yet another one is being sent, and `add` blocks while two uploads are not answered.
+
+    Args:
+        send: stages one upload.
+        partition_count: the feed's number of partitions.
+        name: the same for each attempt at these events, and another one for other events. It
+            chooses the first partition for events that may go anywhere.
+        upload_bytes: the approximate size of an upload's frames, in bytes.
+        wanted: false if the batch is known to be committed.
+        executor: sends uploads while the caller continues; it has one thread. `finish` itself sends
+            the last upload. Without an executor, the caller sends all.
 
     Attributes:
-        uploads: How many were given to `send`; they are numbered from 0.
-        wanted: Whether the batch is not known to be committed.
+        uploads: how many uploads were given to `send`; they are numbered from 0.
+        wanted: whether the batch is not known to be committed.
 
     Guarantee: after `finish` all events are staged, those of a partition in their order, or the
     batch is committed; `content` is that of all events.
@@ -69,16 +82,6 @@ class BatchUploader:
         wanted: bool = True,
         executor: Executor | None = None,
     ) -> None:
-        """Args:
-        send: Stages one upload.
-        partition_count: Of the feed.
-        name: The same for each attempt at these events, and another one for other events: it
-            chooses the first partition for events that may go anywhere.
-        upload_bytes: The size of an upload's frames, about.
-        wanted: False if the batch is known to be committed.
-        executor: Where uploads are sent while the caller goes on; of one thread. The last upload
-            is sent by `finish` itself. Without one, all are sent by the caller.
-        """
         self.uploads = 0
         self.wanted = True
         self._send = send
@@ -102,15 +105,16 @@ class BatchUploader:
         return self._chunker.bytes
 
     def add(self, rests: Sequence[bytes], partitions: np.ndarray | int | None = None) -> None:
-        """Add events, see `upload_format.checked_rest`.
+        """Add events.
 
         Args:
-            rests: What follows the partition in each event's line.
-            partitions: One for all; or one for each, negative for an event that may go anywhere;
-                None if all may.
+            rests: for each event, what follows the partition in its line (see
+                `upload_format.checked_rest`).
+            partitions: one for all; or one for each, negative for an event that may go anywhere;
+                None if all may go anywhere.
 
         Raises:
-            BaseException: What `send` raised, now or in an earlier call.
+            BaseException: the error that `send` raised, now or in an earlier call.
         """
         if self._failed:
             raise self._failed
@@ -118,19 +122,19 @@ class BatchUploader:
             for partition, some in self._spread.parts(rests, partitions):
                 if full := self._chunker.extend(partition, some):
                     self._stage(full)
-        except BaseException as exc:  # also Ctrl-C: some events may be lost, so all are
+        except BaseException as exc:  # also Ctrl-C: events may be missing, so the batch has failed
             self._failed = exc
             raise
 
     def finish(self) -> None:
-        """Send what is left, and wait for all answers. Raises what `send` raised."""
-        if self._failed:  # and the caller has caught that
+        """Send the rest, and wait for all answers. Raises what `send` raised."""
+        if self._failed:  # the caller has caught the error of `add`
             raise self._failed
         self._stage(self._chunker.close())
         self._flush(None)
 
     def settle(self) -> None:
-        """Wait for the upload that is under way. Raises what `send` raised."""
+        """Wait for the upload that is being sent. Raises what `send` raised."""
         if self._under_way:
             self._answered(self._under_way.result())
             self._under_way = None
@@ -159,15 +163,18 @@ class BatchUploader:
 
 
 class Spread:
-    """Where events go: those that may go anywhere fill one chunk after the other, partition by
-    partition.
+    """Places events in partitions.
 
-    Rejected: each event to the next partition. A task of few events would make a chunk, which is
-    stored and read for itself, in each partition.
+    Events that may go anywhere fill one chunk after the other, partition by partition. Rejected: to
+    place each event in the next partition. A task of few events would make a chunk in each
+    partition, and each chunk is stored and read by itself.
+
+    Args:
+        partition_count: the feed's number of partitions.
+        begin: the first partition for events that may go anywhere.
     """
 
     def __init__(self, partition_count: int, begin: int) -> None:
-        """`begin`: the first partition for events that may go anywhere."""
         self._count = partition_count
         self._begin = begin
         self._placed = 0
@@ -175,7 +182,7 @@ class Spread:
     def parts(
         self, rests: Sequence[bytes], partitions: np.ndarray | int | None
     ) -> Iterable[tuple[int, Sequence[bytes]]]:
-        """Events by partition, in their order; `partitions` as of `BatchUploader.add`."""
+        """Return events by partition, in their order. Arguments as in `BatchUploader.add`."""
         if not rests:
             return ()
         if partitions is None:
@@ -215,7 +222,7 @@ class Spread:
 
 
 class Group:
-    """The chunks of one upload to be, of a body of about `upload_bytes` at most."""
+    """The chunks of a future upload, whose body has about `upload_bytes` at most."""
 
     def __init__(self, upload_bytes: int) -> None:
         self.chunks: list[StagedChunk] = []
@@ -223,11 +230,12 @@ class Group:
         self._unpacked = min(UNPACKED * upload_bytes, UPLOAD_UNPACKED)
 
     def takes(self, chunk: StagedChunk) -> bool:
-        """Whether there is room; there always is for a first one."""
+        """Return whether there is room for a chunk. There always is for the first one."""
         fits = len(chunk.frame) <= self._packed and chunk.size <= self._unpacked
         return not self.chunks or (fits and len(self.chunks) < UPLOAD_CHUNKS)
 
     def add(self, chunk: StagedChunk) -> None:
+        """Add a chunk."""
         self.chunks.append(chunk)
         self._packed -= len(chunk.frame)
         self._unpacked -= chunk.size

@@ -1,23 +1,24 @@
-"""Dead letters: what becomes of a row that cannot be published, and how it is read again. Pure.
+"""Dead letters: write a row that cannot be published, and read it again.
 
-A letter is the data of an event of another feed:
+A dead letter is the data of an event of another feed:
 
     {"reason": "data: not JSON: …", "producer": "orders-job", "batch": 17,
      "row": {"data": "{\\"id\\": NaN}", "key": "c-4", "headers": {"type": "placed"}}}
 
-Of the row there is what was given, as text, its data under one of three names: `data`, what the
-event would be; `base64`, what is not UTF-8; `unfit`, JSON with texts in the place of what has no
-form in it. Only `data` is published again, text or JSON: whoever mends one of the others has to say
-so.
+`row` holds the row as it was given, as text. Its data is under one of three names: `data` is the
+event's data; `base64` is data that is not UTF-8; `unfit` is JSON with texts in the place of values
+that have no form in JSON. Only `data` is published again, as text or as JSON. To repair one of the
+others, put the event's data there under the name `data`.
 
-A letter that is too long for a line is cut into events {"id", "part", "parts", "text"}, one behind
-the other in one partition: their texts joined are the letter.
+A dead letter that is too long for a line is cut into events {"id", "part", "parts", "text"}, one
+after the other in one partition. Their texts joined are the dead letter.
 
-Rule for editors: the same row in the same batch gives the same bytes, whatever the tasks. So there
-is no clock in a letter, no address, and nothing of Spark's tasks [its partition, say: a batch that
-comes again in another layout would not be recognised].
+Rule for editors: the same row in the same batch gives the same bytes, whatever the tasks. So a dead
+letter has no time, no address, and nothing of Spark's tasks. With a task's partition, for example,
+a batch that is repeated in another layout would not be recognized. The texts of reasons are part of
+these bytes, too.
 
-Runs in tasks, and in commands.
+Pure. Runs in tasks and in commands.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ LETTER_BYTES = (
     - len(upload_format.prefix(MAX_PARTITIONS))
     - len(b'"headers":{},"data":}')
 )
-"""What fits as data into a line of any partition of any feed."""
+"""The maximum bytes of data that fit into a line of any partition of any feed."""
 
 _PIECE = (LETTER_BYTES - 200) // 2
-"""Bytes of a letter in one part: JSON within a string takes twice as many at most, and 200 are
-enough for what is around it.
+"""Bytes of a dead letter in one part.
+
+JSON within a string takes at most twice as many bytes, and 200 are enough for what is around it.
 """
 
 _encode = msgspec.json.Encoder().encode
@@ -53,11 +55,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 def letter(reason: str, producer: str, batch: int, row: Mapping[str, object] | None) -> bytes:
+    """Return a dead letter.
+
+    Args:
+        reason: why the row cannot be published.
+        producer: the producer whose batch had the row.
+        batch: the number of that batch.
+        row: the row as it may be published again; None for a record without an event.
+    """
     return _encode({"reason": reason, "producer": producer, "batch": batch, "row": row})
 
 
 def cut(letter: bytes) -> list[bytes]:
-    """The data of the events that carry a letter: itself, or its parts."""
+    """Return the data of the events that carry a dead letter: itself, or its parts."""
     if len(letter) <= LETTER_BYTES:
         return [letter]
     pieces = list(_pieces(letter))
@@ -69,11 +79,12 @@ def cut(letter: bytes) -> list[bytes]:
 
 
 def letter_id(letter: bytes) -> str:
+    """Return the id that the parts of a dead letter share: a hash of its bytes."""
     return xxhash.xxh3_128_hexdigest(letter)
 
 
 def _pieces(letter: bytes) -> Iterator[bytes]:
-    """Cut between characters."""
+    """Yield the pieces of a dead letter, cut between characters."""
     begin = 0
     while begin < len(letter):
         end = min(begin + _PIECE, len(letter))
@@ -87,7 +98,16 @@ def _pieces(letter: bytes) -> Iterator[bytes]:
 
 
 class DeadRow(msgspec.Struct, forbid_unknown_fields=True):
-    """A row as it may be published again; `base64` and `unfit` are what it was."""
+    """A row as it may be published again.
+
+    Args:
+        data: the event's data, as JSON or as a text that is JSON.
+        key: the event's key.
+        partition: the event's partition, instead of a key.
+        headers: the event's headers.
+        base64: the data that could not be published, if it was not UTF-8.
+        unfit: the data that could not be published, if it has no form in JSON.
+    """
 
     data: Raw | UnsetType = UNSET
     key: str | int | None = None
@@ -97,9 +117,9 @@ class DeadRow(msgspec.Struct, forbid_unknown_fields=True):
     unfit: Raw | UnsetType = UNSET
 
     def event(self) -> bytes:
-        """The event's data. Raises ValueError, and for what no writer would store."""
+        """Return the event's data. Raises ValueError if it cannot be published."""
         if self.data is UNSET:
-            raise ValueError("its row has no 'data': put the mended event there")
+            raise ValueError("its row has no 'data': put the repaired event there")
         text = bytes(self.data)
         if text.startswith(b'"'):
             text = msgspec.json.decode(text, type=str).encode()
@@ -123,7 +143,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Whole(msgspec.Struct, forbid_unknown_fields=True):
-    """Edits anywhere else than in the row would be left out unnoticed."""
+    """A whole dead letter. Its form is strict, because an edit outside the row has no effect."""
 
     row: DeadRow | None
     reason: str = ""
@@ -137,13 +157,20 @@ _decode_data = msgspec.json.Decoder(dict[str, Raw]).decode
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterId:
-    """Which letter that is: of whose batch, and the stamps of its first event, which no other
-    letter ever gets [a hash of the row: two equal rows are two letters, and a mended one is the
-    same letter still. Without the time: another feed, or one that was restored, gives the same
-    ones again].
+    """The identity of a dead letter: the stamps of its first event, which no other one ever gets.
 
-    `feed` is the header `zeh-feed`: the id of the epoch of the dead-letter feed that the letter was
-    read from. It is None for a letter that an older version printed.
+    Rejected: a hash of the row, because two equal rows are two dead letters, and a repaired one is
+    still the same. Rejected: the stamps without the time, because another feed, or a restored one,
+    gives the same ones again.
+
+    Args:
+        producer: the producer of the dead-letter feed's event.
+        batch: its batch.
+        partition: its stored partition.
+        sequence: its sequence number.
+        time: when it was committed, in ms since 1970.
+        feed: its header `zeh-feed`: the id of the epoch of the dead-letter feed from which it was
+            read. None for a dead letter that an older version printed.
     """
 
     producer: str
@@ -155,10 +182,11 @@ class DeadLetterId:
 
     @property
     def name(self) -> str:
-        """As that of a batch: the feed, if its publisher told its id, and the producer as a hash.
+        """The name of the batch in which it is published, with the feed and producer as a hash.
 
-        A `zeh-feed` made of a URL is left out: the same letter has another one if it is read from
-        another address, or after its publisher was upgraded.
+        The feed is part of it only if its publisher told its id. A `zeh-feed` made of a URL is left
+        out: the same dead letter has another one if it is read from another address, or after its
+        publisher was upgraded.
         """
         whose = f"{self.feed}/{self.producer}" if self.has_feed else self.producer
         shown = xxhash.xxh3_64_hexdigest(whose.encode())
@@ -166,18 +194,19 @@ class DeadLetterId:
 
     @property
     def has_feed(self) -> bool:
-        """Whether it is known which feed the letter comes from."""
+        """Whether it is known which feed the dead letter comes from."""
         return self.feed is not None and bool(ID.fullmatch(self.feed))
 
     def in_feed(self, feed: FeedIdentity) -> DeadLetterId:
-        """Return the place with the id of the feed's epoch that the letter belongs to, as
-        `zeh-spark dead-letters` prints it. A letter that names a feed keeps that one.
+        """Return the identity with the feed's epoch, as `zeh-spark dead-letters` prints it.
+
+        A dead letter that names a feed keeps that one.
         """
         return self if self.feed is not None else replace(self, feed=feed.at(self.time))
 
     @property
     def without_feed(self) -> DeadLetterId:
-        """The place under which older versions of zeh-spark published the letter."""
+        """The identity under which older versions of zeh-spark published the dead letter."""
         return replace(self, feed=None)
 
     @property
@@ -188,7 +217,13 @@ class DeadLetterId:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A letter as it was read: `line` counts from 1, `whole` is the event's line with all of it."""
+    """A dead letter as it was read.
+
+    Args:
+        line: the number of its first line in the input, from 1.
+        place: its identity.
+        whole: the line of its event, with all parts joined.
+    """
 
     line: int
     place: DeadLetterId
@@ -196,8 +231,10 @@ class DeadLetter:
 
     @property
     def row(self) -> DeadRow | None:
-        """None for what tells of a session, and has no event. Raises ValueError for what is not in
-        order yet, or no letter any more.
+        """The row; None for a record about a session, which has no event.
+
+        Raises:
+            ValueError: the row cannot be published yet, or this is no dead letter any more.
         """
         try:
             return msgspec.json.decode(_decode_line(self.whole).data, type=_Whole).row
@@ -207,7 +244,12 @@ class DeadLetter:
 
 
 class Unreadable(ValueError):
-    """A line that is no dead letter, or one of which parts are missing; `line` counts from 1."""
+    """A line that is no dead letter, or a dead letter of which parts are missing.
+
+    Args:
+        line: the number of the line, from 1.
+        reason: what is wrong with it.
+    """
 
     def __init__(self, line: int, reason: str) -> None:
         shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in reason)
@@ -223,11 +265,15 @@ def _refuse(line: Unreadable) -> None:
 def letters(
     lines: Iterable[bytes], unreadable: Callable[[Unreadable], None] = _refuse
 ) -> Iterator[DeadLetter]:
-    """The letters of lines as `zeh-spark tail --headers` prints them, each as soon as it is whole:
-    parts are put together, whatever comes between. Blank lines are nothing.
+    """Yield the dead letters of lines as `zeh-spark tail --headers` prints them.
 
-    `unreadable` is told of lines that are none, and at the end of missing parts; if it does not
-    raise, the others go on. By itself it raises Unreadable.
+    Each comes as soon as it is whole: its parts are joined, whatever comes between them. Blank
+    lines are left out.
+
+    Args:
+        lines: the lines.
+        unreadable: is called for each line that is no dead letter, and at the end for missing
+            parts. If it does not raise, the other lines are read. By default it raises Unreadable.
     """
     parts: dict[tuple[DeadLetterId, str], _Parts] = {}
     for number, line in enumerate(lines, 1):
@@ -280,18 +326,19 @@ def _place(headers: Mapping[str, str]) -> DeadLetterId:
         place = None
     if place is None or not (wire.NAME.fullmatch(place.base) and wire.NAME.fullmatch(place.name)):
         raise ValueError(
-            f"it has not the headers zeh-producer, {', '.join(names)}, which say which letter it "
-            f"is: print it with zeh-spark dead-letters, or tail --headers"
+            f"it lacks valid headers zeh-producer, {', '.join(names)}, which identify a dead "
+            f"letter. Print it again with zeh-spark dead-letters, or tail --headers"
         )
     if more := sorted(name for name in headers if not name.startswith(wire.RESERVED_HEADER)):
         raise ValueError(
-            f"its header {more[0]!r} is not published: the event's are in data.row.headers"
+            f"its header {more[0]!r} is not published. Put the event's headers into "
+            f"data.row.headers"
         )
     return place
 
 
 class _Parts:
-    """Those of one letter, as they come."""
+    """The parts of one dead letter, as they come."""
 
     def __init__(self, line: int, place: DeadLetterId, first: _Part) -> None:
         self._line = line
@@ -303,8 +350,9 @@ class _Parts:
         self._head = b""
 
     def add(self, number: int, line: bytes, part: _Part) -> bool:
-        """Whether that was the last one. One that comes again changes nothing. Raises Unreadable
-        for another one in its place.
+        """Add a part; return whether it was the last one. A part that comes again changes nothing.
+
+        Raises Unreadable if the same part has come with another text.
         """
         digest = xxhash.xxh3_64_intdigest(part.text.encode())
         again = part.part in self._seen
@@ -318,23 +366,27 @@ class _Parts:
         return len(self._seen) == self._count
 
     def missing(self) -> Unreadable | None:
+        """Return the error about the first missing part, if there is one."""
         if len(self._seen) == self._count:
             return None
         first = next(each for each in count(1) if each not in self._seen)
         return self._unreadable(
-            f"part {first} is missing; if the feed's retention has removed it, leave the rest out"
+            f"part {first} is missing. If the feed's retention has removed it, leave the rest out"
         )
 
     def joined(self) -> DeadLetter:
-        """As if the letter had been in one line; once. Raises Unreadable."""
+        """Return the dead letter as if it had been in one line. Call it once.
+
+        Raises Unreadable if a text was changed.
+        """
         whole = "".join(self._texts.pop(each) for each in range(1, self._count + 1)).encode()
         if letter_id(whole) != self._id:
             raise self._unreadable(
-                "the texts are not what they were: mend it whole, as zeh-spark dead-letters "
-                "prints it"
+                "the texts are not what they were. Repair the whole dead letter, as zeh-spark "
+                "dead-letters prints it"
             )
         head = msgspec.json.decode(self._head, type=dict[str, Raw])
         return DeadLetter(self._line, self._place, _encode({**head, "data": Raw(whole)}))
 
     def _unreadable(self, reason: str) -> Unreadable:
-        return Unreadable(self._line, f"letter {self._id} in {self._count} parts: {reason}")
+        return Unreadable(self._line, f"dead letter {self._id} in {self._count} parts: {reason}")

@@ -1,6 +1,8 @@
-"""An event as a program gives it: its data as JSON text, and where it goes. Pure.
+"""Check an event that a program gives, and make JSON text of its data.
 
-Runs in services that publish, in commands that write, and in the publisher.
+Rule for editors: the texts of the errors become reasons in dead letters, so they have to be the
+same for the same event. Pure. Runs in services that publish, in commands that write, and in the
+publisher.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ from zeh_spark.protocol import wire
 
 
 def json_of(data: object) -> bytes:
-    """JSON text as it can stand in a line: text and bytes are JSON already, and are checked; any
-    other object is rendered [text as a JSON string: what is JSON would be quoted unnoticed].
+    """Return data as JSON text that fits into a line.
 
-    Raises ValueError with the reason.
+    Text and bytes have to be JSON already, and are checked. Any other object is rendered. Rejected:
+    to render text as a JSON string, because text that is JSON would be quoted unnoticed.
+
+    Raises:
+        ValueError: the data cannot be published, with the reason.
     """
     text = data.encode() if isinstance(data, str) else data
     if not isinstance(text, bytes | bytearray | memoryview):
@@ -34,7 +39,7 @@ _RENDERING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_U
 
 
 def _rendered(data: object) -> bytes:
-    """Return an object as JSON text: by orjson, and what orjson does not take, by msgspec.
+    """Return an object as JSON text, by orjson; if orjson refuses it, by msgspec.
 
     Rejected: msgspec alone, which knows neither NumPy nor pandas. orjson takes no integers beyond
     64 bits and no structure deeper than 254.
@@ -43,7 +48,7 @@ def _rendered(data: object) -> bytes:
         text = orjson.dumps(data, default=_value_of, option=_RENDERING)
     except TypeError:
         return _rendered_exactly(data)
-    if b"null" in text:  # as which orjson renders NaN and infinity, too
+    if b"null" in text:  # orjson also renders NaN and infinity as null
         _check_finite(data)
     return text
 
@@ -51,7 +56,7 @@ def _rendered(data: object) -> bytes:
 def _rendered_exactly(data: object) -> bytes:
     try:
         text = msgspec.json.encode(data)
-        if b"null" in text:  # as which msgspec renders NaN and infinity, too
+        if b"null" in text:  # msgspec also renders NaN and infinity as null
             json.dumps(msgspec.to_builtins(data, str_keys=True), allow_nan=False)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -65,16 +70,16 @@ def _value_of(value: object) -> object:
 
     Raises TypeError for a type that msgspec does not know either.
     """
-    if isinstance(value, np.ndarray):  # one that is not contiguous, or of objects
+    if isinstance(value, np.ndarray):  # an array that is not contiguous, or of objects
         return value.tolist()
-    if isinstance(value, datetime):  # a subclass, as pandas.Timestamp is
+    if isinstance(value, datetime):  # a subclass, like pandas.Timestamp
         _check_finite(value)
         return value.isoformat()
     return msgspec.to_builtins(value, str_keys=True)
 
 
 def _check_finite(value: Any) -> None:
-    """Raise ValueError for a number or a time that JSON cannot say, wherever it is."""
+    """Raise ValueError for a number or a time that JSON cannot express, at any depth."""
     if isinstance(value, float | np.floating | np.datetime64 | datetime):
         # NaN and NaT are not equal to themselves.
         if value != value or (isinstance(value, float | np.floating) and math.isinf(value)):
@@ -92,7 +97,7 @@ def _check_finite(value: Any) -> None:
 
 
 def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
-    """Raises ValueError for what is not text by text."""
+    """Return headers whose names and values are texts. Raises ValueError for any others."""
     if headers is not None and not isinstance(headers, Mapping):
         raise ValueError(f"the headers are {headers!r}; they are names and values, as a dict")
     for name, value in (headers or {}).items():
@@ -102,9 +107,11 @@ def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def partition_for(key: str | int | None, partition: int | None, count: int) -> int | None:
-    """Where an event goes: to its partition, else to its key's; None: anywhere.
+    """Return the partition of an event: its own, or its key's; None if it may go anywhere.
 
-    Raises ValueError.
+    Raises:
+        ValueError: both are given, the feed has no such partition, or the key is no text or
+            integer.
     """
     if key is not None and partition is not None:
         raise ValueError("'partition' and 'key' exclude each other")

@@ -1,8 +1,8 @@
-"""Which feed an event comes from: the identity that producers' sequence numbers belong to. Pure.
+"""The identity of a feed, to which producers' sequence numbers belong.
 
-A producer's numbers are counted per feed, producer and stored partition, so an event is named by
-(feed, producer, stored partition, sequence number). Our publisher tells a feed's random id, and its
-epochs, when it is asked without parameters:
+A producer's numbers are counted per feed, producer and stored partition. So an event is identified
+by (feed, producer, stored partition, sequence number). Our publisher tells a feed's random id, and
+its epochs, when it is asked without parameters:
 
     {"partitionCount": 4,
      "feed": {"id": "9f86d081884c7d65",
@@ -11,10 +11,13 @@ epochs, when it is asked without parameters:
 
 After a restore a producer's numbers are used again for other events. `zeh-spark new-history` then
 begins an epoch: events whose `zeh-time` is at or after the epoch's `time` have its id. Feeds of
-other publishers are named by the option `feedId`, else by their URL, and have one epoch.
+other publishers are named by the option `feedId`, or by their URL, and have one epoch.
 
-The reader adds the id to the headers that it asked for, as `zeh-feed`. Rejected: a stamp of the
-publisher's, which would not fit into lines that are stored already.
+The reader adds the id to the headers that it asked for, as `zeh-feed`. Rejected: a stamp added by
+the publisher, because it would not fit into lines that are stored already.
+
+Rule for editors: ids are stored in checkpoints, tables and batch names, so their form stays. Pure;
+runs everywhere.
 """
 
 from __future__ import annotations
@@ -30,8 +33,7 @@ HEADER = "zeh-feed"
 """The header that the reader adds to each event."""
 
 EPOCH = r"^([0-9a-f]{16})~([0-9]{1,9})$"
-"""The id of a feed's later epoch: the feed's id, and the epoch's number. Of the first epoch it is
-the feed's id alone."""
+"""The id of a later epoch: the feed's id and the epoch's number. The first has the feed's id."""
 
 ID = re.compile(r"[0-9a-f]{16}(~[0-9]{1,9})?")
 """The id of an epoch, as our publisher tells it."""
@@ -41,7 +43,7 @@ _FEED = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Part of a feed's history: events committed from `time` on (ms since 1970) have `id`."""
+    """A part of a feed's history: events committed from `time` on (ms since 1970) have `id`."""
 
     id: str
     time: int = 0
@@ -49,9 +51,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class FeedIdentity:
-    """A feed's id and its epochs, by time; the first one begins at 0.
+    """A feed's id and its epochs.
 
-    `told`: whether the publisher told them; else `id` is the option `feedId` or the URL.
+    Args:
+        id: the feed's id; the option `feedId` or the URL if the publisher told none.
+        epochs: ordered by time; the first one begins at 0.
+        told: whether the publisher told them.
     """
 
     id: str
@@ -59,12 +64,12 @@ class FeedIdentity:
     told: bool = True
 
     def at(self, time: int) -> str:
-        """Return the id of the epoch in which an event was committed (`zeh-time`, ms)."""
+        """Return the id of the epoch of an event, by its `zeh-time` in ms since 1970."""
         return self.epochs[bisect_right(self.epochs, time, key=lambda each: each.time) - 1].id
 
     @property
     def feeds(self) -> frozenset[str]:
-        """The ids that the feed has had: a copy of a feed begins with an id of its own."""
+        """The ids of the feed and of the feeds that it was copied from."""
         return frozenset({self.id, *(feed_of(each.id) for each in self.epochs)})
 
     def document(self) -> dict[str, Any]:
@@ -78,7 +83,11 @@ def untold(name: str) -> FeedIdentity:
 
 
 def parse(document: object) -> FeedIdentity:
-    """Read the member `feed` of a discovery answer. Raises ValueError for any other form."""
+    """Return the identity in the member `feed` of a discovery answer.
+
+    Raises:
+        ValueError: it has another form.
+    """
     if not isinstance(document, Mapping):
         raise ValueError(f"feed must be an object, got {document!r}")
     feed, listed = document.get("id"), document.get("epochs")
@@ -104,6 +113,6 @@ def _epoch(document: object) -> Epoch:
 
 
 def feed_of(epoch: str) -> str:
-    """Return the feed's id from that of one of its epochs."""
+    """Return the feed's id, given the id of one of its epochs."""
     match = re.match(EPOCH, epoch)
     return match[1] if match else epoch

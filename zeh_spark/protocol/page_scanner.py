@@ -1,6 +1,7 @@
-"""The body of an answer, cut into intervals while its bytes arrive. What a line is, says `wire`.
+"""Cut the body of an answer into intervals while its bytes arrive. `wire` says what a line is.
 
-Pure: bytes in, values out. Runs on the driver and on executors.
+Rule for editors: the result must not depend on how the network cut the bytes. Pure: bytes in,
+values out. Runs on the driver and on executors.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ _BOM = b"\xef\xbb\xbf"
 class PageScanner:
     """Cuts the body of one answer into intervals, as its bytes arrive.
 
-    It looks for checkpoints by searching bytes and parses only the lines that may be one; events
-    are counted, not parsed. The same bytes give the same intervals however the network cut them.
-    `ignored` counts unknown lines, `unknown` is the first of them.
+    It finds checkpoints by searching bytes, and parses only lines that may be one. Events are
+    counted, not parsed. The same bytes give the same intervals, however the network cut them.
+
+    Attributes:
+        partition: the partition that was asked for.
+        ignored: the number of unknown lines.
+        unknown: the first of them.
+        checkpoints: the number of checkpoints.
+        tail_events: the number of events after the last checkpoint.
+        tail_bytes: the bytes of those events' lines.
     """
 
     def __init__(self, partition: int) -> None:
@@ -35,16 +43,20 @@ class PageScanner:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that no checkpoint has closed yet."""
+        """The number of bytes after the last checkpoint."""
         return self.tail_bytes + sum(map(len, self._partial))
 
     @property
     def tail(self) -> bytes:
-        """Event lines behind the last checkpoint."""
+        """The event lines after the last checkpoint."""
         return b"".join(self._tail)
 
     def feed(self, data: bytes) -> list[wire.Interval]:
-        """Take the next bytes of the body; returns the intervals that they complete."""
+        """Return the intervals that these bytes complete.
+
+        Raises:
+            PublisherError: a checkpoint is not valid, or of another partition.
+        """
         end = data.rfind(b"\n") + 1
         if not end:
             self._partial.append(data)
@@ -54,11 +66,13 @@ class PageScanner:
         return self._scan(block)
 
     def close(self) -> list[wire.Interval]:
-        """The body ended as its framing promised.
+        """Return the intervals that the end of the body completes.
 
-        A last line that is not JSON, blank lines aside, is a publisher's cry for help.
+        Call it only if the body ended as its framing says.
 
-        Raises PublisherError for such a line; intervals handed out before stand.
+        Raises:
+            PublisherError: the last line that is not blank is not JSON: by such a line a publisher
+                reports an error. Intervals that were returned before stay valid.
         """
         rest = b"".join(self._partial)
         self._partial = []
@@ -110,7 +124,7 @@ class PageScanner:
             return
         each = lines.split(b"\n")
         odd = len([line for line in each if b'"data"' not in line])
-        if odd > 1 or b"\r" in lines:  # 1: what split puts behind the last newline
+        if odd > 1 or b"\r" in lines:  # 1 is the empty line that split adds at the end
             each = self._only_events(each)
             lines = b"".join([line + b"\n" for line in each])
             events = len(each)
@@ -124,7 +138,7 @@ class PageScanner:
     def _only_events(self, lines: list[bytes]) -> list[bytes]:
         kept = []
         for line in lines:
-            line = line.rstrip(b"\r")  # and no more: other blocks keep the spaces of such lines
+            line = line.rstrip(b"\r")  # only that: other blocks keep the spaces of such lines
             if not line.strip():
                 continue
             if b'"data"' in line or not wire.is_unknown(line):
@@ -136,6 +150,6 @@ class PageScanner:
 
 
 def _last_line(block: bytes) -> bytes:
-    """The last line that is not blank."""
+    """Return the last line that is not blank."""
     last = block[block.rfind(b"\n", 0, len(block) - 1) + 1 :].strip()
     return last or block.rstrip().rpartition(b"\n")[2]

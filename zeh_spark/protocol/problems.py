@@ -1,12 +1,12 @@
-"""Every problem that a publisher answers with, as data: name, status, members, what it means.
+"""All problems that a publisher answers with, as data: name, status, members, what they mean.
 
 A problem is an RFC 9457 document. The publisher and its stores raise problems of these types
-(`store.problems`), clients compare with these names, and the OpenAPI document describes what stands
-here (`publisher.openapi`).
+(`store.problems`), clients compare their names, and the OpenAPI document describes them
+(`publisher.openapi`).
 
 Rule for editors: names, statuses and members are part of the API. A new problem is declared here
 before it can be raised. `says` is for people who write clients: what happened, and what a client
-does then. Pure; runs wherever a publisher is asked or asks.
+does then. Pure; runs in clients and in the publisher.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ class ProblemType:
 
     @property
     def type(self) -> str:
+        """The member `type` of the document."""
         return URN + self.name
 
     @property
     def title(self) -> str:
+        """The member `title` of the document."""
         return self.name.replace("-", " ").capitalize()
 
     @property
     def is_transient(self) -> bool:
+        """Whether the same call may have another answer a little later."""
         return is_transient(self.status)
 
     @property
@@ -63,7 +66,7 @@ class ProblemType:
         return self.status in {429, 503}
 
     def check(self, members: Set[str]) -> None:
-        """Raises TypeError for members that are not declared, or lack."""
+        """Raise TypeError for a member that is not declared, or that is missing."""
         if unknown := members - self.members.keys():
             raise TypeError(f"problem {self.name!r} has no member {sorted(unknown)[0]!r}")
         if missing := self.members.keys() - self.optional - members:
@@ -71,13 +74,14 @@ class ProblemType:
 
 
 def is_transient(status: int) -> bool:
-    """Return whether the same call may be answered otherwise a little later."""
+    """Return whether the same call may have another answer a little later."""
     return status in {408, 425, 429} or status >= 500
 
 
 def name_in(document: Mapping[str, object]) -> str | None:
-    """Return the name of the problem that a document of our publisher has; None for any other
-    document. The name may be one of a newer version, which is not declared here.
+    """Return the name of the problem in a document of our publisher; None for any other document.
+
+    The name may be one of a newer version, which is not declared here.
     """
     kind = document.get("type")
     if isinstance(kind, str) and kind.startswith(URN):
@@ -110,7 +114,7 @@ def _bad(
 
 
 def _refusal(name: str, status: int, says: str, **members: Schema) -> ProblemType:
-    """Of a batch: it names the batch, and the remedy."""
+    """Declare a refusal of a batch, which has the batch and the remedy as members."""
     return _problem(name, status, says, optional=frozenset(), **_BATCH, **members)
 
 
@@ -202,7 +206,7 @@ UNKNOWN_CURSORSET = _bad(
 CURSOR_OF_ANOTHER_HISTORY = _problem(
     "cursor-of-another-history",
     409,
-    "The cursor is of another feed, or of a history that a restore undid: going on from it could "
+    "The cursor is of another feed, or of a history that a restore undid: continuing from it could "
     "skip events. Start from _first, or from a cursor that this feed gave.",
     partition=_COUNT,
     cursor=_TEXT,
@@ -239,7 +243,7 @@ BUSY = _problem("busy", 429, f"Too many bodies at a time. {_AGAIN}")
 DIGEST_MISMATCH = _problem(
     "digest-mismatch",
     422,
-    "The body has not the SHA-256 of its Content-Digest. Send it again a few times.",
+    "The body does not have the SHA-256 of its Content-Digest. Send it again a few times.",
 )
 INVALID_UPLOAD = _problem(
     "invalid-upload",
@@ -267,7 +271,7 @@ PRODUCER_DELETED = _refusal("producer-deleted", 410, "Case 1. Publish under anot
 INCARNATION_CHANGED = _refusal(
     "incarnation-changed",
     409,
-    "Case 2. Find out which of the two shall go on; an operator may set the option.",
+    "Case 2. Find out which of the two is to continue; an operator may set the option.",
     current=_record(incarnation=_TEXT, lastBatch=_LAST_BATCH),
     option=_record(replaceIncarnation=_TEXT),
 )
@@ -302,15 +306,15 @@ NUMBER_TAKEN = _refusal(
     "number-taken",
     409,
     "Case 4d. Somebody else published other events at the same time: publish these as the next "
-    "batch, and give each one who publishes a producer of its own.",
+    "batch, and give each program a producer of its own.",
     published=_CONTENT,
     given=_CONTENT,
 )
 BATCH_GAP = _refusal(
     "batch-gap",
     409,
-    "Case 5. Publish the batches between first; or an operator sets the option, which does "
-    "without them.",
+    "Case 5. First publish the batches between; or an operator sets the option, which leaves them "
+    "out.",
     current=_record(incarnation=_TEXT_OR_NULL, lastBatch=_LAST_BATCH),
     option=_record(acceptGap=_TEXT),
 )
@@ -326,9 +330,9 @@ UPLOAD_MISSING = _refusal(
 CONTENT_MISMATCH = _refusal(
     "content-mismatch",
     422,
-    f"Case 9. What is staged has not the content that the commit declares: a client that counts "
-    f"wrongly, or something that changes bodies. Repeat the batch with new uploads; if that does "
-    f"not help: {_FIX}",
+    f"Case 9. The staged uploads do not have the content that the commit declares: a client counts "
+    f"wrongly, or something changes bodies. Repeat the batch with new uploads; if that does not "
+    f"help: {_FIX}",
     given=_CONTENT,
     found=_CONTENT,
 )
@@ -352,4 +356,4 @@ OVERTAKEN: frozenset[str] = frozenset(
         BATCH_EXPIRED, BATCH_GAP, FENCED, INCARNATION_CHANGED, NUMBER_TAKEN, PRODUCER_DELETED,
     )
 )  # fmt: skip
-"""Refusals which say that the publisher knows more of a producer than its program does."""
+"""The refusals by which the publisher shows that it knows more of a producer than its program."""

@@ -1,7 +1,7 @@
-"""The header `zeh-feed` of single events: the id of the epoch in which each was committed. Pure.
+"""Add the header `zeh-feed` to single events: the id of the epoch in which each was committed.
 
-Rule for editors: `decode` does the same for a block's columns at once; a law in its tests compares
-the two.
+Rule for editors: `source.decode` does the same for a block's columns at once; a law in its tests
+compares the two. Pure. Runs in tasks and in commands.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
 
 TIME_DIGITS = 18
-"""The most that a `zeh-time` has: ms since 1970, which fit 64 bits."""
+"""The maximum digits of a `zeh-time`, in ms since 1970: such a number fits 64 bits."""
 
 _TIME = re.compile(rf"[0-9]{{1,{TIME_DIGITS}}}")
 
 
 def stamp(events: Sequence[wire.Event], feed: FeedIdentity | None) -> bool:
-    """Put the id of its epoch among each event's headers, as `zeh-feed`; one that is there already
-    is replaced.
+    """Set the header `zeh-feed` of each event to the id of its epoch.
 
-    Returns False at the first event whose `zeh-time` does not tell in which of several epochs it
-    was committed.
+    Args:
+        events: the events, which are changed.
+        feed: the feed's identity; None changes nothing.
+
+    Returns:
+        False at the first event whose `zeh-time` does not tell in which of several epochs it was
+        committed. Events after it are not changed.
     """
     for event in events if feed else ():
         headers = dict(event.headers or {})
@@ -43,16 +47,17 @@ def _epoch(time: str | None, feed: FeedIdentity) -> str | None:
 
 
 def parse_stamped(line: bytes, partition: int, feed: FeedIdentity | None) -> wire.Event | None:
-    """Parse one event line, as `wire.parse_event`, and stamp it.
+    """Parse one event line as in `wire.parse_event`, and add its header `zeh-feed`.
 
-    Raises MalformedLineError also for an event that belongs to none of several epochs.
+    Raises:
+        MalformedLineError: it is no event, or its epoch is not known.
     """
     event = wire.parse_event(line, partition)
     if event is not None and feed and not stamp([event], feed):
         raise MalformedLineError(
             f"partition {partition}: an event has no valid {wire.TIME_HEADER!r} among its headers, "
-            f"so it cannot be told to which of the feed's {len(feed.epochs)} epochs it belongs: "
-            f"{wire.excerpt(line)}; tell the publisher's owner, or put such lines into a column "
+            f"so it is not known to which of the feed's {len(feed.epochs)} epochs it belongs: "
+            f"{wire.excerpt(line)}. Tell the publisher's owner, or put such lines into a column "
             f"with mode=PERMISSIVE",
             partition=partition,
             body=wire.excerpt(line),

@@ -3,21 +3,21 @@
 Pure: no socket, clock, Spark or SQL. Runs everywhere: driver, executors, publisher.
 
 Rule for editors: bytes in, values out, one error type whatever the bytes (`MalformedLineError`).
-Lines end at b"\\n" and nowhere else [U+2028, U+0085, form feed are legal inside a JSON string].
-What a line is, in this order (spec "Response", and what real publishers send):
+Lines end at b"\\n" and nowhere else: U+2028, U+0085 and form feed are legal inside a JSON string.
+The first of these rules that applies says what a line is (spec "Response", and what real publishers
+send):
 
-1. whitespace only: nothing;
-2. `cursor` is a non-empty string or an integer: a checkpoint, also when `data` is beside it [as in
-   every reference client];
-3. `data` is there, whatever its value: an event;
-4. nothing but `partition` and perhaps `headers`: an event without data [a Go publisher omits empty
-   data];
-5. any other JSON object: unknown, left out and counted [later versions of the protocol may add
-   lines];
-6. anything else: malformed.
+1. Only whitespace: nothing.
+2. `cursor` is a non-empty string or an integer: a checkpoint. It is one even if the line also has
+   `data`, as in every reference client.
+3. `data` is there, whatever its value: an event.
+4. Only `partition` and perhaps `headers`: an event without data. A Go publisher omits empty data.
+5. Any other JSON object: unknown, left out and counted. Later versions of the protocol may add
+   lines.
+6. Anything else: malformed.
 
-Envelope keys written with JSON escapes are not recognised [finding them would mean to parse every
-event on the driver].
+Envelope keys that are written with JSON escapes are not recognized. To find them, the driver would
+have to parse every event.
 """
 
 from __future__ import annotations
@@ -39,30 +39,32 @@ ALL_HEADERS = "_all"
 CONTENT_TYPE = "application/x-ndjson"
 
 MAX_LINE = 65_535
-"""Bytes of the longest line, without its newline: the Go client silently reads no further."""
+"""Maximum bytes of a line, without its newline. The Go client stops there without an error."""
 
 MAX_DEPTH = 500
-"""Of arrays and objects within each other in the data of an event that a writer may store: what all
-readers can follow. [Where Python's stack ends depends on who parses, and from where.]
+"""Maximum depth of arrays and objects in the data of an event that a writer may store.
+
+All readers can parse this depth. Rejected: no limit, because the depth at which Python's stack ends
+depends on the parser and on its callers.
 """
 
 RESERVED_HEADER = "zeh-"
-"""Header names that begin so are the publisher's own stamps; writers drop them."""
+"""The beginning of the names of the publisher's own stamps. Writers drop such headers."""
 
 TIME_HEADER = "zeh-time"
 """The stamp that says when an event was committed, in ms since 1970."""
 
 NAME = re.compile(r"(?!\.+\Z)[A-Za-z0-9._:@=-]{1,100}")
-"""What names of producers and batches look like. [Dots alone mean another path in a URL.]"""
+"""The form of names of producers and batches. A name of dots only means another path in a URL."""
 
 BATCH_INCARNATION = "batch"
-"""That of producers named `P#K`, which publish the one batch K."""
+"""The incarnation of producers named `P#K`, which publish the one batch K."""
 
 PLAIN_INCARNATION = "plain"
-"""That of producers that keep no memory of their own and ask the publisher which batch is next."""
+"""The incarnation of producers without memory, which ask the publisher which batch is next."""
 
 REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
-"""What an operator may allow once, as refusals name it."""
+"""The names of the overrides that an operator may set once, as refusals have them."""
 
 STAMPS = {
     "zeh-producer": 201,
@@ -71,7 +73,7 @@ STAMPS = {
     "zeh-sequence": 19,
     "zeh-time": 19,
 }
-"""The stamps a publisher puts into a served line, each with the most bytes its value takes."""
+"""The stamps that a publisher adds to a line, each with the maximum bytes of its value."""
 
 STAMP_BYTES = sum(len(f'"{name}":"",') + size for name, size in STAMPS.items())
 """Room that a stored line leaves for its stamps."""
@@ -82,7 +84,7 @@ _NOT_JSON_NUMBER = re.compile(rb"(?<![\w\"])-?(?:NaN|Infinity)(?![\w\"])")
 
 
 class Event(msgspec.Struct, gc=False):
-    """The envelope of an event; `data` stays as the bytes it came in, UNSET if it was left out."""
+    """The envelope of an event. `data` is the bytes that came, UNSET if it was left out."""
 
     partition: int | UnsetType | None = UNSET
     headers: dict[str, str | None] | UnsetType | None = UNSET
@@ -97,10 +99,12 @@ _decode_json = msgspec.json.Decoder(Raw).decode
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The events of one partition up to a checkpoint: the smallest thing that can be delivered.
+    """The events of one partition up to a checkpoint, the smallest unit that can be delivered.
 
-    `lines`: event lines only, each ended by one b"\\n"; `events`: how many; `cursor`: the
-    checkpoint behind them.
+    Args:
+        lines: event lines only, each ended by one b"\\n".
+        events: the number of lines.
+        cursor: the checkpoint after them.
     """
 
     lines: bytes
@@ -109,10 +113,17 @@ class Interval:
 
 
 def checkpoint_cursor(line: bytes, asked: int) -> str | None:
-    """The cursor of a checkpoint line; None for any other, malformed too [executors name those].
+    """Return the cursor of a checkpoint line; None for any other line.
 
-    Raises PublisherError for a cursor that is neither string nor integer, or of a partition that
-    was not asked for.
+    None also for a malformed line: executors decode it, and raise the error.
+
+    Args:
+        line: the line.
+        asked: the partition that was asked for.
+
+    Raises:
+        MalformedLineError: the cursor is neither string nor integer, or `_last`.
+        PublisherError: the checkpoint is of another partition.
     """
     try:
         fields = decode_object(line)
@@ -123,15 +134,16 @@ def checkpoint_cursor(line: bytes, asked: int) -> str | None:
         return None
     if isinstance(cursor, bool) or not isinstance(cursor, str | int):
         raise MalformedLineError(
-            f"partition {asked}: a checkpoint's cursor must be a string, got {excerpt(line)}",
+            f"partition {asked}: a checkpoint's cursor must be a string, got {excerpt(line)}. Tell "
+            f"the publisher's owner",
             partition=asked,
             body=excerpt(line),
         )
     check_partition(_value(fields.get("partition", Raw(b"null"))), asked, line)
     if cursor == LAST:
         raise MalformedLineError(
-            f"partition {asked}: the publisher sent the special cursor {LAST!r} as a checkpoint; "
-            f"going on from it would skip events",
+            f"partition {asked}: the publisher sent the special cursor {LAST!r} as a checkpoint, "
+            f"and to continue from it would skip events. Tell the publisher's owner",
             partition=asked,
             body=excerpt(line),
         )
@@ -139,7 +151,7 @@ def checkpoint_cursor(line: bytes, asked: int) -> str | None:
 
 
 def _value(text: Raw) -> object:
-    """A JSON value; what Python cannot hold stays as bytes [broken UTF-8, numbers out of range]."""
+    """Return a JSON value; broken UTF-8 and numbers that Python cannot hold stay as bytes."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -147,19 +159,22 @@ def _value(text: Raw) -> object:
 
 
 def check_partition(partition: object, asked: int, line: bytes) -> None:
-    """Refuse a line of another partition. One that names none belongs to the one asked for."""
+    """Raise PublisherError for a line of another partition than the one asked for.
+
+    A line that names no partition belongs to the one asked for.
+    """
     if partition is None or partition is UNSET or (partition == asked and type(partition) is int):
         return
     raise PublisherError(
         f"partition {asked}: the publisher sent a line of partition {partition!r}, which was not "
-        f"asked for (is 'partitionCount' right?): {excerpt(line)}",
+        f"asked for: {excerpt(line)}. Check 'partitionCount'",
         partition=asked,
         body=excerpt(line),
     )
 
 
 def is_unknown(line: bytes) -> bool:
-    """A JSON object that is neither event nor checkpoint (rule 5 above)."""
+    """Return whether a line is a JSON object but neither event nor checkpoint (rule 5 above)."""
     try:
         keys = decode_object(line).keys()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -168,9 +183,17 @@ def is_unknown(line: bytes) -> bool:
 
 
 def parse_event(line: bytes, asked: int) -> Event | None:
-    """One event line by itself; None for an unknown line. The slow way, which names what is wrong.
+    """Return the event of one line; None for an unknown line.
 
-    Raises MalformedLineError with the line's beginning and the reason.
+    This is the slow way, which finds what is wrong with a line.
+
+    Args:
+        line: the line.
+        asked: the partition that was asked for.
+
+    Raises:
+        MalformedLineError: it is no event; with the reason and the line's beginning.
+        PublisherError: it is of another partition.
     """
     try:
         parsed = _decode_event(line)
@@ -179,7 +202,7 @@ def parse_event(line: bytes, asked: int) -> Event | None:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise MalformedLineError(
             f"partition {asked}: a line of the feed is not an event: {why_not(line, exc)}: "
-            f"{excerpt(line)}; tell the publisher's owner, or put such lines into a column with "
+            f"{excerpt(line)}. Tell the publisher's owner, or put such lines into a column with "
             f"mode=PERMISSIVE",
             partition=asked,
             body=excerpt(line),
@@ -191,7 +214,7 @@ def parse_event(line: bytes, asked: int) -> Event | None:
 
 
 def why_not(line: bytes, error: Exception) -> str:
-    """Say in words why a line could not be parsed."""
+    """Return in words why a line could not be parsed. The text becomes part of dead letters."""
     if number := _NOT_JSON_NUMBER.search(line):
         return (
             f"{number[0].decode()} is not JSON (RFC 8259); the publisher has to send null or a "
@@ -207,15 +230,18 @@ def why_not(line: bytes, error: Exception) -> str:
 
 
 def excerpt(line: bytes, length: int = 200) -> str:
-    """The beginning of some bytes, fit for an error message."""
+    """Return the beginning of some bytes as a text for an error message."""
     text = repr(line[:length].decode(errors="replace"))
     return f"{text}… ({len(line)} bytes)" if len(line) > length else text
 
 
 def validated_json(text: bytes) -> bytes:
-    """JSON text as it can stand in a line: only newlines between tokens change, into spaces.
-    Raises ValueError; why, depends on the text alone [not on how deep a parser comes: a dead letter
-    would be another one when its batch is repeated].
+    """Return JSON text as it fits into a line: newlines between tokens become spaces.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply. The reason depends on the text alone, and
+            not on how deep a parser comes. Otherwise a repeated batch would make another dead
+            letter.
     """
     check_depth(text)
     try:
@@ -227,7 +253,7 @@ def validated_json(text: bytes) -> bytes:
 
 
 def check_depth(text: bytes) -> None:
-    """Raises ValueError for JSON that is nested deeper than MAX_DEPTH."""
+    """Raise ValueError for JSON that is nested deeper than MAX_DEPTH."""
     if text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
         return
     bare = np.frombuffer(STRING.sub(b"", text), np.uint8) | 0x20  # [ and ] become { and }
@@ -237,32 +263,38 @@ def check_depth(text: bytes) -> None:
 
 
 def may_be_deep(lines: bytes, ends: np.ndarray) -> bool:
-    """Whether a line is so long, and has so many brackets, that its data could be nested deeper
-    than MAX_DEPTH. `ends`: where each line ends.
+    """Return whether a line could be nested deeper than MAX_DEPTH.
+
+    It could if it is long enough and has enough brackets.
+
+    Args:
+        lines: all lines.
+        ends: the offset where each line ends.
     """
     if np.diff(ends, prepend=0).max(initial=0) < 2 * MAX_DEPTH:
         return False
-    opened = np.flatnonzero((np.frombuffer(lines, np.uint8) | 0x20) == ord("{"))  # and [
+    opened = np.flatnonzero((np.frombuffer(lines, np.uint8) | 0x20) == ord("{"))  # also [
     return bool(np.diff(np.searchsorted(opened, ends), prepend=0).max(initial=0) > MAX_DEPTH)
 
 
 def event_line(partition: int, headers: Mapping[str, str], data: bytes) -> bytes:
-    """An event as it is stored and served: headers always there, sorted, no newline at the end."""
+    """Return an event as it is stored and served: with sorted headers, without a newline."""
     rendered = msgspec.json.encode(headers, order="sorted") if headers else b"{}"
     return b'{"partition":%d,"headers":%b,"data":%b}' % (partition, rendered, data)
 
 
 def checkpoint_line(partition: int, cursor: str) -> bytes:
+    """Return a checkpoint line, with its newline."""
     return b'{"partition":%d,"cursor":%b}\n' % (partition, msgspec.json.encode(cursor))
 
 
 def count_lines(block: bytes) -> int:
-    """Newlines [counted four times as fast as by bytes.count]."""
+    """Return the number of newlines. Measured: four times as fast as bytes.count."""
     return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
 
 
 def digest(blocks: Iterable[bytes]) -> str:
-    """Tells whether the same events came again: xxh3-128 of their lines, as 32 hex digits."""
+    """Return the xxh3-128 of lines as 32 hex digits, to tell whether the same events came again."""
     hasher = xxhash.xxh3_128()
     for block in blocks:
         hasher.update(block)
@@ -270,5 +302,5 @@ def digest(blocks: Iterable[bytes]) -> str:
 
 
 def partition_of(key: str, partition_count: int) -> int:
-    """The partition of a key: xxh3_64 of its UTF-8 text. The same for every writer, for ever."""
+    """Return the partition of a key, by xxh3_64 of its UTF-8 text. All writers use it; it stays."""
     return xxhash.xxh3_64_intdigest(key.encode()) % partition_count

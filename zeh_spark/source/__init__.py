@@ -1,3 +1,5 @@
-"""Reading a feed into Spark. Offsets, planning and ending decide; fetching, staging, stream and
-batch do.
+"""Read a feed into Spark.
+
+`offsets`, `planning` and `end_detection` decide, and are pure. `prefetch`, `staging`, `stream` and
+`batch` do the I/O.
 """

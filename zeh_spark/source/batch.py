@@ -1,11 +1,13 @@
-"""The batch source: one task for each feed partition, which follows it to its end and streams rows.
+"""The batch source: one task for each feed partition, which reads it to its end and streams rows.
 
-The scale-out way to read a feed's history: executors fetch, nothing passes through the driver. A
-task that Spark runs again may see events that were not there before, unless `endingCursors` says
-where to stop.
+Use it to read a feed's history: executors fetch, and nothing passes through the driver. A task that
+Spark runs again may see events that were not there before, unless `endingCursors` says where to
+stop.
 
-Rule for editors: a task hands out whole intervals only, so a request that breaks off can continue
-without doubles. `BatchReader` and its partitions are pickled, with the token that the tasks need.
+Rule for editors: a task yields whole intervals only, so a request that breaks off can continue
+without duplicates. `BatchReader` and its partitions are pickled, with the token that tasks need.
+
+Runs on the driver (`partitions`) and in tasks (`read`).
 """
 
 from __future__ import annotations
@@ -32,13 +34,21 @@ from zeh_spark.source.options import SourceOptions
 _BLOCK = 1 << 20
 _MAX_INTERVAL = 4 * (128 << 20)
 _MOST_WITHOUT_EVENTS = 1000
-"""Answers in a row that only move the cursor: there may be events after them, and no next run."""
+"""Answers in a row that may only move the cursor.
+
+More is an error: there may be events after them, and a batch read has no next run to get them.
+"""
 
 
 @dataclass(frozen=True)
 class FeedPartition(InputPartition):
-    """A feed partition from `request.cursor` to its end, as `end_detection` finds that. `exact`:
-    the target has to come. `feed`: whose ids its events get as `zeh-feed`.
+    """A feed partition from a cursor to its end, as `end_detection` finds the end.
+
+    Args:
+        request: the first page; its cursor is where the partition starts.
+        target: the cursor at which the partition ends, as far as it is known.
+        exact: whether the target has to come, because the user gave it.
+        feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
     """
 
     request: PageRequest
@@ -56,7 +66,7 @@ class BatchReader(DataSourceReader):
 
     @at_spark_border
     def partitions(self) -> Sequence[InputPartition]:
-        """Where each partition starts and ends; asks the publisher."""
+        """Return where each partition starts and ends (see `DataSourceReader.partitions`)."""
         if isinstance(self._decoder, OptionError):
             raise self._decoder
         options = self._options
@@ -91,7 +101,7 @@ class BatchReader(DataSourceReader):
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: follow one feed partition."""
+        """Yield the rows of one feed partition, in a task (see `DataSourceReader.read`)."""
         assert isinstance(partition, FeedPartition)
         assert isinstance(self._decoder, Decoder)
         client = self._client()
@@ -101,25 +111,38 @@ class BatchReader(DataSourceReader):
             self._check_epochs(client, partition.request, partition.feed)
 
     def _check_epochs(self, client: FeedClient, request: PageRequest, feed: FeedIdentity) -> None:
-        """Raises PublisherError if the feed began an epoch while it was read: events at the end may
-        have got the id of the epoch before it.
+        """Raise PublisherError if the feed began an epoch while it was read.
+
+        Events at the end may then have got the id of the epoch before it.
         """
         now = client.discover(request.partition_count, told=True).named(self._options.feed)
         if now != feed:
             raise PublisherError(
-                f"partition {request.partition}: when the query began, the publisher of "
-                f"{self._options.url} told the feed's identity as {feed.document()}, now it tells "
-                f"{now.document()}: an epoch has begun, or another feed is served, while this "
-                f"query read it. Run the query again",
+                f"partition {request.partition}: while this query read it, a new epoch began, or "
+                f"another feed is served: the publisher of {self._options.url} told the feed's "
+                f"identity as {feed.document()} when the query began, and now tells "
+                f"{now.document()}. Run the query again",
                 partition=request.partition,
             )
 
 
 def last_cursors(url: str, **options: str) -> str:
-    """Where a feed is now: a cursor for every partition, as JSON.
+    """Return where a feed is now: a cursor for every partition, as JSON.
 
-    As `endingCursors` of a read and `startingCursors` of a stream it makes the stream continue
-    exactly where the read ends. `options` are those of the format. Raises ZeroEventHubError.
+    Give the same text to `spark.read` as `endingCursors` and to `spark.readStream` as
+    `startingCursors`. Then the stream continues exactly where the read ends.
+
+    Args:
+        url: the feed's address.
+        **options: options of the format, like `token`. Give those that the queries have.
+
+    Returns:
+        A text like `{"0": "17.0a1b2c3d", "1": "_first"}`.
+
+    Raises:
+        OptionError: an option is not valid.
+        PublisherError: the publisher refuses, or breaks the protocol.
+        UnavailableError: the publisher did not answer within `retryTimeout`.
     """
     parsed = parse(SourceOptions, {"url": url, **options})
     client = FeedClient(parsed)
@@ -129,7 +152,7 @@ def last_cursors(url: str, **options: str) -> str:
         request = PageRequest(partition, wire.LAST, count, parsed.page_size_hint, parsed.headers)
         beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
         last = first_checkpoint(client, request) if beginning != wire.FIRST else wire.FIRST
-        # where there is nothing, no checkpoint after it will come again
+        # A partition without events has no checkpoint that a read could reach again.
         cursors[str(partition)] = wire.FIRST if last == beginning else last
     return json.dumps(cursors)
 
@@ -148,9 +171,9 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
     """Yield the intervals from the partition's start to its end.
 
     Raises:
-        PublisherError: The feed ends before the cursor that was asked for as its end, or its end
+        PublisherError: the feed ends before the cursor that was asked for as its end, or its end
             cannot be proven.
-        UnavailableError: The feed gives less than it had when the query began.
+        UnavailableError: the feed gives less than it had when the query began.
     """
     ending = Ending(partition.target, most_without_events=_MOST_WITHOUT_EVENTS)
     try:
@@ -162,7 +185,7 @@ def follow(client: FeedClient, partition: FeedPartition) -> Iterator[wire.Interv
 
 
 def gathered(intervals: Iterable[wire.Interval]) -> Iterator[bytes]:
-    """The lines of intervals, joined to blocks of at least 1 MiB where the intervals are small."""
+    """Yield the lines of intervals, with small intervals joined to blocks of at least 1 MiB."""
     blocks: list[bytes] = []
     size = 0
     for interval in intervals:

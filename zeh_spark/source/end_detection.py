@@ -1,32 +1,37 @@
-"""When a read that has to end has read a partition to its end.
+"""End detection for finite reads: decide when a partition has been read to its end.
 
-A feed has no end, and the protocol no call that tells its head. A finite read (`spark.read`, the
-triggers AvailableNow and Once) asks `_last` once when it begins; the *last* checkpoint of that
-answer is its target T [the reference server's `_last` serves one event before it]. The partition
-has ended at the first of
+A feed has no end, and the protocol has no call that tells its head. A finite read (`spark.read`,
+the triggers AvailableNow and Once) asks `_last` once when it begins. The *last* checkpoint of that
+answer is its target T, because the reference server's `_last` serves one event before it. The
+partition has ended at the first of these cases:
 
-(a) an answer without news, asked without `wait`: no events and the same cursor C or none, if the
-    way from T leads to C [it may be a hiccup, or a replica that lags]; without a T one such answer
-    in a stream, two in a batch; at `_first` three. A stream, whose next run continues there, also
-    ends if it stays so for some seconds, with nothing after T either [some publishers' `_last`
-    lies beyond the partition's last event], or after many answers without events, though the cursor
-    moves [a publisher may skip over what it filters, and some move their cursor for ever]; in a
-    batch both are errors;
-(b) the checkpoint T; a start at T has ended, and one to which the way from T leads;
-(c) the end of the page in which T was passed without being sent [a feed that grows may set its
-    checkpoints elsewhere this time, and one that never goes quiet never gives (a)]. Where T may
-    have been passed is told by an event with the same bytes as the first one after T [bytes alone
-    prove nothing: heartbeats are all alike]. That it was is told by the publisher: asked again for
-    exactly the events before that one, it ends with T; or the way from T leads to the page's end.
-    Where these events were not handed out yet, they are asked for so, and (b) follows. Pages that
-    were read while nothing was after T are looked through again once there is something;
-(d) T is gone for some seconds (410), while what is read is not.
+(a) An answer without news: no events and the same cursor C or none, for a request without `wait`.
+    The way from T has to lead to C, because the silence may be a fault, or a replica that lags.
+    - Without a T, one such answer is enough in a stream, and two in a batch. At `_first` three are
+      enough.
+    - The next run of a stream continues where this one ends. So a stream also ends after some
+      seconds of silence with nothing after T either: the `_last` of some publishers lies beyond the
+      partition's last event. It also ends after many answers without events that move the cursor: a
+      publisher may skip what it filters, and some move their cursor for ever. In a batch both are
+      errors.
+(b) The checkpoint T. A read that starts at T has ended, and so has one that starts at a cursor to
+    which the way from T leads.
+(c) The end of the page in which T was passed without being sent. A growing feed may set its
+    checkpoints elsewhere this time, and a feed that never goes quiet never gives (a).
+    - A candidate for the place of T is before an event with the same bytes as the first event after
+      T. Bytes alone prove nothing: heartbeats are all alike.
+    - The publisher proves it. Asked again for exactly the events before that candidate, it ends
+      with T; or the way from T leads to the page's end.
+    - If these events were not yielded yet, they are asked for in this way, and (b) follows.
+    - Pages that were read while nothing was after T are searched again once there is something.
+(d) T is gone for some seconds (410), while what is read is not gone.
 
-How long a page is says nothing.
+The length of a page says nothing.
 
 Rule for editors: `Ending` decides and is pure; `end_probes` asks the publisher, and `finite_read`
-reads. Never too early: where an end is not proven, the reading continues [for ever, on a feed that
-never goes quiet, ignores `pagesizehint` and sets its checkpoints by where a page began].
+reads. Never end too early: reading continues as long as an end is not proven. It continues for ever
+on a feed that never goes quiet, ignores `pagesizehint` and sets its checkpoints by where a page
+began. Runs on the driver and in tasks.
 """
 
 from __future__ import annotations
@@ -41,13 +46,13 @@ from zeh_spark.protocol import wire
 SETTLED = 5.0
 """Seconds for which an observation that proves nothing has to last before it is accepted."""
 MOST_CANDIDATES = 8
-"""Equal events of a page that are asked about."""
+"""The largest number of equal events of a page that the publisher is asked about."""
 _QUIET_AT_FIRST = 3
 _LINE_EVERY = 8
 
 
 class Tail(NamedTuple):
-    """So many events after a checkpoint."""
+    """A place in a partition: a checkpoint's cursor, and a number of events after it."""
 
     cursor: str
     events: int
@@ -58,22 +63,22 @@ class Ending:
     """Decides when one partition has been read to its end.
 
     Attributes:
-        target: The last checkpoint of the feed when the read began; None if it told none.
-        most_without_events: How many answers in a row may move the cursor without an event.
-        settles: Whether silence for some seconds is enough.
-        line: The first event after the target, once there is one.
-        ended: Whether the partition has been read to its end.
-        met: Whether the target came, or lies where this read is.
-        doubtful: Whether the target may have been passed, without proof.
-        undecided: Whether it ended only because the cursor moved too often without events.
-        candidates: Places where an event equal to `line` came, which were not asked about yet.
-        place: The target's place, if the target was passed.
-        quiet_answers: How many answers in a row had nothing new.
-        way: How far the way from the target was followed.
-        gone_since: When the target was found to be gone, in seconds of a monotonic clock.
-        quiet_at: Where this read was when nothing was after the target.
-        events_since: How many events came since then.
-        pages: How many pages were read.
+        target: the last checkpoint of the feed when the read began; None if it told none.
+        most_without_events: how many answers in a row may move the cursor without an event.
+        settles: whether silence for some seconds is enough.
+        line: the first event after the target, once there is one.
+        ended: whether the partition has been read to its end.
+        met: whether the target came, or lies where this read is.
+        doubtful: whether the target may have been passed, without proof.
+        undecided: whether it ended only because the cursor moved too often without events.
+        candidates: places where an event equal to `line` came, which were not asked about yet.
+        place: the target's place, if the target was passed.
+        quiet_answers: how many answers in a row had nothing new.
+        way: the cursor up to which the way from the target was followed.
+        gone_since: when the target was found to be gone, in seconds of a monotonic clock.
+        quiet_at: the cursor of this read when nothing was after the target.
+        events_since: how many events came since then.
+        pages: how many pages were read.
     """
 
     target: str | None
@@ -97,21 +102,23 @@ class Ending:
 
     @property
     def wants_line(self) -> bool:
-        """Whether the first event after the target is to be asked for before the next page: at
-        pages 0, 1, 2, 4, 8, 16, 24, …, because a feed too busy for (a) has grown at the first.
+        """Whether to ask for the first event after the target before the next page.
+
+        That is at pages 0, 1, 2, 4, 8, 16, 24, …: a feed that is too busy for (a) has grown at the
+        first of them.
         """
         due = self.pages % _LINE_EVERY == 0 or self.pages in {1, 2, 4}
         return self.target is not None and self.line is None and due
 
     def page_begins(self, cursor: str) -> None:
-        """Take note of the cursor that a page is asked for with. Case (b), at the start."""
+        """Note the cursor that a page is asked for with. Case (b), at the start."""
         self.met |= cursor == self.target
         self.ended |= self.met
         self.candidates, self.place = [], None
         self._cursor = cursor
 
     def sees(self, interval: wire.Interval) -> None:
-        """Take note of an interval. Case (b), and what (c) looks for."""
+        """Note an interval. Case (b), and the candidates of (c)."""
         self.met |= interval.cursor == self.target
         self.ended |= self.met
         self._look_for_line(interval.lines)
@@ -119,7 +126,7 @@ class Ending:
         self.events_since += interval.events
 
     def page_ended(self, end: PageEnd) -> None:
-        """Take note of the end of a page. Case (a), as far as no target proves it."""
+        """Note the end of a page. Case (a), as far as no target proves it."""
         self._look_for_line(end.tail)
         self.pages += 1
         self.quiet_answers = 0 if end.moved or end.events else self.quiet_answers + 1
@@ -135,20 +142,23 @@ class Ending:
         return _QUIET_AT_FIRST if end.cursor == wire.FIRST else math.inf
 
     def line_is(self, line: bytes | None, cursor: str) -> None:
-        """Take note of the first event after the target, asked for at `cursor`; None: there is
-        none yet.
+        """Note the first event after the target, None if there is none yet.
+
+        Args:
+            line: the event's line.
+            cursor: where this read was when it asked.
         """
         self.line, self.gone_since = line, None
         if line is None:
             self.quiet_at, self.events_since = cursor, 0
 
     def target_is_gone(self, now: float) -> None:
-        """Take note of a 410 for the target, at `now` (seconds). Case (d)."""
+        """Note a 410 for the target, at `now` (seconds of a monotonic clock). Case (d)."""
         self.gone_since = now if self.gone_since is None else self.gone_since
         self.ended |= now - self.gone_since >= SETTLED
 
     def passed(self, place: Tail) -> None:
-        """Take note of the target's place: at the checkpoint itself if no events lie between."""
+        """Note the target's place, which is the checkpoint itself if no events lie between."""
         self.place = place
         self.met |= not place.events
         self.ended |= self.met

@@ -1,9 +1,9 @@
-"""What a finite read asks the publisher to find out where a partition ends.
+"""Requests by which a finite read finds out where a partition ends.
 
-Each probe is one small request, or a few. Cases are those of `end_detection`. A probe for a cursor
-that the publisher does not know any more, or not yet, answers that nothing is known.
+Each probe is one small request, or a few. The cases are those of `end_detection`.
 
-Runs in threads of the driver and in tasks.
+Rule for editors: a probe never fails because the publisher does not know a cursor any more, or does
+not know it yet. It then answers that nothing is known. Runs in threads of the driver and in tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_PAGES = 1000
 
 
 class EndProbes:
-    """Asks about one partition. `request` gives the partition and the usual page size."""
+    """The probes of one partition. `request` gives the partition and the usual page size."""
 
     def __init__(self, client: FeedClient, request: PageRequest) -> None:
         self._client = client
@@ -48,8 +48,9 @@ class EndProbes:
         return None
 
     def is_empty_after(self, cursor: str) -> bool:
-        """Return whether nothing is after a cursor, or it is gone; False if the publisher refuses
-        it.
+        """Return whether nothing is after a cursor, or the cursor is gone.
+
+        False if the publisher refuses the cursor.
         """
         try:
             return self.first_line(cursor) is None
@@ -75,8 +76,9 @@ class EndProbes:
         return None
 
     def leads_to(self, start: str, cursor: str) -> tuple[bool, str]:
-        """Return whether the page after `start` comes to `cursor`, and where it ends: at `start` if
-        the publisher refuses that.
+        """Return whether the page after `start` comes to `cursor`, and where the page ends.
+
+        It ends at `start` if the publisher refuses that cursor.
         """
         hint = self._request.page_size_hint
         while True:
@@ -94,8 +96,9 @@ class EndProbes:
             hint *= 4
 
     def leads_on(self, ending: Ending, cursor: str) -> bool:
-        """Return whether the way from the target leads to `cursor`, where a page was quiet. The way
-        is followed once, however long it is.
+        """Return whether the way from the target leads to `cursor`, where a page was quiet.
+
+        The way is followed once, however long it is.
         """
         for _ in range(_MOST_PAGES):
             before = ending.way or ending.target
@@ -108,8 +111,9 @@ class EndProbes:
         return False
 
     def was_passed(self, ending: Ending, line: bytes) -> bool:
-        """Return whether the target lies in what was read while nothing was after it. Case (c),
-        later.
+        """Return whether the target lies in what was read while nothing was after it.
+
+        This is case (c) for pages that were read before.
         """
         assert ending.quiet_at is not None
         start, events, candidates = ending.quiet_at, 0, 0
@@ -141,11 +145,12 @@ class EndProbes:
 
 
 def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
-    """Return what `_last` means now: the first checkpoint of its answer. The events before it do
-    not belong to the read.
+    """Return what `_last` means now: the first checkpoint of its answer.
+
+    The events before that checkpoint do not belong to the read.
 
     Raises:
-        UnavailableError: None came for `retryTimeout`.
+        UnavailableError: no checkpoint came within `retryTimeout`.
     """
 
     def ask() -> str:
@@ -156,8 +161,8 @@ def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
         raise TransientError(
             UnavailableError(
                 f"partition {request.partition}: the publisher of {client.transport.url} answers "
-                f"the cursor '_last' without a checkpoint, so there is no place to start from; "
-                f"give explicit cursors in 'startingCursors'",
+                f"the cursor '_last' without a checkpoint, so there is no place to start from. "
+                f"Give explicit cursors in 'startingCursors'",
                 partition=request.partition,
                 cursor=wire.LAST,
             )

@@ -1,8 +1,10 @@
-"""Reading a partition to its end: page after page, until `end_detection` says that it has ended.
+"""Read a partition to its end: page after page, until `end_detection` says that it has ended.
 
-Used by every read that has to end: a batch read, a stream's run with the trigger AvailableNow or
-Once, and a batch that Spark repeats. The three differ in what they do if the end cannot be proven,
-so that is an error, which each of them handles in its own way.
+Every read that has to end uses this: a batch read, a stream's run with the trigger AvailableNow or
+Once, and a batch that Spark repeats.
+
+Rule for editors: an end that cannot be proven is an EndUnknownError, never a silent end. Each of
+the three reads handles it in its own way.
 
 Runs in threads of the driver and in tasks.
 """
@@ -29,29 +31,29 @@ _LONG_WITHOUT_TARGET = 100
 
 
 class Doubt(Enum):
-    """Why it is not known where a partition ends. The value is what a batch query says."""
+    """Why it is not known where a partition ends. The value is the message of a batch query."""
 
     SILENT = (
         "the publisher gives nothing after cursor {cursor!r}, though the feed was at {target!r} "
-        "when the query began (does a replica of it lag?); 'retryTimeout' says how long to wait. "
-        "If this publisher's '_last' always lies beyond its last event, read with "
-        "endingCursors=quiet"
+        "when the query began (perhaps a replica of it lags). Run the query again later, or wait "
+        "longer with 'retryTimeout'. If this publisher's '_last' always lies beyond its last "
+        "event, read with endingCursors=quiet"
     )
     SKIPPING = (
         "{skipped} answers in a row moved the cursor without an event, up to {cursor!r}, and the "
-        "cursor {target!r}, where the feed was when the query began, did not come: it cannot be "
-        "told whether this is the end. Set 'endingCursors', or read a stream with the trigger "
+        "cursor {target!r}, where the feed was when the query began, did not come, so it is not "
+        "known whether this is the end. Set 'endingCursors', or read a stream with the trigger "
         "availableNow, whose next run continues where the last one stopped"
     )
     MISSED = (
-        "up to cursor {cursor!r} the checkpoint {target!r} of 'endingCursors' did not come: is it "
-        "before 'startingCursors', of this feed and partition, and does the publisher send the "
-        "same checkpoints each time?"
+        "up to cursor {cursor!r} the checkpoint {target!r} of 'endingCursors' did not come. Check "
+        "that it is of this feed and partition, that it is not before 'startingCursors', and that "
+        "the publisher sends the same checkpoints each time"
     )
 
 
 class EndUnknownError(Exception):
-    """The end of a partition cannot be proven. Never leaves the source."""
+    """The end of a partition cannot be proven. This error never leaves the source."""
 
     def __init__(self, doubt: Doubt, request: PageRequest, ending: Ending) -> None:
         said = doubt.value.format(
@@ -81,21 +83,21 @@ def read_to_end(
     """Read a partition from `request.cursor` to its end.
 
     Args:
-        client: Asks the publisher.
-        request: The first page.
-        ending: Decides where the end is. After an error, another read may continue with it.
-        exact: Whether the target has to come. Then nothing after it is yielded.
-        hold: As in `FeedClient.page`.
-        statistics: As in `FeedClient.page`; probes are not counted.
+        client: asks the publisher.
+        request: the first page.
+        ending: decides where the end is. After an error, another read may continue with it.
+        exact: whether the target has to come. Then nothing after it is yielded.
+        hold: as in `FeedClient.page`.
+        statistics: as in `FeedClient.page`; probes are not counted.
 
     Yields:
         The intervals in their order, and a `PageEnd` after each page but the last one. It may pause
         there if nothing new comes.
 
     Raises:
-        EndUnknownError: The end cannot be proven, as `Doubt` says.
-        PublisherError: The answer to a page is final.
-        UnavailableError: There was no progress within a page for `retryTimeout`.
+        EndUnknownError: the end cannot be proven, as `Doubt` says.
+        PublisherError: the answer to a page is final.
+        UnavailableError: there was no progress within a page for `retryTimeout`.
     """
     reading = _FiniteRead(client, request, ending, client.retry(), exact)
     return reading.items(hold, statistics)
@@ -103,7 +105,7 @@ def read_to_end(
 
 @dataclass(slots=True)
 class _FiniteRead:
-    """`request` is the next page, or the one that is being read."""
+    """The state of one finite read. `request` is the next page, or the one that is being read."""
 
     client: FeedClient
     request: PageRequest
@@ -124,7 +126,7 @@ class _FiniteRead:
                     else:
                         ending.sees(item)
                         if self.exact and not ending.met and self._passes_target():
-                            break  # inside this interval: it is asked for again, up to the target
+                            break  # ask again for this interval, up to the target inside it
                     yield item
                     cursor = item.cursor
                     if ending.ended:
@@ -134,7 +136,7 @@ class _FiniteRead:
             raise EndUnknownError(Doubt.MISSED, self.request, ending)
 
     def _ends_before_page(self) -> bool:
-        """Find out whether the read has ended, and else how to ask for the next page."""
+        """Return whether the read has ended; if not, prepare the request for the next page."""
         ending = self.ending
         if ending.ended:
             return True
@@ -149,7 +151,7 @@ class _FiniteRead:
     def _ask_for_line(self) -> None:
         """Ask for the first event after the target, and at first whether this read starts there.
 
-        A target that is gone is no loss of this read, which may be after it already: case (d).
+        If the target is gone, this read may have lost nothing: it may be after it. Case (d).
         """
         ending, probes, cursor = self.ending, self._probes, self.request.cursor
         assert ending.target is not None
@@ -178,8 +180,9 @@ class _FiniteRead:
         return ending.place is not None
 
     def _page_ended(self, end: PageEnd) -> None:
-        """Decide after a page, whose intervals were all yielded, whether to continue; pause if the
-        partition is quiet, and not where it should be.
+        """Decide after a page, whose intervals were all yielded, whether to continue.
+
+        Pauses if the partition is quiet before it came to where it should be.
         """
         ending = self.ending
         ending.page_ended(end)
@@ -190,7 +193,7 @@ class _FiniteRead:
             return
         if ending.target is None:
             self._warn_without_target()
-            return  # the next answer tells; a pause would bring more events
+            return  # the next answer decides; during a pause more events would come
         if self._passes_target():
             assert ending.place
             ending.ended |= ending.place.cursor != end.cursor
@@ -205,9 +208,7 @@ class _FiniteRead:
             self._await_target(ending.target, end)
 
     def _await_target(self, target: str, end: PageEnd) -> None:
-        """Wait for what has to be there, because the target was not reached; or take the silence
-        for the end.
-        """
+        """Wait for what has to come before the target, or accept the silence as the end."""
         request = replace(self.request, cursor=end.cursor)
         if self.ending.settles and self._is_settled and self._probes.is_empty_after(target):
             log.warning(

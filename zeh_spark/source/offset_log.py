@@ -1,10 +1,10 @@
-"""What a checkpoint's files say: the query's id, and where each of its sources was after a batch.
+"""Parse the files of a Spark checkpoint: the query's id, and the offsets of its sources.
 
     metadata            {"id": …}
     offsets/<batch>     v1, a line of settings, then an offset for each source, or "-"
                         v2, a line of settings, then "<name of the source>:" before each
 
-Runs on the driver; pure.
+Rule for editors: refuse a format that is not known. Runs on the driver; pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VERSIONS = {"v1", "v2"}
 
 
 def query_id(metadata: str) -> str:
-    """Raises ValueError for a text that Spark did not write."""
+    """Return the query's id. Raises ValueError for a text that Spark did not write."""
     document = orjson.loads(metadata)
     if not isinstance(document, dict) or "id" not in document:
         raise ValueError(f"no query's metadata: {metadata!r}")
@@ -23,9 +23,14 @@ def query_id(metadata: str) -> str:
 
 
 def source_offsets(text: str) -> list[object]:
-    """Of one batch: each source's offset, as JSON where it is some, None where there is none yet.
+    """Return the offset of each source of a query after one batch.
 
-    Raises ValueError for a text that Spark did not write, or in a format of its future.
+    Returns:
+        In the order of the sources: the parsed JSON of an offset, its text if it is not JSON, or
+        None if the source has no offset yet.
+
+    Raises:
+        ValueError: Spark did not write the text, or a future Spark did.
     """
     version, _, *lines = text.rstrip("\n").split("\n")
     if version not in _VERSIONS:

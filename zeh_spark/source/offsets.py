@@ -1,20 +1,20 @@
 """Offsets: what Spark's checkpoint keeps of a feed.
 
-Rule for editors: Spark compares offsets as JSON text, so `to_json` is the only place that orders
-keys, and an unchanged offset is handed back as the object that came in. Cursors are opaque:
-compared for equality, never ordered.
+Rule for editors: Spark compares offsets as JSON text. So `to_json` is the only place that orders
+keys, and an unchanged offset is returned as the object that came in. Cursors are opaque: they are
+compared for equality, and never ordered.
 
     {"version": 1, "feed": URL or feedId, "id": id, "partitionCount": n,
-     "stage": id, "batch": name, "segments": k,                        where batches are staged
+     "stage": id, "batch": name, "segments": k,                        if batches are staged
      "startingCursors": {"0": …, …},                                   after the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
-`id` is what the checkpoint knows the feed by (`FeedIdentity.id`): its own id; or `feed` again, if
-the publisher told none when the query began. Offsets of older versions have no `id`. Events, bytes
-and digest describe what lies between the previous offset and this one; a partition that did not
-move has neither events nor digest. Before the partition count is known, `*` stands for all. The
-offset that follows the initial one keeps that one's cursors: Spark does not write the initial
-offset down, and a table has to know where its first batch begins.
+`id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
+if the publisher told no id when the query began. Offsets of older versions have no `id`. Events,
+bytes and digest describe what lies between the previous offset and this one; a partition that did
+not move has neither events nor digest. Before the partition count is known, `*` stands for all
+partitions. The offset after the initial one keeps the cursors of the initial one: Spark does not
+write the initial offset to the checkpoint, and a table has to know where its first batch begins.
 
 Runs on the driver; pure.
 """
@@ -36,7 +36,14 @@ _EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a partition is, and what lies between its previous position and this one."""
+    """Where a partition is, and what lies between its previous position and this one.
+
+    Args:
+        cursor: the last checkpoint that was read.
+        events: the number of events since the previous position.
+        bytes: the size of their lines.
+        digest: the digest of their lines (`wire.digest`); None without events.
+    """
 
     cursor: str
     events: int = 0
@@ -44,12 +51,13 @@ class Position:
     digest: str | None = None
 
     def unmoved(self) -> Position:
+        """Return the position for a batch in which the partition does not move."""
         return Position(self.cursor)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """Where the batch that ends here waits: `<stagingLocation>/<stage>/<batch>/<0…segments-1>`."""
+    """Where a batch is staged: `<stagingLocation>/<stage>/<batch>/<0…segments-1>`."""
 
     stage: str
     batch: str
@@ -58,7 +66,16 @@ class StagedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """One position for each partition; `positions` is empty while their number is unknown."""
+    """Where a query is in a feed.
+
+    Args:
+        feed: the feed's name: the option `feedId`, or its URL.
+        positions: one for each partition; empty while their number is not known.
+        everywhere: the cursor of all partitions while their number is not known.
+        staged: where the batch that ends here is staged, if it is.
+        started: in the first offset of a query, the cursors where it began, by partition.
+        id: the feed's identity in the checkpoint; None in an offset of an older version.
+    """
 
     feed: str
     positions: tuple[Position, ...]
@@ -69,17 +86,18 @@ class Offset:
 
     @property
     def partition_count(self) -> int | None:
+        """The number of partitions; None while it is not known."""
         return len(self.positions) or None
 
     def resolved(self, partition_count: int) -> Offset:
-        """The same offset once the number of partitions is known."""
+        """Return the same offset for a known number of partitions."""
         if self.positions:
             return self
         positions = (Position(self.everywhere),) * partition_count
         return Offset(self.feed, positions, staged=self.staged, id=self.id)
 
     def to_json(self) -> dict[str, Any]:
-        """Canonical: equal offsets give equal text."""
+        """Return the offset as Spark keeps it. Equal offsets give equal JSON text."""
         partitions: dict[str, Any] = {
             str(partition): _position_json(position)
             for partition, position in enumerate(self.positions)
@@ -114,7 +132,7 @@ def _position_json(position: Position) -> dict[str, Any]:
 
 
 def initial(options: SourceOptions) -> Offset:
-    """Where a new query starts; the same on every call, without the network."""
+    """Return where a new query starts. It is the same on every call, and needs no network."""
     cursors = options.starting_cursors
     if isinstance(cursors, dict):
         return Offset(options.feed, tuple(Position(cursor) for cursor in cursors.values()))
@@ -125,9 +143,13 @@ def initial(options: SourceOptions) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What an offset of any feed says to others: where it is, and for a query's first one where
-    that began (None for all later ones). Cursors by partition; empty while all are at `_first`.
-    `id` is what the checkpoint knows the feed by, None in an offset of an older version.
+    """What an offset says to other modules.
+
+    Args:
+        feed: the feed's name: the option `feedId`, or its URL.
+        cursors: the cursors by partition; empty if all are at `_first`.
+        started: for a query's first offset, the cursors where it began; None for all later ones.
+        id: the feed's identity in the checkpoint; None in an offset of an older version.
     """
 
     feed: str
@@ -137,13 +159,13 @@ class Reached:
 
 
 def is_of_a_feed(document: object) -> TypeGuard[dict[str, Any]]:
-    """Whether an offset out of a checkpoint is one of this source."""
+    """Return whether an offset of a checkpoint is one of this source."""
     members = {"version", "feed", "partitionCount", "partitions"}
     return isinstance(document, dict) and document.keys() >= members
 
 
 def reached(document: Mapping[str, Any]) -> Reached:
-    """Out of an offset of a feed, as it is in a checkpoint."""
+    """Return what an offset of a feed, as it is in a checkpoint, says to other modules."""
     partitions = document["partitions"].items()
     cursors = {number: position["cursor"] for number, position in partitions}
     started = document.get("startingCursors")
@@ -156,15 +178,17 @@ def _moved(cursors: dict[str, str]) -> dict[str, str]:
 
 
 def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
-    """An offset out of the checkpoint, checked against the query's options.
+    """Return an offset of the checkpoint, checked against the query's options.
 
-    Raises CheckpointError for another format, feed or partition count, with the way on.
+    Raises:
+        CheckpointError: its format, feed or partition count is another one. The message says what
+            to do.
     """
     version = document.get("version")
     if version != VERSION:
         raise CheckpointError(
             f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
-            f"reads format {VERSION}: use the version that wrote it, or a new checkpointLocation",
+            f"reads format {VERSION}. Use the version that wrote it, or a new checkpointLocation",
             expected=VERSION,
             got=version,
         )
@@ -173,8 +197,8 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
         _check_canonical(offset, document)
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CheckpointError(
-            f"the checkpoint holds an offset that zeh-spark did not write ({exc!r}): {document!r}; "
-            f"use a new checkpointLocation",
+            f"the checkpoint holds an offset that zeh-spark did not write ({exc!r}): {document!r}. "
+            f"Use a new checkpointLocation",
             got=document,
         ) from exc
     _check_feed(offset, options)
@@ -201,7 +225,7 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
 
 
 def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:
-    """What was written here reads back as the same. Raises ValueError."""
+    """Raise ValueError if the offset would not be written as it was read."""
     events = [position.events for position in offset.positions]
     if offset.to_json() != document or any(each < 0 for each in events):
         raise ValueError("not as it was written")
@@ -228,7 +252,7 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
     if asked is not None and offset.partition_count not in {None, asked}:
         raise CheckpointError(
             f"the checkpoint has {offset.partition_count} partitions, option 'partitionCount' says "
-            f"{asked}: continue with partitionCount={offset.partition_count}, or start with a new "
+            f"{asked}. Continue with partitionCount={offset.partition_count}, or start with a new "
             f"checkpointLocation and 'startingCursors' (see docs/guides/read.md)",
             expected=offset.partition_count,
             got=asked,
@@ -238,12 +262,16 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
 def check_identity(known: str | None, identity: FeedIdentity, url: object) -> None:
     """Refuse a publisher that serves another feed than the checkpoint's.
 
+    A copy of a feed has an id of its own and is accepted: its epochs name the feed that it was
+    copied from.
+
     Args:
         known: the id in the checkpoint's offsets; None if they have none.
-        identity: what the publisher at `url` tells now.
+        identity: what the publisher tells now.
+        url: the publisher's address, for the message.
 
-    Raises CheckpointError. A copy of a feed has an id of its own and is accepted: its epochs name
-    the feed that it was copied from.
+    Raises:
+        CheckpointError: it is another feed, or the publisher tells no id any more.
     """
     if known is None or known == identity.id or (identity.told and known in identity.feeds):
         return

@@ -1,4 +1,8 @@
-"""The options of the source: `spark.readStream` and `spark.read` with format `zeroeventhub`."""
+"""The options of the source: `spark.readStream` and `spark.read` with format `zeroeventhub`.
+
+Rule for editors: see `zeh_spark.options`, which declares and parses options. Runs wherever a
+DataSource is made, and touches neither network nor files.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,12 @@ Cursors = Literal["first", "last", "quiet"] | dict[int, str]
 
 
 def parse_start(text: str) -> Cursors:
-    """`first`, `last`, or JSON with a cursor for every partition: {"0": "…", "1": "_first"}."""
+    """Return where to start: first, last, or JSON with a cursor for every partition."""
     return _parse_cursors(text, "first", "last")
 
 
 def parse_end(text: str) -> Cursors:
-    """`last`, `quiet`, or JSON with a cursor for every partition."""
+    """Return where to end: last, quiet, or JSON with a cursor for every partition."""
     return _parse_cursors(text, "last", "quiet")
 
 
@@ -59,7 +63,7 @@ def _parse_cursors(text: str, *words: Literal["first", "last", "quiet"]) -> Curs
 
 
 def parse_headers(text: str) -> tuple[str, ...]:
-    """Names of headers to ask for; empty for `none`."""
+    """Return the names of the headers to ask for; empty for `none`."""
     if text.lower() == "none":
         return ()
     names = tuple(name.strip() for name in text.split(","))
@@ -73,20 +77,23 @@ def parse_headers(text: str) -> tuple[str, ...]:
 
 
 def parse_wait(text: str) -> float:
+    """Return whole seconds, because the protocol's `wait` has no fractions."""
     if (seconds := parse_duration(text)) % 1:
         raise ValueError("must be whole seconds, as the protocol has them")
     return seconds
 
 
 def parse_cursor_set(text: str) -> str:
+    """Return the name of a cursor set."""
     if not re.fullmatch(r"[ -~]{1,50}", text):
         raise ValueError("must be 1 to 50 printable ASCII characters")
     return text
 
 
 def parse_staging(text: str) -> str:
-    """An absolute path, or a URI that pyarrow.fs knows; `s3a:` and `dbfs:/Volumes` are read as what
-    they mean.
+    """Return an absolute path, or a URI that pyarrow.fs knows.
+
+    It does not know `s3a:` and `dbfs:/Volumes/`: they become `s3:` and `/Volumes/`.
     """
     location = re.sub(r"^s3a:", "s3:", re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)).rstrip("/")
     scheme = re.match(r"^([a-z][a-z0-9+]*):", location)
@@ -102,18 +109,18 @@ def parse_staging(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(ClientOptions):
-    """All options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
+    """The options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
 
     max_concurrent_requests: int = option(
         parse_count,
         "32",
-        "most requests at a time; with more partitions than that there is no long polling",
+        "maximum number of requests at a time; no long polling if there are more partitions",
         query="streaming",
     )
     partition_count: int | None = option(
         parse_partition_count,
         None,
-        "number of partitions, the spec's `n`; learned where the publisher tells it",
+        "number of partitions, the spec's `n`; not needed if the publisher tells it",
     )
     starting_cursors: Cursors = option(
         parse_start,
@@ -131,66 +138,69 @@ class SourceOptions(ClientOptions):
         "_all",
         "event headers to ask for: `_all`, `none`, or names with commas between them",
     )
-    page_size_hint: int = option(parse_count, "10000", "events a request asks for")
+    page_size_hint: int = option(parse_count, "10000", "number of events that a request asks for")
     max_events_per_trigger: int | None = option(
         parse_count,
         None,
-        "most events in a micro-batch, as far as checkpoints allow",
+        "maximum number of events in a micro-batch, as far as checkpoint lines allow",
         query="streaming",
     )
     max_bytes_per_trigger: int = option(
         parse_size,
         "128m",
-        "most bytes in a micro-batch, as far as checkpoints allow; memory follows it",
+        "maximum size of a micro-batch, in bytes or with a unit, as far as checkpoint lines allow; "
+        "the driver's memory use follows it",
         query="streaming",
     )
     min_partitions: int | None = option(
         parse_count,
         None,
-        "least number of Spark partitions for a large micro-batch; the driver's cores if not set",
+        "minimum number of Spark partitions for a large micro-batch; by default the driver's cores",
         query="streaming",
     )
     wait: float = option(
         parse_wait,
         "10s",
-        "long polling: whole seconds a publisher may hold an answer without events; 0: off",
+        "long polling: how long the publisher may hold an answer without events, in whole seconds; "
+        "`0` turns it off",
         query="streaming",
     )
     poll_interval: float = option(
         parse_duration,
         "1s",
-        "pause before a partition without news is asked again",
+        "pause before a partition without new events is asked again",
         query="streaming",
     )
     staging_location: str | None = option(
         parse_staging,
         None,
-        "directory that driver and executors share: batches wait there until Spark has them",
+        "directory that driver and executors share; it keeps the bytes of a micro-batch until "
+        "Spark has processed it",
         query="streaming",
     )
     replay: str = option(
         parse_choice("strict", "accept"),
         "strict",
-        "`accept` lets a batch that the feed no longer gives as it was pass once, changed",
+        "`accept` lets one micro-batch pass changed, if the feed no longer gives it as it was",
         query="streaming",
     )
     feed_id: str | None = option(
         parse_text,
         None,
-        "name of the feed in the checkpoint, and in `zeh-feed` if its publisher tells no id, "
-        "instead of its URL",
+        "name of the feed in the checkpoint instead of its URL; in `zeh-feed`, too, if the "
+        "publisher tells no id",
     )
     cursor_set: str | None = option(
         parse_cursor_set,
         None,
-        "name under which our publisher keeps what the query has committed; retention can wait "
-        "for it",
+        "name under which our publisher keeps the positions that the query has committed; "
+        "retention can wait for them",
         query="streaming",
     )
     fail_on_data_loss: bool = option(
         parse_bool,
         "true",
-        "`false` continues with the oldest events left when the publisher removed unread ones",
+        "`false` continues with the oldest events left, if the publisher removed unread events",
         query="streaming",
     )
     mode: str = option(
@@ -199,20 +209,28 @@ class SourceOptions(ClientOptions):
         "`PERMISSIVE` puts lines that are not events into the corrupt-record column",
     )
     column_name_of_corrupt_record: str = option(
-        parse_text, "_corrupt_record", "that column's name; it has to be in the schema"
+        parse_text,
+        "_corrupt_record",
+        "name of the corrupt-record column; it has to be in the schema",
     )
 
     @property
     def feed(self) -> str:
-        """The feed's identity in the checkpoint."""
+        """The feed's name in the checkpoint: the option `feedId`, or the URL."""
         return self.feed_id or self.url.identity
 
     def stamping(self, identity: FeedIdentity) -> FeedIdentity | None:
-        """Return the identity whose ids the events get as the header `zeh-feed`; None if the query
-        asks for no header of the publisher's (`zeh-…`).
+        """Return the identity whose ids the events get as the header `zeh-feed`.
 
-        Raises OptionError if the feed has several epochs and `headers` leaves out `zeh-time`, which
-        tells in which of them an event was committed.
+        Args:
+            identity: what the publisher tells of the feed and its epochs.
+
+        Returns:
+            None if the query asks for no header of the publisher's (`zeh-…`).
+
+        Raises:
+            OptionError: the feed has several epochs, and `headers` leaves out `zeh-time`, which
+                tells in which of them an event was committed.
         """
         if self.headers == (wire.ALL_HEADERS,):
             return identity
@@ -228,7 +246,7 @@ class SourceOptions(ClientOptions):
         return identity
 
     def check_partitions(self, partition_count: int) -> None:
-        """Explicit cursors name every partition. Raises OptionError."""
+        """Raise OptionError if explicit cursors do not name every partition of the feed."""
         for name, cursors in (
             ("startingCursors", self.starting_cursors),
             ("endingCursors", self.ending_cursors),
@@ -236,23 +254,25 @@ class SourceOptions(ClientOptions):
             if isinstance(cursors, dict) and len(cursors) != partition_count:
                 raise OptionError(
                     f"option {name!r} has cursors for {len(cursors)} partitions, but the feed "
-                    f"{self.url} has {partition_count}: give one for each of 0 to "
+                    f"{self.url} has {partition_count}. Give one for each of 0 to "
                     f"{partition_count - 1} ('_first' for a partition's beginning)",
                     option=name,
                 )
 
     def check(self) -> None:
+        """Refuse options that contradict each other (see `ClientOptions.check`)."""
         ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
         if self.wait and self.read_timeout <= self.wait:
             raise OptionError(
                 f"option 'readTimeout' ({self.read_timeout:g} s) must be more than 'wait' "
-                f"({self.wait:g} s): a publisher may stay silent that long",
+                f"({self.wait:g} s), because a publisher may be silent that long. Change one of "
+                f"them",
                 option="readTimeout",
             )
         ends = self.ending_cursors
         if isinstance(ends, dict) and wire.LAST in ends.values():
             raise OptionError(
-                "option 'endingCursors' needs real cursors instead of '_last'; "
+                "option 'endingCursors' needs real cursors instead of '_last'. "
                 "zeh_spark.last_cursors(url) gives them",
                 option="endingCursors",
             )

@@ -1,11 +1,14 @@
-"""Which intervals make a micro-batch, and which bytes make a Spark partition.
+"""Plan which intervals make a micro-batch, and which bytes make a Spark partition.
 
-Rule for editors: pure functions. Each interval goes into exactly one batch, each line into exactly
-one segment, in feed order. Limits are soft by one interval, because only whole intervals can be
-delivered.
+Rule for editors: these are pure functions. Each interval goes into exactly one batch, and each line
+into exactly one segment, in feed order. A batch may exceed a limit by one interval, because only
+whole intervals can be delivered.
 
-A Python task costs 50-70 ms by itself, so there are as few segments as keep all cores busy [one
-segment for each feed partition: a feed of 32 partitions would pay two seconds a batch].
+A Python task costs 50-70 ms by itself. So there are only as many segments as keep all cores busy.
+Rejected: one segment for each feed partition, because a feed of 32 partitions would cost two
+seconds a batch.
+
+Runs on the driver.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ from zeh_spark.protocol.wire import Interval
 from zeh_spark.source.segments import Segment
 
 SEGMENT_BYTES = 32 << 20
-"""Most bytes of lines in a segment, before compression: a task must stay far below 128 MiB."""
+"""Maximum bytes of lines in a segment, before compression: a task must stay far below 128 MiB."""
 
 SMALL_SEGMENT_BYTES = 1 << 20
-"""Below this a segment is not divided for the sake of more cores."""
+"""A segment of fewer bytes is not divided to use more cores."""
 
 
 def take(
@@ -29,11 +32,19 @@ def take(
     max_bytes: int,
     first: int = 0,
 ) -> dict[int, int]:
-    """How many of the ready intervals of each partition go into the next batch.
+    """Return how many of the ready intervals of each partition go into the next batch.
 
-    Evenly by bytes; at least one interval that has events. Where not even one of each partition
-    fits, those from `first` on have their turn; the answer begins with the one that was served
-    first. Nothing (an empty dict) where no ready interval has events.
+    The batch is divided evenly by bytes, and has at least one interval with events.
+
+    Args:
+        ready: the intervals that wait, by partition.
+        max_events: the option `maxEventsPerTrigger`.
+        max_bytes: the option `maxBytesPerTrigger`.
+        first: the partition that comes first if not even one interval of each partition fits.
+
+    Returns:
+        Counts by partition, beginning with the partition that was served first. Empty if no ready
+        interval has events.
     """
     events = sum(interval.events for each in ready.values() for interval in each)
     size = sum(len(interval.lines) for each in ready.values() for interval in each)
@@ -59,7 +70,7 @@ def _take_evenly(
         interval = queues[partition][taken[partition]]
         full = events + interval.events > max_events or size + len(interval.lines) > max_bytes
         if full and events and interval.events:
-            continue  # this partition has had its share; a smaller interval of another may fit
+            continue  # this partition has its share; a smaller interval of another one may fit
         taken[partition] += 1
         events += interval.events
         size += len(interval.lines)
@@ -69,15 +80,21 @@ def _take_evenly(
 
 
 def segment_count(size: int, min_partitions: int) -> int:
-    """How many segments `size` bytes are cut into."""
+    """Return into how many segments `size` bytes are cut."""
     wanted = min(min_partitions, size // SMALL_SEGMENT_BYTES)
     return max(1, wanted, -(-size // SEGMENT_BYTES))
 
 
 def segments(lines: Mapping[int, Iterable[bytes]], size: int, count: int) -> Iterator[Segment]:
-    """Cut lines, partition by partition in order, into about `count` equal segments, at newlines.
+    """Yield the lines as about `count` equal segments, in the order of partitions, cut at newlines.
 
-    A feed partition's segments are consecutive, so that a relay keeps its order.
+    A feed partition's segments are consecutive, so that a query which publishes them again keeps
+    their order.
+
+    Args:
+        lines: blocks of lines by partition.
+        size: the bytes of all lines.
+        count: the number of segments wanted.
     """
     goal = -(-size // count)
     segment = Segment()
@@ -93,7 +110,7 @@ def segments(lines: Mapping[int, Iterable[bytes]], size: int, count: int) -> Ite
 
 
 def _pieces(block: bytes, goal: int, filled: int) -> Iterator[bytes]:
-    """Cut a block so that its first piece fills up a segment and the others make one each."""
+    """Cut a block so that its first piece fills up a segment, and each other makes one."""
     begin, room = 0, goal - filled
     while len(block) - begin > max(room, 0):
         end = block.rfind(b"\n", begin, begin + max(room, 0)) + 1

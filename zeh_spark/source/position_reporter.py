@@ -1,10 +1,9 @@
-"""The query's position, kept at the publisher under a name (spec "cursorset"), so that a feed's
-retention can wait for it.
+"""Report a query's position to the publisher, so that a feed's retention can wait for it.
 
-It tells what Spark has committed, never more. The query does not depend on it: a position that
-cannot be kept is a warning, and the next one takes its place.
+The publisher keeps it under a name (spec "cursorset").
 
-Runs on the driver.
+Rule for editors: report what Spark has committed, never more. The query does not depend on it: if a
+position cannot be kept, that is a warning, and the next one replaces it. Runs on the driver.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from zeh_spark.protocol import wire
 from zeh_spark.source.options import SourceOptions
 
 _AT_A_TIME = 100
-"""Cursors in a request, so that its line stays short."""
+"""The number of cursors in a request, so that its URL stays short."""
 
 log = logging.getLogger(__name__)
 
 
 class CursorSet:
-    """Keeps the newest position, in a thread that begins with the first one."""
+    """Reports the newest position, in a thread that begins with the first one."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._name = options.cursor_set
@@ -40,7 +39,7 @@ class CursorSet:
         self._thread: threading.Thread | None = None
 
     def keep(self, cursors: Sequence[str]) -> None:
-        """By partition."""
+        """Report these cursors, one for each partition, without waiting for the answer."""
         with self._news:
             self._newest = cursors
             if self._thread is None:
@@ -49,7 +48,7 @@ class CursorSet:
             self._news.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Until the newest position was sent, or the time is over."""
+        """Wait until the newest position was sent, for at most so many seconds."""
         with self._news:
             self._news.wait_for(lambda: self._newest is None and not self._busy, seconds)
 

@@ -1,13 +1,14 @@
-"""Reading ahead: threads of the driver that follow all partitions and hold what is not in a batch
-yet.
+"""Read ahead: threads of the driver follow all partitions and hold what is not in a batch yet.
 
-Rule for editors: `Fetcher` owns every lock and thread of the source; what it decides about room and
-turns is decided under `_changed`. A partition is busy in one thread at most, so its intervals stay
-in order.
+Rule for editors: `Fetcher` owns every lock and thread of the source. It decides about memory and
+turns under the lock `_changed` only. A partition is busy in at most one thread, so its intervals
+stay in order.
 
-Memory: at most `maxBytesPerTrigger` are held ready. A thread that would hold more waits inside its
-page, as long as a batch can be made without it; where none can, the partition that is furthest goes
-on alone.
+Memory: at most `maxBytesPerTrigger` bytes are held ready. A thread that would hold more waits
+inside its page, as long as a batch can be made without it. If none can be made, only the partition
+that holds most continues.
+
+Runs on the driver.
 """
 
 from __future__ import annotations
@@ -37,15 +38,29 @@ from zeh_spark.source.options import SourceOptions
 log = logging.getLogger(__name__)
 
 _MOST_SKIPPED = 100
-"""Answers in a row that only move the cursor: some publishers do that for ever."""
+"""Answers in a row that only move the cursor before a partition counts as answered.
+
+Some publishers move their cursor for ever.
+"""
 
 
 @dataclass(slots=True)
 class Track:
-    """How far one partition has been read: `cursor` is the last checkpoint that arrived.
+    """How far one partition has been read.
 
-    `answered`: with events, or that there are none; not with one of at first few checkpoints that
-    only moved on, after which there may be events.
+    Args:
+        partition: its number.
+        cursor: the last checkpoint that arrived.
+        ready: the intervals that are not in a batch yet.
+        due: when to ask for the next page, in seconds of the monotonic clock.
+        busy: whether a thread reads it.
+        answered: whether the publisher gave events, or said that there are none. An answer that
+            only moves the cursor counts after `_MOST_SKIPPED` of them, because events may follow.
+        skipped: how many answers in a row only moved the cursor.
+        held: the bytes of the page being read that wait for their checkpoint.
+        ended: whether a finite read of it has ended.
+        ending: decides about its end, in a finite read.
+        reading: the rest of its finite read.
     """
 
     partition: int
@@ -62,7 +77,14 @@ class Track:
 
 
 class Fetcher:
-    """Follows all partitions from their cursors. `finite`: each until its end (`end_detection`)."""
+    """Reads all partitions ahead, in threads.
+
+    Args:
+        client: asks the publisher.
+        options: the query's options; they limit memory and requests.
+        cursors: where to begin, one for each partition.
+        finite: whether to read each partition to its end only, as `end_detection` finds it.
+    """
 
     def __init__(
         self, client: FeedClient, options: SourceOptions, cursors: Sequence[str], *, finite: bool
@@ -81,19 +103,22 @@ class Fetcher:
         self._long_polling = not finite and len(cursors) <= options.max_concurrent_requests
 
     def start(self) -> None:
+        """Start the threads: one for each partition, at most `maxConcurrentRequests`."""
         for number in range(min(len(self._tracks), self._options.max_concurrent_requests)):
             threading.Thread(target=self._work, name=f"zeh-fetch-{number}", daemon=True).start()
 
     def close(self) -> None:
+        """End the threads soon. Does not wait for them."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def wait(self, *, first: bool) -> None:
-        """Wait until it is worth while to make a batch. Raises what a fetching thread raised.
+        """Wait until it is worthwhile to make a batch. Raises what a fetching thread raised.
 
-        The first time for one answer from each partition; in a finite read for half a batch, or a
-        second with less, or the end; else 50 ms for anything.
+        A finite read waits for half a batch, for less after a second, or for the end. Any other
+        read waits for one answer of each partition if this is the `first` batch, for at most 10 s
+        once there are events; after that 50 ms for any event.
         """
         with self._changed:
             if self._finite:
@@ -108,7 +133,7 @@ class Fetcher:
     def _wait_for(
         self, enough: Callable[[], bool], without_events: float | None, with_events: float
     ) -> None:
-        """Until enough, or so many seconds, depending on whether there are events; None: ever."""
+        """Wait until `enough`, or for so many seconds without or with events; None: no limit."""
         began = time.monotonic()
         while not self._error and not enough():
             limit = with_events if self._ready_events else without_events
@@ -120,7 +145,10 @@ class Fetcher:
             raise self._error
 
     def take(self) -> dict[int, list[wire.Interval]]:
-        """The next batch, and all advances without events that are due with it; empty: nothing."""
+        """Return the intervals of the next batch by partition; empty if no events are ready.
+
+        Intervals without events, which only move a cursor, also come with it if it is their turn.
+        """
         with self._changed:
             counts = planning.take(
                 {track.partition: track.ready for track in self._tracks if track.ready},
@@ -132,7 +160,7 @@ class Fetcher:
             return self._pop(counts)
 
     def take_advances(self) -> dict[int, list[wire.Interval]]:
-        """At the end of a finite read: the cursors that moved without events."""
+        """Return the cursors that moved without events, at the end of a finite read."""
         with self._changed:
             if not self._finite or not self._all(ended=True) or self._ready_events:
                 return {}
@@ -149,7 +177,7 @@ class Fetcher:
         return {partition: intervals for partition, intervals in taken.items() if intervals}
 
     def held(self) -> tuple[int, int]:
-        """Events and bytes that are ready for the next batches."""
+        """Return the numbers of events and bytes that are ready for the next batches."""
         with self._changed:
             return self._ready_events, self._ready_bytes
 
@@ -163,14 +191,15 @@ class Fetcher:
 
     @property
     def _stopped(self) -> bool:
-        """Nobody reads on before there is a batch."""
+        """Whether no thread reads more until a batch is made."""
         held = sum(track.held for track in self._tracks)
         return self._ready_events > 0 and not self._has_room(held)
 
     @property
     def _plenty(self) -> bool:
-        """Half a batch: the rest is fetched while Spark works [waiting for all of it took 1.5 times
-        as long].
+        """Whether half a batch is ready. The rest is fetched while Spark works.
+
+        Measured: to wait for a whole batch took 1.5 times as long.
         """
         half = self._options.max_bytes_per_trigger // 2
         return self._full or self._ready_bytes >= half
@@ -181,7 +210,7 @@ class Fetcher:
             for track in self._tracks
         )
 
-    # What a thread does.
+    # Run by the threads.
 
     def _work(self) -> None:
         try:
@@ -193,7 +222,7 @@ class Fetcher:
                 self._changed.notify_all()
 
     def _next(self) -> Track | None:
-        """The partition that is longest due, once there is one; None at the end."""
+        """Wait for a partition that is due, and return the longest due one; None at the end."""
         with self._changed:
             while not self._closed and not self._error and not self._all(ended=True):
                 now = time.monotonic()
@@ -270,7 +299,7 @@ class Fetcher:
         return track.reading
 
     def _add(self, track: Track, interval: wire.Interval) -> None:
-        """Advances without events do not pile up: only the newest is kept."""
+        """Add an interval. Of neighbouring ones without events only the newest is kept."""
         if track.ready and not track.ready[-1].events and not interval.events:
             track.ready.pop()
         track.ready.append(interval)
@@ -280,7 +309,10 @@ class Fetcher:
         self._changed.notify_all()
 
     def _hold(self, track: Track, size: int) -> None:
-        """Called before each read of a body: `size` bytes of it wait for their checkpoint."""
+        """Note that `size` bytes of a page wait for their checkpoint, and wait for room.
+
+        Called before each read of a body.
+        """
         with self._changed:
             track.held = size
             while not self._closed and not self._error and not self._may_read(track):

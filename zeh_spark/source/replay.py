@@ -1,8 +1,8 @@
-"""Reading a batch again that Spark asks for a second time, when it was not staged.
+"""Read a batch again that Spark asks for a second time, if it was not staged.
 
-The protocol promises neither the same checkpoints nor the same order, so what came is compared with
-what the offset says: the same number of events with the same digest, or an error. Never something
-else.
+Rule for editors: the protocol promises neither the same checkpoints nor the same order. So the
+events are compared with what the offset says: the same number with the same digest, or an error.
+Never return anything else, unless the user set `replay=accept`.
 
 Runs on the driver; executors never fetch here.
 """
@@ -27,11 +27,11 @@ from zeh_spark.source.options import SourceOptions
 log = logging.getLogger(__name__)
 
 _MAX_WITHOUT_EVENTS = 1000
-"""Answers in a row that only move the cursor: some publishers filter, some do it for ever."""
+"""Answers in a row that may only move the cursor. Some publishers filter; some do it for ever."""
 
 _MAX_HINT_FACTOR = 64
 _MOST_GROWTH, _MORE_BYTES = 4, 64 << 20
-"""How much larger a batch may have become that is accepted."""
+"""How much larger an accepted batch may have become: the factor, and the bytes added to that."""
 
 _OTHERS = "the feed gives others now, or in another order (or the option 'headers' was changed)"
 
@@ -42,9 +42,20 @@ def read_again(
     start: Sequence[Position],
     end: Sequence[Position],
 ) -> dict[int, list[bytes]]:
-    """The event lines of the batch (start, end], by partition; partitions without events left out.
+    """Return the event lines of the batch (start, end].
 
-    Raises ReplayError for the first partition that differs, unless `replay` is `accept`.
+    Args:
+        client: asks the publisher.
+        options: the query's options.
+        start: where the batch begins, for each partition.
+        end: where it ends, and the events and digest that it has to have.
+
+    Returns:
+        Blocks of lines by partition. Partitions without events are left out.
+
+    Raises:
+        ReplayError: a partition differs, and `replay` is not `accept`; or it cannot be told which
+            events belong to the batch.
     """
     moved = [partition for partition, position in enumerate(end) if position.events]
 
@@ -71,7 +82,7 @@ def read_again(
 
 
 def _pasteable(positions: Sequence[Position]) -> str:
-    """As `startingCursors` takes them."""
+    """Return the cursors as the option `startingCursors` takes them."""
     return json.dumps({str(number): each.cursor for number, each in enumerate(positions)})
 
 
@@ -92,11 +103,10 @@ def _verified(client: FeedClient, request: PageRequest, end: Position) -> list[b
 def _mismatch(request: PageRequest, end: Position, found: str, got: object = None) -> ReplayError:
     return ReplayError(
         f"partition {request.partition}: Spark has to repeat a batch of {end.events} events from "
-        f"cursor {request.cursor!r} to {end.cursor!r}, but {found}. For the future: set "
-        f"'stagingLocation', which keeps batches until they are done. For now: look whether the "
-        f"sink has committed that batch. If it has not, restart once with replay=accept, which "
-        f"takes what the feed gives now; if it has, start with a new checkpointLocation from the "
-        f"end cursors",
+        f"cursor {request.cursor!r} to {end.cursor!r}, but {found}. Look whether the sink has "
+        f"committed that batch. If it has not, restart once with replay=accept, which takes what "
+        f"the feed gives now; if it has, start with a new checkpointLocation from the end cursors. "
+        f"To prevent this, set 'stagingLocation', which keeps batches until they are done",
         partition=request.partition,
         cursor=request.cursor,
         expected=end.events if isinstance(got, int) else end.digest,
@@ -105,8 +115,9 @@ def _mismatch(request: PageRequest, end: Position, found: str, got: object = Non
 
 
 def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
-    """What the feed has now, up to the end cursor; nothing where that is gone, and with it all
-    before it.
+    """Return what the feed has now, up to the end cursor.
+
+    If that cursor is gone, so are all events before it, and nothing is returned.
     """
     try:
         for _ in client.page(replace(request, cursor=end.cursor, page_size_hint=1), any_end=True):
@@ -131,9 +142,9 @@ def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[b
 
 
 def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
-    """The event lines in front of the end cursor, which needs not come again by itself.
+    """Return the event lines before the end cursor, even if that cursor is not sent again.
 
-    Raises ReplayError where it cannot be told which they are.
+    Raises ReplayError if it cannot be told which they are.
     """
     ending = Ending(end.cursor, most_without_events=_MAX_WITHOUT_EVENTS)
     size = 0
@@ -163,7 +174,7 @@ def _unclear(request: PageRequest, end: Position) -> ReplayError:
 
 
 def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes:
-    """The first `count` event lines after a cursor, fewer where the feed has no more."""
+    """Return the first `count` event lines after a cursor; fewer if the feed has no more."""
     blocks: list[bytes] = []
     have = without_events = 0
     hint = request.page_size_hint
@@ -193,7 +204,7 @@ def _first_events(client: FeedClient, request: PageRequest, count: int) -> bytes
 
 
 def _head(blocks: list[bytes], count: int) -> bytes:
-    """The first `count` lines."""
+    """Return the first `count` lines."""
     lines = b"".join(blocks)
     end = len(lines)
     for _ in range(lines.count(b"\n") - count):

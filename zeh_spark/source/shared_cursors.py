@@ -1,6 +1,6 @@
-"""Where a checkpoint and a restored feed part: the newest cursors that both have.
+"""Find the newest cursors that a checkpoint and a restored feed both have.
 
-Runs on the driver.
+Rule for editors: return only cursors that the query has committed. Runs on the driver.
 """
 
 from __future__ import annotations
@@ -27,12 +27,25 @@ _GONE = {409, 410}
 
 
 def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
-    """For each partition the newest cursor that a checkpoint's query has committed and the feed
-    still knows, as JSON for `startingCursors` of a new checkpoint.
+    """Return the newest cursors that a checkpoint's query has committed and the feed still knows.
 
-    For a feed whose publisher was restored: what lies after these cursors is what the feed has
-    now. `options` are those of the query's format. Raises CheckpointError if nothing is shared, or
-    if the publisher serves another feed than the checkpoint's.
+    Use it for a feed whose publisher was restored: the events after these cursors are those that
+    the feed has now. Give the result as `startingCursors` to a query with a new checkpoint.
+
+    Args:
+        checkpointLocation: the checkpoint of the query.
+        url: the feed's address.
+        **options: options of the format, like `token`. Give those of the query; a `feedId` is
+            needed if the query had one.
+
+    Returns:
+        A cursor for every partition as JSON, like `{"0": "17.0a1b2c3d", "1": "_first"}`.
+
+    Raises:
+        OptionError: an option is not valid.
+        CheckpointError: no cursor is shared, or the checkpoint has no committed batch of this feed.
+        PublisherError: the publisher refuses, or breaks the protocol.
+        UnavailableError: the publisher did not answer within `retryTimeout`.
     """
     parsed = parse(SourceOptions, {"url": url, **options})
     transport, known, seen = Transport(parsed), {}, 0
@@ -52,21 +65,30 @@ def shared_cursors(checkpointLocation: str, url: str, **options: str) -> str:
     if not seen:
         raise CheckpointError(
             f"the checkpoint {checkpointLocation} has no committed batch that reads "
-            f"{parsed.feed!r}; a query that had a feedId needs it here, too",
+            f"{parsed.feed!r}. If the query had the option feedId, give it here, too",
             expected=parsed.feed,
         )
     lost = [each for each in range(count or 0) if each not in known]
     raise CheckpointError(
         f"none of the {seen} committed batches that the checkpoint {checkpointLocation} remembers "
-        f"has a cursor that the feed knows in partition {lost[0]}: start a new checkpoint from "
+        f"has a cursor that the feed knows in partition {lost[0]}. Start a new checkpoint from "
         f"'first', or from cursors of your own",
         expected=known,
     )
 
 
 def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str | None]]:
-    """Return the cursors of a query's committed batches, by partition, newest first; with each the
-    feed's own id, None if the publisher told none.
+    """Yield the cursors of a query's committed batches, the newest batch first.
+
+    Args:
+        checkpoint: the query's checkpointLocation.
+        feed: the feed's name: the option `feedId`, or its URL.
+
+    Yields:
+        The cursors, one for each partition; and the feed's own id, None if the publisher told none.
+
+    Raises:
+        CheckpointError: it is no checkpoint of a query that has committed a batch.
     """
     spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
@@ -79,7 +101,8 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
         done = files("commits")
     except AnalysisException as exc:
         raise CheckpointError(
-            f"{checkpoint} is no checkpoint of a query that has committed a batch: {exc}"
+            f"{checkpoint} is no checkpoint of a query that has committed a batch. Check the path: "
+            f"{exc}"
         ) from exc
     for number, text in sorted(files("offsets").items(), reverse=True):
         for offset in source_offsets(text) if number in done else ():
@@ -91,7 +114,7 @@ def committed(checkpoint: str, feed: str) -> Iterator[tuple[Sequence[str], str |
 
 
 def _knows(transport: Transport, n: int, partition: int, cursor: str) -> bool:
-    """Whether the feed continues from a cursor."""
+    """Return whether the feed continues from a cursor."""
     if cursor == wire.FIRST:
         return True
     given = {"n": str(n), f"cursor{partition}": cursor, "pagesizehint": "0"}

@@ -1,13 +1,13 @@
-"""Batches kept in a directory that driver and executors share, so that they can be delivered again.
+"""Keep batches in a directory that driver and executors share, so that they can be delivered again.
 
     <stagingLocation>/<stage>/<batch>/<segment>
 
-`stage` is random, made with a checkpoint's first batch and kept for its life; batch names are
-random and become known only through the offset, so a half written batch is nobody's and nothing has
-to be renamed. A segment begins with the digest of the rest.
+`stage` is random. It is made with a checkpoint's first batch, and kept for the checkpoint's life.
+Batch names are random and become known only through the offset. So no offset names a half written
+batch, and nothing has to be renamed. A segment begins with the digest of the rest.
 
 Rule for editors: a reader deletes under its own stage only, and only what no offset can name any
-more.
+more. The driver writes and deletes; tasks read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ _DIGEST_SIZE = 16
 
 
 class Staging:
-    """One stage under a `stagingLocation`: a path, or a URI that pyarrow.fs knows. Travels to
-    executors.
+    """One stage under a `stagingLocation`. It is pickled to executors.
+
+    Args:
+        location: a path, or a URI that pyarrow.fs knows.
+        stage: the name of the stage.
     """
 
     def __init__(self, location: str, stage: str) -> None:
@@ -59,8 +62,9 @@ class Staging:
             self._root[0].delete_dir(self._path(name))
 
     def keep(self, payloads: Iterator[bytes]) -> StagedBatch:
-        """Write a batch's segments; they are durable when this returns, as far as the file system
-        is.
+        """Write a batch's segments, and return where they are.
+
+        They are durable when this returns, as far as the file system is.
         """
         batch = secrets.token_hex(8)
         number = 0
@@ -77,20 +81,20 @@ class Staging:
             file.write(payload)
 
     def read(self, batch: str, segment: int) -> bytes:
-        """A segment's payload. Raises StagingError where it cannot be read, or is damaged."""
+        """Return a segment's payload. Raises StagingError if it cannot be read, or is damaged."""
         path = self._path(batch, str(segment))
         with self._explained("read from"), self._root[0].open_input_stream(path) as file:
             content = bytes(file.read())
         digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
         if xxhash.xxh3_128_digest(payload) != digest:
             raise StagingError(
-                f"the staged segment {path!r} is damaged ({len(content)} bytes); start the query "
+                f"the staged segment {path!r} is damaged ({len(content)} bytes). Start the query "
                 f"again: the batch is then read from the feed and compared"
             )
         return payload
 
     def has(self, staged: StagedBatch) -> bool:
-        """Whether every segment of a batch is there, and as it was written."""
+        """Return whether every segment of a batch is there, as it was written."""
         try:
             for number in range(staged.segments):
                 self.read(staged.batch, number)
@@ -100,14 +104,14 @@ class Staging:
         return True
 
     def forget(self, batch: str) -> None:
-        """Delete a batch; one that is not there is no error."""
+        """Delete a batch. It is no error if it is not there."""
         with self._explained("delete from"):
             filesystem, path = self._root[0], self._path(batch)
             if filesystem.get_file_info(path).type == fs.FileType.Directory:
                 filesystem.delete_dir(path)
 
     def forget_all_but(self, batch: str | None) -> None:
-        """Delete what a crash has left under this stage."""
+        """Delete what a crash left under this stage: all batches but one."""
         with self._explained("read from"):
             selector = fs.FileSelector(self._path(), allow_not_found=True)
             names = [info.base_name for info in self._root[0].get_file_info(selector)]
@@ -121,10 +125,11 @@ class Staging:
             yield
         except (OSError, ValueError) as exc:
             raise StagingError(
-                f"option 'stagingLocation': cannot {doing} {self.location!r}: {exc}; it has to be "
+                f"option 'stagingLocation': cannot {doing} {self.location!r}: {exc}. It has to be "
                 f"a directory that the driver can write and all executors can read"
             ) from exc
 
 
 def new_stage() -> str:
+    """Return a random name for a new stage."""
     return secrets.token_hex(8)

@@ -1,12 +1,12 @@
 """The stream source: what Spark calls on the driver, and what its tasks do.
 
-The driver reads every page once, because only reading tells where a batch may end, and hands the
+The driver reads every page once, because only reading tells where a batch may end. It passes the
 bytes to the tasks, which decode them (see docs/explanation/how-it-works.md).
 
-Rule for editors: `StreamReader` is pickled, by the planner and into tasks, so it holds options
-until its first call and takes none of them along: no token reaches an executor, and of the URL at
-most what names a feed that has no id (without user, the query as a digest: `FeedUrl.identity`).
-`partitions` and `read` may run more than once for the same batch and give the same each time.
+Rule for editors: `StreamReader` is pickled, by the planner and into tasks. Its options are not
+pickled, so no token reaches an executor. Of the URL, an executor gets at most what names a feed
+that has no id: no user, and the query as a digest (`FeedUrl.identity`). `partitions` and `read` may
+run more than once for the same batch, and give the same each time.
 """
 
 from __future__ import annotations
@@ -37,16 +37,22 @@ from zeh_spark.source.segments import pack, unpack
 from zeh_spark.source.staging import Staging, new_stage
 
 _MAX_PAYLOAD = 96 << 20
-"""Spark refuses tasks of 128 MiB on a cluster."""
+"""Maximum bytes of a segment that is sent with its task. Spark refuses 128 MiB on a cluster."""
 
 _KEEP_SECONDS = 5.0
-"""How long the end of a run waits for its position to be kept."""
+"""Seconds that the end of a run waits for its position to be reported."""
 
 
 @dataclass(frozen=True)
 class SegmentPartition(InputPartition):
-    """A segment on its way to a task: its bytes, or the place where they are staged. `feed`: whose
-    ids its events get as `zeh-feed`.
+    """A segment on its way to a task: its bytes, or the place where they are staged.
+
+    Args:
+        payload: the packed segment; None if it is staged.
+        staging: where it is staged.
+        batch: the name of the staged batch.
+        segment: its number in that batch.
+        feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
     """
 
     payload: bytes | None = field(default=None, repr=False)
@@ -66,7 +72,14 @@ class _Batch:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Delivers each event of the feed once per checkpoint, or fails by name."""
+    """The stream source as Spark calls it. See `DataSourceStreamReader` for the contract.
+
+    Args:
+        options: the query's options; None if they are not valid.
+        decoder: decodes lines in tasks; or the error that the first call raises.
+
+    Guarantee: delivers each event of the feed once per checkpoint, or fails with an explanation.
+    """
 
     def __init__(self, options: SourceOptions | None, decoder: Decoder | OptionError) -> None:
         self._options = options
@@ -80,19 +93,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @at_spark_border
     def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts (see `DataSourceStreamReader`)."""
         return offsets.initial(self._begun.options).to_json()
 
     @at_spark_border
     def getDefaultReadLimit(self) -> ReadMaxBytes:
+        """Return `maxBytesPerTrigger` as a read limit, for Spark 4.2 and later."""
         return ReadMaxBytes(self._begun.options.max_bytes_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """Read to the feed's end only (see `SupportsTriggerAvailableNow`)."""
         self._finite = True
 
     @at_spark_border
-    def latestOffset(  # without arguments on 4.0 and 4.1
+    def latestOffset(  # Spark 4.0 and 4.1 pass no arguments
         self, start: dict[str, Any] | None = None, limit: object = None
     ) -> dict[str, Any]:
+        """Return the end of the next batch (see `DataSourceStreamReader`)."""
         driver = self._begun
         if start is None:
             start = dict(self._last or offsets.initial(driver.options).to_json())
@@ -102,18 +119,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @at_spark_border
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the segments of the batch (start, end] (see `DataSourceStreamReader`)."""
         if start == end:
             self._restart_at(end)
             return []
         return self._begun.partitions(start, end)
 
     def _restart_at(self, end: dict[str, Any]) -> None:
-        """4.0 and 4.1 tell a restarted query its position only by `partitions(x, x)`."""
+        """Continue at an offset. Spark 4.0 and 4.1 call `partitions(x, x)` to restore one."""
         if self._last is not None and self._last != end:
             raise CheckpointError(
-                "Spark asked for new offsets before it told the checkpoint's: this is what "
-                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=true does, with which "
-                "events would come twice; switch it off",
+                "Spark requested offsets before it restored the checkpoint. Set "
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=false; otherwise events "
+                "are duplicated",
                 expected=self._last,
                 got=end,
             )
@@ -121,18 +139,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @at_spark_border
     def commit(self, end: dict[str, Any]) -> None:
+        """Forget a batch that Spark has processed (see `DataSourceStreamReader`)."""
         self._begun.commit(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return numbers for the query's progress, from Spark 4.2 on."""
         return self._driver.report() if self._driver else None
 
     def stop(self) -> None:
+        """End the run (see `DataSourceStreamReader`)."""
         if self._driver:
             self._driver.stop()
 
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: decode one segment."""
+        """Yield the rows of one segment, in a task (see `DataSourceStreamReader`)."""
         assert isinstance(partition, SegmentPartition)
         assert isinstance(self._decoder, Decoder)
         payload = partition.payload
@@ -155,7 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class StreamDriver:
     """The driver's side of one running query: what is read ahead, and the batch in work.
 
-    `latest_offset` makes batches, `partitions` hands them out or brings them again.
+    `latest_offset` makes batches; `partitions` delivers them, the first time and again.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -171,10 +192,15 @@ class StreamDriver:
         self._identity: FeedIdentity | None = None
 
     def latest_offset(self, start: dict[str, Any], *, finite: bool) -> dict[str, Any]:
-        """The end of the next batch; `start` itself when nothing is due."""
+        """Return the end of the next batch; `start` itself if there is nothing new.
+
+        Args:
+            start: where the batch begins.
+            finite: whether the run ends when it has read the feed to its end.
+        """
         self._batch = None  # Spark is done with it
         offset = self._parsed(start)
-        if self.options.cursor_set:  # Spark asks for more when it has committed what was before
+        if self.options.cursor_set:  # Spark asks for more after it committed what was before
             self._cursor_set.keep(_cursors(offset))
         if any(position.cursor == wire.LAST for position in offset.positions):
             return self._resolve_last(offset).to_json()
@@ -183,25 +209,26 @@ class StreamDriver:
         self._first = False
         taken = fetcher.take() or fetcher.take_advances()
         if not taken:
-            if finite:  # the run ends here, and the process with it
+            if finite:  # the run ends here, and perhaps the process
                 self._cursor_set.wait(_KEEP_SECONDS)
             return start
         self._batch = self._make_batch(start, offset, taken)
         return self._batch.end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """From memory, else staged, else read again and compared."""
+        """Return the batch from memory, or as it was staged, or read again and compared."""
         if self._batch is None or (self._batch.start, self._batch.end) != (start, end):
             self._batch = _Batch(start, end, self._again(start, end))
         return self._batch.partitions
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Delete the staged batch that ends at `end`: Spark has processed it."""
         staged = offsets.parse(end, self.options).staged
         if staged and (staging := self._staging_of(staged.stage)):
             staging.forget(staged.batch)
 
     def report(self) -> dict[str, Any] | None:
-        """Numbers for the query's progress: what reading took so far, and what is ready."""
+        """Return numbers for the query's progress: what reading took so far, and what is ready."""
         if self._fetcher is None:
             return None
         events, size = self._fetcher.held()
@@ -216,6 +243,7 @@ class StreamDriver:
         }
 
     def stop(self) -> None:
+        """End the threads and the connections of the run."""
         self._close_fetcher()
         self._client.stop()
 
@@ -236,8 +264,8 @@ class StreamDriver:
     def _identify(self, offset: Offset) -> FeedIdentity:
         """Ask the publisher which feed it serves, and for the partition count of a new query.
 
-        A checkpoint that began without an id continues with the feed's name, also after the
-        publisher was upgraded and tells one: state and tables know its events by that name.
+        A checkpoint that began without an id continues with the feed's name, even if the publisher
+        was upgraded since and tells an id: state and tables know its events by that name.
 
         Raises CheckpointError if it is not the feed of the offset, or of this run.
         """
@@ -266,8 +294,9 @@ class StreamDriver:
         return self._fetcher
 
     def _resolve_last(self, offset: Offset) -> Offset:
-        """Batch 0 of a query that starts at `_last`: positions and no events [so that it can be
-        replayed].
+        """Return batch 0 of a query that starts at `_last`.
+
+        It has positions and no events, so that it can be replayed.
         """
 
         def resolve(partition: int, position: Position) -> Position:
@@ -312,17 +341,18 @@ class StreamDriver:
 
     @property
     def _id(self) -> str | None:
-        """What the checkpoint knows the feed by: its own id, or its name if it tells none."""
+        """The feed's identity in the checkpoint: its own id, or its name if it tells no id."""
         return self._identity.id if self._identity else None
 
     def _stamping(self, offset: Offset) -> FeedIdentity | None:
-        """Return the identity for a batch's events, which have been fetched: an epoch that began
-        while the query runs is known then.
+        """Return the identity for a batch's events, after they were fetched.
+
+        An epoch that began while the query runs is known then.
         """
         return self.options.stamping(self._identify(offset))
 
     def _packed(self, lines: Mapping[int, list[bytes]], size: int) -> Iterator[bytes]:
-        """Segments, compressed on all cores."""
+        """Yield the lines as packed segments, compressed on all cores."""
         if not size:
             return
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -332,8 +362,10 @@ class StreamDriver:
             yield from pool.map(pack, list(planning.segments(lines, size, count)))
 
     def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SegmentPartition]:
-        """A batch that Spark repeats after a restart. The first one began where its end says: its
-        start comes from the options, which may have changed.
+        """Return a batch that Spark repeats after a restart.
+
+        A query's first batch began where its end offset says. Its start offset comes from the
+        options, which may have changed.
         """
         target = self._parsed(end)
         origin = self._parsed(start)
@@ -353,8 +385,9 @@ class StreamDriver:
         return Staging(location, stage) if location else None
 
     def _prepare_staging(self, staged: StagedBatch | None) -> None:
-        """At the beginning of a run: continue with the checkpoint's stage, and clear what a crash
-        left there.
+        """Continue with the checkpoint's stage, and clear what a crash left there.
+
+        Called at the beginning of a run.
         """
         self._staging = self._staging_of(staged.stage if staged else new_stage())
         if self._staging:
@@ -367,7 +400,7 @@ def _cursors(offset: Offset) -> tuple[str, ...]:
 
 
 def _position(intervals: Sequence[wire.Interval]) -> Position:
-    """Where intervals lead, and what lies in them."""
+    """Return where intervals lead, and the sum of what lies in them."""
     events = sum(interval.events for interval in intervals)
     size = sum(len(interval.lines) for interval in intervals)
     digest = wire.digest(interval.lines for interval in intervals) if events else None
@@ -387,7 +420,7 @@ def _checked(payload: bytes) -> bytes:
     if len(payload) > _MAX_PAYLOAD:
         raise OptionError(
             f"a single event takes {len(payload)} bytes compressed, more than Spark carries to a "
-            f"task (spark.rpc.message.maxSize, 128 MiB): set 'stagingLocation'",
+            f"task (spark.rpc.message.maxSize, 128 MiB). Set 'stagingLocation'",
             option="stagingLocation",
         )
     return payload

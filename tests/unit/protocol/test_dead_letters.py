@@ -181,7 +181,7 @@ UNREADABLE = {
     "another text": (
         [each.replace(b"xxxxx", b"xxyxx") for each in lines(long_letter())],
         1,
-        "mend it whole",
+        "Repair the whole dead letter",
     ),
     "an array": ([b"[]"], 1, "object"),
 }

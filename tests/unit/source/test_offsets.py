@@ -144,11 +144,11 @@ STORED = Offset(URL, (Position("c1", 3, 60, "d"), Position("c2"))).to_json()
 @pytest.mark.parametrize(
     ("change", "given", "remedy"),
     [
-        ({"version": 2}, {}, "use the version that wrote it, or a new checkpointLocation"),
+        ({"version": 2}, {}, "Use the version that wrote it, or a new checkpointLocation"),
         ({"version": None}, {}, "format None"),
         ({"feed": "https://old/feed"}, {}, "add the option feedId='https://old/feed'"),
         ({"feed": "mine"}, {"feedId": "yours"}, "add the option feedId='mine'"),
-        ({}, {"partitionCount": "3"}, "continue with partitionCount=2, or start with a new"),
+        ({}, {"partitionCount": "3"}, "Continue with partitionCount=2, or start with a new"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_names_the_way_on(change, given, remedy):

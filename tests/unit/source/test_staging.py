@@ -64,7 +64,7 @@ def test_a_damaged_segment_is_never_read(staging, tmp_path, damage):
 
     assert not staging.has(staged)
     with pytest.raises(
-        StagingError, match=rf"/{staged.batch}/0' is damaged.*start the query again"
+        StagingError, match=rf"/{staged.batch}/0' is damaged.*Start the query again"
     ):
         staging.read(staged.batch, 0)
 
