@@ -54,7 +54,7 @@ CONFIG = click.option(
 )
 @click.option(
     "--id", "key", default="id", show_default=True, metavar="COLUMN",
-    help="The column with the row's number, which the database gives.",
+    help="The column with the row's id: unique, and growing for each key.",
 )  # fmt: skip
 @click.option(
     "--notify", is_flag=True,
