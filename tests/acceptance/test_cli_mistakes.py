@@ -38,7 +38,7 @@ MISTAKES = [
     (
         ["load", "order", "text.csv"],
         1,
-        "there is no feed 'order' in this store; zeh-spark create order",
+        "there is no feed 'order' in this store; create it with zeh-spark create order",
     ),
     (["load", "orders"], 2, "Missing argument 'FILE...'"),
     (

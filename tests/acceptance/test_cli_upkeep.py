@@ -21,12 +21,14 @@ def test_old_events_go_as_they_were_told_to(run: Run, store_url: str) -> None:
     said = run("retention", "orders", "--size", str(size - 1), "--age", "30d")
     assert "keeps what is younger than 30 days, of that the newest 75 B.\n" in said.stdout
     would = run("prune", "orders").stdout
-    assert re.search(r"Would go: 1 event, 38 B, up to position 1, of \d{4}-.* UTC\.\n", would)
-    assert "Nothing would go.\n" in run("prune", "orders", "--age", "1h").stdout
+    assert re.search(
+        r"Would be removed: 1 event, 38 B, up to position 1, of \d{4}-.* UTC\.\n", would
+    )
+    assert "Nothing would be removed.\n" in run("prune", "orders", "--age", "1h").stdout
     more = run("retention", "orders", "--age", "60d", "--keep-for", "mailer").stdout
-    assert "60 days, of that the newest 75 B, and what 'mailer' did not pass.\n" in more
+    assert "60 days, of that the newest 75 B, and what 'mailer' has not read yet.\n" in more
     held = run("prune", "orders", "--size", "1", "--now").stdout
-    said = "The rest waits for reader 'mailer', which has kept no position here yet.\n"
+    said = "The rest waits for reader 'mailer', which has stored no position here yet.\n"
     assert f"Nothing was removed.\n{said}" in held
     assert "keeps all events" in run("retention", "orders", "--off").stdout
     for words in (["--age", "30"], ["--age", "0s"], ["--size", "0"]):

@@ -115,7 +115,7 @@ def test_dead_letters_are_repaired_and_published(shop: Shop) -> None:
 
     done = shop.replay(with_data(shop.letters(), closed))
 
-    assert (0, "Published 2 letters.\n") == (done.returncode, done.stdout)
+    assert (0, "Published 2 dead letters.\n") == (done.returncode, done.stdout)
     by_number = {each["data"]["i"]: each for each in shop.events()}
     assert {1, 2, 3} == by_number.keys()
     assert by_number[1]["partition"] == by_number[2]["partition"]
@@ -134,8 +134,9 @@ def test_dead_letters_that_are_replayed_again_change_nothing(shop: Shop) -> None
 
     said = [shop.replay(each).stdout for each in (every, every[::-1], first + every)]
 
-    again = "Published 0 letters; 4 letters published before: no change.\n"
-    assert ["Published 2 letters; 2 letters published before: no change.\n", again, again] == said
+    again = "Published 0 dead letters; 4 dead letters published before: no change.\n"
+    mixed = "Published 2 dead letters; 2 dead letters published before: no change.\n"
+    assert [mixed, again, again] == said
     assert {'{"i": 1}': 3, '{"i": 2}': 1} == shop.data()
 
 
@@ -148,9 +149,10 @@ def test_a_second_repair_of_a_dead_letter_is_refused_by_name(shop: Shop) -> None
 
     done = shop.replay(other)
 
-    assert (1, "Published 1 letter.\n") == (done.returncode, done.stdout)
+    assert (1, "Published 1 dead letter.\n") == (done.returncode, done.stdout)
     assert re.fullmatch(
-        r"Refused, line 1: this letter was published before, mended in another way, as batch "
+        r"Refused, line 1: this dead letter was published before, repaired in another way, "
+        r"as batch "
         r"job#dead:0:\d:\d:\d{13}:[0-9a-f]{16}\.\n",
         done.stderr,
     )
@@ -168,8 +170,8 @@ def test_dead_letters_of_a_producer_that_was_deleted_do_not_hold_up_the_others(s
 
     done = shop.replay(with_data(lines, closed))
 
-    assert (1, "Published 2 letters.\n") == (done.returncode, done.stdout)
-    assert done.stderr.startswith("Refused, line 2: producer 'gone' was deleted on that feed; ")
+    assert (1, "Published 2 dead letters.\n") == (done.returncode, done.stdout)
+    assert done.stderr.startswith("Refused, line 2: producer 'gone' was deleted on that feed. ")
     assert Counter(['{"by": "a"}', '{"by": "z"}']) == shop.data()
 
 
@@ -177,7 +179,7 @@ def test_dead_letters_at_the_same_place_of_another_feed_are_other_dead_letters(s
     """A new feed of dead letters counts from 0 again; and what it has is no repair of the old."""
     shop.sink("job", 0, data=pa.array(['{"i":1', '{"i":2']))
     old = with_data(shop.letters(), closed)
-    assert "Published 2 letters.\n" == shop.replay(old).stdout
+    assert "Published 2 dead letters.\n" == shop.replay(old).stdout
 
     shop.sink("job", 1, data=pa.array(['{"i":3', '{"i":4']))
     new = with_data([each for each in shop.letters() if each["data"]["batch"]], closed)
@@ -185,7 +187,7 @@ def test_dead_letters_at_the_same_place_of_another_feed_are_other_dead_letters(s
         stamps = {name: first["headers"][name] for name in ("zeh-batch", "zeh-sequence")}
         later["headers"] |= stamps | {"zeh-partition": first["headers"]["zeh-partition"]}
 
-    assert "Published 2 letters.\n" == shop.replay(new).stdout
+    assert "Published 2 dead letters.\n" == shop.replay(new).stdout
     assert Counter(f'{{"i": {n}}}' for n in range(1, 5)) == shop.data()
 
 
@@ -223,8 +225,8 @@ def test_the_feed_of_dead_letters_that_an_older_version_printed_can_be_given(sho
 
     done = shop.run("replay-dead", shop.orders, "--letters-of", shop.dead, stdin=old)
 
-    assert "Published 1 letter; 1 letter published before: no change.\n" == done.stdout
-    again = "Published 0 letters; 2 letters published before: no change.\n"
+    assert "Published 1 dead letter; 1 dead letter published before: no change.\n" == done.stdout
+    again = "Published 0 dead letters; 2 dead letters published before: no change.\n"
     assert again == shop.replay(new).stdout
     assert {'{"i": 1}': 1, '{"i": 2}': 1} == shop.data()
 
@@ -237,7 +239,7 @@ def test_the_feed_that_dead_letters_go_to_is_not_the_one_that_they_are_from(shop
     done = shop.run("replay-dead", shop.orders, "--letters-of", shop.orders, stdin=old)
 
     assert (2, "") == (done.returncode, done.stdout)
-    assert "the feed that the letters are published to" in done.stderr
+    assert "the feed that the dead letters are published to" in done.stderr
     assert [] == shop.events()
 
 
@@ -254,7 +256,7 @@ def test_nothing_is_published_if_a_dead_letter_cannot_be(shop: Shop) -> None:
         r"Error: standard input, line 3: not JSON.*; nothing was published", done.stderr
     )
     assert [] == shop.events()
-    assert "Published 3 letters.\n" == shop.replay(lines).stdout
+    assert "Published 3 dead letters.\n" == shop.replay(lines).stdout
 
 
 @pytest.mark.kill
@@ -277,8 +279,8 @@ def test_a_replay_that_is_killed_continues(moment: str, shop: Shop) -> None:
 
     assert -9 == replay.returncode
     assert {"before": 10, "after": 11}[moment] == before
-    told = f"Published {30 - before} letters; {before} letters published before: no change.\n"
-    assert told == done.stdout
+    told = f"Published {30 - before} dead letters; {before} dead letters published before"
+    assert f"{told}: no change.\n" == done.stdout
     assert {json.dumps({"i": each}): 1 for each in range(30)} == shop.data()
 
 
@@ -296,7 +298,7 @@ def test_a_long_row_is_printed_whole_and_published_when_it_is_short(shop: Shop) 
         each["data"]["row"]["data"] for each in letters
     )
     assert re.search(r"line \d+: (the event takes 3,[0-9,]+ bytes as a line|not JSON)", long.stderr)
-    assert "Published 3 letters.\n" == done.stdout
+    assert "Published 3 dead letters.\n" == done.stdout
     assert 3 == len(shop.events())
 
 
@@ -324,8 +326,8 @@ def test_dead_letters_of_named_batches_are_published_under_their_producer(shop: 
 
     said = [shop.replay(lines).stdout for _ in range(2)]
 
-    again = "Published 0 letters; 1 letter published before: no change.\n"
-    assert ["Published 1 letter.\n", again] == said
+    again = "Published 0 dead letters; 1 dead letter published before: no change.\n"
+    assert ["Published 1 dead letter.\n", again] == said
     assert "job#day" == lines[0]["data"]["producer"]
 
 

@@ -48,7 +48,7 @@ def test_dead_letters_on_a_feed_go_back_into_their_session(orders):
     for each in repaired:
         each["data"]["row"]["headers"].setdefault("step", "0")
     text = "\n".join(map(json.dumps, repaired))
-    assert "Published 3 letters.\n" == command("replay-dead", orders.url, given=text)
+    assert "Published 3 dead letters.\n" == command("replay-dead", orders.url, given=text)
     assert "published before" in command("replay-dead", orders.url, given=text)
     orders.run()
 

@@ -68,7 +68,7 @@ def test_a_dead_letter_that_an_older_version_published_is_not_published_again(tw
 
     assert "published before" == again[0]
     assert "refused" == otherwise[0]
-    assert re.search(r"mended in another way, as batch p#dead:0:", otherwise[1])
+    assert re.search(r"repaired in another way, as batch p#dead:0:", otherwise[1])
     assert 2 == len(two.events())
 
 

@@ -285,10 +285,12 @@ def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) ->
     given = dead_letter_replay.mended(letters([json.dumps(letter).encode()]), 2)
     two.main.once("POST .*/commit", before=lost)
 
-    with pytest.raises(UnavailableError, match="line 1 was published is not known") as told:
+    with pytest.raises(
+        UnavailableError, match="not known whether the dead letter of line 1 was published"
+    ) as told:
         list(dead_letter_replay.replay(two.url, given, retryTimeout="0"))
 
-    assert str(told.value).endswith("give the same letters again, none is published twice")
+    assert str(told.value).endswith("Give the same dead letters again; none is published twice.")
     done = [each.outcome.value for each in dead_letter_replay.replay(two.url, given)]
     assert done in (["published"], ["published before"])
     assert 2 == len(two.events())

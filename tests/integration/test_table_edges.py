@@ -88,7 +88,9 @@ def test_materialized_view_is_refused(postgresql_database: Database) -> None:
     """It gets rows when it is refreshed, which may be before others that were committed earlier."""
     broken(postgresql_database)
     postgresql_database.execute("CREATE MATERIALIZED VIEW orders AS SELECT * FROM outbox")
-    assert "orders is no table" in refusal(postgresql_database.feed(table="orders"))
+    assert "orders is neither a table nor a view" in refusal(
+        postgresql_database.feed(table="orders")
+    )
 
 
 def test_rows_that_a_policy_hides_are_not_left_out(

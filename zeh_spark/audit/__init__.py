@@ -1,6 +1,10 @@
-"""Checks a feed from the outside, over HTTP alone: that every batch is there once, unaltered.
+"""The audit of a feed, over HTTP alone: is every published batch there once and unaltered?
 
-A family of its own. `chain` judges a producer's receipts, `judge` the feed against them; both are
-pure. `ledger` keeps on disk what they must remember, `reading` brings the feed, `auditing` joins
-these. Runs in the command `audit`; knows of the publisher what it says about itself, its receipts.
+`chain` checks a producer's receipts against each other. `judge`, with `claims`, checks the feed
+against the receipts. `lines` and `pieces` take apart what is served. `findings` holds the result.
+All these are pure. `ledger` keeps on disk what they must remember, `reading` reads the feed, and
+`auditing` joins all of them.
+
+Rule for editors: nothing here opens a store. The audit knows only what the publisher serves: its
+feed and its receipts. Runs in the command `audit`, or in a program that calls `auditing.Audit`.
 """

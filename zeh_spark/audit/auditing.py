@@ -1,7 +1,10 @@
-"""The audit of a feed: who published what, by the publisher's own account, and then the feed.
+"""The audit of a feed: read the producers' receipts, then the feed, and compare them.
 
-The feed is live, so its head is asked for first: what is committed later is not judged. Receipts
-come before the events that they are compared with, so an event's receipt is there if it ever was.
+Rule for editors: keep the order, because others may publish meanwhile.
+
+1. The head is asked for first. What is committed later is not judged.
+2. The receipts are read before the events that they are compared with. So the receipt of an event
+   is there if it ever was.
 """
 
 from __future__ import annotations
@@ -27,17 +30,26 @@ from zeh_spark.protocol.upload_format import DIGEST_VERSION
 from zeh_spark.store.batches import MAX_NUMBER, StoredReceipt
 
 _AT_A_TIME = 4
-"""Producers that are asked for: more than that keep a publisher no busier."""
+"""Producers that are asked for at the same time; with more, a publisher is no busier."""
 
 _FIRST_RECEIPTS, _RECEIPTS = 4, 50
-"""How many are asked for: of a named batch there is one, of a stream there may be 1,000. Each has a
-range for each partition, of which there may be 1,024.
+"""How many receipts the first and each later request asks for.
+
+A named batch has one receipt, a stream may have 1,000. A receipt has a range for each of up to
+1,024 partitions.
 """
 
 
 @dataclass(slots=True)
 class Account:
-    """What the producers' receipts say. `first`: the difference at the lowest position."""
+    """What the receipts of all producers say.
+
+    Args:
+        first: The difference at the lowest position, or None.
+        newest: The receipt with the highest positions, or None.
+        producers: How many producers were found.
+        tally: What was checked so far.
+    """
 
     first: Difference | None = None
     newest: StoredReceipt | None = None
@@ -45,15 +57,25 @@ class Account:
     tally: Tally = field(default_factory=Tally)
 
     def add(self, difference: Difference | None) -> None:
+        """Keep a difference if none at a lower or the same position is kept."""
         if difference and (not self.first or difference.position < self.first.position):
             self.first = difference
 
 
 class Audit:
-    """Of a feed, as far as `head`; with `only`, of one producer and its named batches."""
+    """An audit of a feed, from its first position to the head that it has now.
+
+    Args:
+        url: The feed's address.
+        only: A producer, to check only its batches and its named batches; None, to check all.
+
+    Raises:
+        OptionError: `url` is not the address of a feed.
+        PublisherError: The publisher refuses to answer, or is of another kind.
+        UnavailableError: The publisher does not answer.
+    """
 
     def __init__(self, url: str, only: str | None = None) -> None:
-        """Raises PublisherError, UnavailableError."""
         at_once = parse(ClientOptions, {"url": url, "retryTimeout": "10s"})
         options = parse(ClientOptions, {"url": url})
         self._url = str(options.url)
@@ -67,13 +89,28 @@ class Audit:
         self.head = self._reader.head()
 
     def run(self, progress: Callable[[int], object] = lambda positions: None) -> Difference | Tally:
-        """The first difference, or what was checked. `progress` is told how many positions were
-        read.
+        """Read the receipts and the feed, and compare them.
+
+        Args:
+            progress: Called with the number of positions that were read since the last call.
+
+        Returns:
+            The difference at the lowest position, or what was checked if there is none.
+
+        Raises:
+            StoreError: The producer to check has never published, or the feed's retention removed
+                events while they were audited.
+            CursorGoneError: The feed no longer has what was asked for.
+            PublisherError: The publisher is of another kind, or its digests are of another version.
+            UnavailableError: The publisher does not answer.
         """
         with Ledger() as ledger:
             account = self._account(ledger)
             if self._only is not None and not account.producers:
-                raise StoreError(f"producer {self._only!r} has never published to {self._url}")
+                raise StoreError(
+                    f"producer {self._only!r} has never published to {self._url}. List the feed's "
+                    f"producers with zeh-spark producers {self._url}."
+                )
             removed = self._reader.removed()
             with self._kept(removed):
                 found = self._judged(ledger, account, removed, progress)
@@ -83,6 +120,7 @@ class Audit:
 
     @contextmanager
     def _kept(self, removed: int) -> Iterator[None]:
+        """Turn a CursorGoneError into a StoreError if the feed's retention is its cause."""
         try:
             yield
         except CursorGoneError as exc:
@@ -90,15 +128,16 @@ class Audit:
             raise exc
 
     def _check_kept(self, removed: int, found: Difference | None) -> None:
-        """Raises StoreError if retention has removed meanwhile what was to be looked at."""
+        """Raise StoreError if retention has meanwhile removed what was to be looked at."""
         now = self._reader.removed()
         if now > removed and (found is None or found.position <= now):
             raise StoreError(
                 f"the feed's retention removed what is up to position {now:,} of {self._url} while "
-                f"it was audited; audit it again"
+                f"it was audited. Audit it again."
             )
 
     def _account(self, ledger: Ledger) -> Account:
+        """Read the receipts of all producers, check them, and note them in the ledger."""
         account = Account()
         for state, receipts in self._producers():
             self._producer(state, receipts, ledger, account)
@@ -117,7 +156,7 @@ class Audit:
         return account
 
     def _producers(self) -> Iterator[tuple[ListedState, list[StoredReceipt]]]:
-        """Their states, each with its newest receipts, which are asked for after it."""
+        """Yield each producer's state with its newest receipts, which are asked for after it."""
         names = self._names()
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             while some := list(islice(names, 4 * _AT_A_TIME)):
@@ -148,6 +187,7 @@ class Audit:
     def _producer(
         self, state: ListedState, page: list[StoredReceipt], ledger: Ledger, account: Account
     ) -> None:
+        """Check all receipts of a producer, from `page` with the newest to the oldest."""
         chain, name = Chain(state, self.head), state.producer
         account.producers, below = account.producers + 1, MAX_NUMBER
         while page:
@@ -158,7 +198,7 @@ class Audit:
             more = 1 < below < before  # a number that was changed may lead back
             page = self._receipts(name, _RECEIPTS, below) if more else []
         newest = chain.state.receipts
-        if chain.oldest > 1:  # how many are kept is told by how many there are now
+        if chain.oldest > 1:  # how many are kept depends on how many there are now
             newest = self._state(name).receipts
         account.add(chain.end(newest))
         ledger.add_producer(name, ListedProducer(chain.oldest > 1, chain.first))
@@ -170,11 +210,12 @@ class Audit:
         account.tally.gaps += chain.gaps
 
     def _note(self, receipt: StoredReceipt, ledger: Ledger, account: Account) -> None:
+        """Note a receipt that claims positions up to the head."""
         if receipt.digest_version != DIGEST_VERSION:
             raise PublisherError(
-                f"batch {receipt.batch} of producer {receipt.producer!r} was summed up in a way "
-                f"that this zeh-spark does not know (version {receipt.digest_version}, not "
-                f"{DIGEST_VERSION}): audit the feed with that version of the publisher"
+                f"batch {receipt.batch} of producer {receipt.producer!r} has a digest of version "
+                f"{receipt.digest_version}, and this zeh-spark knows version {DIGEST_VERSION}. "
+                f"Audit the feed with the version of zeh-spark that its publisher runs."
             )
         if not receipt.positions:
             return
@@ -187,6 +228,7 @@ class Audit:
     def _judged(
         self, ledger: Ledger, account: Account, removed: int, progress: Callable[[int], object]
     ) -> Difference | None:
+        """Read the feed, and return the difference at the lowest position, of all there are."""
         judge = Judge(ledger, removed, self.head, account.tally, self._only)
         at, first = removed, account.first
         try:
@@ -203,7 +245,7 @@ class Audit:
 
 
 def _lower(first: Difference | None, second: Difference | None) -> Difference | None:
-    """At the lower position; the first one, if they are at the same."""
+    """Return the difference at the lower position; `first` if both are at the same."""
     if first and second:
         return first if first.position <= second.position else second
     return first or second
@@ -211,6 +253,7 @@ def _lower(first: Difference | None, second: Difference | None) -> Difference | 
 
 @contextmanager
 def _understood(url: str, producer: str) -> Iterator[None]:
+    """Turn a document of another form into a PublisherError."""
     try:
         yield
     except msgspec.ValidationError as exc:

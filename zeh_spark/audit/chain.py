@@ -1,8 +1,10 @@
-"""A producer's receipts against one another, and against its state. Pure.
+"""Check a producer's receipts against each other, and against the producer's state. Pure.
 
-They are taken newest first, as the publisher gives them, and not kept. The feed is live: commits
-may come between the state and the receipts, and between two pages of these; newer receipts expire
-older ones meanwhile. So the state is compared with the receipt of its own number, wherever that is.
+The receipts are taken newest first, as the publisher gives them, and are not kept.
+
+Rule for editors: others may publish meanwhile. Commits may come between the state and the receipts,
+and between two pages of receipts, and newer receipts make older ones expire. So the state is
+compared with the receipt of its own number, wherever that is.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from zeh_spark.store.batches import RECEIPTS, StoredRange, StoredReceipt, after,
 
 
 class ListedState(msgspec.Struct, frozen=True, rename="camel"):
-    """A producer as the publisher describes it."""
+    """A producer's state as the publisher tells it, under the names of the publish API."""
 
     producer: str
     incarnation: str | None
@@ -31,15 +33,27 @@ class ListedState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def state_of(document: Mapping[str, Any]) -> ListedState:
-    """Raises msgspec.ValidationError."""
+    """Return the state in the publisher's answer.
+
+    Raises:
+        msgspec.ValidationError: The document has another form.
+    """
     return msgspec.convert(document, ListedState, str_keys=True)
 
 
 class Chain:
-    """The receipts of one producer, from the newest to the oldest.
+    """The receipts of one producer, taken from the newest to the oldest.
 
-    `first` and `last`: the lowest and highest positions claimed; `within`: receipts of the audited
-    part, up to `head`; `empty`: those of them without events; `gaps`: batch numbers left out.
+    Attributes:
+        first: The lowest position that a receipt claims; None if none does.
+        last: The highest position that a receipt claims, or 0.
+        within: How many receipts are of the audited part, up to `head`.
+        empty: How many of these have no events.
+        gaps: How many times batch numbers were left out.
+
+    Args:
+        state: The producer's state, asked for before its receipts.
+        head: The last position that is audited.
     """
 
     def __init__(self, state: ListedState, head: int) -> None:
@@ -59,11 +73,11 @@ class Chain:
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest receipt so far; one more than all if there was none."""
+        """The number of the oldest receipt so far; one more than the newest if there was none."""
         return self._newer.number if self._newer else self.state.receipts + 1
 
     def add(self, receipt: StoredReceipt) -> Difference | None:
-        """The next older one; the first thing that is wrong with it."""
+        """Take the next older receipt, and return the first thing that is wrong with it."""
         newer, self._newer, behind = self._newer, receipt, self._place
         self._newest = self._newest or receipt.number
         if receipt.positions:
@@ -76,12 +90,18 @@ class Chain:
         return wrong
 
     def end(self, newest: int) -> Difference | None:
-        """All there are have come, and the producer had `newest` at the last moment."""
+        """Return what is wrong after the last receipt that the publisher gave.
+
+        Args:
+            newest: The number of the producer's newest receipt, asked for after all of them.
+        """
         return next(self._wrong_at_end(newest), None)
 
     def told(self) -> Mapping[int, int]:
-        """What the state says of partitions of which no receipt is left, if it can be compared with
-        the audited part: what follows the last number.
+        """Return the next sequence number of each partition that only the state tells.
+
+        These are partitions of which no receipt is left. It is empty if the state cannot be
+        compared with the audited part.
         """
         if self.oldest == 1 or self.first is None or self.first > self._head:
             return {}
@@ -93,7 +113,7 @@ class Chain:
             self.within, self.empty = self.within + 1, self.empty + 1
         elif receipt.positions[0] <= self._head:
             self.within += 1
-        else:  # so all that came before this one was committed later still
+        else:  # all receipts that came before this one were committed even later
             self.within = self.empty = 0
 
     def _wrong(
@@ -171,8 +191,10 @@ class Chain:
             )  # fmt: skip
 
     def _numbers_agree(self) -> bool:
-        """Whether `nextSequences`, which the publisher looks up a moment after the rest of the
-        state, are those after its last receipt, or after one that came since.
+        """Return whether the state's `nextSequences` fit the receipts.
+
+        The publisher looks them up a moment after the rest of the state. So they fit if they are
+        those after the state's last receipt, or after a receipt that came since.
         """
         told, table = self.state.next_sequences, dict(self._next)
         for ranges in [(), *reversed(self._since)]:
@@ -191,12 +213,14 @@ class Chain:
         before = self._batches.get(receipt.incarnation)
         self.gaps += before is not None and before > receipt.batch + 1
         self._batches[receipt.incarnation] = receipt.batch
-        if receipt.number == 1:  # all there ever were have been seen
+        if receipt.number == 1:  # every receipt that there ever was has been seen
             self.gaps += sum(first > 0 for first in self._batches.values())
 
     def _lost(self, place: int, number: int, found: object) -> Difference:
-        """A receipt, at the highest position that it may have claimed: if it did, the feed has
-        events there that nothing claims, and they are found first.
+        """Return the difference for a missing receipt, at the highest position it may have claimed.
+
+        If it did claim positions, the feed has events there that nothing claims. Their difference
+        is at a lower position, and is reported instead.
         """
         what = "the producer's receipts by number"
         return Difference(place, what, number, found, self.state.producer)

@@ -1,7 +1,8 @@
-"""What a receipt claims of the feed, and what of it has been seen. Pure.
+"""Compare the chunks of one batch with what the batch's receipt claims. Pure.
 
-Exactly its positions, in each partition exactly its numbers, with its cursors after them, and
-events that make its content. Of a batch whose beginning was removed the numbers are still judged.
+A receipt claims exactly its positions. In each partition it claims exactly its sequence numbers and
+the cursor after them. The events together have to give its digest. If retention has removed the
+beginning of a batch, its numbers are still checked, but not its content.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from zeh_spark.store.batches import StoredRange, StoredReceipt
 
 
 class Claim:
-    """A receipt and what has been seen of it. `whole`: nothing of it was removed."""
+    """A receipt, and what has been seen of its batch.
+
+    Attributes:
+        first: The first position that the receipt claims.
+        last: The last position that it claims.
+        whole: Whether nothing of the batch was removed.
+        content: Count and digest of the events so far.
+
+    Args:
+        receipt: A receipt that claims positions.
+        oldest: The lowest position that the feed still has.
+    """
 
     def __init__(self, receipt: StoredReceipt, oldest: int) -> None:
         assert receipt.positions
@@ -29,11 +41,11 @@ class Claim:
         self._following: dict[int, int] = {}
 
     def add(self, piece: Piece, stamps: Stamps, content: Content) -> Difference | None:
-        """A chunk at one of its positions."""
+        """Take the chunk at the next of its positions, and return the first difference."""
         return next(self._wrong(piece, stamps, content), None)
 
     def end(self) -> Difference | None:
-        """All its positions have been seen."""
+        """Return the first difference after all of its positions have been seen."""
         return next(self._wrong_at_end(), None)
 
     def _wrong(self, piece: Piece, stamps: Stamps, content: Content) -> Iterator[Difference]:
@@ -81,7 +93,7 @@ class Claim:
             )  # fmt: skip
 
     def _may_be_gone(self, part: StoredRange) -> bool:
-        """Whether all that is in a partition has been removed, by its last position."""
+        """Return whether retention has removed all events of a range, by its last position."""
         return (position_of(part.cursor) or self._oldest) < self._oldest
 
     def _differs(self, position: int, what: str, expected: object, found: object) -> Difference:

@@ -1,4 +1,7 @@
-"""What an audit finds: the first difference, or what was checked and how far. Values, and words."""
+"""The result of an audit: the first difference, or how much was checked. Pure values.
+
+Rule for editors: `str` of both is what `zeh-spark audit` prints; `docs/operate/audit.md` quotes it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something is not as it must be at a feed's position, of a batch if that is known."""
+    """A difference between the feed and its receipts.
+
+    Args:
+        position: The feed's position at which it is.
+        what: What differs.
+        expected: What has to be there.
+        found: What is there.
+        producer: The producer whose batch it is, if that is known.
+        batch: The number of the batch, if that is known.
+    """
 
     position: int
     what: str
@@ -30,12 +42,23 @@ class Difference:
 
 @dataclass(slots=True)
 class Tally:
-    """What was checked so far. `batches` and `events`: wholly; `first` and `last`: the positions
-    that were read.
+    """How much was checked so far.
 
-    `partial`: batches whose beginning was removed from the feed; `removed`: those of which nothing
-    is left; `expired`: those whose receipt is gone; `unstamped`: chunks older than producers;
-    `gaps`: numbers that producers left out, with an operator's consent.
+    Args:
+        producers: Producers of which a receipt was checked.
+        batches: Batches that were checked completely, those without events included.
+        empty: How many of these have no events.
+        events: Events of these batches.
+        first: The first position that was read, or 0.
+        last: The last position that was read, or 0.
+        partial: Batches whose beginning retention has removed. Their content is not checked.
+        partial_events: The events that are left of them.
+        removed: Batches that retention has removed completely. Only their receipts are checked.
+        expired: Batches whose receipt has expired. Only their numbers are checked.
+        expired_events: Their events.
+        unstamped: Chunks older than producers, which are not checked.
+        unstamped_events: Their events.
+        gaps: How many times a producer left batch numbers out, which an operator has accepted.
     """
 
     producers: int = 0
@@ -69,7 +92,7 @@ class Tally:
         )
 
     def _parts(self) -> list[str]:
-        """What was checked in part, or not at all."""
+        """Return a sentence for each kind of batch that was checked in part, or not at all."""
         batches = {
             f"without events, among these: {self.empty:,}": self.empty,
             f"removed in part (numbers checked, not content): {self.partial:,}, with "

@@ -1,10 +1,10 @@
-"""The feed against the receipts, chunk by chunk in order of position. Pure.
+"""Check the feed against the receipts, chunk by chunk in order of position. Pure.
 
-What a receipt claims, positions, numbers and content, has to stand exactly there. What no receipt
-claims has to be older than the receipts that its producer has left.
+The positions, numbers and content that a receipt claims have to be exactly there. A chunk that no
+receipt claims has to be older than the receipts that are left of its producer.
 
-Rule for editors: what retention has removed from the beginning of the feed is no difference;
-everything after that is there without gaps.
+Rule for editors: what retention has removed from the beginning of the feed is no difference.
+Everything after that has to be there without gaps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,22 @@ from zeh_spark.store.batches import StoredReceipt
 
 
 class Books(Protocol):
-    """What a judge looks up; see `ledger`."""
+    """What a judge looks up and notes. `ledger.Ledger` keeps it on disk."""
 
-    def receipts(self) -> Iterator[StoredReceipt]: ...
-    def producer(self, name: str) -> ListedProducer | None: ...
-    def following(self, producer: str, partition: int) -> int | None: ...
-    def saw(self, producer: str, partition: int, following: int) -> None: ...
-    def told(self) -> Iterator[tuple[str, int, int]]: ...
+    def receipts(self) -> Iterator[StoredReceipt]:
+        """Yield the receipts that claim positions, in the order of these."""
+
+    def producer(self, name: str) -> ListedProducer | None:
+        """Return what the publisher's list says of a producer; None if it is not listed."""
+
+    def following(self, producer: str, partition: int) -> int | None:
+        """Return the number after the last one that was seen; None if none was seen."""
+
+    def saw(self, producer: str, partition: int, following: int) -> None:
+        """Note the number after the last one that was seen."""
+
+    def told(self) -> Iterator[tuple[str, int, int]]:
+        """Yield producer, partition and next number if only the producer's state tells it."""
 
 
 class NotOursError(Exception):
@@ -37,10 +46,16 @@ class NotOursError(Exception):
 
 
 class Judge:
-    """Takes the chunks of a feed after `removed` and up to `head`; with `only`, judges that
-    producer and its named batches alone.
+    """Takes the chunks of a feed in order of position, and reports the first difference.
 
-    Guarantee: says nothing only if all that is left of the feed is as the receipts say.
+    Args:
+        books: The receipts and producers, all of them noted before the first chunk.
+        removed: The position up to which retention has removed everything.
+        head: The last position that is audited.
+        tally: Counts what was checked.
+        only: A producer, to check only its batches and its named batches; None, to check all.
+
+    Guarantee: it reports no difference only if all that is left of the feed is as the receipts say.
     """
 
     def __init__(
@@ -59,13 +74,17 @@ class Judge:
         self._expired: tuple[str, int | None, int, int] | None = None
 
     def chunk(self, piece: Piece) -> Difference | None:
-        """The next one. Raises NotOursError."""
+        """Take the next chunk, and return the first difference.
+
+        Raises:
+            NotOursError: Its lines have no stamps of a publisher.
+        """
         wrong = next(self._wrong(piece), None)
         self._at = piece.position
         return wrong
 
     def end(self) -> Difference | None:
-        """The publisher says that there are no more."""
+        """Return the first difference after the publisher has said that there are no more."""
         return next(self._wrong_at_end(), None)
 
     def _wrong(self, piece: Piece) -> Iterator[Difference]:
@@ -121,7 +140,7 @@ class Judge:
             yield from self._next_claim()
 
     def _absent(self, first: int, last: int) -> Iterator[Difference]:
-        """Positions that are missing; of other producers, if one alone is judged, they may."""
+        """Report missing positions, unless they may be of producers that are not checked."""
         if self._claim and self._claim.first <= last:
             yield self._differs(max(first, self._claim.first), "events", "some", "no such position")
         elif self._only is None:
@@ -161,12 +180,13 @@ class Judge:
         before = self._expired
         self._expired = (producer, stamps.batch, stamps.time, stamps.partition)
         same = before is not None and before[:3] == self._expired[:3]
-        if not (same and before and before[3] <= stamps.partition):  # a batch goes by partition
+        # The chunks of a batch are in order of partition.
+        if not (same and before and before[3] <= stamps.partition):
             self._tally.expired += 1
         self._tally.expired_events += content.events
 
     def _next_claim(self) -> Iterator[Difference]:
-        """Continue to the next receipt of which something is left."""
+        """Continue with the next receipt of which something is left in the feed."""
         while True:
             before, self._claim = self._claim, None
             receipt = next(self._receipts, None)
@@ -213,5 +233,5 @@ class Judge:
 
 
 def belongs(producer: str, only: str) -> bool:
-    """Whether it is that one, or one of its named batches."""
+    """Return whether `producer` is the producer `only`, or one of its named batches."""
     return producer == only or producer.startswith(f"{only}#")

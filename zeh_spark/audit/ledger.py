@@ -1,7 +1,7 @@
-"""What an audit must remember, on disk: SQLite's own temporary database, gone with the process.
+"""What an audit has to remember, in a temporary SQLite database that ends with the process.
 
-Memory stays small whatever the number of producers and batches: a named batch is a producer of its
-own, and there may be any number of them.
+Rule for editors: keep nothing in memory for each producer or batch without a limit. A named batch
+is a producer of its own, and there may be any number of them.
 """
 
 from __future__ import annotations
@@ -24,30 +24,37 @@ CREATE TABLE numbers (producer TEXT, partition INTEGER, next INTEGER,
                       PRIMARY KEY (producer, partition)) WITHOUT ROWID;
 """
 _IN_MEMORY = 100_000
-"""Numbers, and producers, that are kept at hand."""
+"""How many numbers, and how many producers, are kept in memory."""
 
 _decode = msgspec.json.Decoder(StoredReceipt).decode
 
 
 @dataclass(frozen=True, slots=True)
 class ListedProducer:
-    """A producer of the publisher's list. `expired`: whether older receipts of it are gone;
-    `lowest`: the lowest position that one of those left claims, None if none does.
+    """A producer of the publisher's list.
+
+    Args:
+        expired: Whether older receipts of it have expired.
+        lowest: The lowest position that one of the receipts left claims; None if none does.
     """
 
     expired: bool
     lowest: int | None
 
     def may_lack_receipt(self, position: int) -> bool:
+        """Return whether the receipt of this position may have expired."""
         return self.expired and (self.lowest is None or position < self.lowest)
 
 
 class Ledger:
-    """Receipts by position, producers by name, and the numbers that were seen."""
+    """Receipts by position, producers by name, and the numbers that were seen (see `Books`).
+
+    Used in a `with` statement, whose end deletes everything.
+    """
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = OFF")  # nobody undoes anything
+        self._database.execute("PRAGMA journal_mode = OFF")  # nothing is ever rolled back
         self._database.executescript(_TABLES)
         self._database.execute("BEGIN")
         self._numbers: dict[tuple[str, int], int] = {}
@@ -63,21 +70,24 @@ class Ledger:
         self._database.close()
 
     def add_receipt(self, receipt: StoredReceipt) -> None:
+        """Keep a receipt that claims positions."""
         assert receipt.positions
         row = (*receipt.positions, msgspec.json.encode(receipt))
         self._database.execute("INSERT INTO receipts VALUES (?, ?, ?)", row)
 
     def receipts(self) -> Iterator[StoredReceipt]:
-        """In order of their positions."""
+        """Yield the receipts in the order of their positions (see `Books.receipts`)."""
         query = "SELECT document FROM receipts ORDER BY first, last"
         for (document,) in self._database.execute(query):
             yield _decode(document)
 
     def add_producer(self, name: str, known: ListedProducer) -> None:
+        """Keep what the publisher's list says of a producer."""
         row = (name, known.expired, known.lowest)
         self._database.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?)", row)
 
     def producer(self, name: str) -> ListedProducer | None:
+        """Return what the list says of a producer (see `Books.producer`)."""
         if name not in self._known:
             query = "SELECT expired, lowest FROM producers WHERE name = ?"
             row = self._database.execute(query, (name,)).fetchone()
@@ -87,15 +97,16 @@ class Ledger:
         return self._known[name]
 
     def tell(self, producer: str, partition: int, following: int) -> None:
-        """What the publisher says will come next, where no receipt shows it."""
+        """Keep a partition's next number that only the producer's state tells, and no receipt."""
         row = (producer, partition, following)
         self._database.execute("INSERT INTO told VALUES (?, ?, ?)", row)
 
     def told(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the next numbers that were kept by `tell` (see `Books.told`)."""
         yield from self._database.execute("SELECT * FROM told ORDER BY producer, partition")
 
     def following(self, producer: str, partition: int) -> int | None:
-        """The number after the last one seen; None where none was."""
+        """Return the number after the last one that was seen (see `Books.following`)."""
         key = (producer, partition)
         if (found := self._numbers.get(key)) is not None or not self._spilled:
             return found
@@ -104,6 +115,7 @@ class Ledger:
         return row and int(row[0])
 
     def saw(self, producer: str, partition: int, following: int) -> None:
+        """Note the number after the last one that was seen (see `Books.saw`)."""
         self._numbers[producer, partition] = following
         if len(self._numbers) > _IN_MEMORY:
             rows = ((*key, each) for key, each in self._numbers.items())

@@ -1,11 +1,11 @@
-"""Served lines, back to what they were made of: stamps, and the content under them. Pure.
+"""Take served lines apart: into their stamps, and the content as it was stored. Pure.
 
-The counterpart of `publisher.lines`, which puts the stamps of a chunk in front of each line's own
-headers, the sequence number last. So all lines of a chunk begin with the same bytes, up to a number
-that goes up by one.
+This is the counterpart of `publisher.lines`. That module puts the stamps of a chunk in front of
+each line's own headers, the sequence number last. So all lines of a chunk begin with the same
+bytes, up to a number that grows by one.
 
-Rule for editors: `content` has no Python for each line; bytes that are not exactly as expected go
-to `_slowly`, which looks at each line and names the first that is wrong.
+Rule for editors: `content` runs no Python code for each line. Bytes that are not exactly as
+expected go to `_slowly`, which looks at each line and names the first wrong one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ _REST = b'"headers":{'
 
 
 class OddLineError(ValueError):
-    """A line that our publisher does not serve. `stamped`: whether it has stamps at all."""
+    """A line that a publisher of `zeh_spark` does not serve.
+
+    Args:
+        reason: What is wrong with the line.
+        stamped: Whether the line has stamps at all.
+    """
 
     def __init__(self, reason: str, *, stamped: bool = True) -> None:
         super().__init__(reason)
@@ -37,10 +42,18 @@ class OddLineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """What the first line of a chunk says of all. `begin`: what each line begins with, up to its
-    sequence number; `served`: the partition that it was asked for as.
+    """The stamps of a chunk, from its first line.
 
     Chunks of stores that are older than producers have no producer, batch and sequence.
+
+    Args:
+        begin: The bytes that each line begins with, up to its sequence number.
+        served: The partition that was asked for (`partition` of the line).
+        partition: The stored partition (`zeh-partition`).
+        time: The time of the commit in ms since 1970.
+        producer: The producer's name.
+        batch: The number of the batch.
+        sequence: The sequence number of the first event.
     """
 
     begin: bytes
@@ -53,7 +66,11 @@ class Stamps:
 
 
 def stamps_of(lines: bytes) -> Stamps:
-    """Raises OddLineError."""
+    """Return the stamps of a chunk's lines, from the first of them.
+
+    Raises:
+        OddLineError: The first line has no stamps, or only some of them.
+    """
     match = _HEAD.match(lines)
     if not match:
         line = lines.partition(b"\n")[0]
@@ -73,28 +90,38 @@ def stamps_of(lines: bytes) -> Stamps:
 
 
 def content(lines: bytes, stamps: Stamps) -> Content:
-    """The content of a chunk's lines, as it was stored. All have `stamps`, and numbers that go up
-    by one. Raises OddLineError, naming the first line that has not.
+    """Return count and digest of a chunk's lines as they were stored, without stamps.
+
+    Args:
+        lines: The chunk's lines, each with its newline.
+        stamps: The stamps of the first line, with a sequence number.
+
+    Raises:
+        OddLineError: A line has other stamps, or its number is not one more than that of the line
+            before. The error names the first such line.
     """
     assert stamps.sequence is not None
     served = lines.split(b"\n")
     if served.pop():
         return _slowly(lines, stamps)
-    headers = served[0][len(stamps.begin) :].partition(b'"')[2].startswith(b",")  # of their own
+    # Whether the lines have headers of their own.
+    headers = served[0][len(stamps.begin) :].partition(b'"')[2].startswith(b",")
     form = stamps.begin.replace(b"%", b"%%") + (b'%d",' if headers else b'%d"')
     begins = list(map(form.__mod__, range(stamps.sequence, stamps.sequence + len(served))))
     own = list(map(bytes.removeprefix, served, begins))
     cut = len(lines) - len(served) - sum(map(len, own)) == sum(map(len, begins))
     if not cut or not (headers or set(map(itemgetter(slice(1)), own)) == {b"}"}):
-        return _slowly(lines, stamps)  # also where some have headers of their own
+        return _slowly(lines, stamps)  # also if only some have headers of their own
     return content_of(list(map(_REST.__add__, own)))
 
 
 def events(lines: bytes) -> int:
+    """Return the number of events in lines."""
     return wire.count_lines(lines)
 
 
 def _slowly(lines: bytes, stamps: Stamps) -> Content:
+    """Do what `content` does, line by line. Raises OddLineError for the first wrong line."""
     rests: list[bytes] = []
     assert stamps.sequence is not None
     for number, line in enumerate(lines.removesuffix(b"\n").split(b"\n"), stamps.sequence):

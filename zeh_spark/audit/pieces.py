@@ -1,7 +1,7 @@
-"""An answer cut at its checkpoints: the chunks of a feed, each with its position. Pure.
+"""Cut an answer at its checkpoint lines, into the chunks of a feed with their positions. Pure.
 
-Simpler than `page_scanner.PageScanner`, because our publisher's checkpoints are known bytes, and
-because all partitions come in one answer.
+This is simpler than `page_scanner.PageScanner`: the checkpoint lines of our publisher are known
+bytes, and all partitions come in one answer.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ _POSITION = re.compile(r"(0|[1-9][0-9]{0,17})\.[0-9a-f]{8}")
 _SIGN = b',"cursor":"'
 
 MOST_HELD = 16 << 20
-"""Bytes without a checkpoint: a chunk has at most 1 MiB, and stamps."""
+"""Most bytes that may come without a checkpoint line: a chunk has at most 1 MiB, and stamps."""
 
 
 class StrangeFeedError(Exception):
-    """An answer that our publisher does not give."""
+    """An answer that a publisher of `zeh_spark` does not give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A chunk as it is served: its lines, and the checkpoint after them. Without lines the
-    checkpoint alone.
+    """A chunk as it is served, or a checkpoint line alone.
+
+    Args:
+        partition: The partition of the checkpoint line.
+        cursor: The cursor of the checkpoint line.
+        position: The feed's position that the cursor names.
+        lines: The chunk's lines, each with its newline; empty for a checkpoint line alone.
     """
 
     partition: int
@@ -35,8 +40,9 @@ class Piece:
 
 
 class Cutter:
-    """Takes the bytes of one answer as they come. The same bytes give the same pieces, however the
-    network cut them.
+    """Takes the bytes of one answer as they come, and cuts them into pieces.
+
+    Guarantee: the same bytes give the same pieces, however the network has cut them.
     """
 
     def __init__(self) -> None:
@@ -46,11 +52,15 @@ class Cutter:
 
     @property
     def held(self) -> bool:
-        """Whether something has come that no checkpoint closed."""
+        """Return whether something has come after the last checkpoint line."""
         return bool(self._lines or self._partial)
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Raises StrangeFeedError."""
+        """Take the next bytes of the answer, and return the pieces that they complete.
+
+        Raises:
+            StrangeFeedError: A cursor is of another kind, or too many bytes came without one.
+        """
         pieces: list[Piece] = []
         begin = data.find(b"\n") + 1 if self._partial else 0
         if begin:
@@ -66,7 +76,7 @@ class Cutter:
         return pieces
 
     def _scan(self, data: bytes, begin: int, end: int) -> Iterator[Piece]:
-        """Whole lines."""
+        """Yield the pieces that `data[begin:end]` completes, which has to be whole lines."""
         search = begin
         while (found := data.find(_SIGN, search, end)) >= 0:
             line = max(begin, data.rfind(b"\n", begin, found) + 1)
@@ -84,6 +94,7 @@ class Cutter:
 
 
 def position_of(cursor: str) -> int | None:
+    """Return the position that a cursor names; None for a cursor of another kind."""
     match = _POSITION.fullmatch(cursor)
     return int(match[1]) if match else None
 
@@ -92,5 +103,5 @@ def _piece(match: re.Match[bytes], lines: bytes) -> Piece:
     partition, cursor = int(match[1]), match[2].decode(errors="replace")
     position = position_of(cursor)
     if position is None:
-        raise StrangeFeedError(f"{cursor!r} is no cursor of its kind, like 17.0a1b2c3d")
+        raise StrangeFeedError(f"its cursor {cursor!r} is not of the kind 17.0a1b2c3d")
     return Piece(partition, cursor, position, lines)

@@ -1,7 +1,7 @@
-"""Reading a whole feed in order of position: all partitions in one request, page after page.
+"""Read a whole feed in order of position: all partitions in one request, page after page.
 
-Rule for editors: what was cut is asked for again from the last checkpoints. That a feed has ended
-is known by the position it was to be read to, never by the end of an answer.
+Rule for editors: after an answer that breaks off, the rest is asked for from the last checkpoint
+lines. A feed ends at the position that it was to be read to, never at the end of an answer.
 """
 
 from __future__ import annotations
@@ -17,24 +17,33 @@ from zeh_spark.options import ClientOptions
 from zeh_spark.protocol import wire
 
 HINT = 500_000
-"""Events that an answer brings, about: few requests, and their size costs no memory on either side.
-Where answers break off before they have brought anything, shorter ones are asked for.
+"""About how many events are asked for in one request.
+
+So there are few requests, and their size costs no memory on either side. If answers break off
+before they have brought anything, shorter ones are asked for.
 """
 
 
 class FeedReader:
-    """Reads a feed of `partitions` partitions. Never hands out what no checkpoint has closed."""
+    """Reads all partitions of a feed in order of position.
+
+    Args:
+        options: The feed's address, and how often and how long to try.
+        partitions: The feed's number of partitions.
+
+    Guarantee: it never hands out lines that no checkpoint line has closed.
+    """
 
     def __init__(self, options: ClientOptions, partitions: int) -> None:
         self._transport = Transport(options)
         self._partitions = partitions
 
     def head(self) -> int:
-        """The position after which nothing is committed, as of now."""
+        """Return the feed's last position, as of now."""
         return self._position(wire.LAST)
 
     def removed(self) -> int:
-        """The position up to which retention has removed everything, as of now."""
+        """Return the position up to which retention has removed everything, as of now."""
         return self._position(wire.FIRST)
 
     def _position(self, special: str) -> int:
@@ -42,12 +51,17 @@ class FeedReader:
         pieces = self._transport.retry().call(lambda: list(self._answer(cursors, 0)))
         told = {each.partition: each.position for each in pieces}
         if told.keys() != cursors.keys():
-            raise self._not_ours(f"it does not tell what {special} is of each partition")
+            raise self._not_ours(f"it does not tell the cursor {special} of each partition")
         return max(told.values())
 
     def pieces(self, head: int) -> Iterator[Piece]:
-        """Chunks up to that position; fewer only if the publisher says, in a whole answer, that
-        there are no more.
+        """Yield the chunks up to the position `head`.
+
+        There are fewer only if the publisher says so, in a whole answer.
+
+        Raises:
+            PublisherError: The publisher is of another kind, or refuses to answer.
+            UnavailableError: The publisher does not answer.
         """
         cursors = dict.fromkeys(range(self._partitions), wire.FIRST)
         retry, at, hint = self._transport.retry(), 0, HINT
@@ -75,7 +89,7 @@ class FeedReader:
                 retry.wait(_located(failure, at))
 
     def _answer(self, cursors: dict[int, str], hint: int) -> Iterator[Piece]:
-        """Raises TransientError for one that is not whole, after what came of it."""
+        """Yield the pieces of one answer. Raises TransientError at the end if it is not whole."""
         asked = {f"cursor{partition}": cursor for partition, cursor in cursors.items()}
         query = {"n": self._partitions, **asked, "pagesizehint": hint, "headers": wire.ALL_HEADERS}
         body = self._transport.body(urlencode(query))
@@ -97,12 +111,19 @@ class FeedReader:
 
 
 def not_ours(url: str, reason: str) -> PublisherError:
+    """Return the error for a feed that another kind of publisher serves.
+
+    Args:
+        url: The feed's address.
+        reason: What shows it: a sentence about the publisher, without a full stop.
+    """
     return PublisherError(
-        f"{url}: {reason}; only feeds that a publisher of zeh_spark serves can be audited"
+        f"{url}: {reason}. Only feeds that a publisher of zeh_spark serves can be audited."
     )
 
 
 def _located(failure: TransientError, at: int) -> TransientError:
+    """Return the failure with the position up to which the feed was read in its message."""
     if not isinstance(failure.final, UnavailableError):
         return failure
     said = f"after position {at:,}: {failure.final.what}"

@@ -1,4 +1,4 @@
-"""Runs `zeh-spark` as `python -m zeh_spark.cli`."""
+"""Run `zeh-spark` as `python -m zeh_spark.cli`."""
 
 from zeh_spark.cli.main import main
 

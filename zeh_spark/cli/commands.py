@@ -1,8 +1,10 @@
-"""What the command `zeh-spark` does: a thin shell around the publisher's stores. The commands that
-talk to a running publisher are in `feed_commands`.
+"""The group `zeh-spark`, and the commands that work on a publisher's store or serve it.
 
-Exit codes: 0 done, 1 failed, with the reason on standard error, 2 wrong usage. A traceback is
-always a bug of ours.
+They are a thin shell around `publisher`, `store` and `loading`. The commands that talk to a
+running publisher are in `feed_commands`. Runs on the publisher's machine.
+
+Rule for editors: exit codes are 0 for done, 1 for failed, with the reason on standard error, and 2
+for wrong usage. A traceback is always a bug of ours.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from zeh_spark.store.interface import StoreBusyError, UnknownFeedError
 
 
 class _Commands(click.Group):
-    """Turns our errors into messages; what else there is, is a bug and shows itself."""
+    """Turns our errors into messages. Any other error is a bug, and shows its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -73,7 +75,7 @@ def _with_help(message: str, exc: ZeroEventHubError) -> str:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package.__version__, prog_name="zeh-spark")
 def zeh_spark() -> None:
-    """Publish ZeroEventHub feeds, and look into them.
+    """Publish, serve and inspect ZeroEventHub feeds.
 
     \b
     Examples:
@@ -87,11 +89,14 @@ def zeh_spark() -> None:
 @zeh_spark.command()
 @STORE
 @CONFIG
-@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="0: any.  [default: 8080]")
+@click.option("--host", help="IP address or host name to listen on.  [default: 127.0.0.1]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535),
+    help="TCP port to listen on; 0 takes a free one.  [default: 8080]",
+)  # fmt: skip
 @click.option(
     "--staging-quota", default="64g", show_default=True, type=Size(), metavar="SIZE",
-    help="What each producer may have uploaded and not committed.",
+    help="Most bytes that a producer may have uploaded and not yet committed, like 500m or 64g.",
 )  # fmt: skip
 @click.pass_context
 def serve(
@@ -102,10 +107,10 @@ def serve(
     port: int | None,
     staging_quota: int,
 ) -> None:
-    """Serve the feeds of a store over HTTP, each at /FEED, or tables that are feeds.
+    """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
 
-    Other commands work on the store meanwhile; new feeds are served at once. With --config the
-    tables of that file are served, and a store only if the file or --store names one.
+    Other commands can work on the store at the same time; a new feed is served at once. With
+    --config, the tables of that file are served, and a store only if the file or --store names one.
 
     \b
     Examples:
@@ -131,15 +136,15 @@ def serve(
 def _announce(
     base: str, config: Config, store: Store | None, tables: Mapping[str, SqlTableFeed]
 ) -> None:
-    """What is served, and where. Raises StoreError for a table that cannot be."""
+    """Print what is served, and where. Raises StoreError for a table that cannot be served."""
     stored = store.feeds() if store else []
     if both := sorted({each.name for each in stored} & set(tables)):
-        raise StoreError(f"{both[0]!r} is a feed of the store and a table's; rename one of them")
+        raise StoreError(f"{both[0]!r} is a feed of the store and a table's. Rename one of them.")
     for name, feed in tables.items():
         try:
             feed.check()
         except StoreBusyError as exc:
-            click.echo(f"Feed {name!r} is tried again when somebody reads: {exc}", err=True)
+            click.echo(f"Feed {name!r} is tried again at the next request: {exc}", err=True)
     what = [shown_url(config.store)] if config.store else []
     what += [counted(len(tables), "table")] if tables or not what else []
     click.echo(f"Serving {' and '.join(what)} at {base}; Ctrl-C stops.")
@@ -153,11 +158,12 @@ def _announce(
 @zeh_spark.command()
 @click.argument("feed")
 @click.option(
-    "--partitions", default=4, show_default=True, type=int, help="For the feed's whole life."
-)
+    "--partitions", default=4, show_default=True, type=int,
+    help="Number of partitions, 1 to 1024. It cannot be changed later.",
+)  # fmt: skip
 @STORE
 def create(feed: str, partitions: int, url: str) -> None:
-    """Make an empty feed, and the store if there is none.
+    """Create an empty feed, and the store if it does not exist.
 
     \b
     Example:
@@ -174,13 +180,22 @@ def create(feed: str, partitions: int, url: str) -> None:
 @STORE
 @KEY
 @ENVELOPE
-@click.option("--delimiter", default=",", show_default=True, metavar="CHAR", help="CSV: its comma.")
-@click.option("--null", "nulls", multiple=True, metavar="TEXT", help="CSV: TEXT means null, too.")
+@click.option(
+    "--delimiter", default=",", show_default=True, metavar="CHAR",
+    help="CSV: the character between two fields.",
+)  # fmt: skip
+@click.option(
+    "--null", "nulls", multiple=True, metavar="TEXT",
+    help="CSV: a field TEXT means null, too. Can be repeated.",
+)  # fmt: skip
 @click.option(
     "--text", "texts", multiple=True, metavar="COLUMN",
-    help="CSV: leave the numbers of COLUMN text, of every column with '*'.",
+    help="CSV: keep the numbers of COLUMN as text; '*' stands for every column. Can be repeated.",
 )  # fmt: skip
-@click.option("--producer", metavar="NAME", callback=name_of, help="Who publishes; else 'load'.")
+@click.option(
+    "--producer", metavar="NAME", callback=name_of,
+    help="The producer's name, under which the events are published.  [default: load]",
+)  # fmt: skip
 @BATCH
 @ALLOW
 def load(
@@ -196,16 +211,18 @@ def load(
     batch: str | None,
     allowed: dict[str, str],
 ) -> None:
-    """Add the rows of files to a feed, all or nothing, also while it is served.
+    """Load files into a feed of a store: all of their rows, or nothing.
 
-    FILE is NDJSON (.ndjson, .jsonl, .json), CSV with a header (.csv), each also with .gz, Parquet
-    (.parquet), or - for NDJSON from standard input. A line or row becomes the data of one event.
-    Without --key, and where the key is null, events fill one partition after the other, 1,000 at a
-    time; another load begins with another partition.
+    The feed may be served at the same time. A line or row becomes the data of one event. FILE is
+    NDJSON (.ndjson, .jsonl, .json) or CSV with a header (.csv), either also with .gz, or Parquet
+    (.parquet); - is NDJSON from standard input.
 
-    In CSV a field that is a JSON number stays that number, digit for digit; an empty field is null;
-    any other is text (00123 too). Name columns of codes with --text: who reads the number 1.10 as a
-    string may get 1.1.
+    An event without a key (no --key, or the key is null) goes to the next partition in turn: 1,000
+    events to each. Each load begins with another partition.
+
+    In CSV, a field that is a JSON number stays that number, digit for digit. An empty field is
+    null. Any other field is text, 00123 too. Name columns of codes with --text: a reader that takes
+    the number 1.10 as a string may get 1.1.
 
     \b
     Examples:
@@ -216,11 +233,16 @@ def load(
       echo '{"key": "a", "headers": {"h": "1"}, "data": 42}' | zeh-spark load log - --envelope
     """
     if envelope and key:
-        raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
+        raise click.UsageError(
+            "--key and --envelope exclude each other: an envelope has its key. Give one of them."
+        )
     if files.count("-") > 1:
-        raise click.UsageError("Standard input can be loaded once.")
+        raise click.UsageError("Standard input can be loaded once. Give '-' once.")
     if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise click.UsageError(f"--delimiter is one character, not {delimiter!r}.")
+        raise click.UsageError(
+            f"--delimiter has to be one character, not a quote or a line end: {delimiter!r} is "
+            "not. Give the character between two fields."
+        )
     stdin, form = sys.stdin.buffer, CsvFormat(delimiter, nulls, texts)
     sources = [Source(name, stdin, key, envelope, form) for name in files]
     begun = time.monotonic()
@@ -234,7 +256,7 @@ def load(
             loaded = loading.load(store, feed, sources, progress, call)
         except UnknownFeedError as exc:
             raise StoreError(
-                f"{exc}; zeh-spark create {feed} --store {shown_url(url)} makes it"
+                f"{exc}; create it with zeh-spark create {feed} --store {shown_url(url)}"
             ) from exc
     seconds = time.monotonic() - begun
     if loaded.dropped and loaded.receipt:
@@ -254,9 +276,10 @@ def load(
 @STORE
 @CONFIG
 def feeds(url: str, file: Path | None) -> None:
-    """Show the feeds of a store: events, bytes, last commit.
+    """List the feeds of a store, with their partitions, events, size and last commit.
 
-    With --config those that are tables: their histories, and what keeps rows from being read.
+    With --config, list the tables that are feeds: their histories, and what holds rows back from
+    readers.
     """
     if file:
         click.echo(_tables(load_config(file)))
@@ -276,6 +299,7 @@ def feeds(url: str, file: Path | None) -> None:
 
 
 def _tables(config: Config) -> str:
+    """Return the feeds that are tables, as a table to print."""
     with opened_tables(config) as tables:
         rows = []
         for name, feed in tables.items():
@@ -289,28 +313,37 @@ def _tables(config: Config) -> str:
 @click.argument("feed")
 @click.argument("producer")
 @STORE
-@click.confirmation_option(prompt="It will never publish again under this name. Go on?")
+@click.confirmation_option(
+    prompt="It will never publish again under this name. Continue?",
+    help="Delete without asking for confirmation.",
+)
 def delete_producer(feed: str, producer: str, url: str) -> None:
-    """Let a producer publish no more, for ever. What it has published stays.
+    """Permanently delete a producer: it can never publish to the feed again.
 
-    That goes for batches that it publishes under a name, PRODUCER#NAME, as well.
+    That holds for its named batches, PRODUCER#NAME, too. The events that it has published stay.
 
     \b
     Example:
       zeh-spark delete-producer orders till-7 --store sqlite:///feeds.db
     """
     if "#" in producer:
-        raise click.UsageError(f"Named batches go with their producer, {base(producer)}.")
+        raise click.UsageError(
+            f"{producer} is a named batch, which is deleted with its producer. Give the producer: "
+            f"{base(producer)}."
+        )
     with opened(url) as store:
         if not any(base(each.name) == producer for each in store.producers(feed)):
-            raise StoreError(f"producer {producer!r} has never published to feed {feed!r}")
+            raise StoreError(
+                f"producer {producer!r} has never published to feed {feed!r}. Look at the feed's "
+                f"producers with zeh-spark producers."
+            )
         store.delete_producer(feed, producer)
     click.echo(f"Producer {producer!r} of feed {feed!r} is deleted.")
 
 
 @contextmanager
 def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
-    """A bar by bytes, on a terminal, where the sizes are known."""
+    """Show a progress bar by bytes if standard error is a terminal and all sizes are known."""
     known = all(os.path.isfile(name) for name in files)
     if not (known and sys.stderr.isatty()):
         yield lambda size: None

@@ -1,4 +1,7 @@
-"""The commands about dead letters: `dead-letters` prints them, `replay-dead` publishes them."""
+"""The commands about dead letters: `dead-letters` prints them, `replay-dead` publishes them.
+
+Both talk to a running publisher. What `replay-dead` decides is in `dead_letter_replay`.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,12 @@ _PATIENCE = {"retryTimeout": "10s"}
 @click.command("dead-letters")
 @click.argument("url")
 def list_letters(url: str) -> None:
-    """Print the letters of a dead-letter feed, one on a line, as events with their headers.
+    """Print the dead letters of a feed, one event with its headers on each line.
 
-    They are those of rows that a sink with the option deadLetterUrl could not publish. One that
-    is in parts, because it is long, is printed whole. Other events of the feed are left out, named
-    on standard error, and the command ends with 1.
+    URL is a dead-letter feed: a sink with the option deadLetterUrl publishes there the rows that it
+    could not publish. A long dead letter, which is stored in several parts, is printed as one. The
+    command leaves out events that are not dead letters: it names each on standard error, and ends
+    with exit code 1.
 
     \b
     Example:
@@ -43,7 +47,7 @@ def list_letters(url: str) -> None:
     def left_out(other: Unreadable) -> None:
         nonlocal others
         others += 1
-        click.echo(f"Left out, event {other.line} of {url}: {other.reason}", err=True)
+        click.echo(f"Left out: event {other.line} of {url}: {other.reason}", err=True)
 
     try:
         for letter in dead_letters.letters(chain.from_iterable(pages), left_out):
@@ -59,19 +63,22 @@ def list_letters(url: str) -> None:
 @click.argument("url")
 @click.option(
     "--letters-of", metavar="URL",
-    help="Dead-letter feed of the letters without the header zeh-feed, which an older version "
-    "printed. Other letters keep the feed that they name.",
+    help="The dead-letter feed of those dead letters that have no header zeh-feed, because an "
+    "older version printed them. The others keep the feed that they name.",
 )  # fmt: skip
 def replay_dead(url: str, letters_of: str | None) -> None:
-    """Publish mended dead letters, from standard input, to the feed at URL, each once.
+    """Publish repaired dead letters from standard input to the feed at URL, each once.
 
-    A line is a letter as dead-letters prints it (or tail --headers), whose row.data is the event
-    now: text that is JSON, or JSON. It goes where its row's key, partition and headers say. If one
-    of them still cannot be published, none is, and the error names the line. The command can be
-    repeated, and be given letters again: each is published once, as it came first.
+    A line is a dead letter as dead-letters or tail --headers prints it. Repair it in data.row.data,
+    which has to be the event: JSON, or text that is JSON. The event is published with the key,
+    partition and headers in data.row. If one of the dead letters still cannot be published, none is
+    published, and the error names its line.
 
-    A letter has to say which dead-letter feed it is from. Files that an older version printed do
-    not: print the letters again, or name their feed with --letters-of.
+    The command can be repeated, also with other files that hold the same dead letters: each is
+    published once, as it was repaired first.
+
+    A dead letter has to name the dead-letter feed that it is from. Files that an older version
+    printed do not name it: print the dead letters again, or name their feed with --letters-of.
 
     \b
     Example:
@@ -100,7 +107,7 @@ def _dead_letter_feed(url: str, target: str) -> FeedIdentity:
     feed = dead_letter_replay.identity_of(url, **_PATIENCE)
     if feed.id == dead_letter_replay.identity_of(target, **_PATIENCE).id:
         raise click.UsageError(
-            f"--letters-of {url} is the feed that the letters are published to; give the "
+            f"--letters-of {url} is the feed that the dead letters are published to. Give the "
             f"dead-letter feed that they were printed from."
         )
     return feed
@@ -108,6 +115,7 @@ def _dead_letter_feed(url: str, target: str) -> FeedIdentity:
 
 @contextmanager
 def _named(source: str, more: str = "") -> Iterator[None]:
+    """Turn `Unreadable` into a StoreError with the name of the source and the line."""
     try:
         yield
     except Unreadable as exc:
@@ -115,12 +123,13 @@ def _named(source: str, more: str = "") -> Iterator[None]:
 
 
 def _tell(outcomes: Counter[Outcome], letters: int) -> None:
+    """Print how many dead letters were published, were published before, and are left."""
     published, repeated = outcomes[Outcome.PUBLISHED], outcomes[Outcome.REPEATED]
-    said = f"Published {counted(published, 'letter')}"
+    said = f"Published {counted(published, 'dead letter')}"
     if repeated:
-        said += f"; {counted(repeated, 'letter')} published before: no change"
+        said += f"; {counted(repeated, 'dead letter')} published before: no change"
     if left := letters - sum(outcomes.values()):
-        said += f"; {counted(left, 'letter')} left: run it again"
+        said += f"; {counted(left, 'dead letter')} left: run the command again"
     click.echo(f"{said}.")
 
 

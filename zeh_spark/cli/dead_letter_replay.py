@@ -1,22 +1,20 @@
-"""Mended dead letters back onto a feed, each once.
+"""Publish repaired dead letters to a feed, each once. Runs in commands.
 
-Each letter is a batch of its own, with a name that is made of what its feed stamped on it. So it is
-known again, whatever file it comes in, and however often [several letters in one batch: a file that
-overlaps with another one would be another batch, and double them]. It is a named batch of the
-producer whose row it was.
+Each dead letter is a batch of its own: a named batch of the producer whose row it was. Its name is
+made of what its feed stamped on it, so the publisher knows it again in whatever file and however
+often it comes. Rejected: several dead letters in one batch. A file that overlaps with another one
+would be another batch, and would double them.
 
-The name covers the dead-letter feed (`zeh-feed`), so that letters of two feeds with the same stamps
-are both published. The three forms of `zeh-feed`:
+The name covers the dead-letter feed (`zeh-feed`), so that dead letters of two feeds with the same
+stamps are both published. The three forms of `zeh-feed`:
 
 1. An id: it is part of the name.
-2. A URL, because the feed's publisher told no id when the letter was printed: the name leaves it
-   out, and is the one that older versions gave.
-3. None, because an older version printed the letter. The line does not say whether the feed has an
-   id, so the caller has to name the feed; discovery then gives the letter form 1 or 2. Without
-   that it is refused. Rejected: to take form 2 for it. A letter that was published under form 1
-   would be published again, silently.
-
-Runs in commands.
+2. A URL, because the feed's publisher told no id when the dead letter was printed: the name leaves
+   it out, and is the one that older versions gave.
+3. None, because an older version printed the dead letter. The line does not say whether the feed
+   has an id, so the caller has to name the feed; discovery then gives the dead letter form 1 or 2.
+   Without that it is refused. Rejected: to take form 2 for it. A dead letter that was published
+   under form 1 would be published again, without an error.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publish import Producer
 
 _OF_ONE = {problems.BATCH_CONFLICT.name, problems.PRODUCER_DELETED.name}
-"""Refusals that are about one letter, or one producer's: the others are published."""
+"""Refusals that are about one dead letter, or one producer's: the others are published."""
 
 
 class Outcome(Enum):
-    """What became of a letter."""
+    """What became of a dead letter."""
 
     PUBLISHED = "published"
     REPEATED = "published before"
@@ -52,7 +50,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """A letter that can be published."""
+    """A repaired dead letter that can be published.
+
+    Args:
+        line: Its line in the input, from 1.
+        place: What identifies it: its feed and its stamps.
+        row: The row that could not be published: key, partition, headers.
+        data: The event's data, as JSON.
+    """
 
     line: int
     place: DeadLetterId
@@ -61,12 +66,13 @@ class Mended:
 
     @property
     def event(self) -> tuple[object, ...]:
+        """Return what is published; two repairs of a dead letter are equal if this is equal."""
         return self.data, self.row.key, self.row.partition, self.row.headers or {}
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """`reason`: why it was refused."""
+    """A dead letter and its outcome, with the reason if it was refused."""
 
     letter: Mended
     outcome: Outcome
@@ -76,14 +82,18 @@ class Replayed:
 def mended(
     letters: Iterable[DeadLetter], partition_count: int, letters_of: FeedIdentity | None = None
 ) -> list[Mended]:
-    """All that have an event, judged as the sink does. A letter that comes again is there once.
+    """Return the dead letters that have an event, after the checks that the sink makes.
+
+    A dead letter that comes several times is returned once.
 
     Args:
-        partition_count: of the feed that the letters are published to.
-        letters_of: the dead-letter feed of the letters that do not name theirs (`zeh-feed`).
+        letters: The dead letters of the input.
+        partition_count: The number of partitions of the feed that they are published to.
+        letters_of: The dead-letter feed of those that do not name theirs (`zeh-feed`).
 
-    Raises Unreadable for one that cannot be published, or comes again mended in another way, or
-    does not name its feed if there is no `letters_of`.
+    Raises:
+        Unreadable: A dead letter cannot be published, or comes again and is repaired in another
+            way, or does not name its feed and `letters_of` is None.
     """
     found: dict[DeadLetterId, Mended] = {}
     named: dict[DeadLetterId, Mended] = {}
@@ -100,13 +110,15 @@ def mended(
         first = found.setdefault(place, each)
         if first.event != each.event:
             raise Unreadable(
-                letter.line, f"it is the letter of line {first.line}, mended in another way"
+                letter.line,
+                f"it is the dead letter of line {first.line}, repaired in another way; keep one of "
+                f"these lines",
             )
     return list(found.values())
 
 
 def _in_feed(place: DeadLetterId, letters_of: FeedIdentity | None) -> DeadLetterId:
-    """Return the place with its feed: the one that the letter names, else `letters_of`.
+    """Return the place with its feed: the one that the dead letter names, else `letters_of`.
 
     Raises ValueError if there is neither.
     """
@@ -114,30 +126,32 @@ def _in_feed(place: DeadLetterId, letters_of: FeedIdentity | None) -> DeadLetter
         return place.in_feed(letters_of)
     if place.feed is None:
         raise ValueError(
-            f"it does not say which dead-letter feed it is from (it has no header {HEADER!r}, an "
-            f"older version of zeh-spark printed it), so it could be published a second time; "
-            f"print it again with zeh-spark dead-letters, and mend it, or name that feed with the "
-            f"option --letters-of URL"
+            f"it does not say which dead-letter feed it is from: it has no header {HEADER!r}, "
+            f"because an older version of zeh-spark printed it. It could be published a second "
+            f"time. Print it again with zeh-spark dead-letters and repair it, or name that feed "
+            f"with the option --letters-of URL"
         )
     return place
 
 
 def _check_feed(letter: Mended, other: Mended) -> None:
-    """Refuse two letters of which only one names its feed by an id: whether they are the same
-    letter cannot be told.
+    """Refuse two dead letters of which only one names its feed by an id.
+
+    They have the same stamps, and nothing tells whether they are the same dead letter.
     """
     if letter.place.has_feed == other.place.has_feed:
         return
     lacks, has = sorted((letter, other), key=lambda each: each.place.has_feed)
     raise Unreadable(
         letter.line,
-        f"the letters of lines {lacks.line} and {has.line} may be the same one: only line "
-        f"{has.line} has the header {HEADER!r} with a feed's id; print that of line {lacks.line} "
-        f"again with zeh-spark dead-letters, and mend it",
+        f"the dead letters of lines {lacks.line} and {has.line} may be the same one: only line "
+        f"{has.line} has the header {HEADER!r} with a feed's id. Print that of line {lacks.line} "
+        f"again with zeh-spark dead-letters, and repair it",
     )
 
 
 def _mended(line: int, place: DeadLetterId, row: DeadRow, partition_count: int) -> Mended:
+    """Return a dead letter as it is published. Raises ValueError if the sink would refuse it."""
     data = row.event()
     partition = partition_for(row.key, row.partition, partition_count)
     longest = partition_count - 1 if partition is None else partition
@@ -146,26 +160,53 @@ def _mended(line: int, place: DeadLetterId, row: DeadRow, partition_count: int) 
 
 
 def partition_count(url: str, **options: str) -> int:
-    """Of a feed of our publisher."""
+    """Return the number of partitions of a feed that a publisher of `zeh_spark` serves.
+
+    Args:
+        url: The feed's address.
+        **options: Options of the connection, by their names.
+
+    Raises:
+        ZeroEventHubError: The publisher cannot be reached, or is of another kind.
+    """
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     nobody = BatchCall("replay-dead", BATCH_INCARNATION, uuid.uuid4().hex, 0)
     return client.look_up(nobody).partition_count
 
 
 def identity_of(url: str, **options: str) -> FeedIdentity:
-    """Ask which feed a URL leads to. A feed whose publisher tells no id is named by the URL, as
-    `zeh-spark dead-letters` prints it.
+    """Return the identity of the feed at a URL.
 
-    Raises ZeroEventHubError, also for an address at which there is no feed.
+    A feed whose publisher tells no id is named by the URL, as `zeh-spark dead-letters` prints it.
+
+    Args:
+        url: The feed's address.
+        **options: Options of the connection, by their names.
+
+    Raises:
+        ZeroEventHubError: The publisher cannot be reached, or has no feed at this address.
     """
     client = FeedClient(parse(ClientOptions, {"url": url, **options}))
     return client.discover().named(client.transport.url.identity)
 
 
 def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Replayed]:
-    """Publish letters, one after the other; round those that are refused.
+    """Publish dead letters one after the other, and continue after those that are refused.
 
-    Raises what publishing raises; those before are published, and the same call goes on there.
+    The same call can be repeated after an error: it publishes those that are left.
+
+    Args:
+        url: The address of the feed to publish to.
+        letters: The dead letters, from `mended`.
+        **options: Options of the connection, by their names.
+
+    Yields:
+        The outcome of each dead letter.
+
+    Raises:
+        UnavailableError: The publisher does not answer, or has not answered a commit. The dead
+            letters before this one are published.
+        PublishError: The publisher refuses to publish at all.
     """
     client = PublishClient(parse(ClientOptions, {"url": url, **options}))
     producers: dict[str, Producer] = {}
@@ -185,18 +226,19 @@ def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Repl
             continue
         except OutcomeUnknownError as exc:
             raise UnavailableError(
-                f"whether the letter of line {each.line} was published is not known: its commit "
-                f"was not answered; give the same letters again, none is published twice"
+                f"it is not known whether the dead letter of line {each.line} was published: its "
+                f"commit was not answered. Give the same dead letters again; none is published "
+                f"twice."
             ) from exc
         published = batch.receipt.run == by.run
         yield Replayed(each, Outcome.PUBLISHED if published else Outcome.REPEATED)
 
 
 def _name(client: PublishClient, place: DeadLetterId, run: str) -> str:
-    """Return the name of the batch that publishes a letter.
+    """Return the name of the batch that publishes a dead letter.
 
-    Older versions left the feed out of it. A letter that they have published keeps that name: under
-    it the publisher knows the letter, and compares it.
+    Older versions left the feed out of it. A dead letter that they have published keeps that name:
+    under it the publisher knows the dead letter, and compares it.
     """
     older = place.without_feed
     if place.name == older.name:
@@ -206,12 +248,13 @@ def _name(client: PublishClient, place: DeadLetterId, run: str) -> str:
 
 
 def _reason(letter: Mended, name: str, refusal: PublishError) -> str:
+    """Return why a dead letter was refused, as one sentence or two without the last full stop."""
     if refusal.problem == problems.BATCH_CONFLICT.name:
         return (
-            f"this letter was published before, mended in another way, as batch "
+            f"this dead letter was published before, repaired in another way, as batch "
             f"{letter.place.base}#{name}"
         )
     return (
-        f"producer {letter.place.base!r} was deleted on that feed; publish the event under another "
+        f"producer {letter.place.base!r} was deleted on that feed. Publish the event under another "
         f"one: zeh-spark publish"
     )

@@ -1,4 +1,8 @@
-"""The commands that talk to a running publisher: `tail`, `publish`, `producers`, `audit`."""
+"""The commands that talk to a running publisher: `tail`, `publish`, `producers`, `audit`.
+
+They need its address alone, never its store. An unreachable publisher is retried for 10 seconds,
+not for the default of `retryTimeout`, because somebody waits at the terminal.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,14 @@ _PATIENCE = {"retryTimeout": "10s"}
 @click.argument("url")
 @click.option(
     "--from", "start", type=click.Choice(["first", "last"]), default="last", show_default=True,
-    help="Begin with the first event, or with the next one.",
+    help="Begin with the first event of the feed, or with the next one that is published.",
 )  # fmt: skip
-@click.option("--headers", is_flag=True, help="Print whole events: partition, headers, data.")
-@click.option("--no-follow", is_flag=True, help="Stop at the end instead of waiting for more.")
+@click.option("--headers", is_flag=True, help="Print whole events: partition, headers and data.")
+@click.option(
+    "--no-follow", is_flag=True, help="Stop at the end of the feed, instead of waiting for events."
+)
 def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
-    """Print the data of a feed's events, one on a line, as they come.
+    """Print the data of a feed's events, one event on each line, as they arrive.
 
     \b
     Example:
@@ -65,7 +71,7 @@ def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
 @click.argument("url")
 @click.option(
     "--producer", metavar="NAME", required=True, callback=name_of,
-    help="Who publishes: one name for each that does.",
+    help="The producer's name. Give each program that publishes a name of its own.",
 )  # fmt: skip
 @BATCH
 @ALLOW
@@ -79,8 +85,10 @@ def publish(
     key: str | None,
     envelope: bool,
 ) -> None:
-    """Publish standard input, NDJSON, to a running publisher: all of it or nothing, as one batch.
-    One without events is an error, not a batch.
+    """Publish events from standard input (NDJSON) as one batch: all of them, or nothing.
+
+    Each line becomes the data of one event. Input without events is an error, and publishes
+    nothing.
 
     \b
     Examples:
@@ -88,7 +96,9 @@ def publish(
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 --batch 11-20 < day.ndjson
     """
     if envelope and key:
-        raise click.UsageError("--key and --envelope exclude each other: an envelope has its key.")
+        raise click.UsageError(
+            "--key and --envelope exclude each other: an envelope has its key. Give one of them."
+        )
     source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **_PATIENCE)
     with by.batch(batch, allow=allowed) as open_batch:
         given = False
@@ -118,15 +128,21 @@ def publish(
 @click.command()
 @click.argument("url")
 @click.argument("producer", required=False)
-@click.option("--last", default=10, show_default=True, type=click.IntRange(1, 1000), metavar="N")
-@click.option("--all", "every", is_flag=True, help="Named batches one by one.")
+@click.option(
+    "--last", default=10, show_default=True, type=click.IntRange(1, 1000), metavar="N",
+    help="How many batches of PRODUCER to show, the newest first.",
+)  # fmt: skip
+@click.option(
+    "--all", "every", is_flag=True,
+    help="Show each named batch on a line of its own, not one line for all of a producer.",
+)  # fmt: skip
 def producers(url: str, producer: str | None, last: int, every: bool) -> None:
-    """Show who published to a feed; of one PRODUCER its state and its last batches.
+    """List the producers of a feed, or show one PRODUCER and its last batches.
 
-    LAST BATCH is the last number of the producer's INCARNATION: a Spark checkpoint, `plain` (load,
-    publish: no memory of its own) or `batch` (a named batch K of producer P, which is called P#K).
-    LEVEL counts the starts that published, CONTENT is the beginning of the sum over a batch's
-    events, RUN the start that committed it.
+    LAST BATCH is the number of the last batch of the producer's INCARNATION. An incarnation is a
+    Spark checkpoint, `plain` (load, publish: no memory of its own) or `batch` (a named batch: batch
+    K of producer P is shown as producer P#K). LEVEL counts the starts that have published. CONTENT
+    is the beginning of the digest of a batch's events. RUN is the start that committed the batch.
 
     \b
     Examples:
@@ -135,13 +151,16 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
       zeh-spark producers http://127.0.0.1:8080/orders orders-job#2026-11-20
     """
     if producer == "":
-        raise click.UsageError("PRODUCER is empty.")
+        raise click.UsageError("PRODUCER is empty. Give a producer's name, or leave it out.")
     client = _publish_client(url)
     found = list(client.producers()) if producer is None else [client.producer(producer)]
     if producer and not found[0]["receipts"] and not found[0]["deleted"]:
         named = [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
         if not named:
-            raise StoreError(f"producer {producer!r} has never published to {url}")
+            raise StoreError(
+                f"producer {producer!r} has never published to {url}. List the feed's producers "
+                f"with zeh-spark producers {url}."
+            )
         found, producer, every = named, None, True
     heads = ("PRODUCER", "LAST BATCH", "BATCHES", "LEVEL", "LAST COMMIT", "INCARNATION")
     rows = [
@@ -175,13 +194,13 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
 
 @click.command()
 @click.argument("url")
-@click.option("--producer", metavar="NAME", help="Judge this one and its named batches alone.")
+@click.option("--producer", metavar="NAME", help="Check only this producer and its named batches.")
 def audit(url: str, producer: str | None) -> None:
-    """Check from the outside that every batch is on a feed once, unaltered.
+    """Check that every published batch is on a feed once and unaltered.
 
-    Reads the whole feed and the receipts of all who published, as of now, and compares positions,
-    sequence numbers, content and the chain of receipts. Says how much was checked, or names the
-    first difference, with exit code 1.
+    The command reads the whole feed and the receipts of all producers, as of now. It compares
+    positions, sequence numbers, content and the chain of receipts. It prints how much was checked,
+    or the first difference, with exit code 1.
 
     \b
     Examples:
@@ -189,7 +208,7 @@ def audit(url: str, producer: str | None) -> None:
       zeh-spark audit http://127.0.0.1:8080/orders --producer orders-job
     """
     if producer == "":
-        raise click.UsageError("NAME is empty.")
+        raise click.UsageError("NAME is empty. Give a producer's name, or leave --producer out.")
     job = Audit(url, producer)
     with _progress(job.head) as progress:
         found = job.run(progress)
@@ -200,7 +219,7 @@ def audit(url: str, producer: str | None) -> None:
 
 @contextmanager
 def _progress(positions: int) -> Iterator[Callable[[int], object]]:
-    """A bar by positions of the feed, on a terminal."""
+    """Show a progress bar by positions of the feed if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield lambda more: None
         return
@@ -212,7 +231,7 @@ def _progress(positions: int) -> Iterator[Callable[[int], object]]:
 
 
 def _receipts(client: PublishClient, producer: str, limit: int) -> list[dict[str, Any]]:
-    """The newest ones, page by page."""
+    """Return the newest `limit` receipts of a producer, the newest first."""
     found: list[dict[str, Any]] = []
     below = None
     while len(found) < limit and (some := client.receipts(producer, limit - len(found), below)):
@@ -222,7 +241,10 @@ def _receipts(client: PublishClient, producer: str, limit: int) -> list[dict[str
 
 
 def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Producers by name; the named batches of one as a row, with the newest commit."""
+    """Yield producers by name, with one row for all named batches of a producer.
+
+    The row of named batches has the count of all, and the rest of the batch with the newest commit.
+    """
     names = sorted({each["producer"].partition("#")[:2] for each in found})
     for name, named in names:
         group = [each for each in found if each["producer"].partition("#")[:2] == (name, named)]

@@ -1,4 +1,7 @@
-"""The command `zeh-spark`: loads `commands`, or says what has to be installed first."""
+"""The entry point of `zeh-spark`: load `commands`, or say what has to be installed first.
+
+Rule for editors: nothing here may import at its top what only the extra `publisher` installs.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ _EXTRA = {"click", "starlette", "uvicorn", "httptools", "sqlalchemy", "anyio"}
 
 
 def main() -> None:
+    """Run the command line; exit with 1 and the way to install it if the extra is missing."""
     try:
-        import httptools  # noqa: F401  # uvicorn would go on slowly without it
+        import httptools  # noqa: F401  # without it uvicorn would run, but slowly
 
         from zeh_spark.cli.commands import zeh_spark
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] not in _EXTRA:
             raise
-        sys.exit(f'zeh-spark needs {exc.name}: pip install "zeh-spark[publisher]"')
+        sys.exit(f'zeh-spark needs {exc.name}. Install it: pip install "zeh-spark[publisher]"')
     zeh_spark()

@@ -1,5 +1,7 @@
-"""The commands that prepare and mend what is served: `ddl`, for a service's own tables, and
-`new-history`, for tables and feeds of a store.
+"""The commands that prepare and repair feeds: `ddl` and `new-history`.
+
+`ddl` is for a service's own tables, `new-history` for tables and feeds of a store. They open the
+database themselves, and may run while a publisher serves it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ CONFIG = click.option(
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The publisher's settings, like conf/publisher.toml.",
+    help="The publisher's settings, a TOML file like conf/publisher.toml.",
 )
 
 
@@ -35,19 +37,40 @@ CONFIG = click.option(
 @click.argument("table")
 @CONFIG
 @click.option(
-    "--url", metavar="URL", help="The database, if not that of --config; the owner's, say."
+    "--url", metavar="URL",
+    help="The database's address, if it is not the one in --config: for example with the role that "
+    "owns the table.",
+)  # fmt: skip
+@click.option(
+    "--data", default="data", show_default=True, metavar="COLUMN",
+    help="The column with the event's data.",
+)  # fmt: skip
+@click.option(
+    "--partition-by", metavar="COLUMN",
+    help="The column that is the key: rows with the same value go to one partition.",
+)  # fmt: skip
+@click.option(
+    "--partitions", default=1, show_default=True, type=int, help="Number of partitions, 1 to 64."
 )
-@click.option("--data", default="data", show_default=True, metavar="COLUMN", help="The data.")
-@click.option("--partition-by", metavar="COLUMN", help="Its value chooses the partition.")
-@click.option("--partitions", default=1, show_default=True, type=int)
-@click.option("--id", "key", default="id", show_default=True, metavar="COLUMN")
+@click.option(
+    "--id", "key", default="id", show_default=True, metavar="COLUMN",
+    help="The column with the row's id: unique, and growing for each key.",
+)  # fmt: skip
 @click.option(
     "--notify", is_flag=True,
-    help="Wake readers at once, not within 0.1 s; commits then wait for each other.",
+    help="Wake readers at once, not within 0.1 seconds. Commits then wait for each other.",
 )  # fmt: skip
-@click.option("--updates", is_flag=True, help="Rows are updated, which makes them new events.")
-@click.option("--retention", is_flag=True, help="Note what is deleted, to tell late readers.")
-@click.option("--grant-to", metavar="ROLE", help="Who serves the table: what it has to read.")
+@click.option(
+    "--updates", is_flag=True, help="Rows are updated, and each update makes a row a new event."
+)
+@click.option(
+    "--retention", is_flag=True,
+    help="Rows are deleted. Note how far, so that a reader that comes too late gets an error.",
+)  # fmt: skip
+@click.option(
+    "--grant-to", metavar="ROLE",
+    help="The role that serves the table: grant it the rights to read what it needs.",
+)  # fmt: skip
 def ddl(
     table: str,
     file: Path | None,
@@ -61,10 +84,11 @@ def ddl(
     retention: bool,
     grant_to: str | None,
 ) -> None:
-    """Print what TABLE needs to be a feed, as SQL; nothing is changed.
+    """Print the SQL that prepares TABLE to be a feed; change nothing.
 
-    It looks at the table as it is, prints what is missing, and can be repeated. Rows that are there
-    come before all others. With --config, TABLE may be the feed's name.
+    The command looks at the table as it is and prints what is missing, so it can be repeated.
+    Readers get the rows that the table has already before all later ones. With --config, TABLE may
+    be the feed's name.
 
     \b
     Examples:
@@ -73,7 +97,10 @@ def ddl(
     """
     if file:
         if partitions != 1 or partition_by:
-            raise click.UsageError("--config has the feed's partitions; change them there.")
+            raise click.UsageError(
+                "--config has the feed's partitions. Change them there, and leave --partitions and "
+                "--partition-by out."
+            )
         config, name = _configured(load_config(file), table, url)
     elif url:
         name = table
@@ -81,7 +108,7 @@ def ddl(
             url, table, data, partition_by=partition_by, partitions=partitions, id=key
         )
     else:
-        raise click.UsageError("Give --config FILE, or --url URL.")
+        raise click.UsageError("No database is given. Give --config FILE, or --url URL.")
     with _feed(config, name) as feed:
         statements = feed.ddl(
             notify=notify, updates=updates, retention=retention, grant_to=grant_to
@@ -95,15 +122,16 @@ def ddl(
 @CONFIG
 @click.option(
     "--url", "owner", metavar="URL",
-    help="A table's database as its owner, if not that of --config.",
+    help="For a table: the database's address with the role that owns the table, if it is not the "
+    "one in --config.",
 )  # fmt: skip
 @click.option(
     "--since", type=click.IntRange(1), metavar="MS",
-    help="For a feed of a store: begin at this zeh-time (ms since 1970), which a reader's error has"
-    " named, not now.",
+    help="For a feed of a store: begin at this zeh-time (milliseconds since 1970), which a reader's"
+    " error has named, instead of now.",
 )  # fmt: skip
-@click.option("--copy", is_flag=True, help="This is a copy, which goes on beside the original.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--copy", is_flag=True, help="This is a copy, and the original continues beside it.")
+@click.option("--yes", is_flag=True, help="Do it without asking for confirmation.")
 @click.pass_context
 def new_history(
     ctx: click.Context,
@@ -117,21 +145,21 @@ def new_history(
 ) -> None:
     """Tell readers that a feed was restored from a backup, or copied.
 
-    Run it right after each restore of a store or a table to an earlier state, for each feed, before
-    the publisher is started again and before anything is published.
+    Run it after each restore of a store or a table to an earlier state, for each of its feeds.
+    Run it before you start the publisher again and before anything is published.
 
-    A feed of a store: a restore lets producers use sequence numbers again for other events. Events
-    that are published from now on get another id in the header zeh-feed, so that no reader takes
-    them for those that it had before the restore. No reader begins anew because of this. It works
-    while `serve` runs, too. If something was published between the restore and this command, give
-    --since with the time that readers name when they refuse it: a time after the last event that
-    the backup had, and not after the first event that was published since the restore.
+    For a feed of a store: after a restore, producers give sequence numbers a second time, to other
+    events. From now on events get another id in the header zeh-feed, so that no reader takes them
+    for events that it had before the restore. No reader has to start again because of this.
+    The command also works while `serve` runs. If something was published between the restore and
+    this command, give --since with the time that readers name in their error. That time is after
+    the last event of the backup, and not after the first event since the restore.
 
-    A feed that is a table, by --config: rows that are there come before all that will be written,
-    in order of their ids, and cursors that were given until now are refused (409): readers begin
-    anew. The role has to own the table.
+    For a feed that is a table (--config): the rows of the table come first, in order of their ids,
+    and then all later ones. Cursors that were given until now are refused (409), so readers have to
+    start again without them. The role has to own the table.
 
-    --copy: a copy is another feed, and gets an id of its own. Run it on the copy, not on the
+    With --copy: a copy is another feed, and gets an id of its own. Run it on the copy, not on the
     original.
 
     \b
@@ -143,17 +171,28 @@ def new_history(
     config = settings_of(ctx, file, url)
     if config.store and feed not in config.feeds:
         if owner:
-            raise click.UsageError(f"--url is for tables; feed {feed!r} is in a store.")
+            raise click.UsageError(
+                f"--url is for tables, and feed {feed!r} is in a store. Leave --url out."
+            )
         _new_epoch(config.store, feed, copy=copy, since=since, yes=yes)
     else:
         if since is not None:
-            raise click.UsageError(f"--since is for feeds of a store; feed {feed!r} is a table.")
+            raise click.UsageError(
+                f"--since is for feeds of a store, and feed {feed!r} is a table. Leave --since out."
+            )
         _new_history(*_configured(config, feed, owner), copy=copy, yes=yes)
 
 
 def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
-    """The settings of --config; --store, if it is given, or if there is no file, names the store.
-    Raises StoreError.
+    """Return the publisher's settings, from --config and --store.
+
+    Args:
+        ctx: The call of the command, which tells whether --store was given.
+        file: The file of --config, or None. Without one, --store alone is served.
+        url: The value of --store. It is used if it was given, or if there is no file.
+
+    Raises:
+        StoreError: The file cannot be read, or has a setting that is wrong.
     """
     config = load_config(file) if file else Config(store=url)
     if file and ctx.get_parameter_source("url") is not ParameterSource.DEFAULT:
@@ -162,25 +201,27 @@ def settings_of(ctx: click.Context, file: Path | None, url: str) -> Config:
 
 
 def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool) -> None:
-    """A feed of a store."""
+    """Begin a new epoch of a feed of a store."""
     with opened(url) as store:
         try:
             before = store.identity(feed)
         except UnknownFeedError as exc:
-            raise StoreError(f"{exc}; for a table, give its feed's name and --config FILE") from exc
+            raise StoreError(
+                f"{exc}; for a table, give the name of its feed and --config FILE"
+            ) from exc
         begin = "now" if since is None else f"{since} ms since 1970 ({moment(since)})"
         _confirm(
             f"Feed {feed!r} in {shown_url(url)} becomes another feed than {before.id}, for events "
             f"that are published from {begin} on."
             if copy
-            else f"Readers take what is published to feed {feed!r} in {shown_url(url)} from {begin}"
-            f" on for new events, never for those before.",
+            else f"Readers will take what is published to feed {feed!r} in {shown_url(url)} from "
+            f"{begin} on for new events, never for those before.",
             yes=yes,
         )
         begun = store.begin_epoch(feed, copy=copy, since=since)
     epoch = begun.epochs[-1]
     if 0 < (left := over_at(epoch) - now_ms()) <= 1000:
-        time.sleep(left / 1000)  # even in a loop of restores, the next one gets a higher number
+        time.sleep(left / 1000)  # so that the next epoch begins later, even in a loop of restores
     click.echo(
         f"Feed {feed!r} in {shown_url(url)} has the id {begun.id}. Events that are published from "
         f"{begin} on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)})."
@@ -188,8 +229,8 @@ def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool)
 
 
 def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> None:
-    """A feed that is a table."""
-    _confirm("Its readers will have to begin anew.", yes=yes)
+    """Begin a new history of a feed that is a table."""
+    _confirm("Its readers will have to start again without their cursors.", yes=yes)
     with _feed(config, name, writes=True) as opened:
         history = opened.new_history(copy=copy)
         told = opened.identity()
@@ -200,11 +241,11 @@ def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> Non
 
 def _confirm(what: str, *, yes: bool) -> None:
     if not yes:
-        click.confirm(f"{what} Go on?", abort=True)
+        click.confirm(f"{what} Continue?", abort=True)
 
 
 def _configured(config: Config, name: str, url: str | None) -> tuple[FeedConfig, str]:
-    """By the feed's name, or the table's."""
+    """Return the settings and the name of a feed, by its name or that of its table."""
     by_table = (feed for feed, each in config.feeds.items() if each.table == name)
     feed = name if name in config.feeds else next(by_table, name)
     found = config.feed(feed)
@@ -213,6 +254,7 @@ def _configured(config: Config, name: str, url: str | None) -> tuple[FeedConfig,
 
 @contextmanager
 def _feed(config: FeedConfig, name: str, *, writes: bool = False) -> Iterator[SqlTableFeed]:
+    """Open the feed of a table, and close it and its connections at the end."""
     engine = engine_of(config, writes=writes)
     try:
         with closing(table_feed(config, engine, name)) as feed:

@@ -1,4 +1,8 @@
-"""What commands have in common: parameters, and how tables and sizes are printed."""
+"""What the commands share: parameter types, options, and how tables, sizes and times are printed.
+
+Rule for editors: an option that several commands have is declared here once, so that it means the
+same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,12 @@ _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
+    """A parameter type for sizes like 500m or 64g; its value is a number of bytes."""
+
     name = "size"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Return the size in bytes (see `click.ParamType.convert`)."""
         try:
             return parse_size(str(value))
         except ValueError as exc:
@@ -28,35 +35,53 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versio
 
 
 class Age(click.ParamType):  # type: ignore[type-arg]
-    """In ms."""
+    """A parameter type for durations like 30d or 12h; its value is a number of milliseconds."""
 
     name = "age"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Return the duration in milliseconds (see `click.ParamType.convert`)."""
         text = str(value)
         if text.strip().replace(".", "", 1).isdigit():
-            self.fail(f"{text} has no unit: {text}d are days, also h, m and s", param, ctx)
+            self.fail(
+                f"{text} has no unit. Add d (days), h (hours), m (minutes) or s (seconds), like "
+                f"{text}d.", param, ctx,
+            )  # fmt: skip
         try:
             age = round(parse_age(text) * 1000)
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
         if not age:
-            self.fail("must be longer than 0", param, ctx)
+            self.fail(f"{text} is too short. Give a duration longer than 0, like 30d.", param, ctx)
         return age
 
 
 def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
+    """Return the name of a producer or batch, as a callback of an option.
+
+    Raises:
+        click.BadParameter: The name has other characters than are allowed, or is too long.
+    """
     if value is not None and not wire.NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not 1 to 100 letters, digits and . _ : @ = -")
+        raise click.BadParameter(
+            f"{value!r} is not a name that is allowed. Use 1 to 100 letters, digits and . _ : @ = -"
+        )
     return value
 
 
 def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[str, str]:
+    """Return the overrides that are given as OPTION=VALUE, by option, as a callback of an option.
+
+    Raises:
+        click.BadParameter: An override has no value, or there is none of this name.
+    """
     given = dict(value.partition("=")[::2] for value in values)
     if bare := [name for name, value in given.items() if not value]:
-        raise click.BadParameter(f"{bare[0]!r} has no value; give it as the refusal printed it")
+        raise click.BadParameter(f"{bare[0]!r} has no value. Give it as the refusal printed it.")
     if unknown := sorted(set(given) - set(wire.REMEDIES)):
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(wire.REMEDIES)}")
+        raise click.BadParameter(
+            f"there is no override {unknown[0]!r}. Give one of {', '.join(wire.REMEDIES)}."
+        )
     return given
 
 
@@ -68,34 +93,49 @@ STORE = click.option(
     envvar="ZEH_STORE",
     show_envvar=True,
     metavar="URL",
-    help="Where the feeds are: sqlite:///FILE, or postgresql+psycopg://USER@HOST/DATABASE.",
+    help="The store with the feeds: sqlite:///FILE, or postgresql+psycopg://USER@HOST/DATABASE.",
 )
 KEY = click.option(
-    "--key", metavar="COLUMN", help="Column or field whose value chooses the partition."
-)
+    "--key", metavar="COLUMN",
+    help="The column or field that is the key: events with the same key go to one partition.",
+)  # fmt: skip
 ENVELOPE = click.option(
-    "--envelope", is_flag=True, help='Lines are {"key"?, "partition"?, "headers"?, "data"}.'
-)
+    "--envelope", is_flag=True,
+    help="Read each line as an event with its own key, partition and headers: "
+    '{"key"?, "partition"?, "headers"?, "data"}.',
+)  # fmt: skip
 ALLOW = click.option(
     "--allow", "allowed", multiple=True, metavar="OPTION=VALUE", callback=remedies_of,
-    help="What a refusal named, like keepFirst=…: lets this batch pass once.",
+    help="Allow this batch once: an override that a refusal has printed, like keepFirst=…. Can be "
+    "repeated.",
 )  # fmt: skip
 BATCH = click.option(
     "--batch", metavar="NAME", callback=name_of,
-    help="Publish under this name: doing it again adds nothing, with other events it is refused.",
+    help="The batch's name. To publish the same events under it again adds nothing; other events "
+    "are refused.",
 )  # fmt: skip
 
 
 @contextmanager
 def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
+    """Open the store at `url`, and close it at the end.
+
+    Args:
+        url: The store, as the option --store takes it.
+        must_exist: Whether to refuse a store that does not exist, instead of creating it.
+
+    Raises:
+        click.UsageError: The store is `memory:`, which a command cannot keep.
+        StoreError: The store cannot be opened.
+    """
     if url == "memory:":
-        raise click.UsageError("--store memory: ends with the command; use sqlite:///FILE.")
+        raise click.UsageError("--store memory: ends with the command. Use sqlite:///FILE.")
     with closing(open_store(url, must_exist=must_exist)) as store:
         yield store
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; numbers to the right."""
+    """Return rows as text, in columns as wide as their longest cell, numbers to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
     align = [
         ">" if rows and all(_NUMBER.fullmatch(cell) for cell in column) else "<"
@@ -109,7 +149,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def kept_first(kept: str, when: str, dropped: int) -> str:
-    """What `keepFirst` did: the batch stays as it was published, and what was given is dropped."""
+    """Return what `keepFirst` did: the batch stays as it was, and the new events are dropped.
+
+    Args:
+        kept: The number of events that stay, in words.
+        when: When they were published.
+        dropped: How many events were given now.
+    """
     return (
         f"Published before, at {when}, with other events. keepFirst kept {kept} of then; the "
         f"{counted(dropped, 'event')} given now were dropped: nothing was added."
@@ -117,10 +163,12 @@ def kept_first(kept: str, when: str, dropped: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, like "1 event" or "2,000 events"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def size_of(size: float) -> str:
+    """Return a number of bytes in the unit that suits it, like "75 B" or "1.5 GiB"."""
     if size < 1024:
         return f"{size:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -131,6 +179,7 @@ def size_of(size: float) -> str:
 
 
 def moment(time_ms: int) -> str:
+    """Return a time in ms since 1970 as a date in UTC, or "never" for 0."""
     if not time_ms:
         return "never"
     moment = datetime.fromtimestamp(time_ms / 1000, timezone.utc)

@@ -1,4 +1,7 @@
-"""The commands about what a store keeps: `retention`, `prune`, `backup`."""
+"""The commands about what a store keeps: `retention`, `prune`, `backup`.
+
+They work on the store itself, also while it is served. The rules are in `store.retention`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from zeh_spark.store import retention as retaining
 from zeh_spark.store.interface import Retention
 
 _AGE = click.option(
-    "--age", type=Age(), metavar="DURATION", help="Keep what is younger than this, like 30d."
-)
+    "--age", type=Age(), metavar="DURATION",
+    help="Keep events that are younger than this: a number with d, h, m or s, like 30d.",
+)  # fmt: skip
 _SIZE = click.option(
-    "--size", type=Size(), metavar="SIZE", help="Keep the newest events of this size, like 100g."
-)
+    "--size", type=Size(), metavar="SIZE",
+    help="Keep the newest events up to this size in bytes, like 500m or 100g.",
+)  # fmt: skip
 _KEEP_FOR = click.option(
     "--keep-for", "readers", multiple=True, metavar="NAME",
-    help="Keep what this reader has not passed, by the name of its cursorset.",
+    help="Keep events that this reader has not read yet: the name of its cursor set "
+    "(option cursorSet). Can be repeated.",
 )  # fmt: skip
 
 
@@ -30,7 +36,7 @@ _KEEP_FOR = click.option(
 @_AGE
 @_SIZE
 @_KEEP_FOR
-@click.option("--off", is_flag=True, help="Keep all events.")
+@click.option("--off", is_flag=True, help="Keep all events again.")
 def retention(
     feed: str,
     url: str,
@@ -39,11 +45,14 @@ def retention(
     readers: tuple[str, ...],
     off: bool,
 ) -> None:
-    """Show or set how long a feed keeps its events. `serve` removes the others, once a minute.
+    """Show or set how long a feed keeps its events.
 
-    An event goes when it is older than --age, or when what is newer has --size, with its chunk,
-    the oldest first. A reader that has not read what is gone is told so. What is not given stays
-    as it is; --keep-for replaces all readers; --off sets everything back.
+    `serve` removes the other events once a minute, chunk by chunk, the oldest first. An event is
+    removed when it is older than --age, or when the newer events have --size. A reader that has
+    not read the removed events gets an error.
+
+    A limit that is not given stays as it is. --keep-for replaces all readers. --off removes all
+    limits and readers. Without options the command shows the limits and changes nothing.
 
     \b
     Examples:
@@ -53,7 +62,9 @@ def retention(
     """
     given = Retention(age, size, readers)
     if off and given != Retention():
-        raise click.UsageError("--off excludes --age, --size and --keep-for.")
+        raise click.UsageError(
+            "--off excludes --age, --size and --keep-for. Give --off alone, or leave it out."
+        )
     with opened(url) as store:
         store.feed(feed)
         if off:
@@ -69,7 +80,7 @@ def retention(
 @_AGE
 @_SIZE
 @_KEEP_FOR
-@click.option("--now", is_flag=True, help="Remove it, instead of showing it.")
+@click.option("--now", is_flag=True, help="Remove the events, instead of only showing them.")
 def prune(
     feed: str,
     url: str,
@@ -78,8 +89,10 @@ def prune(
     readers: tuple[str, ...],
     now: bool,
 ) -> None:
-    """Show which events of a feed would go now, by its retention or by the limits given here. Whom
-    the feed keeps events for, it keeps them for here, too, unless --keep-for names others.
+    """Show which events of a feed would be removed now; with --now, remove them.
+
+    The limits are those of the feed's retention, or --age and --size if one of them is given.
+    The readers that the feed keeps events for stay the same, unless --keep-for names others.
 
     \b
     Examples:
@@ -90,7 +103,7 @@ def prune(
         store.feed(feed)
         rule = store.retention(feed)
         if age is not None or size is not None:
-            rule = Retention(age, size, rule.readers)  # whom the feed waits for, it waits for here
+            rule = Retention(age, size, rule.readers)  # the feed's readers are waited for here, too
         if readers:
             rule = replace(rule, readers=readers)
         removal = (retaining.prune if now else retaining.plan)(store, feed, rule)
@@ -98,13 +111,13 @@ def prune(
     click.echo(f"Feed {feed!r} is to keep {_kept(rule)}.")
     if removal.chunks:
         click.echo(
-            f"{'Removed' if now else 'Would go'}: {counted(removal.events, 'event')}, "
+            f"{'Removed' if now else 'Would be removed'}: {counted(removal.events, 'event')}, "
             f"{size_of(removal.bytes)}, up to position {removal.upto}, of {moment(removal.newest)}."
         )
     else:
-        click.echo("Nothing was removed." if now else "Nothing would go.")
+        click.echo("Nothing was removed." if now else "Nothing would be removed.")
     if removal.held_by:
-        unknown = "" if kept else ", which has kept no position here yet"
+        unknown = "" if kept else ", which has stored no position here yet"
         click.echo(f"The rest waits for reader {removal.held_by!r}{unknown}.")
 
 
@@ -112,19 +125,25 @@ def prune(
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @STORE
 def backup(file: Path, url: str) -> None:
-    """Copy a SQLite store to FILE, whole and consistent, also while it is served.
+    """Back up a SQLite store to FILE: a complete, consistent copy.
 
-    Never copy the file itself: what was committed last may be in the log beside it. A store in
-    PostgreSQL is backed up with PostgreSQL's own means, pg_dump or pg_basebackup.
+    The store may be served at the same time. Do not copy the database file yourself: the newest
+    commits may still be in the log file beside it. Back up a store in PostgreSQL with pg_dump or
+    pg_basebackup.
 
     \b
     Example:
       zeh-spark backup feeds-2026-11-21.db --store sqlite:///feeds.db
     """
     if not url.startswith("sqlite:"):
-        raise click.UsageError("A store in PostgreSQL is backed up with pg_dump or pg_basebackup.")
+        raise click.UsageError(
+            "backup copies SQLite stores only. Back up a store in PostgreSQL with pg_dump or "
+            "pg_basebackup."
+        )
     if file.exists():
-        raise StoreError(f"{file} exists already; a backup overwrites nothing")
+        raise StoreError(
+            f"{file} exists already, and a backup overwrites nothing. Name a new file."
+        )
     from zeh_spark.sql_store import sqlite
 
     sqlite.backup(url.removeprefix("sqlite:///"), file)
@@ -147,7 +166,7 @@ def _kept(rule: Retention) -> str:
         parts.append(f"the newest {size_of(rule.bytes)}")
     kept = ", of that ".join(parts) or "all events"
     readers = " and ".join(map(repr, rule.readers))
-    return f"{kept}, and what {readers} did not pass" if readers else kept
+    return f"{kept}, and what {readers} has not read yet" if readers else kept
 
 
 def _lasting(age_ms: int) -> str:

@@ -1,4 +1,8 @@
-"""Following a feed in a terminal: one thread for each partition, one queue, one printer."""
+"""Follow a feed in a terminal: one thread for each partition, one queue, one printer.
+
+Runs in the commands `tail` and `dead-letters`. Rule for editors: a line of the feed is printed byte
+for byte, apart from the header `zeh-feed`, so that `replay-dead` can read it again.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +30,23 @@ _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list[bytes]]:
-    """Events of all partitions as they come, without newlines: their data, or the `whole` line,
-    with the id of its feed's epoch among its headers, as `zeh-feed`.
+    """Yield the events of all partitions as they arrive, in order within a partition.
 
-    Order holds within a partition. Ends, unless `endless`, once every partition has been read to
-    its end. Raises ZeroEventHubError.
+    Args:
+        url: The feed's address.
+        start: The cursor to begin with, for every partition: `_first` or `_last`.
+        whole: Whether to yield whole events, with the id of their feed's epoch in the header
+            `zeh-feed`, instead of their data alone.
+        endless: Whether to wait for more events at the end, instead of stopping there.
+
+    Yields:
+        Events that came together, each as JSON without a newline.
+
+    Raises:
+        ZeroEventHubError: The feed cannot be read.
     """
     at_once = FeedClient(parse(ClientOptions, {"url": url, "retryTimeout": "0"}))
-    asked = at_once.discover()  # who has mistyped the address need not wait
+    asked = at_once.discover()  # without retries, so that a wrong address is refused at once
     count = asked.partition_count
     feed = asked.named(at_once.transport.url.identity) if whole else None
     client = FeedClient(parse(ClientOptions, {"url": url}))
@@ -67,10 +80,11 @@ def _read(
     feed: FeedIdentity | None,
     put: Callable[[list[bytes] | ZeroEventHubError | None], object],
 ) -> None:
+    """Put the events of a partition into the queue; then None, or the error that ended it."""
     told = feed is not None and feed.told
     try:
         for lines in _lines(client, request, joined=told):
-            if feed and told:  # after the page: an epoch that began meanwhile is known
+            if feed and told:  # asked after the page, so an epoch that began meanwhile is known
                 feed = _again(client, request, feed)
             put(shown(lines, request.partition, feed))
         put(None)
@@ -84,15 +98,17 @@ def _again(client: FeedClient, request: PageRequest, feed: FeedIdentity) -> Feed
     now = client.discover(request.partition_count, told=True).named(url.identity)
     if feed.id not in now.feeds:
         raise PublisherError(
-            f"the publisher of {url} served the feed {feed.id!r}, and now it serves {now.id!r}: "
-            f"run the command again if that is the one you mean"
+            f"the publisher of {url} served the feed {feed.id!r}, and now it serves {now.id!r}. "
+            f"Run the command again if that is the one you mean."
         )
     return now
 
 
 def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterator[bytes]:
-    """Lines behind a cursor, page after page; without `wait`, until a page brings none. Those of a
-    page as they come, or `joined`.
+    """Yield the lines after a cursor, page after page.
+
+    Without `wait` in the request, it ends at a page without events. The lines of a page are yielded
+    as they come or, with `joined`, all together at its end.
     """
     cursor = request.cursor
     while True:
@@ -111,14 +127,20 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
         if not events and not request.wait:
             return
         if not events and time.monotonic() - begun < PAUSE:
-            time.sleep(PAUSE)  # a publisher that does not know `wait`
+            time.sleep(PAUSE)  # the publisher does not know `wait`
 
 
 def shown(lines: bytes, partition: int, feed: FeedIdentity | None) -> list[bytes]:
-    """Return lines of a feed as they are printed: whole, with the header `zeh-feed`; without a
-    `feed` the data alone.
+    """Return lines of a feed as they are printed.
 
-    Raises MalformedLineError.
+    Args:
+        lines: Whole lines of a page, as the publisher sent them.
+        partition: The partition that was asked for.
+        feed: The feed's identity, to print whole events with the header `zeh-feed`; None, to print
+            their data alone.
+
+    Raises:
+        MalformedLineError: A line is not an event.
     """
     found = []
     for line in lines.split(b"\n"):

@@ -1,7 +1,11 @@
 """A service's own table as a feed: the transactional outbox pattern, without a copy of its rows.
 
-`feed` is the feed, `table` and `cursors` are its pure rules. `postgresql` and `sqlite` inspect a
-table, and make its statements (`queries`) from its settings and facts; `postgresql_check`,
-`postgresql_ddl` and `sqlite_ddl` tell what it lacks (`faults`) and make that; `blockers` finds the
-transactions that hold readers back.
+`feed` is the feed; `table`, `cursors` and `rows` hold its rules. `postgresql` and `sqlite` inspect
+a table and make the statements about it (`queries`) from its settings and facts.
+`postgresql_check`, `postgresql_ddl` and `sqlite_ddl` find what a table lacks (`faults`) and print
+the statements that add it. `blockers` finds the transactions that hold readers back.
+
+Rule for editors: reading never writes to the service's database, and holds no lock and no
+transaction between two statements. Runs in the publisher and in the commands `ddl` and
+`new-history`.
 """

@@ -1,5 +1,7 @@
-"""What is the same for all readers of a table, looked for now and then: rows of another cluster,
-and transactions that keep committed rows from being read.
+"""Find what holds back all readers of a table: open transactions, and rows that cannot be read.
+
+A row cannot be read if its partition is not one of the feed's, or if it came from another cluster.
+Runs in the publisher's worker threads, at readers' requests.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from zeh_spark.store.problems import Problem
 log = logging.getLogger("zeh_spark.publisher")
 
 HELD_SECONDS = 60.0
-"""After which a transaction that keeps rows from being read is named in the log, and again."""
+"""Seconds after which a blocking transaction is named in the log, and named again."""
 
 LOOK_SECONDS = 1.0
+"""Seconds between two looks at a table."""
 
 
 class Guard:
-    """Of one table. Readers' requests make it look, once in LOOK_SECONDS."""
+    """Looks at one table for all of its readers, at most once in `LOOK_SECONDS`.
+
+    Attributes:
+        holder: The transaction that held committed rows back at the last look; None if none did.
+    """
 
     def __init__(self) -> None:
         self._looked = self._warned = -math.inf
@@ -34,15 +41,26 @@ class Guard:
 
     @property
     def seconds(self) -> float:
+        """Return for how many seconds the same committed rows have been held back, or 0."""
         return time.monotonic() - self._since if self._pending else 0.0
 
     def look(self, connection: Connection, sql: TableSql, standing: TableStatus) -> None:
-        """Raises Problem."""
+        """Look at the table, unless that was done less than `LOOK_SECONDS` ago.
+
+        Args:
+            connection: A connection to the table's database.
+            sql: The statements about the table.
+            standing: How the table stands now.
+
+        Raises:
+            Problem: A row is in no partition of the feed, or the table was restored from another
+                cluster.
+        """
         now, table = time.monotonic(), sql.table
         if now < self._looked + LOOK_SECONDS:
             return
         _, self._pending = sql.newest(connection)
-        self._looked = -math.inf  # again, until all is well
+        self._looked = -math.inf  # if this fails, the next request looks again
         if not self._pending or standing.settled != self._settled:
             self._since, self._settled = now, standing.settled
         self.holder = sql.blocker(connection) if self._pending else None
@@ -50,15 +68,15 @@ class Guard:
             raise Problem(
                 problems.BAD_ROW,
                 f"the row of table {table.name} with {table.id} {stray} is in no partition of the "
-                f"feed: {table.partition} must be 0 to {table.partitions - 1}; repair the row",
+                f"feed: {table.partition} must be 0 to {table.partitions - 1}. Repair the row.",
                 partition=0,
                 id=str(stray),
             )
         if self.seconds >= HELD_SECONDS and now >= self._warned + HELD_SECONDS:
             self._warned = now
             log.warning(
-                "table %s: rows that are committed wait for %s, for %.0f s now: readers get them "
-                "when it ends",
+                "table %s: committed rows wait for %s, for %.0f s now. "
+                "Readers get them when it ends.",
                 table.name, self.holder, self.seconds,
             )  # fmt: skip
         self._looked = now

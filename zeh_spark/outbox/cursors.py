@@ -1,5 +1,8 @@
-"""Where a request on a table starts: cursors checked against the rows that they follow, and special
-ones as what they stand for. Runs in the publisher's worker threads.
+"""Find where a request on a table starts: check its cursors, and resolve the special ones.
+
+A cursor is checked against the row that it follows. Rule for editors: a cursor is accepted only if
+no row after it can have been missed; else it is refused, or the reader is asked to try again. Runs
+in the publisher's worker threads.
 """
 
 from __future__ import annotations
@@ -27,7 +30,14 @@ from zeh_spark.store.problems import cursor_gone, other_history
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Of readers with n partitions, as the table stands."""
+    """Finds where readers with `n` partitions start, in a table as it stands now.
+
+    Args:
+        sql: The statements about the table.
+        connection: A connection to the table's database.
+        standing: How the table stands.
+        n: How many partitions the reader works with.
+    """
 
     sql: TableSql
     connection: Connection
@@ -35,7 +45,15 @@ class Starts:
     n: int
 
     def of(self, asked: Mapping[int, str]) -> dict[int, Cursor]:
-        """Cursors by partition. Raises Problem, StoreBusyError."""
+        """Return the cursors to start from, by the reader's partition.
+
+        Args:
+            asked: The cursors of the request, by partition; `_first` and `_last` among them.
+
+        Raises:
+            Problem: The feed has not given a cursor, or can no longer continue from it.
+            StoreBusyError: This replica has not come so far yet, or rows were deleted meanwhile.
+        """
         history, uuid = self._lineage, self.sql.facts.uuid
         given = {each: parse_cursor(each, text, history, uuid) for each, text in asked.items()}
         places = {
@@ -52,6 +70,7 @@ class Starts:
         }
 
     def _special(self, partition: int, last: bool) -> Cursor:
+        """Return the cursor that `_first` or, with `last`, `_last` stands for."""
         last = last and bool(self._stored(partition))
         history, removals = self._lineage, self._removed(partition).times
         row = self.sql.last(self.connection, partition, self._stored(partition)) if last else None
@@ -62,12 +81,17 @@ class Starts:
         )
 
     def _check(self, partition: int, cursor: Cursor, row: OutboxRow | None) -> Cursor:
-        """In this order: its row is another one; what is behind it was removed; its row has not
-        come yet, was never there, or is gone before its time.
+        """Return the cursor as of now, after these checks in this order.
+
+        1. Its row is another one now.
+        2. Rows after it were removed.
+        3. Its row has not come to this replica yet.
+        4. Its row was never there.
+        5. Its row is gone, although older rows are left.
         """
         removed, place, text = self._removed(partition), cursor.place, str(cursor)
         now = replace(cursor, removals=removed.times)
-        if not self._stored(partition):  # n is larger than what is stored: nothing will ever come
+        if not self._stored(partition):  # n is larger than the feed's partitions: no row ever comes
             return cursor
         if row and not cursor.is_behind(row):
             raise other_history(partition, text, f"row {row.id} is another one now")
@@ -76,13 +100,13 @@ class Starts:
         if row or place is None or later(place, removed.place) == removed.place:
             return now
         if self.standing.standby and place >= self.standing.settled:
-            raise StoreBusyError(f"this replica has not come to cursor {text!r} yet; ask again")
+            raise StoreBusyError(f"this replica has not come to cursor {text!r} yet. Ask again.")
         if self.standing.end and place >= self.standing.end:
             raise other_history(partition, text, "the database has never come that far")
         if self._is_strict() and self.sql.any_upto(self.connection, place, self._stored(partition)):
             again = self.sql.standing(self.connection)
             if again is None or again.removed != self.standing.removed:
-                raise StoreBusyError("rows were deleted meanwhile; ask again")
+                raise StoreBusyError("rows were deleted during the request. Ask again.")
             raise other_history(
                 partition,
                 text,
@@ -93,6 +117,7 @@ class Starts:
         return now
 
     def _is_strict(self) -> bool:
+        """Return whether a cursor is refused if its row is gone while older rows are left."""
         strict = self.sql.table.strict_cursors
         return not self.sql.facts.moves_updates if strict is None else strict
 
@@ -108,5 +133,12 @@ class Starts:
 
 
 def after(row: OutboxRow, history: str, table: OutboxTable, removals: int) -> Cursor:
-    """The cursor behind a row."""
+    """Return the cursor after a row.
+
+    Args:
+        row: The last row that was read.
+        history: The table's history, as cursors have it.
+        table: The table.
+        removals: The number of the last deletion that is noted.
+    """
     return Cursor(history, row.place, row.tag(table.tagged), removals)

@@ -1,4 +1,8 @@
-"""Why a table cannot be a feed, and what the errors say that tell it. Pure."""
+"""Why a table cannot be a feed, the statements that repair it, and the errors that say so. Pure.
+
+Rule for editors: an error prints the statements themselves whenever all faults have some, so that a
+reader of the log can repair the table.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,30 @@ from zeh_spark.outbox.table import OutboxTable
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a table cannot be a feed, and the statements that mend it."""
+    """A reason why a table cannot be a feed.
+
+    Args:
+        reason: The reason, as a part of a sentence.
+        statements: The SQL statements that repair it, in order; empty if none can.
+    """
 
     reason: str
     statements: tuple[str, ...] = ()
 
 
 def mended(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
-    """The statements against faults. Raises StoreError for those that have none."""
+    """Return the statements that repair all faults, in order.
+
+    Raises:
+        StoreError: A fault has no statements. The error names all such faults.
+    """
     if helpless := [each for each in faults if not each.statements]:
         raise StoreError(refusal(table, helpless))
     return [statement for each in faults for statement in each.statements]
 
 
 def refusal(table: OutboxTable, faults: Sequence[Fault]) -> str:
+    """Return the message for a table with faults, with the statements if all faults have some."""
     reasons = "; ".join(each.reason for each in faults)
     mendable = all(each.statements for each in faults)
     missing = "\n".join(each for fault in faults for each in fault.statements if mendable)
@@ -34,12 +48,14 @@ def refusal(table: OutboxTable, faults: Sequence[Fault]) -> str:
 
 
 def gone_history(table: OutboxTable, missing: tuple[str, ...]) -> StoreError:
-    return StoreError(refusal(table, [Fault(f"{HISTORY} has no row for it any more", missing)]))
+    """Return the error for a table whose history is gone, with the statements that bring one."""
+    return StoreError(refusal(table, [Fault(f"{HISTORY} no longer has a row for it", missing)]))
 
 
 def no_feed_ids(table: OutboxTable, missing: Sequence[str]) -> StoreError:
+    """Return the error for a copy that cannot get an id of its own, with the statements missing."""
     return StoreError(
         f"{HISTORY} has no column feed_id yet, for the id that table {table.name} is to get as a "
-        f"copy. Run these statements, which zeh-spark ddl prints, and then this again:\n"
+        f"copy. Run these statements, which zeh-spark ddl prints, and then this command again:\n"
         + "\n".join(missing)
     )

@@ -1,19 +1,18 @@
-"""A service's own table as a feed: written by the service, in the transaction that changes its
-state; read by whoever asks, straight from the table.
+"""A service's own table as a feed, read straight from the table.
 
-Rules of a page, in this order:
+The service writes the rows in the transaction that changes its state. The rules of a page, in this
+order:
 
-1. a cursor is one that this feed gave in its present history (`table`), and its row is still the
-   one that was read; a row that is gone was removed, if a trigger noted that (410 where rows behind
-   it are gone too), or if no older one is left; else a restore undid it (409);
-2. partition v of a reader's n has the stored partitions p with p mod n == v;
-3. the next settled rows of all asked partitions come in order of place, at most `hint`;
-4. a cursor follows at least every 2,000 rows; an asked partition without rows gets the one it came
-   with, `_first` and `_last` as what they stand for.
+1. A cursor is one that this feed gave in its present history (`table`), and its row is still the
+   one that was read. A row that is gone was removed, if a trigger noted that or if no older row is
+   left; if rows after it are gone, too, the answer is 410. Else a restore undid it (409).
+2. Partition v of a reader's n has the stored partitions p with p mod n == v.
+3. The next settled rows of all asked partitions come in order of place, at most `hint`.
+4. A cursor follows at least every 2,000 rows. An asked partition without rows gets the cursor it
+   came with, `_first` and `_last` as what they stand for.
 
-Guarantee: every row once, in an order that never changes, and rows of one key in the order of their
-commits. The same request brings the same answer until more is settled. Runs in the publisher's
-worker threads; a connection is taken for a statement, and none is held while a client is slow.
+Runs in the publisher's worker threads. Rule for editors: a connection is taken for a statement, and
+none is held while a client is slow.
 """
 
 from __future__ import annotations
@@ -60,18 +59,23 @@ from zeh_spark.store.problems import Problem
 log = logging.getLogger("zeh_spark.publisher")
 
 READ_ROWS = 2_000
-"""What one statement brings, at most; less where they are large."""
+"""Most rows that one statement fetches; fewer if they are large."""
 
 PENDING_SECONDS, UNNOTIFIED_SECONDS = 0.01, 0.1
-"""Between looks for rows to be settled, and for rows that nothing notifies."""
+"""Seconds between two looks, if rows wait to be settled, and if no trigger tells of new rows."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """How a table that is a feed stands. `held`: what keeps committed rows from being read, and
-    `held_seconds`: for how long already; `skipped`: bad rows that this process passed over.
+    """How a table that is a feed stands now.
+
+    Args:
+        history: The table's history: 8 hexadecimal digits.
+        held: The transaction that holds committed rows back from readers; None if none does.
+        held_seconds: For how many seconds it has done so.
+        skipped: How many bad rows this process has left out (`on_bad_row`).
     """
 
     history: str
@@ -81,11 +85,32 @@ class TableState:
 
 
 class SqlTableFeed:
-    """A table or view in PostgreSQL (through psycopg) or SQLite as a feed; its settings are those
-    of `table.Table`.
+    """A table or view in PostgreSQL (through psycopg) or SQLite as a feed.
 
-    The database is first asked when the feed is: `check` does that before. The `engine` should be
-    one of its own, because readers may take all its connections.
+    The database is first asked when the feed is read. Call `check` to ask it before.
+
+    Args:
+        engine: The database. Give the feed an engine of its own, because readers may take all of
+            its connections.
+        table: The table's or view's name, like `outbox` or `shop.outbox`.
+        data: The column with an event's data as JSON; or columns, whose object is the data.
+        headers: Columns that become headers with their names. NULL leaves a header out.
+        partition_by: The column that is the key: rows with the same value go to one partition.
+        partition: Instead of `partition_by`: a column with the number of the partition, from 0.
+        partitions: The number of stored partitions, 1 to 64. After a change readers have to begin
+            again, because their cursors are refused.
+        id: The column with the row's id: unique, and growing for each key.
+        tx: In PostgreSQL, the column with the transaction that wrote the row. `ddl` adds it.
+        on_bad_row: What to do with a row that cannot be an event: `stop` its partition there, or
+            `skip` it with a warning in the log.
+        strict_cursors: Whether to refuse a cursor whose row is gone while older rows of its
+            partition are left. None: yes, unless rows may be updated (`ddl(updates=True)`).
+
+    Raises:
+        OptionError: A setting has a value that is not allowed, or the database is of another kind.
+
+    Guarantee: every row comes once, in an order that never changes, and rows of one key come in the
+    order of their commits. The same request brings the same answer until more rows are settled.
     """
 
     def __init__(
@@ -103,7 +128,6 @@ class SqlTableFeed:
         on_bad_row: str = "stop",
         strict_cursors: bool | None = None,
     ) -> None:
-        """Raises OptionError."""
         self.table = OutboxTable(
             table, data, headers, partition_by, partition, partitions, id, tx, on_bad_row,
             strict_cursors,
@@ -120,8 +144,11 @@ class SqlTableFeed:
         self._skipped = 0
 
     def check(self) -> None:
-        """Raises StoreError for a table that cannot be a feed, with the statements that mend it;
-        StoreBusyError where the database does not answer.
+        """Check that the table can be a feed.
+
+        Raises:
+            StoreError: It cannot. The message has the statements that repair it, if there are any.
+            StoreBusyError: The database does not answer now.
         """
         if faults := self._do(self._inspected).faults():
             raise StoreError(refusal(self.table, faults))
@@ -129,7 +156,7 @@ class SqlTableFeed:
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
     ) -> Iterator[Block]:
-        """As `Feed.page`. Headers that nobody wants are neither fetched nor in the lines."""
+        """Yield an answer (see `Feed.page`). Headers that nobody wants are not fetched at all."""
         wanted, render = self._wanted(headers)
         sql, standing, cursors = self._do(partial(self._begun, asked, n))
         left = DEFAULT_HINT if hint is None else hint
@@ -160,6 +187,7 @@ class SqlTableFeed:
             yield Block(each, b"", str(cursors[each]))
 
     def version(self) -> object:
+        """Return something that changes once there may be more rows (see `Feed.version`)."""
         sql = self._prepared()
         if self._engine.dialect.name == "sqlite":
             return self._do(sql.newest)[0]
@@ -172,17 +200,24 @@ class SqlTableFeed:
             raise self._dialect.explained(exc) from exc
 
     def state(self) -> TableState:
-        """Raises StoreError."""
+        """Return how the table stands now.
+
+        Raises:
+            StoreError: The table cannot be a feed, or the database does not answer.
+        """
         _, standing = self._do(self._standing)
         held = self._guard
         return TableState(standing.history, held.holder, held.seconds, self._skipped)
 
     def identity(self) -> FeedIdentity | None:
-        """Return the feed's id, which is kept beside the table's history; None if the table was
-        prepared by a version that gave none, until what `zeh-spark ddl` prints was run. It has one
-        epoch: its events have no numbers and no times.
+        """Return the feed's identity; None if the table has no feed id yet.
 
-        Raises StoreError for a table that cannot be a feed, and for an id of another form.
+        The id is kept beside the table's history. An older version prepared tables without one;
+        run what `zeh-spark ddl` prints to add it. The feed has one epoch, because its events have
+        no numbers and no times.
+
+        Raises:
+            StoreError: The table cannot be a feed, or its id has another form.
         """
         if (name := self._do(self._prepared().feed_id)) is None:
             return None
@@ -191,16 +226,24 @@ class SqlTableFeed:
         except ValueError as exc:
             raise StoreError(
                 f"the id of table {self.table.name} in {HISTORY} is {name!r}; it must be 16 digits "
-                f"of 0-9 and a-f. Set feed_id to NULL there, and run what zeh-spark ddl prints"
+                f"of 0-9 and a-f. Set feed_id to NULL there, and run what zeh-spark ddl prints."
             ) from exc
 
     def new_history(self, *, copy: bool = False) -> str:
-        """For a table that was restored from a copy: rows that are there come before all others,
-        and cursors that were given until now are refused. Needs the rights of the table's owner.
-        Returns the new history.
+        """Begin a new history of a table that was restored from a copy.
 
-        `copy`: the table is a copy that goes on beside the original, and its feed another one: it
-        gets a new id, too. Raises StoreError.
+        The rows of the table come before all later ones, and cursors that were given until now are
+        refused. The role needs the rights of the table's owner.
+
+        Args:
+            copy: Whether the table is a copy, and the original continues beside it. Then its feed
+                is another one, and gets a new id.
+
+        Returns:
+            The new history: 8 hexadecimal digits.
+
+        Raises:
+            StoreError: The table cannot be a feed, or the role may not change it.
         """
         self._prepared()
         engine = self.engine.execution_options(no_parameters=True)
@@ -216,18 +259,28 @@ class SqlTableFeed:
         retention: bool = False,
         grant_to: str | None = None,
     ) -> list[str]:
-        """Statements that give the table what it needs and has not: to be a feed; to wake readers
-        at once; that its rows may be updated; that readers are told what was deleted; that a role
-        may serve it. Raises StoreError for a table that no statement can mend.
+        """Return the SQL statements that give the table what it lacks; change nothing.
 
-        `notify` costs: PostgreSQL commits transactions that notify one after the other, and they
-        cannot be prepared.
+        Args:
+            notify: Whether readers are to be woken at once, not within 0.1 seconds. It costs:
+                PostgreSQL commits transactions that notify one after the other, and such a
+                transaction cannot be prepared.
+            updates: Whether rows may be updated, which moves them to the end as new events.
+            retention: Whether to note what is deleted, so that a reader that has not read it gets
+                an error.
+            grant_to: A role that is to serve the table; None for none.
+
+        Returns:
+            The statements, in order; empty if the table has all that it needs.
+
+        Raises:
+            StoreError: No statement can repair the table, or the database has no such feature.
         """
         more = More(notify, updates, retention, grant_to)
         return self._do(lambda connection: self._dialect.inspect(connection, self.table)).ddl(more)
 
     def close(self) -> None:
-        """Ends the thread that listens. The engine stays as it is."""
+        """End the thread that listens for new rows. The engine stays as it is."""
         if self._watch:
             self._watch.close()
 
@@ -235,9 +288,10 @@ class SqlTableFeed:
         return self._sql or self._do(self._inspected)
 
     def _inspected(self, connection: Connection) -> TableSql:
-        """Look at the table, and go by that from now on. Raises StoreError if it has never been a
-        feed and cannot be one. [What goes wrong later, a dropped index for instance, stops nobody
-        who reads.]
+        """Inspect the table, and use what was found from now on.
+
+        Raises StoreError if the table cannot be a feed at the first look. A later fault, a dropped
+        index for example, does not stop readers.
         """
         sql = self._dialect.inspect(connection, self.table)
         if self._sql is None and (faults := sql.faults()):
@@ -246,8 +300,9 @@ class SqlTableFeed:
         return sql
 
     def _do(self, work: Callable[[Connection], T]) -> T:
-        """Short work on a connection, done once more where that was lost while it was idle. Raises
-        StoreError, Problem.
+        """Do short work on a connection, and once more if the connection was lost while idle.
+
+        Raises StoreError, or a Problem that the work raises.
         """
         with self._errors():
             try:
@@ -264,10 +319,11 @@ class SqlTableFeed:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        """Turn errors of SQLAlchemy and the database into ours."""
         try:
             yield
         except NoConnection as exc:
-            raise StoreBusyError("all connections to the database are in use; ask again") from exc
+            raise StoreBusyError("all connections to the database are in use. Ask again.") from exc
         except DBAPIError as exc:
             raise self._dialect.explained(exc) from exc
         except SQLAlchemyError as exc:
@@ -276,11 +332,15 @@ class SqlTableFeed:
     def _begun(
         self, asked: Mapping[int, str], n: int, connection: Connection
     ) -> tuple[TableSql, TableStatus, dict[int, Cursor]]:
-        """The table's statements, how it stands, and the cursors to go on from. Raises Problem."""
+        """Return the statements, how the table stands, and the cursors to start from.
+
+        Raises Problem.
+        """
         sql, standing = self._standing(connection)
         return sql, standing, Starts(sql, connection, standing, n).of(asked)
 
     def _standing(self, connection: Connection) -> tuple[TableSql, TableStatus]:
+        """Return the statements and how the table stands; inspect it again if it was changed."""
         sql = self._sql or self._inspected(connection)
         while (standing := sql.standing(connection)) is None:
             sql = self._inspected(connection)
@@ -288,6 +348,7 @@ class SqlTableFeed:
         return sql, standing
 
     def _look(self, connection: Connection) -> tuple[object, float]:
+        """Return the version, and the seconds until the next look."""
         begun, sql = time.monotonic(), self._sql or self._inspected(connection)
         version, pending = sql.newest(connection)
         if pending:
@@ -295,7 +356,7 @@ class SqlTableFeed:
         return version, POLL_SECONDS if sql.facts.notifies else UNNOTIFIED_SECONDS
 
     def _wanted(self, headers: Collection[str]) -> tuple[Sequence[str], RenderHeaders]:
-        """Those of the table's headers that are wanted, and what renders them."""
+        """Return those of the table's headers that are wanted, and what renders them."""
         if wire.ALL_HEADERS in headers:
             return self.table.headers, self._headers
         wanted = [each for each in self.table.headers if each in headers]
@@ -304,8 +365,10 @@ class SqlTableFeed:
     def _found(
         self, asked: int, rows: Sequence[Cells], before: Cursor, render: RenderHeaders
     ) -> tuple[Block, Cursor | None, Problem | None]:
-        """A reader's partition's part of some rows: a block, the cursor behind it, if there are
-        any, and the row that stops it.
+        """Return what some rows bring for one partition of the reader.
+
+        This is a block, the cursor after it (None without rows), and the problem with the row that
+        stops it (None without one).
         """
         mine, problem = [row for row in rows if row[0] == asked], None
         last = OutboxRow.of(mine[-1]) if mine else None
@@ -318,16 +381,18 @@ class SqlTableFeed:
         return Block(asked, lines, str(cursor or "")), cursor, problem
 
     def _bad(self, asked: int, bad: BadRowError) -> Problem:
+        """Return the refusal for a bad row."""
         row, table = bad.row, self.table
         return Problem(
             problems.BAD_ROW,
             f"partition {asked}: the row of table {table.name} with {table.id} {row.id} cannot be "
-            f"an event: {bad}; repair the row, or pass over such rows with on_bad_row = 'skip'",
+            f"an event: {bad}. Repair the row, or leave such rows out with on_bad_row = 'skip'.",
             partition=asked,
             id=row.id,
         )
 
     def _skip(self, bad: BadRowError) -> None:
+        """Count a bad row, and name it in the log."""
         self._skipped += 1
         log.warning(
             "table %s: the row with %s %s is left out: %s",
@@ -337,8 +402,12 @@ class SqlTableFeed:
 
 @dataclass(frozen=True, slots=True)
 class TableDialect:
-    """What a database brings. `inspect`: the statements for a table as it is made now; `explained`:
-    an error in our words; `prepare` comes before a connection is used.
+    """What differs between databases.
+
+    Args:
+        inspect: Returns the statements for a table as it is made now.
+        explained: Returns our error for one of the database.
+        prepare: Called before a connection is used.
     """
 
     inspect: Callable[[Connection, OutboxTable], TableSql]
@@ -347,25 +416,35 @@ class TableDialect:
 
 
 def dialect_of(engine: Engine, table: OutboxTable) -> TableDialect:
-    """Raises OptionError for a database that we do not know."""
+    """Return what is specific to the database of an engine.
+
+    Raises:
+        OptionError: It is not SQLite or PostgreSQL with psycopg, or the table's name has a schema
+            that SQLite does not have.
+    """
     if engine.dialect.name == "sqlite":
         if table.schema:
-            raise OptionError(f"table is {table.name!r}; SQLite has no schemas", option="table")
+            raise OptionError(
+                f"table is {table.name!r}, and SQLite has no schemas. Give the name alone.",
+                option="table",
+            )
         return TableDialect(sqlite.inspected, explained, sqlite.prepare)
     if (engine.dialect.name, engine.dialect.driver) == ("postgresql", "psycopg"):
         return TableDialect(postgresql.inspected, postgresql_errors.explained)
     raise OptionError(
         f"a table is read through an engine of postgresql+psycopg://… or sqlite:///…, not of "
-        f"{engine.dialect.name}+{engine.dialect.driver}; the service's own engine may be another",
+        f"{engine.dialect.name}+{engine.dialect.driver}. Give such an engine; the service itself "
+        f"may use another one.",
         option="url",
     )
 
 
 def _stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Problem | None:
-    """What a partition stops at whose next row is a bad one."""
+    """Return the problem of a partition whose next row is a bad one; None if there is none."""
     return next((problem for _, cursor, problem in found if problem and not cursor), None)
 
 
 def _next_limit(rows: Sequence[Cells]) -> int:
+    """Return how many rows to fetch next, so that they have about `READ_BYTES`."""
     size = sum(row[3] or 0 for row in rows) // len(rows) + 1
     return max(10, min(READ_ROWS, READ_BYTES // size))

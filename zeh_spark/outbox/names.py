@@ -1,4 +1,7 @@
-"""The tables that a feed has beside the service's own, and names and text as SQL. Pure."""
+"""Names of the tables that a feed has beside the service's own, and quoting for SQL. Pure.
+
+Rule for editors: every name and text in a statement is quoted by a function here.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,23 @@ from zeh_spark.outbox.table import OutboxTable
 
 HISTORY = "zeroeventhub_history"
 REMOVED = "zeroeventhub_removed"
-"""The tables beside the service's own: one row for each table that is a feed, and up to where its
-rows were removed, where a trigger notes that.
+"""The tables beside the service's own.
+
+`HISTORY` has one row for each table that is a feed. `REMOVED` has up to where rows of a table were
+removed, if a trigger notes that.
 """
 
 
 def quoted(name: str) -> str:
-    """An identifier."""
+    """Return a name as a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
+    """Return a text as a quoted string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def qualified(table: OutboxTable, name: str) -> str:
-    """A name in the table's schema."""
+    """Return a quoted name in the schema of the table."""
     return f"{quoted(table.schema)}.{quoted(name)}" if table.schema else quoted(name)

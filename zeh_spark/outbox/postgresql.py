@@ -1,12 +1,13 @@
-"""A service's table in PostgreSQL (14 and later) as a feed: what is PostgreSQL's own.
+"""The statements about a table in PostgreSQL (14 and later), as far as they differ.
 
-`tx` is, by its default, the number of the transaction that writes, or of the last one that has
-ended when the row is written, if that is higher. So
-- rows of a transaction that is still open have a tx from `pg_snapshot_xmin` on: rows below it are
-  settled, and a place that has been passed gets no row any more;
-- who waits for another one's lock, and then writes, has the later place, also if his transaction
-  began earlier [with the transaction's own number, two changes of one order came out in the wrong
-  order where transactions change several].
+By its default, `tx` is the number of the transaction that writes. If a transaction with a higher
+number has already ended when the row is written, `tx` is that number instead. So:
+
+- Rows of a transaction that is still open have a tx from `pg_snapshot_xmin` on. Rows below it are
+  settled, and a place that has been passed never gets a row later.
+- A transaction that waits for another one's lock, and then writes, gets the later place, even if it
+  began earlier. Rejected: the transaction's own number. Two changes of one order came out in the
+  wrong order if transactions changed several orders.
 
 Values become JSON in the database, which knows their types.
 """
@@ -35,46 +36,55 @@ SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
 CLUSTER = "(SELECT system_identifier::text FROM pg_control_system())"
 
 _TEXT = frozenset("S")
-"""Categories of types whose values are text (pg_type.typcategory)."""
+"""The categories of types whose values are text (pg_type.typcategory)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlTable(TableSql):
-    """Statements for one table."""
+    """The statements about one table in PostgreSQL (see `TableSql`)."""
 
     facts: PostgresqlFacts
 
     @property
     def name(self) -> str:
+        """Return the table's name (see `TableSql.name`)."""
         return qualified(self.table, self.table.bare_name)
 
     @property
     def tx(self) -> str:
+        """Return the column `tx` (see `TableSql.tx`)."""
         return quoted(self.table.tx)
 
     @property
     def order(self) -> str:
+        """Return the order of rows (see `TableSql.order`)."""
         return f"r.{self.tx}, r.{quoted(self.table.id)}"
 
     @property
     def backwards(self) -> str:
+        """Return the reverse order of rows (see `TableSql.backwards`)."""
         return f"r.{self.tx} DESC, r.{quoted(self.table.id)} DESC"
 
     @property
     def settled(self) -> str:
+        """Return the condition that a row is settled (see `TableSql.settled`)."""
         return f"{self.tx} < {HORIZON}"
 
     @property
     def partition(self) -> str:
+        """Return the stored partition of a row (see `TableSql.partition`)."""
         return postgresql_ddl.partition_sql(self.table)
 
     def faults(self) -> list[Fault]:
+        """Return why the table cannot be a feed (see `TableSql.faults`)."""
         return postgresql_check.postgresql_faults(self.table, self.facts)
 
     def ddl(self, more: More) -> list[str]:
+        """Return the statements that add what is missing (see `TableSql.ddl`)."""
         return postgresql_check.postgresql_ddl(self.table, self.facts, more)
 
     def standing(self, connection: Connection) -> TableStatus | None:
+        """Return how the table stands now (see `TableSql.standing`)."""
         name = literal(self.table.bare_name)
         same = f"coalesce(cluster = {CLUSTER}, true)" if self.facts.sees_cluster else "true"
         found = connection.exec_driver_sql(
@@ -86,7 +96,7 @@ class PostgresqlTable(TableSql):
         if found is None:
             raise self._gone_history()
         history, same_cluster, horizon, end, standby, server, triggers = found
-        if triggers != len(self.facts.triggers):  # made, or dropped, meanwhile
+        if triggers != len(self.facts.triggers):  # one was created or dropped meanwhile
             return None
         if not same_cluster:
             raise self._restored("it came from another PostgreSQL cluster")
@@ -99,6 +109,7 @@ class PostgresqlTable(TableSql):
         return TableStatus(history, removed, (end,), (horizon,), standby, server)
 
     def feed_id(self, connection: Connection) -> str | None:
+        """Return the feed's id (see `TableSql.feed_id`)."""
         if not _has_feed_ids(connection, self.table):
             return None
         found = connection.exec_driver_sql(
@@ -114,6 +125,7 @@ class PostgresqlTable(TableSql):
         return gone_history(self.table, missing)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
+        """Return the newest settled row, and whether others wait (see `TableSql.newest`)."""
         found = connection.exec_driver_sql(
             f"SELECT greatest({', '.join(self._newest(self.settled))}),"
             f" greatest({', '.join(self._newest('true'))}), {END}, pg_is_in_recovery()"
@@ -121,13 +133,13 @@ class PostgresqlTable(TableSql):
         settled, newest, end, standby = found
         if newest is not None and newest >= end and not standby:
             raise self._restored(
-                f"it has rows of transaction {newest}, and this cluster has not come further than "
-                f"{end - 1}"
+                f"it has rows of transaction {newest}, and this cluster has only come to "
+                f"transaction {end - 1}"
             )
         return (settled or (0, "")), newest != settled
 
     def _newest(self, where: str) -> list[str]:
-        """Of each stored partition."""
+        """Return queries for the tx of the last row of each stored partition."""
         return [
             f"(SELECT r.{self.tx} FROM {self.name} AS r WHERE {self._of(each)} AND {where}"
             f" ORDER BY {self.backwards} LIMIT 1)"
@@ -138,10 +150,11 @@ class PostgresqlTable(TableSql):
         return Problem(
             problems.RESTORED_TABLE,
             f"table {self.table.name} was restored: {why}. Its rows cannot be put in order with "
-            f"new ones; zeh-spark new-history does that, and readers then begin anew",
+            f"new ones. Run zeh-spark new-history; readers then have to begin again.",
         )
 
     def blocker(self, connection: Connection) -> BlockingTransaction | None:
+        """Return the oldest transaction that writes (see `TableSql.blocker`)."""
         if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
             return BlockingTransaction()
         found = connection.exec_driver_sql(
@@ -157,7 +170,10 @@ class PostgresqlTable(TableSql):
         return BlockingTransaction(*found)
 
     def new_history(self, connection: Connection, *, copy: bool) -> str:
-        """Rows that are there get tx 0, and so stand before all others, in order of their ids."""
+        """Begin a new history (see `TableSql.new_history`).
+
+        The rows of the table get tx 0. So they come before all later ones, in order of their ids.
+        """
         moved = f"UPDATE {self.name} SET {self.tx} = 0 WHERE {self.tx} <> 0"
         facts = self.facts
         if copy and facts.lacks_feed_ids:
@@ -235,16 +251,19 @@ def _base64(value: str) -> str:
 
 
 def _moment(value: str) -> str:
-    """In UTC. ['infinity' and years BC have no digit at their end.]"""
+    """Return SQL for a time in UTC as JSON, with Z at its end.
+
+    'infinity' and years BC have no digit at their end, and get no Z.
+    """
     return f"""regexp_replace(to_json({value} AT TIME ZONE 'UTC')::text, '([0-9])"$', '\\1Z"')"""
 
 
 _OWN_FORM: Mapping[str, Callable[[str], str]] = {"bytea": _base64, "timestamptz": _moment}
-"""Types of which `to_json` makes something that other databases do not."""
+"""Types that need SQL of their own, because `to_json` makes another form than other databases."""
 
 
 def _array_of(value: str, element: str) -> str:
-    """By element, where there is one dimension."""
+    """Return SQL for an array as JSON: element by element, if it has one dimension."""
     elements = f"string_agg(coalesce({element}, 'null'), ',' ORDER BY e.n)"
     whole = f"SELECT {elements} FROM unnest({value}) WITH ORDINALITY AS e (x, n)"
     return (
@@ -281,7 +300,7 @@ WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgrelid = to_regclass({})
 
 
 def _has_feed_ids(connection: Connection, table: OutboxTable) -> bool:
-    """Whether the table of histories has the column feed_id."""
+    """Return whether the table of histories has the column feed_id."""
     found = connection.exec_driver_sql(
         f"SELECT 1 FROM pg_attribute WHERE attname = 'feed_id' AND NOT attisdropped"
         f" AND attrelid = to_regclass({literal(qualified(table, HISTORY))})"
@@ -290,7 +309,7 @@ def _has_feed_ids(connection: Connection, table: OutboxTable) -> bool:
 
 
 def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
-    """How a table is made now. One that is absent has no columns."""
+    """Return the statements about a table as it is now. A table that is absent has no columns."""
     name = literal(qualified(table, table.bare_name))
 
     def found(statement: str) -> Sequence[Any]:

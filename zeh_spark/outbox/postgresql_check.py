@@ -1,4 +1,8 @@
-"""Whether a table in PostgreSQL can be a feed, and what it lacks. Pure."""
+"""Check whether a table in PostgreSQL can be a feed, and find what it lacks. Pure.
+
+Rule for editors: a fault comes with the statements that repair it, unless none can. The statements
+are in `postgresql_ddl`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,15 @@ _KEYS = (*_INTEGERS, "text", "varchar", "bpchar", "uuid")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` and `category` are of the type beneath all domains, an array's `element` too."""
+    """A column of a table.
+
+    Args:
+        type: The name of its type, beneath all domains.
+        category: The category of this type (pg_type.typcategory).
+        required: Whether it is NOT NULL.
+        default: The expression of its default; None if there is none.
+        element: The name of the type of an array's elements; None for other types.
+    """
 
     type: str
     category: str
@@ -29,10 +41,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlFacts:
-    """What there is. `kind`: pg_class.relkind, empty if there is no such table; `indexes`: the
-    whole and valid ones, whether they are unique, and their columns or expressions; `unfinished`:
-    names of those that are not valid; `triggers`: those that are on, with the bodies of their
-    functions; `lacks_feed_ids`: the table of histories is there, without the column feed_id.
+    """What was found when a table was inspected.
+
+    Args:
+        columns: Its columns, by name; empty if there is no such table.
+        kind: pg_class.relkind; empty if there is no such table.
+        indexes: Its indexes that are valid and cover all rows: whether each is unique, and its
+            columns or expressions.
+        unfinished: The names of the other indexes.
+        triggers: The triggers that are on, with the bodies of their functions.
+        subscribed: Whether a logical subscription fills the table.
+        has_history: Whether the table of histories has a row for it.
+        has_feed_id: Whether this row has a feed id.
+        lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
+        has_removed: Whether the table is there in which deletions are noted.
+        sees_cluster: Whether the role may call pg_control_system().
+        hides_rows: Whether row level security hides rows from the role.
+        uuid: Whether its ids are UUIDs.
     """
 
     columns: Mapping[str, Column]
@@ -51,23 +76,27 @@ class PostgresqlFacts:
 
     @property
     def is_view(self) -> bool:
+        """Return whether it is a view."""
         return self.kind == "v"
 
     @property
     def moves_updates(self) -> bool:
+        """Return whether updated rows become the last ones (see `TableFacts.moves_updates`)."""
         return statements.UPDATES in self.triggers
 
     @property
     def notifies(self) -> bool:
+        """Return whether a trigger tells of new rows (see `TableFacts.notifies`)."""
         return statements.INSERTS in self.triggers
 
     @property
     def notes_removed(self) -> bool:
+        """Return whether a trigger notes what is deleted (see `TableFacts.notes_removed`)."""
         return self.has_removed and statements.DELETES in self.triggers
 
 
 def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]:
-    """Why a table cannot be a feed; empty if it can."""
+    """Return why a table cannot be a feed; empty if it can."""
     if not facts.kind:
         made = (
             statements.next_tx(table),
@@ -77,7 +106,7 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
         )
         return [Fault(f"there is no table {table.name}", made)]
     if facts.kind not in {"r", "p", "v"}:
-        reason = f"{table.name} is no table and no view of one (relkind {facts.kind!r})"
+        reason = f"{table.name} is neither a table nor a view (relkind {facts.kind!r})"
         return [Fault(reason)]
     faults = list(_column_faults(table, facts))
     if facts.hides_rows:
@@ -85,7 +114,7 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
         faults.append(Fault(reason))
     if not facts.sees_cluster:
         grant = "GRANT EXECUTE ON FUNCTION pg_control_system() TO CURRENT_USER;"
-        reason = "this role may not call pg_control_system(), which tells a restored table"
+        reason = "this role may not call pg_control_system(), by which a restored table is detected"
         faults.append(Fault(reason, (grant,)))
     if facts.subscribed:
         faults.append(
@@ -103,16 +132,20 @@ def postgresql_faults(table: OutboxTable, facts: PostgresqlFacts) -> list[Fault]
         made = statements.history(table, add_column=facts.lacks_feed_ids)
         faults.append(Fault(f"{table.name} has no history of its own", made))
     if facts.notes_removed and not _notes_as_it_is(table, facts):
-        reason = "its trigger notes what is deleted by partitions that it has no more"
+        reason = "its trigger notes deleted rows by partitions that it no longer has"
         renewed = statements.retention(table, uuid=facts.uuid, renewed=True)
         faults.append(Fault(reason, renewed))
     return faults
 
 
 def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> list[str]:
-    """Statements that bring what is missing, and more. Raises StoreError where there are none."""
+    """Return the statements that add what is missing, and `more`.
+
+    Raises:
+        StoreError: No statement can repair the table, or it is a view, which has no triggers.
+    """
     if facts.is_view and (more.updates or more.retention):
-        raise StoreError(f"{table.name} is a view; give the option for its table")
+        raise StoreError(f"{table.name} is a view. Give the option for its table.")
     found = mended(table, postgresql_faults(table, facts))
     if facts.has_history and not facts.has_feed_id:
         found += statements.feed_id(table, add_column=facts.lacks_feed_ids)
@@ -173,7 +206,10 @@ def _index_faults(table: OutboxTable, facts: PostgresqlFacts) -> Iterator[Fault]
 
 
 def _has_unique_ids(table: OutboxTable, facts: PostgresqlFacts) -> bool:
-    """A partitioned table can only say it of ids with what it is partitioned by."""
+    """Return whether an index makes ids unique, as far as an index can.
+
+    In a partitioned table it only can together with the columns that it is partitioned by.
+    """
     unique = [[_plain(each) for each in keys] for is_unique, keys in facts.indexes if is_unique]
     if facts.kind == "p":
         return not unique or any(_plain(table.id) in keys for keys in unique)
@@ -181,7 +217,7 @@ def _has_unique_ids(table: OutboxTable, facts: PostgresqlFacts) -> bool:
 
 
 def _serves(table: OutboxTable, keys: Sequence[str]) -> bool:
-    """Whether rows of a partition are found in order by an index."""
+    """Return whether an index on `keys` finds the rows of a stored partition in order."""
     keys, place = [_plain(each) for each in keys], [_plain(table.tx), _plain(table.id)]
     if table.partitions == 1:
         return keys[:2] == place
@@ -196,9 +232,10 @@ def _serves(table: OutboxTable, keys: Sequence[str]) -> bool:
 
 
 def _index(table: OutboxTable, facts: PostgresqlFacts) -> tuple[str, ...]:
+    """Return the statements that create the index that readers need."""
     keys = statements.index_keys(table)
     unfinished = statements.index_name(table, keys) in facts.unfinished
-    concurrently = facts.kind != "p"  # which partitioned tables cannot
+    concurrently = facts.kind != "p"  # indexes of partitioned tables cannot be created so
     return (
         *([statements.drop_index(table, keys)] if unfinished else []),
         statements.create_index(table, keys, concurrently=concurrently),
@@ -206,10 +243,11 @@ def _index(table: OutboxTable, facts: PostgresqlFacts) -> tuple[str, ...]:
 
 
 def _notes_as_it_is(table: OutboxTable, facts: PostgresqlFacts) -> bool:
+    """Return whether the trigger notes deletions by the partitions that the table has now."""
     body = statements.note_removed(table, uuid=facts.uuid)
     return facts.triggers[statements.DELETES].strip() == body.strip()
 
 
 def _plain(text: str) -> str:
-    """A column or expression as PostgreSQL prints it, whether it quotes names or not."""
+    """Return a column or expression without quotes, as PostgreSQL quotes only some names."""
     return text.replace('"', "")

@@ -1,8 +1,11 @@
-"""The statements that give a table in PostgreSQL what a feed needs, as `zeh-spark ddl` prints them.
-Pure.
+"""The statements that prepare a table in PostgreSQL, as `zeh-spark ddl` prints them. Pure.
 
-Rule for editors: each can be pasted into psql, and pasted again; rows that are there get tx 0,
-without being rewritten, and so stand before all others.
+Rules for editors:
+
+- Each statement can be pasted into psql, and pasted again.
+- Rows that the table has already get tx 0 without being rewritten. So they come before all others.
+- The body of the function that notes deletions is compared with the installed one. So a change of
+  it makes `serve` refuse tables that were prepared before.
 """
 
 from __future__ import annotations
@@ -13,18 +16,23 @@ from zeh_spark.outbox.names import HISTORY, REMOVED, literal, qualified, quoted
 from zeh_spark.outbox.table import OutboxTable
 
 CHANNEL = "zeroeventhub_rows"
+"""The channel on which a trigger tells of new rows."""
+
 UPDATES = "zeroeventhub_tx"
 INSERTS = "zeroeventhub_notify"
 DELETES = "zeroeventhub_removed"
-"""Names of triggers, and what their functions' names begin with."""
+"""The names of triggers, with which the names of their functions begin."""
 
 NEXT_TX = "zeroeventhub_next_tx"
+"""The function that is the default of `tx`."""
+
 _TX = (
     "greatest(pg_current_xact_id()::text::bigint,"
     " pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1)"
 )
-"""In a function, which takes a snapshot of its own [that of a statement may be older than the lock
-that the statement has waited for].
+"""The value of `tx`. It has to be in a function, which takes a snapshot of its own.
+
+Rejected: in the statement. Its snapshot may be older than the lock that it has waited for.
 """
 
 
@@ -32,8 +40,10 @@ _NUMBER = "1 + floor(random() * 1e15)::bigint"
 
 
 def partition_sql(table: OutboxTable) -> str:
-    """The stored partition of a row: of 32 bits of an MD5 [PostgreSQL has no xxh3, and its own
-    `hashtext` may change with a version]. Rows without a key spread by their ids.
+    """Return SQL for the stored partition of a row: 32 bits of an MD5, modulo `partitions`.
+
+    Rows without a key are spread by their ids. Rejected: xxh3, which PostgreSQL does not have, and
+    its own `hashtext`, which may change with a version.
     """
     if table.partition:
         return quoted(table.partition)
@@ -45,6 +55,7 @@ def partition_sql(table: OutboxTable) -> str:
 
 
 def create_table(table: OutboxTable) -> str:
+    """Return the statement that creates a table that is absent."""
     types = {table.id: "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
     types[table.tx] = f"bigint NOT NULL DEFAULT {qualified(table, NEXT_TX)}()"
     for name in table.used:
@@ -55,7 +66,7 @@ def create_table(table: OutboxTable) -> str:
 
 
 def next_tx(table: OutboxTable) -> str:
-    """The function that gives `tx`."""
+    """Return the statement that creates the function that is the default of `tx`."""
     return (
         f"CREATE OR REPLACE FUNCTION {qualified(table, NEXT_TX)}() RETURNS bigint\n"
         f"    LANGUAGE plpgsql VOLATILE AS $$ BEGIN RETURN {_TX}; END $$;"
@@ -63,6 +74,7 @@ def next_tx(table: OutboxTable) -> str:
 
 
 def add_tx(table: OutboxTable) -> str:
+    """Return the statements that add the column `tx`, in one transaction."""
     return (
         f"BEGIN;\nALTER TABLE {name_of(table)} ADD COLUMN IF NOT EXISTS {quoted(table.tx)} bigint"
         f" NOT NULL DEFAULT 0;\n{set_default(table)}\nCOMMIT;"
@@ -70,30 +82,35 @@ def add_tx(table: OutboxTable) -> str:
 
 
 def set_default(table: OutboxTable) -> str:
+    """Return the statement that sets the default of `tx`."""
     change = f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(table.tx)}"
     return f"{change} SET DEFAULT {qualified(table, NEXT_TX)}();"
 
 
 def require(table: OutboxTable, column: str) -> str:
+    """Return the statement that makes a column NOT NULL."""
     return f"ALTER TABLE {name_of(table)} ALTER COLUMN {quoted(column)} SET NOT NULL;"
 
 
 def fill_tx(table: OutboxTable) -> str:
+    """Return the statement that gives rows without `tx` the value 0."""
     tx = quoted(table.tx)
     return f"UPDATE {name_of(table)} SET {tx} = 0 WHERE {tx} IS NULL;"
 
 
 def index_name(table: OutboxTable, keys: str) -> str:
-    """Its own for each table and its keys, however long their names."""
+    """Return the name of an index: unique for each table and keys, however long their names."""
     return f"{table.bare_name[:36]}_zeroeventhub_{_digest(f'{table.name} {keys}')}"
 
 
 def index_keys(table: OutboxTable) -> str:
+    """Return the keys of the index that readers need: partition, tx, id."""
     place = f"{quoted(table.tx)}, {quoted(table.id)}"
     return place if table.partitions == 1 else f"({partition_sql(table)}), {place}"
 
 
 def create_index(table: OutboxTable, keys: str, *, concurrently: bool, unique: bool = False) -> str:
+    """Return the statement that creates an index on `keys`."""
     what = "UNIQUE INDEX" if unique else "INDEX"
     how = " CONCURRENTLY" if concurrently else ""
     name = quoted(index_name(table, keys))
@@ -101,15 +118,21 @@ def create_index(table: OutboxTable, keys: str, *, concurrently: bool, unique: b
 
 
 def drop_index(table: OutboxTable, keys: str) -> str:
-    """One that was begun and not finished."""
+    """Return the statement that drops an index whose creation was not finished."""
     return f"DROP INDEX CONCURRENTLY IF EXISTS {qualified(table, index_name(table, keys))};"
 
 
 NEW_FEED_ID = "right(replace(gen_random_uuid()::text, '-', ''), 16)"
+"""SQL for a new feed id: 16 hexadecimal digits."""
 
 
 def history(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """`add_column`: HISTORY is there already, of a version without feed_id."""
+    """Return the statements that give the table a history and a feed id.
+
+    Args:
+        table: The table.
+        add_column: Whether an older version created the table of histories, without feed_id.
+    """
     return (
         f"CREATE TABLE IF NOT EXISTS {qualified(table, HISTORY)} (\n"
         f"    table_name text PRIMARY KEY, history text NOT NULL, cluster text, feed_id text);",
@@ -122,7 +145,7 @@ def history(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
 
 
 def feed_id(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """The feed gets an id, unless it has one."""
+    """Return the statements that give the feed an id, unless it has one (see `history`)."""
     return (
         *_feed_id_column(table, add_column),
         f"UPDATE {qualified(table, HISTORY)} SET feed_id = {NEW_FEED_ID}\n"
@@ -136,7 +159,7 @@ def _feed_id_column(table: OutboxTable, wanted: bool) -> tuple[str, ...]:
 
 
 def notify(table: OutboxTable) -> tuple[str, ...]:
-    """Readers that wait are woken at once."""
+    """Return the statements for a trigger that wakes waiting readers at once."""
     function = qualified(table, INSERTS)
     return (
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS\n"
@@ -147,7 +170,7 @@ def notify(table: OutboxTable) -> tuple[str, ...]:
 
 
 def updates(table: OutboxTable) -> tuple[str, ...]:
-    """A row that is updated moves to the end, as a new event."""
+    """Return the statements for a trigger that moves an updated row to the end, as a new event."""
     function = _function(table, UPDATES)
     return (
         f"CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS\n"
@@ -158,8 +181,10 @@ def updates(table: OutboxTable) -> tuple[str, ...]:
 
 
 def note_removed(table: OutboxTable, *, uuid: bool) -> str:
-    """The body of the function that notes, for each stored partition, the last place of which a row
-    was deleted, and a number for the deletion. [Not a count: that of another history may be equal.]
+    """Return the body of the function that notes deletions.
+
+    For each stored partition it notes the last place of which a row was deleted, and a random
+    number for the deletion. Rejected: a count. That of another history may be equal.
     """
     key, into = "uuid" if uuid else "bigint", qualified(table, REMOVED)
     rows = f"{partition_sql(table)} AS p, {quoted(table.tx)} AS t, {quoted(table.id)} AS i"
@@ -184,8 +209,15 @@ def note_removed(table: OutboxTable, *, uuid: bool) -> str:
 
 
 def retention(table: OutboxTable, *, uuid: bool, renewed: bool) -> tuple[str, ...]:
-    """What is deleted is noted, whoever deletes it, so that who has not read it is told. `renewed`:
-    the table had other partitions; what was noted of them goes for all.
+    """Return the statements for triggers that note what is deleted, by any client.
+
+    So a reader that has not read a deleted row gets an error.
+
+    Args:
+        table: The table.
+        uuid: Whether its ids are UUIDs.
+        renewed: Whether the table had other partitions before. What was noted of them then counts
+            for all partitions.
     """
     function, into = _function(table, DELETES), qualified(table, REMOVED)
     mine = f"table_name = {literal(table.bare_name)}"
@@ -212,7 +244,13 @@ def retention(table: OutboxTable, *, uuid: bool, renewed: bool) -> tuple[str, ..
 
 
 def grants(table: OutboxTable, role: str, *, removed: bool) -> tuple[str, ...]:
-    """What a role needs to serve the table."""
+    """Return the statements that grant a role what it needs to serve the table.
+
+    Args:
+        table: The table.
+        role: The role.
+        removed: Whether deletions are noted, which the role then has to read.
+    """
     beside = [qualified(table, HISTORY), *([qualified(table, REMOVED)] if removed else [])]
     schema = table.schema
     return (
@@ -222,10 +260,12 @@ def grants(table: OutboxTable, role: str, *, removed: bool) -> tuple[str, ...]:
 
 
 def name_of(table: OutboxTable) -> str:
+    """Return the table's quoted name, with its schema if it has one."""
     return qualified(table, table.bare_name)
 
 
 def _function(table: OutboxTable, begin: str) -> str:
+    """Return the name of a trigger's function: unique for each table of a schema."""
     return qualified(table, f"{begin}_{_digest(table.bare_name)}")
 
 

@@ -1,9 +1,11 @@
-"""Reading a service's table by key: the statements, as far as they are those of every database.
+"""The statements that read a service's table, as far as they are the same for every database.
 
-Rule for editors: rows are found by (tx, id) alone, never by OFFSET, and in the statement that knows
-how far the table can be read; nothing is held between two statements. Values are written into the
-statements, as numbers and checked text [with parameters, PostgreSQL may plan without their values,
-and then sorts the table]. What is one database's own is in `postgresql` and `sqlite`.
+What differs is in `postgresql` and `sqlite`. Rules for editors:
+
+- Rows are found by (tx, id) alone, never by OFFSET, in the statement that also knows how far the
+  table can be read. Nothing is held between two statements.
+- Values are written into the statements, as numbers and checked text. Rejected: parameters. With
+  them PostgreSQL may plan without their values, and then sorts the table.
 """
 
 from __future__ import annotations
@@ -22,17 +24,23 @@ from zeh_spark.outbox.table import Cells, OutboxRow, OutboxTable, Place, Removed
 from zeh_spark.protocol import wire
 
 READ_BYTES = 1 << 20
-"""Of data and headers that one statement brings, about."""
+"""About how many bytes of data and headers one statement fetches."""
 
 _ALL = 1_000_000
-"""A limit that limits nothing: a subquery that has one is computed by itself."""
+"""A limit that no statement reaches: a subquery with a limit is computed separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """How a table stands. `removed`: what is noted of each stored partition, -1 for all of them;
-    `end`: beyond all places that may have been given; `settled`: no row comes any more before it;
-    `standby`: this is a replica, which may lag; `server`: which one, since when it runs.
+    """How a table stands at one moment.
+
+    Args:
+        history: The table's history.
+        removed: What is noted as deleted of each stored partition; the key -1 stands for all.
+        end: A place after all places that cursors can have; empty if that is not known.
+        settled: A place before which no row will come any more; empty if there is no such limit.
+        standby: Whether this is a replica, which may lag.
+        server: The server that was asked, by the time of its start.
     """
 
     history: str
@@ -45,9 +53,15 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class BlockingTransaction:
-    """What keeps rows from being read: the oldest transaction that writes, in whatever database of
-    the cluster. What we may not see is None. `prepared`: the name of a prepared one, which no
-    process will end by itself.
+    """The oldest open transaction that writes, which holds rows back from readers.
+
+    It may be in any database of the cluster. A fact that the role may not see is None.
+
+    Args:
+        pid: The process that runs it.
+        database: Its database.
+        seconds: Its age in seconds.
+        prepared: The name of a prepared transaction, which no process will end by itself.
     """
 
     pid: int | None = None
@@ -67,7 +81,14 @@ class BlockingTransaction:
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What statements shall bring beside what a feed needs; see `SqlTableFeed.ddl`."""
+    """What `ddl` is to add to what a feed needs.
+
+    Args:
+        notify: A trigger that wakes readers at once.
+        updates: A trigger that makes an updated row the last one.
+        retention: A trigger that notes what is deleted.
+        grant_to: A role that gets the rights to serve the table; None for none.
+    """
 
     notify: bool = False
     updates: bool = False
@@ -76,15 +97,15 @@ class More:
 
 
 class TableFacts(Protocol):
-    """How a table was made when it was inspected, as far as every database can tell."""
+    """What is known of a table since it was inspected, in every database."""
 
     @property
     def uuid(self) -> bool:
-        """Whether rows have UUIDs; else they have integers."""
+        """Whether ids are UUIDs; else they are integers."""
 
     @property
     def moves_updates(self) -> bool:
-        """Whether a row that is updated becomes the last one."""
+        """Whether a trigger makes an updated row the last one."""
 
     @property
     def notifies(self) -> bool:
@@ -97,8 +118,13 @@ class TableFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableSql(ABC):
-    """The statements about one table, made from its settings and facts. Immutable: for a table that
-    was changed there is another one.
+    """The statements about one table, made from its settings and facts.
+
+    It never changes: after a change of the table there is another one.
+
+    Args:
+        table: The settings.
+        facts: What was found when the table was inspected.
     """
 
     table: OutboxTable
@@ -107,27 +133,27 @@ class TableSql(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Of the table, as SQL."""
+        """The table's name, as SQL."""
 
     @property
     @abstractmethod
     def tx(self) -> str:
-        """The column, as SQL."""
+        """The column `tx`, as SQL."""
 
     @property
     @abstractmethod
     def order(self) -> str:
-        """Of a row r."""
+        """The order of rows `r` by place, as SQL."""
 
     @property
     @abstractmethod
     def backwards(self) -> str:
-        """Of a row r."""
+        """The reverse order of rows `r`, as SQL."""
 
     @property
     @abstractmethod
     def settled(self) -> str:
-        """A condition: no row comes any more before this one."""
+        """A condition, as SQL: no row will come any more before this one."""
 
     @property
     @abstractmethod
@@ -136,35 +162,50 @@ class TableSql(ABC):
 
     @property
     def _alias(self) -> dict[str, str]:
+        """Return the names that the table's columns have in a statement."""
         return {name: f"c{number}" for number, name in enumerate(self.table.used)}
 
     @abstractmethod
     def faults(self) -> list[Fault]:
-        """Why the table cannot be a feed; empty if it can."""
+        """Return why the table cannot be a feed; empty if it can."""
 
     @abstractmethod
     def ddl(self, more: More) -> list[str]:
-        """What is missing, as statements. Raises StoreError where that is not enough."""
+        """Return the statements that add what is missing, in order.
+
+        Raises:
+            StoreError: No statement can repair the table, or the database has no such feature.
+        """
 
     @abstractmethod
     def standing(self, connection: Connection) -> TableStatus | None:
-        """Return how the table stands now; None if it is not made any more as the facts say, so
-        that it has to be inspected again. Raises StoreError or Problem for a table that cannot be
-        read as it stands.
+        """Return how the table stands now; None if it has to be inspected again.
+
+        That is so if the table was changed, and is no longer as the facts say.
+
+        Raises:
+            StoreError: The feed's history is gone.
+            Problem: The table was restored from another cluster.
         """
 
     @abstractmethod
     def feed_id(self, connection: Connection) -> str | None:
-        """Return the feed's id; None if the table was prepared by a version that gave none. Raises
-        StoreError if the feed's history is gone.
+        """Return the feed's id; None if an older version prepared the table without one.
+
+        Raises:
+            StoreError: The feed's history is gone.
         """
 
     @abstractmethod
     def newest(self, connection: Connection) -> tuple[object, bool]:
-        """What is different once there may be more to read, and whether rows wait to be settled."""
+        """Return what changes once there may be more rows, and whether rows wait to be settled.
+
+        Raises:
+            Problem: The table was restored from another cluster.
+        """
 
     def stray(self, connection: Connection) -> object:
-        """The id of a row whose partition is none of the feed's, if there is one."""
+        """Return the id of a row that is in no partition of the feed; None if there is none."""
         if not self.table.partition:
             return None
         column, key = f"r.{quoted(self.table.partition)}", f"r.{quoted(self.table.id)}"
@@ -181,53 +222,63 @@ class TableSql(ABC):
 
     @abstractmethod
     def blocker(self, connection: Connection) -> BlockingTransaction | None:
-        """Who keeps rows that are committed from being read."""
+        """Return the transaction that holds committed rows back; None if there cannot be one."""
 
     @abstractmethod
     def new_history(self, connection: Connection, *, copy: bool) -> str:
-        """Begin one, in a transaction of the caller's: older cursors are refused from then on. A
-        `copy` gets a new feed id, too. Raises StoreError if there is no column for it.
+        """Begin a new history and return it. Older cursors are refused from then on.
+
+        Args:
+            connection: A connection in a transaction that the caller commits.
+            copy: Whether to give the feed a new id, too.
+
+        Raises:
+            StoreError: The history is gone, or there is no column for the new id.
         """
 
     @abstractmethod
     def _beside(self, name: str) -> str:
-        """A table of ours, as SQL."""
+        """Return one of the tables beside the service's own, as SQL."""
 
     @abstractmethod
-    def _behind(self, place: Place) -> str: ...
+    def _behind(self, place: Place) -> str:
+        """Return a condition on a row `r`: it is after a place."""
 
     @abstractmethod
-    def _upto(self, place: Place) -> str: ...
+    def _upto(self, place: Place) -> str:
+        """Return a condition on a row `r`: it is at or before a place."""
 
     @abstractmethod
-    def _at(self, place: Place) -> str: ...
+    def _at(self, place: Place) -> str:
+        """Return a condition on a row `r`: it is at a place."""
 
     @abstractmethod
     def _json(self, column: str, value: str) -> str:
-        """A value of a column as JSON text; NULL stays NULL."""
+        """Return SQL for a value of a column as JSON text; NULL stays NULL."""
 
     @abstractmethod
     def _data(self, column: str, value: str) -> str:
-        """The same, but text is JSON already."""
+        """Return SQL for a value as an event's data: as `_json`, but text is JSON already."""
 
     @abstractmethod
     def _text(self, column: str, value: str) -> str:
-        """The same, as a header's text."""
+        """Return SQL for a value as a header's text; NULL stays NULL."""
 
     @abstractmethod
     def _is_server(self, server: str) -> str:
-        """A condition: the one that `standing` was asked of, not started since."""
+        """Return a condition: the server is the one that `standing` asked, not restarted since."""
 
     @abstractmethod
     def _is_behind(self, place: Place) -> str:
-        """A condition on a row of REMOVED: its place is behind another one."""
+        """Return a condition on a row of REMOVED: its place is after another one."""
 
     @abstractmethod
-    def _id(self, value: str) -> str: ...
+    def _id(self, value: str) -> str:
+        """Return SQL for an id as Python is to get it."""
 
     @abstractmethod
     def _bytes(self, text: str) -> str:
-        """How many."""
+        """Return SQL for the number of bytes of a text."""
 
     def rows(
         self,
@@ -237,9 +288,18 @@ class TableSql(ABC):
         limit: int,
         headers: Sequence[str],
     ) -> list[Cells]:
-        """The next rows with these headers, in order of place: for each asked partition those of
-        its stored ones that are behind a place; none if the table does not stand so any more: rows
-        behind the place may be gone.
+        """Return the next rows, in order of place.
+
+        It returns none if the table no longer stands as `standing` says, because rows after the
+        places may be gone then.
+
+        Args:
+            connection: A connection to the table's database.
+            after: For each asked partition, its stored partitions, each with the place after which
+                to read, or None.
+            standing: How the table stood when the places were checked.
+            limit: The most rows to return.
+            headers: The headers to fetch.
         """
         parts, only = [], [f"coalesce(before, 0) < {READ_BYTES}", self._stands_so(standing)]
         for asked, stored in after.items():
@@ -254,7 +314,7 @@ class TableSql(ABC):
         return self._read(connection, parts, order, found, headers) if parts else []
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
-        """The last row of some stored partitions."""
+        """Return the last settled row of some stored partitions; None if there is none."""
         parts = [
             self._picked(asked, [self._of(each), self.settled], f"{self.backwards} LIMIT 1")
             for each in stored
@@ -263,13 +323,13 @@ class TableSql(ABC):
         return OutboxRow.of(found[0]) if found else None
 
     def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, OutboxRow]:
-        """The rows at places, by asked partition, as far as there are any."""
+        """Return the rows at places, by asked partition, as far as there are any."""
         parts = [self._picked(asked, [self._at(place)], "1") for asked, place in places.items()]
         found = self._read(connection, parts, f"v LIMIT {_ALL}") if parts else []
         return {row.asked: row for row in map(OutboxRow.of, found)}
 
     def any_upto(self, connection: Connection, place: Place, stored: Iterable[int]) -> bool:
-        """Whether stored partitions have a row at or before a place."""
+        """Return whether stored partitions have a row at or before a place."""
         parts = [
             f"SELECT * FROM (SELECT 1 FROM {self.name} AS r WHERE {self._of(each)}"
             f" AND {self._upto(place)} ORDER BY {self.order} LIMIT 1) AS part"
@@ -280,16 +340,20 @@ class TableSql(ABC):
         )
 
     def _of(self, partition: int) -> str:
+        """Return a condition on a row: it is in a stored partition."""
         return f"{self.partition} = {partition}" if self.table.partitions > 1 else "1 = 1"
 
     def _stands_so(self, standing: TableStatus) -> str:
-        """The same history, on the same server [others may have undone what was read]."""
+        """Return a condition: the history and the server are still the same.
+
+        Another server, or the same after a restart, may have lost what was read.
+        """
         mine = f"WHERE table_name = {literal(self.table.bare_name)}"
         history = f"(SELECT history FROM {self._beside(HISTORY)} {mine})"
         return f"{history} = {literal(standing.history)} AND {self._is_server(standing.server)}"
 
     def _keeps(self, partition: int, place: Place | None, standing: TableStatus) -> str:
-        """No row of a partition behind a place was deleted since."""
+        """Return a condition: no row of a partition after a place was deleted since."""
         known = standing.removed.get(partition, Removed()).times
         mark = f"table_name = {literal(self.table.bare_name)} AND partition = {partition}"
         behind = f" AND {self._is_behind(place)}" if place else ""
@@ -299,7 +363,7 @@ class TableSql(ABC):
         return f"NOT EXISTS ({found})"
 
     def _picked(self, asked: int, where: Sequence[str], order: str) -> str:
-        """Places and raw columns."""
+        """Return a query for places and raw columns of the rows that fulfil conditions."""
         columns = "".join(f", r.{quoted(name)} AS {alias}" for name, alias in self._alias.items())
         return (
             f"SELECT * FROM (SELECT {asked} AS v, {self.tx} AS t, r.{quoted(self.table.id)} AS i"
@@ -314,10 +378,19 @@ class TableSql(ABC):
         only: str = "1 = 1",
         headers: Sequence[str] = (),
     ) -> list[Cells]:
-        """Values are computed once, and of the rows that are wanted only; the inner order spares
-        PostgreSQL a second one. `only`: a condition, also on the bytes `before` a row. `headers`:
-        those to fetch. A row's size is that with all of them, for it decides whether the row can be
-        served, and its tag: neither depends on who asks.
+        """Return the rows of some queries, with their values as JSON and text.
+
+        Values are computed once, and only for the rows that are wanted. The inner order spares
+        PostgreSQL a second sort. A row's size includes all headers, also those that are not
+        fetched. It decides whether the row can be served, and its tag, and neither may depend on
+        the reader.
+
+        Args:
+            connection: A connection to the table's database.
+            parts: The queries, made by `_picked`.
+            order: The order and limit of all their rows.
+            only: A condition on each row, also on the bytes `before` it.
+            headers: The headers to fetch.
         """
         found = f"SELECT * FROM ({' UNION ALL '.join(parts)}) AS found ORDER BY {order}"
         data = self._value()
@@ -340,7 +413,7 @@ class TableSql(ABC):
         return found_rows
 
     def _value(self) -> str:
-        """An event's data."""
+        """Return SQL for an event's data."""
         names = self.table.columns
         if not self.table.is_object:
             return self._data(names[0], self._alias[names[0]])

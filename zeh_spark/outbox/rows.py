@@ -1,6 +1,6 @@
-"""Rows of a table as lines of a feed. Pure.
+"""Make lines of a feed from rows of a table. Pure.
 
-Rule for editors: rows are checked by the block, in C; only a block in which something is wrong is
+Rule for editors: rows are checked by the block, in C. Only a block in which something is wrong is
 looked at row by row.
 """
 
@@ -19,21 +19,26 @@ Headers = tuple[str | None, ...]
 RenderHeaders = Callable[[Headers], str]
 
 _ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
-"""For data and headers, whatever the partition."""
+"""Bytes for data and headers in a line, whatever the number of the partition."""
 
 _BYTES_OF_CHARACTER = 4
-"""At most, in UTF-8."""
+"""The most bytes of a character in UTF-8."""
 
 _REMEMBERED, _SHORT = 10_000, 500
-"""Headers that are rendered once: how many, and up to how long."""
+"""How many rendered headers are remembered, and up to how many characters each."""
 
 _NULL = Raw(b"null")
 _check = msgspec.json.Decoder(Raw).decode_lines
 
 
 class BadRowError(ValueError):
-    """A row that cannot be an event. `before` are the lines of the rows in front of it, and `last`
-    the last of those.
+    """A row that cannot be an event.
+
+    Args:
+        why: The reason.
+        row: The row.
+        before: The lines of the rows before it.
+        last: The last of the rows before it; None if there are none.
     """
 
     def __init__(
@@ -46,8 +51,12 @@ class BadRowError(ValueError):
 
 
 def header_renderer(names: Sequence[str]) -> RenderHeaders:
-    """Values of headers as the inside of a line; NULL leaves a header out. Values repeat, so each
-    is rendered once.
+    """Return a function that renders the values of headers as the JSON object of a line.
+
+    None leaves a header out. The function remembers what it has rendered, because values repeat.
+
+    Args:
+        names: The headers' names, in the order of the values.
     """
     seen: dict[Headers, str] = {}
 
@@ -71,18 +80,26 @@ def lines_of(
     headers: RenderHeaders,
     skip: Callable[[BadRowError], object] | None,
 ) -> bytes:
-    """Lines of a reader's partition. Bad rows are given to `skip`; raises BadRowError for the first
-    of them where there is none.
+    """Return the lines of rows, as one partition of the reader.
+
+    Args:
+        partition: The reader's partition.
+        rows: The rows, in order.
+        headers: What renders their headers.
+        skip: Called for each bad row, which is left out; None to stop at the first one.
+
+    Raises:
+        BadRowError: A row cannot be an event, and `skip` is None.
     """
     try:
         block = _block(partition, rows, headers)
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a text has half a character (a lone surrogate)
         block = None
     return b"".join(_checked_lines(partition, rows, headers, skip)) if block is None else block
 
 
 def _block(partition: int, rows: Sequence[Cells], headers: RenderHeaders) -> bytes | None:
-    """All lines at once; None where a row is bad, or may be."""
+    """Return all lines at once; None if a row is bad, or may be."""
     if not rows:
         return b""
     _, _, _, sizes, data, *values = zip(*rows, strict=True)
@@ -97,8 +114,9 @@ def _block(partition: int, rows: Sequence[Cells], headers: RenderHeaders) -> byt
 
 
 def _fine(data: Sequence[str | None]) -> bool:
-    """Whether the data of all rows is JSON as it can stand in a line. [The lines may be JSON where
-    their data is not: `1,"cursor":"x"`.]
+    """Return whether the data of all rows is JSON that can stand in a line.
+
+    Rejected: to check the whole lines. They may be JSON if their data is not: `1,"cursor":"x"`.
     """
     given = [each for each in data if each is not None]
     if len(given) < len(data):
@@ -113,7 +131,7 @@ def _fine(data: Sequence[str | None]) -> bool:
         found = _check(block)
     except (msgspec.DecodeError, RecursionError):
         return False
-    # It reads values where it finds them: `1 2` is two, a blank line none, `[1,` goes on behind it.
+    # `_check` takes `1 2` as two values, a blank line as none, and `[1,` with the next line.
     return len(found) == len(data) and b"\n".join(found) == block and _NULL not in found
 
 
@@ -123,6 +141,7 @@ def _checked_lines(
     headers: RenderHeaders,
     skip: Callable[[BadRowError], object] | None,
 ) -> list[bytes]:
+    """Do what `lines_of` does, row by row."""
     lines: list[bytes] = []
     for number, row in enumerate(map(OutboxRow.of, rows)):
         try:
@@ -137,7 +156,7 @@ def _checked_lines(
 
 
 def _checked(partition: int, row: OutboxRow, headers: RenderHeaders) -> bytes:
-    """A line of its own. Raises ValueError."""
+    """Return the line of one row. Raises ValueError if it cannot be an event."""
     if row.size is None:
         raise ValueError("data: NULL is no event")
     if row.data is None:

@@ -1,8 +1,10 @@
-"""A service's table in SQLite as a feed: what is SQLite's own.
+"""The statements about a table in SQLite, as far as they differ.
 
-One transaction writes at a time, so ids that only grow come in the order of commits: AUTOINCREMENT,
-which never gives the id of a deleted row again. `tx` is 0. Functions of ours, on the connections
-that read, compute partitions as every writer does, and make JSON of values.
+One transaction writes at a time, so ids that only grow come in the order of commits. AUTOINCREMENT
+gives such ids: it never gives the id of a deleted row again. `tx` is 0.
+
+Rule for editors: every connection that reads has to go through `prepare` first. It adds our
+functions, which compute partitions as every other writer does, and make JSON of values.
 """
 
 from __future__ import annotations
@@ -40,41 +42,50 @@ def prepare(connection: Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SqliteTable(TableSql):
-    """Statements for one table, on connections that were prepared."""
+    """The statements about one table in SQLite (see `TableSql`), on prepared connections."""
 
     facts: SqliteFacts
 
     @property
     def name(self) -> str:
+        """Return the table's name (see `TableSql.name`)."""
         return quoted(self.table.bare_name)
 
     @property
     def tx(self) -> str:
+        """Return 0, because SQLite needs no `tx` (see `TableSql.tx`)."""
         return "0"
 
     @property
     def order(self) -> str:
+        """Return the order of rows (see `TableSql.order`)."""
         return f"r.{quoted(self.table.id)}"
 
     @property
     def backwards(self) -> str:
+        """Return the reverse order of rows (see `TableSql.backwards`)."""
         return f"{self.order} DESC"
 
     @property
     def settled(self) -> str:
+        """Return a condition that is always true: every committed row is settled."""
         return "1 = 1"
 
     @property
     def partition(self) -> str:
+        """Return the stored partition of a row (see `TableSql.partition`)."""
         return partition_sql(self.table)
 
     def faults(self) -> list[Fault]:
+        """Return why the table cannot be a feed (see `TableSql.faults`)."""
         return sqlite_ddl.sqlite_faults(self.table, self.facts)
 
     def ddl(self, more: More) -> list[str]:
+        """Return the statements that add what is missing (see `TableSql.ddl`)."""
         return sqlite_ddl.sqlite_ddl(self.table, self.facts, more)
 
     def standing(self, connection: Connection) -> TableStatus | None:
+        """Return how the table stands now (see `TableSql.standing`)."""
         name = literal(self.table.bare_name)
         if (found := _history(connection, self.table, "history")) is None:
             raise self._gone_history(connection)
@@ -92,6 +103,7 @@ class SqliteTable(TableSql):
         return TableStatus(found[0], removed, (0, last + 1))
 
     def feed_id(self, connection: Connection) -> str | None:
+        """Return the feed's id (see `TableSql.feed_id`)."""
         if _lacks_feed_ids(connection):
             return None
         if (found := _history(connection, self.table, "feed_id")) is None:
@@ -104,13 +116,16 @@ class SqliteTable(TableSql):
         return gone_history(self.table, missing)
 
     def newest(self, connection: Connection) -> tuple[object, bool]:
+        """Return the highest id; no rows wait to be settled (see `TableSql.newest`)."""
         newest = f"SELECT max(r.{quoted(self.table.id)}) FROM {self.name} AS r"
         return connection.exec_driver_sql(newest).scalar() or 0, False
 
     def blocker(self, connection: Connection) -> BlockingTransaction | None:
+        """Return None: a transaction in SQLite never holds committed rows back."""
         return None
 
     def new_history(self, connection: Connection, *, copy: bool) -> str:
+        """Begin a new history and return it (see `TableSql.new_history`)."""
         name = literal(self.table.bare_name)
         if copy and self.facts.lacks_feed_ids:
             missing = sqlite_ddl.create_feed_id(self.table, add_column=True)
@@ -170,12 +185,13 @@ class SqliteTable(TableSql):
 
 
 def _safe(value: str) -> str:
-    """A value and whether it is text, which goes as bytes: it may not be UTF-8."""
+    """Return SQL for a value and whether it is text. Text becomes bytes: it may not be UTF-8."""
     text = f"CASE typeof({value}) WHEN 'text' THEN CAST({value} AS BLOB) ELSE {value} END"
     return f"{text}, typeof({value}) = 'text'"
 
 
 def partition_sql(table: OutboxTable) -> str:
+    """Return SQL for the stored partition of a row (see `TableSql.partition`)."""
     if table.partition:
         return quoted(table.partition)
     if not table.partition_by:
@@ -185,7 +201,7 @@ def partition_sql(table: OutboxTable) -> str:
 
 
 def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
-    """How a table is made now. One that is absent has no columns."""
+    """Return the statements about a table as it is now. A table that is absent has no columns."""
     name = literal(table.bare_name)
     made = connection.exec_driver_sql(
         f"SELECT type, sql FROM sqlite_master WHERE name = {name} AND type IN ('table', 'view')"
@@ -213,18 +229,19 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
 
 
 def _history(connection: Connection, table: OutboxTable, column: str) -> Any:
-    """A column of the table's row in HISTORY; None if there is no such row."""
+    """Return a row with a column of the table's row in HISTORY; None if there is no such row."""
     mine = f"WHERE table_name = {literal(table.bare_name)}"
     return connection.exec_driver_sql(f"SELECT {column} FROM {HISTORY} {mine}").first()
 
 
 def _lacks_feed_ids(connection: Connection) -> bool:
-    """Whether the table of histories is there, without the column feed_id."""
+    """Return whether the table of histories is there, without the column feed_id."""
     found = connection.exec_driver_sql(f"PRAGMA table_info({HISTORY})").all()
     return bool(found) and "feed_id" not in {row[1] for row in found}
 
 
 def _notes_removed(connection: Connection, table: OutboxTable) -> bool:
+    """Return whether the trigger that notes deletions is there."""
     name = literal(sqlite_ddl.retention_trigger(table))
     found = connection.exec_driver_sql(
         f"SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = {name}"

@@ -1,4 +1,8 @@
-"""Whether a table in SQLite can be a feed, and the statements that bring what it lacks. Pure."""
+"""Check whether a table in SQLite can be a feed, and print what it lacks as statements. Pure.
+
+Rule for editors: the statements can be pasted into the shell `sqlite3`. They can be pasted again,
+apart from the one that adds a column, because SQLite has no ADD COLUMN IF NOT EXISTS.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,24 @@ from zeh_spark.outbox.queries import More
 from zeh_spark.outbox.table import OutboxTable
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"
+"""SQL for a new feed id: 16 hexadecimal digits."""
 
 _HIDDEN = re.compile(
     r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`(?:[^`]|``)*`|\[[^\]]*\]", re.DOTALL
 )
-"""Comments, text and quoted names."""
+"""The parts of a statement that are comments, text or quoted names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` as it was declared, in capitals."""
+    """A column of a table.
+
+    Args:
+        name: Its name.
+        type: Its type as it was declared, in capitals.
+        is_key: Whether it belongs to the primary key.
+        is_generated: Whether its value is computed, so that it cannot be inserted.
+    """
 
     name: str
     type: str
@@ -33,10 +45,20 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class SqliteFacts:
-    """What there is. `statement`: the one that made the table, None if there is no such table;
-    `beside`: those that made its indexes and triggers; `lacks_feed_ids`: the table of histories is
-    there, without the column feed_id; `notes_removed`: whether a trigger notes what is deleted, by
-    the partitions that there are.
+    """What was found when a table was inspected.
+
+    Args:
+        columns: Its columns; empty if there is no such table.
+        statement: The statement that created the table; None if there is no such table.
+        is_view: Whether it is a view.
+        beside: The statements that created its indexes and triggers.
+        has_history: Whether the table of histories has a row for it.
+        has_feed_id: Whether this row has a feed id.
+        lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
+        notes_removed: Whether a trigger notes what is deleted, by the partitions that it has now.
+        uuid: False: ids in SQLite are integers.
+        moves_updates: False: SQLite has no such trigger.
+        notifies: False: SQLite has no such trigger.
     """
 
     columns: Sequence[Column]
@@ -53,12 +75,12 @@ class SqliteFacts:
 
     @property
     def types(self) -> dict[str, str]:
-        """Of the columns, by name."""
+        """Return the types of the columns, by name."""
         return {each.name: each.type for each in self.columns}
 
 
 def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
-    """Why a table cannot be a feed; empty if it can."""
+    """Return why a table cannot be a feed; empty if it can."""
     made = create_history(table, add_column=facts.lacks_feed_ids)
     if not facts.statement and not facts.is_view:
         return [Fault(f"there is no table {table.name}", (create_table(table), *made))]
@@ -80,13 +102,19 @@ def sqlite_faults(table: OutboxTable, facts: SqliteFacts) -> list[Fault]:
 
 
 def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
-    """Raises StoreError."""
+    """Return the statements that add what is missing, and `more`.
+
+    Raises:
+        StoreError: No statement can repair the table, or SQLite has no such feature.
+    """
     if (more.updates or more.retention) and facts.is_view:
-        raise StoreError(f"{table.name} is a view; give the option for its table")
+        raise StoreError(f"{table.name} is a view. Give the option for its table.")
     if more.updates:
-        raise StoreError("rows of a table in SQLite cannot be moved by updates; insert new ones")
+        raise StoreError("rows of a table in SQLite cannot be moved by updates. Insert new rows.")
     if more.grant_to:
-        raise StoreError("SQLite has no roles: who may read the file may serve it")
+        raise StoreError(
+            "SQLite has no roles: everybody who may read the file may serve it. Leave the role out."
+        )
     found = mended(table, sqlite_faults(table, facts))
     if facts.has_history and not facts.has_feed_id:
         made = create_feed_id(table, add_column=facts.lacks_feed_ids)
@@ -95,6 +123,7 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
 
 
 def create_table(table: OutboxTable) -> str:
+    """Return the statement that creates a table that is absent."""
     types = {table.id: "INTEGER PRIMARY KEY AUTOINCREMENT"}
     for name in table.used:
         kind = "INTEGER NOT NULL" if name == table.partition else "TEXT"
@@ -104,7 +133,12 @@ def create_table(table: OutboxTable) -> str:
 
 
 def create_history(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """`add_column`: HISTORY is there already, of a version without feed_id."""
+    """Return the statements that give the table a history and a feed id.
+
+    Args:
+        table: The table.
+        add_column: Whether an older version created the table of histories, without feed_id.
+    """
     return (
         f"CREATE TABLE IF NOT EXISTS {HISTORY}"
         f" (table_name TEXT PRIMARY KEY, history TEXT NOT NULL, feed_id TEXT);",
@@ -115,7 +149,7 @@ def create_history(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
 
 
 def create_feed_id(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
-    """The feed gets an id, unless it has one."""
+    """Return the statements that give the feed an id, unless it has one."""
     return (
         *_feed_id_column(add_column),
         f"UPDATE {HISTORY} SET feed_id = {NEW_FEED_ID}"
@@ -124,12 +158,16 @@ def create_feed_id(table: OutboxTable, *, add_column: bool) -> tuple[str, ...]:
 
 
 def _feed_id_column(add: bool) -> tuple[str, ...]:
-    """SQLite cannot add a column IF NOT EXISTS, so this statement cannot be run again."""
+    """Return the statement that adds the column feed_id, which cannot be run again."""
     return (f"ALTER TABLE {HISTORY} ADD COLUMN feed_id TEXT;",) if add else ()
 
 
 def _retention(table: OutboxTable) -> tuple[str, ...]:
-    """Partitions that only we can compute are noted together."""
+    """Return the statements for a trigger that notes what is deleted.
+
+    Only our own functions can compute the partition of a key, so deletions of all such partitions
+    are noted together, as partition -1.
+    """
     partition = f"OLD.{quoted(table.partition)}" if table.partition else "-1"
     return (
         f"CREATE TABLE IF NOT EXISTS {REMOVED} (table_name TEXT, partition INTEGER,\n"
@@ -145,19 +183,25 @@ def _retention(table: OutboxTable) -> tuple[str, ...]:
 
 
 def retention_trigger(table: OutboxTable) -> str:
-    """The name of the one that notes what is deleted."""
+    """Return the name of the trigger that notes what is deleted."""
     return f"{DELETES}_{table.bare_name}_{table.partition or ''}"
 
 
 def _gives_ids_once(table: OutboxTable, facts: SqliteFacts) -> bool:
-    """[SQLite allows the word for an INTEGER PRIMARY KEY alone.]"""
+    """Return whether the table never gives an id a second time.
+
+    SQLite allows the word AUTOINCREMENT only for an INTEGER PRIMARY KEY.
+    """
     keys = [each.name for each in facts.columns if each.is_key]
     word = re.search(r"\bAUTOINCREMENT\b", _bare(facts.statement or ""), re.I)
     return keys == [table.id] and bool(word)
 
 
 def _rebuilt(table: OutboxTable, facts: SqliteFacts) -> tuple[str, ...]:
-    """The table anew, with AUTOINCREMENT; empty where we cannot say how."""
+    """Return the statements that rebuild the table with AUTOINCREMENT.
+
+    It is empty if the table is declared in a form that we cannot rebuild.
+    """
     keys = [(each.name, each.type) for each in facts.columns if each.is_key]
     statement, name = facts.statement or "", table.bare_name
     bare = _bare(statement)
@@ -185,5 +229,5 @@ def _rebuilt(table: OutboxTable, facts: SqliteFacts) -> tuple[str, ...]:
 
 
 def _bare(statement: str) -> str:
-    """With blanks for what is no SQL; of the same length."""
+    """Return a statement of the same length, with blanks for comments, text and quoted names."""
     return _HIDDEN.sub(lambda hidden: " " * len(hidden[0]), statement)

@@ -1,7 +1,8 @@
-"""What is in a row of SQLite, as JSON: values have the types of their columns only by convention.
+"""Values of a row in SQLite as JSON. In SQLite a column's type is only a convention. Pure.
 
-Functions for SQL, which never fail: what cannot be read gives a text that is no JSON, so that its
-row is a bad one, and no other. Text comes as bytes, because it may not be UTF-8. Pure.
+These are functions for SQL. Rule for editors: they never fail. A value that cannot be read gives a
+text that is not JSON, so that its row is a bad one, and no other row is. Text comes as bytes,
+because it may not be UTF-8.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ _TEMPORAL = re.compile("TIMESTAMP|DATETIME")
 
 
 def json_of(value: Value, is_text: int, kind: str) -> str | None:
-    """A value as JSON. `kind`: the type that its column was declared with, in capitals."""
+    """Return a value as JSON; None for NULL.
+
+    Args:
+        value: The value; text comes as its bytes.
+        is_text: Whether the bytes are text: 1, or 0 for a BLOB.
+        kind: The type that the column was declared with, in capitals.
+    """
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -39,7 +46,7 @@ def json_of(value: Value, is_text: int, kind: str) -> str | None:
 
 
 def data_of(value: Value, is_text: int, kind: str) -> str | None:
-    """The same, but text in a column for text is JSON already."""
+    """Return a value as an event's data: as `json_of`, but text in a text column is JSON."""
     if is_text and isinstance(value, bytes) and (not kind or _TEXTUAL.search(kind)):
         with suppress(UnicodeDecodeError):
             return value.decode()
@@ -47,7 +54,7 @@ def data_of(value: Value, is_text: int, kind: str) -> str | None:
 
 
 def text_of(value: Value, is_text: int, kind: str) -> str | None:
-    """The same, as a header's text."""
+    """Return a value as a header's text; None for NULL, which leaves the header out."""
     text = data_of(value, is_text, kind) if "JSON" in kind else json_of(value, is_text, kind)
     if text is None or text == "null":
         return None
@@ -58,8 +65,13 @@ def text_of(value: Value, is_text: int, kind: str) -> str | None:
 
 
 def partition_of(value: Value, is_text: int, key: object, partitions: int) -> int:
-    """The stored partition of a key, as `wire.partition_of` tells it. Rows without one spread by
-    their ids.
+    """Return the stored partition of a row, by `wire.partition_of`.
+
+    Args:
+        value: The key; rows without one are spread by their ids.
+        is_text: Not used. All functions that SQL calls with a value take it.
+        key: The row's id.
+        partitions: The number of stored partitions.
     """
     if value is None:
         return wire.partition_of(str(key), partitions)
@@ -68,7 +80,7 @@ def partition_of(value: Value, is_text: int, key: object, partitions: int) -> in
 
 
 def _of_bytes(value: bytes, kind: str) -> str:
-    """[What SQLite calls JSONB is made JSON before it comes here.]"""
+    """Return a BLOB as JSON. SQLite's own JSONB was made JSON before it comes here."""
     return _checked(value) if "JSON" in kind else f'"{base64.b64encode(value).decode()}"'
 
 
@@ -93,7 +105,7 @@ def _checked(value: bytes) -> str:
 
 
 def _moment(text: str) -> str:
-    """ISO 8601, in UTC where the text says how far it is from it."""
+    """Return a time as ISO 8601, in UTC if the text has an offset from it."""
     match = _MOMENT.fullmatch(text)
     if not match:
         return text

@@ -1,15 +1,18 @@
-"""What a service's own table is to a feed: its columns, its rows, and the cursors into it. Pure.
+"""A service's own table as a feed sees it: its columns, its rows, and the cursors into it. Pure.
 
-A row has a place, (tx, id). In PostgreSQL `tx` grows with the transactions that write, so that a
-place that has been passed never gets a row any more, whoever commits late [by `id` alone, 6,156 of
-11,551 rows were skipped]. SQLite has one writer at a time: the id is enough, and tx is 0.
+A row has a place, (tx, id). In PostgreSQL `tx` grows with the transactions that write. So a place
+that has been passed never gets a row later, however late a transaction commits. Rejected: `id`
+alone. Measured: 6,156 of 11,551 rows were skipped. SQLite has one writer at a time: the id is
+enough, and tx is 0.
 
-A cursor is `history.tx.id.tag` of the last row that was read, or `history.begin`. `history` is
-random and kept in the database; `tag` tells whether the row is still the one that was read, by its
-data [not by its line: that changes when a header is added]. Where the data is an object of columns,
-it goes by as many of them as there were, so that more can be added behind. Where deletions are
-noted, the number of the last one follows: who stands before a deleted row goes on if none was
-deleted since.
+A cursor is `history.tx.id.tag` of the last row that was read, or `history.begin`.
+
+- `history` is random and kept in the database.
+- `tag` tells by a row's data whether it is still the row that was read. Rejected: by its line,
+  which changes when a header is added. If the data is an object of columns, the tag covers as many
+  of them as there were, so that columns can be added at the end.
+- If deletions are noted, the number of the last one follows. A reader before a deleted row can
+  continue if none was deleted since.
 """
 
 from __future__ import annotations
@@ -28,9 +31,14 @@ from zeh_spark.protocol import wire
 from zeh_spark.store.problems import bad_cursor, other_history
 
 MAX_PARTITIONS = 64
-"""A reader with n = 1 asks each by itself in one statement [256 took 0.26 s a page]."""
+"""The most partitions of a table.
+
+A reader with n = 1 asks for each of them separately in one statement. Measured: with 256 of them a
+page took 0.26 seconds.
+"""
 
 BEGIN = "begin"
+"""What a cursor before the first row has instead of a place."""
 
 _TABLE = re.compile(r"[^.\0]{1,63}(\.[^.\0]{1,63})?")
 _CURSOR = re.compile(
@@ -42,19 +50,28 @@ _CURSOR = re.compile(
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 Place = tuple[int, int | str]
-"""tx and id; a UUID as its text, which sorts as PostgreSQL sorts it."""
+"""A row's tx and id; a UUID is its text, which sorts as PostgreSQL sorts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxTable:
-    """A table or view as a feed.
+    """The settings of a table or view that is a feed. The arguments are those of `SqlTableFeed`.
 
-    `data`: the column that holds an event's data; or columns, and its data is an object of them.
-    `headers`: columns that become headers of their names. The stored partition is in the column
-    `partition`, or computed of the column `partition_by`, or 0.
-    `on_bad_row`: `stop` at a row that cannot be an event, or `skip` it with a warning.
-    `strict_cursors`: refuse a cursor whose row is gone while older ones are left. None: unless rows
-    may be updated, which the trigger of `zeh-spark ddl --updates` tells.
+    Args:
+        name: The table's or view's name, with its schema if it has one.
+        data: The column with an event's data; or columns, whose object is the data.
+        headers: Columns that become headers with their names.
+        partition_by: The column from whose value the stored partition is computed.
+        partition: The column with the stored partition; without it and `partition_by`, it is 0.
+        partitions: The number of stored partitions, 1 to 64.
+        id: The column with the row's id.
+        tx: The column with the transaction that wrote the row; not used in SQLite.
+        on_bad_row: `stop` at a row that cannot be an event, or `skip` it with a warning.
+        strict_cursors: Whether to refuse a cursor whose row is gone while older ones are left.
+            None: yes, unless rows may be updated, by the trigger of `zeh-spark ddl --updates`.
+
+    Raises:
+        OptionError: A setting has a value that is not allowed.
     """
 
     name: str
@@ -69,7 +86,6 @@ class OutboxTable:
     strict_cursors: bool | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError."""
         if not _TABLE.fullmatch(self.name):
             raise _wrong("table", self.name, "a table's name, like outbox or shop.outbox")
         if not self.columns or not all(isinstance(each, str) and each for each in self.columns):
@@ -88,60 +104,71 @@ class OutboxTable:
         if self.partitions > 1 and not (self.partition_by or self.partition):
             raise _wrong("partitions", self.partitions, "1, unless partition_by names a column")
         if self.partition_by and self.partition:
-            raise _wrong("partition", self.partition, "left out where partition_by is given")
+            raise _wrong("partition", self.partition, "left out if partition_by is given")
         if self.on_bad_row not in {"stop", "skip"}:
             raise _wrong("on_bad_row", self.on_bad_row, "stop or skip")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the data."""
+        """Return the columns of an event's data."""
         return (self.data,) if isinstance(self.data, str) else tuple(self.data)
 
     @property
     def is_object(self) -> bool:
-        """Whether an event's data is an object of columns."""
+        """Return whether an event's data is an object of columns."""
         return not isinstance(self.data, str)
 
     def lineage(self, history: str) -> str:
-        """The history as cursors have it: other partitions make it another one [a key's rows would
-        be in a partition whose reader may be further on].
+        """Return the history as cursors have it, which is another one after other `partitions`.
+
+        With other partitions, a key's rows would be in a partition whose reader may be further.
         """
         how = f"{history}.{self.partitions}.{self.partition or ''}.{self.partition_by or ''}"
         return xxhash.xxh3_64_hexdigest(how.encode())[:8]
 
     @property
     def tagged(self) -> int:
-        """Columns that tags go by."""
+        """Return how many columns a tag covers; 0 if the data is one column."""
         return len(self.columns) if self.is_object else 0
 
     @property
     def used(self) -> dict[str, None]:
-        """All columns that are read but `tx`, in order."""
+        """Return all columns that are read, `tx` excepted, in order."""
         by = (self.partition_by, self.partition)
         return dict.fromkeys((self.id, *filter(None, by), *self.columns, *self.headers))
 
     @property
     def schema(self) -> str | None:
+        """Return the schema in the table's name; None if there is none."""
         before, dot, _ = self.name.rpartition(".")
         return before if dot else None
 
     @property
     def bare_name(self) -> str:
-        """Without its schema."""
+        """Return the table's name without its schema."""
         return self.name.rpartition(".")[2]
 
 
 def _wrong(option: str, value: object, allowed: str) -> OptionError:
+    """Return the error for a setting; `allowed` completes "it must be"."""
     return OptionError(f"{option} is {value!r}; it must be {allowed}", option=option)
 
 
 Cells = tuple[Any, ...]
-"""A row as a database gives it: what `OutboxRow` has, its headers one by one."""
+"""A row as a database gives it: the fields of `OutboxRow`, its headers one by one at the end."""
 
 
 class OutboxRow(NamedTuple):
-    """A row. `asked`: the reader's partition; `size`: bytes of data and headers, None where there
-    is no data; both are None, too, where they are too long to be served.
+    """A row of the table.
+
+    Args:
+        asked: The reader's partition for which it was read.
+        tx: The first part of its place; 0 in SQLite.
+        id: Its id, which is the second part of its place.
+        size: Bytes of data and headers; None if there is no data.
+        data: The event's data as JSON; None if there is none, or if it is too long to be served.
+        headers: Values of the headers that were asked for; None for NULL, and for all of them if
+            the row is too long to be served.
     """
 
     asked: int
@@ -153,15 +180,21 @@ class OutboxRow(NamedTuple):
 
     @classmethod
     def of(cls, cells: Cells) -> OutboxRow:
+        """Return the row that a database gave."""
         asked, tx, key, size, data, *headers = cells
         return cls(asked, tx, key, size, data, tuple(headers))
 
     @property
     def place(self) -> Place:
+        """Return the row's place in the order of the feed."""
         return self.tx, self.id
 
     def tag(self, columns: int) -> str:
-        """Of the first columns of an object, or of all data where there are 0."""
+        """Return the row's tag, which covers its place and data.
+
+        Args:
+            columns: How many columns of an object it covers; 0 for the whole data.
+        """
         content = (self.data or f"{self.size} bytes").encode()
         if columns and self.data:
             with suppress(msgspec.DecodeError, RecursionError):
@@ -172,8 +205,11 @@ class OutboxRow(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """What was deleted of a partition: rows up to a place; `times` is another number after each
-    deletion.
+    """What is noted about the deleted rows of a partition.
+
+    Args:
+        place: The last place of which a row was deleted; None if none was.
+        times: A number that is another one after each deletion; 0 before the first.
     """
 
     place: Place | None = None
@@ -182,7 +218,14 @@ class Removed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """`place` is None before the first row; `removals`: the number of the last deletion."""
+    """A cursor into a table.
+
+    Args:
+        history: The table's history, as `OutboxTable.lineage` gives it.
+        place: The place of the last row that was read; None before the first row.
+        tag: The tag of that row.
+        removals: The number of the last deletion that was noted when the cursor was given.
+    """
 
     history: str
     place: Place | None = None
@@ -190,11 +233,11 @@ class Cursor:
     removals: int = 0
 
     def is_behind(self, row: OutboxRow) -> bool:
-        """Whether a row at its place is the one that was read."""
+        """Return whether a row at the cursor's place is the one that was read."""
         return row.tag(int(self.tag.partition("-")[2] or 0)) == self.tag
 
     def misses(self, removed: Removed) -> bool:
-        """Whether something behind it may have been deleted since it was given."""
+        """Return whether rows after it may have been deleted since it was given."""
         return later(self.place, removed.place) != self.place and self.removals != removed.times
 
     def __str__(self) -> str:
@@ -203,8 +246,16 @@ class Cursor:
 
 
 def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor | None:
-    """None for a special cursor. Raises Problem for what this feed cannot have given. `uuid`:
-    whether its ids are UUIDs.
+    """Return the cursor in a text; None for `_first` and `_last`.
+
+    Args:
+        partition: The partition that it was given for.
+        text: The cursor of a request.
+        history: The table's history now, as `OutboxTable.lineage` gives it.
+        uuid: Whether the table's ids are UUIDs; else they are integers.
+
+    Raises:
+        Problem: This feed cannot have given it, or gave it in another history.
     """
     if text in (wire.FIRST, wire.LAST):
         return None
@@ -222,14 +273,19 @@ def parse_cursor(partition: int, text: str, history: str, uuid: bool) -> Cursor 
 
 
 def later(one: Place | None, other: Place | None) -> Place | None:
-    """The place further on; None is the beginning."""
+    """Return the later of two places; None is the beginning."""
     if one is None or other is None:
         return one or other
     return max(one, other)  # ids of one table have one type
 
 
 def all_removed(removed: Mapping[int, Removed], stored: range) -> Removed:
-    """Of some stored partitions together. `removed`: of each; -1 stands for all."""
+    """Return what was deleted of some stored partitions together.
+
+    Args:
+        removed: What was deleted of each partition; the key -1 stands for all of them.
+        stored: The stored partitions.
+    """
     place, count = None, 0
     for each in (-1, *stored) if stored else ():
         if each in removed:

@@ -1,7 +1,10 @@
 """A real publisher in this process, for tests and examples. Needs the extra `publisher`.
 
-with running_publisher(store) as url:
-    spark.read.format("zeroeventhub").load(f"{url}/orders")
+    with running_publisher(store) as url:
+        spark.read.format("zeroeventhub").load(f"{url}/orders")
+
+`store_contract` has the tests that every store has to pass. Rule for editors: import neither pytest
+nor hypothesis here, because tests of users may have neither.
 """
 
 from __future__ import annotations
@@ -25,9 +28,17 @@ from zeh_spark.publisher.server import Server, listen
 def running_publisher(
     feeds: Store | Mapping[str, Feed], app: ASGIApp | None = None
 ) -> Iterator[str]:
-    """Serve feeds on a free port of 127.0.0.1, in a thread; gives the URL that feeds' names follow.
+    """Serve feeds on a free port of 127.0.0.1, in a thread, until the `with` statement ends.
 
-    `app`: what to serve instead, if it mounts the publisher somewhere.
+    Args:
+        feeds: A store, or feeds by name, as `create_app` takes them.
+        app: The application to serve instead, if it mounts a publisher somewhere.
+
+    Yields:
+        The publisher's URL; the feed `orders` is at `{url}/orders`.
+
+    Raises:
+        ZeroEventHubError: The publisher did not start within 30 seconds.
     """
     publisher = create_app(feeds)
     listener = listen("127.0.0.1", 0)
@@ -36,7 +47,9 @@ def running_publisher(
     thread.start()
     try:
         if not server.ready.wait(30):
-            raise ZeroEventHubError("the publisher did not start within 30 s")
+            raise ZeroEventHubError(
+                "the publisher did not start within 30 s. Look at its log for the reason."
+            )
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
@@ -47,7 +60,18 @@ def running_publisher(
 def publish(
     store: Store, feed: str, events: Iterable[object], *, partition: int | None = None
 ) -> None:
-    """Add events, as json.dumps takes them, as one batch: spread evenly, or into one partition."""
+    """Publish events to a feed of a store, as the next batch of the producer `test`.
+
+    Args:
+        store: The store.
+        feed: The feed's name. It has to exist.
+        events: The data of the events, as `json.dumps` takes it.
+        partition: The stored partition for all of them; None spreads them evenly.
+
+    Raises:
+        StoreError: There is no such feed.
+        TypeError, ValueError: The data of an event cannot be JSON, for example NaN.
+    """
     partitions = store.feed(feed).partitions
 
     def fill(batch: BatchUploader) -> None:

@@ -1,16 +1,20 @@
-"""What can go wrong with a history, by the names that Jepsen gives it: the feed, read as readers
-read it, against what was acknowledged.
+"""Compare a feed, read as readers read it, with what was acknowledged, and name what is wrong.
+
+The names are those that Jepsen uses:
 
 lost            an acknowledged batch, or a part of it, is not on the feed
-duplicate       rows are on it more often than they were published
-torn            a batch is there in part
+duplicate       rows are on the feed more often than they were published
+torn            only a part of a batch is there
 reordered       rows of a task are in another order in their partition
 diverged        the feed has other rows than those that were acknowledged
-phantom         events that nobody published
+phantom         there are events that nobody published
 sequence gap    numbers of a producer and partition are not 0, 1, 2, …
-intruder        another checkpoint published without being let in
-zombie          a run published that another one had overtaken
-resurrected     a producer published that was deleted
+intruder        another checkpoint published without being allowed to
+zombie          a run published after another one had overtaken it
+resurrected     a producer published after it was deleted
+
+Runs in the contract's tests (`world`). Rule for editors: nothing here calls what the publisher
+decides with, so that a fault of it cannot hide itself.
 """
 
 from __future__ import annotations
@@ -32,7 +36,15 @@ Batch = tuple[str, int]
 
 @dataclass(frozen=True)
 class Entry:
-    """A batch that became visible: where, who, and what it has to look like."""
+    """A batch that became visible.
+
+    Args:
+        batch: The incarnation and number of the batch.
+        run: The run that published it.
+        positions: Its first and last position on the feed; None if it has no events.
+        rows: Its rows.
+        lines: The lines that the feed has to have of it, by partition.
+    """
 
     batch: Batch
     run: str
@@ -43,9 +55,19 @@ class Entry:
 
 @dataclass
 class Belief:
-    """`log`: what became visible, in order; `acknowledged_rows`: what drivers were told is there;
-    `undone`: what a restore took, until a driver is told that a later batch is there; `excused`:
-    what an operator was told is missing, and accepted; `receipts`: how many the store keeps.
+    """What drivers and operators were told, and so may believe about the feed.
+
+    Args:
+        log: The batches that became visible, in order.
+        acknowledged_rows: The rows of each batch that a driver was told is there.
+        undone: Batches that a restore took away, until a driver is told that a later one is there.
+        excused: Batches that an operator was told are missing, and accepted.
+        replacements: The values of `replaceIncarnation` that an operator has set.
+        kept: Batches for which an operator has set `keepFirst`, with the digest that it names.
+        doubled: Rows that an operator has allowed to be there twice, by `keepFirst`.
+        deleted: Whether the producer was deleted.
+        seen: The anomalies that were seen when they happened.
+        receipts: How many receipts of a producer the store keeps.
     """
 
     log: list[Entry] = field(default_factory=list)
@@ -62,6 +84,15 @@ class Belief:
     def acknowledged(
         self, execution: Execution, call: Call, receipt: StoredReceipt, new: bool, heard: bool
     ) -> None:
+        """Note the answer to a commit.
+
+        Args:
+            execution: What the driver committed.
+            call: The call with which it did.
+            receipt: The receipt in the answer.
+            new: Whether the commit published the batch, instead of repeating it.
+            heard: Whether the answer reached the driver.
+        """
         batch = (receipt.incarnation, receipt.batch)
         rows = tuple(sorted(execution.rows))
         if new:
@@ -91,7 +122,13 @@ class Belief:
         self.log.append(entry)
 
     def granted(self, problem: Problem, name: str, value: str) -> None:
-        """What an operator accepts by pasting what the error printed, and no more."""
+        """Note what an operator accepts by setting the override that a refusal printed.
+
+        Args:
+            problem: The refusal.
+            name: The option that it printed.
+            value: The value that it printed.
+        """
         incarnation, batch = problem.members["incarnation"], problem.members["batch"]
         if name == "replaceIncarnation":
             self.replacements.add(value)
@@ -102,7 +139,10 @@ class Belief:
             self.kept.add(((incarnation, batch), problem.members["published"]["digest"][:8]))
 
     def forget(self, incarnation: str, done: int) -> None:
-        """A checkpoint was rolled back: its drivers know nothing of later batches."""
+        """Note that a checkpoint was rolled back to the batch `done`.
+
+        Its drivers then know nothing of later batches.
+        """
         for batch in [
             each for each in self.acknowledged_rows if _before((incarnation, done), each)
         ]:
@@ -110,6 +150,7 @@ class Belief:
             self.undone.discard(batch)
 
     def restored(self, log: list[Entry]) -> None:
+        """Note that the store was restored to a backup with these batches."""
         self.log = list(log)
         here = {each.batch for each in log}
         self.undone |= {each for each in self.acknowledged_rows if each not in here}
@@ -120,7 +161,7 @@ def _before(one: Batch, other: Batch) -> bool:
 
 
 def found(store: Store, belief: Belief) -> list[str]:
-    """The anomalies of a feed with one producer, `p`."""
+    """Return the anomalies of a feed with one producer, `p`, one text for each."""
     chunks = everything(store)
     return [
         *belief.seen,
@@ -132,7 +173,7 @@ def found(store: Store, belief: Belief) -> list[str]:
 
 
 def _of_the_log(store: Store, chunks: list[Chunk], log: list[Entry]) -> Iterator[str]:
-    """Each batch is where its receipt says, whole and in order, and nothing else is there."""
+    """Check that each batch is where its receipt says, whole and in order, and nothing else is."""
     behind = 0
     for entry in log:
         begin, end = entry.positions or (behind + 1, behind)
@@ -172,7 +213,7 @@ def _of_sequences(chunks: list[Chunk]) -> Iterator[str]:
 
 
 def _of_acknowledgements(belief: Belief) -> Iterator[str]:
-    """Each batch that a driver was told is there is there once, with the rows it had."""
+    """Check that each batch that a driver was told about is there once, with the rows it had."""
     for batch, rows in belief.acknowledged_rows.items():
         here = [each.rows for each in belief.log if each.batch == batch]
         if len(here) > 1:
@@ -184,7 +225,7 @@ def _of_acknowledgements(belief: Belief) -> Iterator[str]:
 
 
 def _of_rows(belief: Belief) -> Iterator[str]:
-    """A checkpoint's rows are there once each."""
+    """Check that each row of a checkpoint is there once."""
     rows = Counter((each.batch[0], row.id) for each in belief.log for row in each.rows)
     for (incarnation, number), times in rows.items():
         if times > 1 and (incarnation, number) not in belief.doubled:

@@ -1,4 +1,8 @@
-"""A producer's batches: staged by tasks, committed whole and once, in one order."""
+"""The contract for a producer's batches: staged by tasks, committed whole and once, in one order.
+
+A code in a docstring, like F3 or KA-05, names the failure mode or promise that the test is about;
+`tests/README.md` has their list.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ from zeh_spark.testing.writers import (
 
 
 def test_uploads_are_invisible_before_their_commit(store: Store) -> None:
-    """Nothing of a batch shows before it is complete (BQ-01, KA-05)."""
+    """No event of a batch is visible before the batch is complete (BQ-01, KA-05)."""
     store.stage(FEED, call(), upload(chunk(0, b"1")))
     assert (0, [], []) == (store.feed(FEED).head, everything(store), store.producers(FEED))
 
@@ -58,8 +62,9 @@ def test_committed_batch_survives_a_crash_of_the_publisher(site: Site, store: St
 
 
 def test_batch_commits_once_and_answers_the_same_again(store: Store) -> None:
-    """I may repeat a commit whose answer was lost; the answer is the first one (F4, F5, EX-01,
-    EX-02, KA-02, PU-09).
+    """I can repeat a commit whose answer was lost; the answer is the same.
+
+    (F4, F5, EX-01, EX-02, KA-02, PU-09)
     """
     uploads = upload(chunk(0, b"1")), upload(chunk(1, b"2"), task=1)
     first = commit(store, call(), *uploads)
@@ -69,7 +74,7 @@ def test_batch_commits_once_and_answers_the_same_again(store: Store) -> None:
 
 
 def test_replay_in_another_layout_is_the_same_batch(store: Store) -> None:
-    """Spark may cut the rows into other tasks, shuffle and route them anew (F4, F10, A10)."""
+    """Spark may divide the rows into other tasks, and shuffle them again (F4, F10, A10)."""
     receipt, _ = commit(store, call(), upload(chunk(0, b"1", b"2"), chunk(1, b"3")))
     other = upload(chunk(0, b"3")), upload(chunk(1, b"2", b"1"), task=1)
     assert (receipt, False) == store.commit(FEED, call(run="r2"), declared(*other))
@@ -77,7 +82,7 @@ def test_replay_in_another_layout_is_the_same_batch(store: Store) -> None:
 
 @pytest.mark.parametrize("rows", [[b"1"], [b"1", b"3"], [b"1", b"2", b"3"], [b"1", b"1"], []])
 def test_other_rows_under_a_committed_number_are_refused(store: Store, rows: list[bytes]) -> None:
-    """My rows are never dropped in silence, nor doubled (EX-03, EX-04, F9, F24)."""
+    """My rows are never dropped without an error, nor doubled (EX-03, EX-04, F9, F24)."""
     receipt, _ = commit(store, call(), upload(chunk(0, b"1", b"2")))
     uploads = [upload(chunk(0, *rows))] if rows else []
     with pytest.raises(Problem) as refused:
@@ -89,8 +94,10 @@ def test_other_rows_under_a_committed_number_are_refused(store: Store, rows: lis
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_sealed_attempt_can_never_be_committed(store: Store, count: int) -> None:
-    """One upload more than the commit names, an empty one: that commit is refused however late it
-    and its uploads come, and another attempt goes on under the number (F17).
+    """An empty upload more than the commit names seals an attempt (F17).
+
+    Its commit is refused, however late it and its uploads come. Another attempt continues under the
+    same batch number.
     """
     first = [upload(chunk(0, b"%d" % at), number=at) for at in range(count)]
     second = [upload(chunk(0, b"%d" % at), number=at, attempt=1) for at in range(count)]
@@ -115,7 +122,7 @@ def test_sealed_attempt_can_never_be_committed(store: Store, count: int) -> None
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_batch_with_a_missing_upload_is_refused_whole(store: Store, missing: int) -> None:
-    """A batch is never published in part, and can be completed after all."""
+    """A batch is never published in part, and can still be completed."""
     uploads = [upload(chunk(0, b"1")), upload(chunk(1, b"2"), number=1), upload(task=1)]
     for each in uploads[:missing] + uploads[missing + 1 :]:
         store.stage(FEED, call(), each)
@@ -126,7 +133,7 @@ def test_batch_with_a_missing_upload_is_refused_whole(store: Store, missing: int
 
 
 def test_content_that_is_not_the_drivers_is_refused_whole(store: Store) -> None:
-    """A body that was changed on the way is noticed."""
+    """A body that was changed on the way is detected."""
     sent, arrived = upload(chunk(0, b"1")), upload(chunk(0, b"2"))
     store.stage(FEED, call(), arrived)
     with pytest.raises(Problem) as refused:
@@ -135,7 +142,7 @@ def test_content_that_is_not_the_drivers_is_refused_whole(store: Store) -> None:
 
 
 def test_batch_with_a_partition_that_the_feed_lacks_is_refused(store: Store) -> None:
-    """Events cannot get lost in a partition nobody reads."""
+    """Events cannot get lost in a partition that nobody reads."""
     with pytest.raises(Problem):
         commit(store, call(), upload(chunk(0, b"1"), chunk(2, b"2")))
     assert [] == everything(store)
@@ -155,7 +162,7 @@ def test_order_is_partition_task_upload_and_row(store: Store) -> None:
 
 
 def test_only_the_attempts_that_are_named_are_published(store: Store) -> None:
-    """Attempts that died, and speculative twins, leave nothing behind (F1, F2)."""
+    """Failed attempts and speculative ones leave no events (F1, F2)."""
     for attempt in (0, 2):
         for number in (0, 1):
             twin = upload(chunk(0, b"1"), attempt=attempt, number=number)
@@ -173,7 +180,7 @@ def test_upload_may_be_sent_again(store: Store) -> None:
 
 
 def test_upload_with_other_content_under_the_same_name_is_refused(store: Store) -> None:
-    """Two attempts at a task that take each other's name do not mix."""
+    """Two attempts of a task that have the same name do not mix."""
     store.stage(FEED, call(), upload(chunk(0, b"1")))
     with pytest.raises(Problem) as refused:
         store.stage(FEED, call(), upload(chunk(0, b"2")))
@@ -183,7 +190,7 @@ def test_upload_with_other_content_under_the_same_name_is_refused(store: Store) 
 
 
 def test_upload_of_a_committed_batch_gets_the_receipt(store: Store) -> None:
-    """A task that comes late need not send its rows (F2)."""
+    """A late task need not send its rows (F2)."""
     receipt, _ = commit(store, call(), upload(chunk(0, b"1")))
     late = call(run="r2")
     assert [receipt, receipt] == [
@@ -194,7 +201,7 @@ def test_upload_of_a_committed_batch_gets_the_receipt(store: Store) -> None:
 
 
 def test_admit_keeps_nothing(store: Store) -> None:
-    """A question whether an upload is wanted does not change anything."""
+    """To ask whether an upload is wanted changes nothing."""
     assert store.admit(FEED, call()) is None
     with pytest.raises(Problem) as refused:
         store.admit(FEED, call(3))
@@ -202,7 +209,7 @@ def test_admit_keeps_nothing(store: Store) -> None:
 
 
 def test_empty_batches_count(store: Store) -> None:
-    """A trigger without rows leaves no gap behind (F19)."""
+    """A trigger without rows leaves no gap (F19)."""
     receipt, new = commit(store, call(0))
     commit(store, call(1), upload(chunk(0, b"1")))
     assert (True, 0, (), None) == (new, receipt.events, receipt.ranges, receipt.positions)
@@ -210,7 +217,7 @@ def test_empty_batches_count(store: Store) -> None:
 
 
 def test_batch_made_for_another_number_of_partitions_is_refused(store: Store) -> None:
-    """Keys do not change their partition (F11, ZE-05)."""
+    """Keys never change their partition (F11, ZE-05)."""
     for ask in (
         lambda: store.stage(FEED, call(partitions=3), upload(chunk(0, b"1"))),
         lambda: store.commit(FEED, call(partitions=3), declared()),
@@ -222,7 +229,7 @@ def test_batch_made_for_another_number_of_partitions_is_refused(store: Store) ->
 
 
 def test_committed_batch_is_the_same_whatever_the_number_of_partitions(store: Store) -> None:
-    """A replay after the feed got more partitions is a repetition, not a conflict (F11, A10)."""
+    """A replay after the feed's partitions changed is a repetition, not a conflict (F11, A10)."""
     receipt, _ = commit(store, call(), upload(chunk(0, b"1")))
     sent = declared(upload(chunk(2, b"1")))
     assert (receipt, False) == store.commit(FEED, call(run="r2", partitions=3), sent)
@@ -253,7 +260,7 @@ def test_chunks_know_their_producer_batch_and_number(store: Store) -> None:
 
 
 def test_small_neighbours_become_one_chunk(store: Store) -> None:
-    """A batch of a few rows in each of many tasks is not slow to read for ever."""
+    """A batch with a few rows in each of many tasks does not stay slow to read."""
     uploads = [upload(chunk(0, b"%d" % t), chunk(1, b"%d" % -t), task=t) for t in range(1, 30)]
     commit(store, call(), *uploads)
     assert [(0, 29, 0), (1, 29, 0)] == [
@@ -268,7 +275,7 @@ sizes = st.sampled_from([1, 3, 199, 200, 201, 700])
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2), sizes), max_size=12))
 def test_packing_keeps_order_and_numbers(cut: list[tuple[int, int]]) -> None:
-    """However tasks cut their rows, the feed has all of them in order, numbers without gaps."""
+    """However tasks divide the rows, the feed has all in order, with numbers without gaps."""
     store = MemoryStore()
     store.create(FEED, 3)
     uploads = [
@@ -290,7 +297,7 @@ def test_packing_keeps_order_and_numbers(cut: list[tuple[int, int]]) -> None:
 def test_commit_packs_a_bounded_number_of_bytes(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit stays short; what is left over is kept as it came."""
+    """A commit stays short; chunks that are left over are kept as they came."""
     monkeypatch.setattr("zeh_spark.store.commit_plan.PACKED_BYTES", 100)
     assert PACKED_BYTES > 100
     uploads = [upload(chunk(0, b'"%s"' % (b"x" * 20)), task=t) for t in range(4)]
@@ -300,7 +307,7 @@ def test_commit_packs_a_bounded_number_of_bytes(
 
 
 def test_feeds_and_producers_do_not_know_each_other(store: Store) -> None:
-    """Each producer counts its own batches, on each feed apart."""
+    """Each producer counts its own batches, separately on each feed."""
     store.create("copies", 2)
     commit(store, call(producer="p"), upload(chunk(0, b"1")))
     commit(store, call(producer="q"), upload(chunk(0, b"1")))
@@ -314,7 +321,7 @@ def test_feeds_and_producers_do_not_know_each_other(store: Store) -> None:
 
 
 def test_next_batch_takes_its_number_at_the_commit(store: Store) -> None:
-    """Loads that run side by side do not get into each other's way."""
+    """Loads that run at the same time do not disturb each other."""
     uploads = {run: upload(chunk(0, b'"%s"' % run.encode())) for run in ("r1", "r2")}
     for run, each in uploads.items():
         store.stage(FEED, call(None, run=run), each)
@@ -372,7 +379,7 @@ def _at_once(count: int, work: Callable[[int], object]) -> list[Any]:
 
 
 def _commit_batches(opened: Opened, run: str) -> None:
-    """Whoever is overtaken comes back as another run, as a restarted driver does."""
+    """Commit 20 batches; continue as another run when overtaken, as a restarted driver does."""
     store, starts, batch = opened(), 0, 0
     while batch < 20:
         by: Call = call(batch, run=f"{run}.{starts}")

@@ -1,4 +1,7 @@
-"""A feed's identity: its random id, and the epochs that tell events of a restored store apart."""
+"""The contract for a feed's identity: its random id, and its epochs.
+
+By its epoch an event is told apart from the events that a restore has undone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from zeh_spark.testing.writers import FEED, chunk, everything, publish
 
 
 def times(store: Store) -> list[int]:
-    """The `zeh-time` of all chunks, in the feed's order."""
+    """Return the `zeh-time` of all chunks, in the feed's order, in ms since 1970."""
     return [each.time for each in everything(store)]
 
 
@@ -30,9 +33,7 @@ def test_feeds_id_is_the_beginning_of_its_origin(store: Store) -> None:
 
 
 def test_each_feed_has_an_id_of_its_own(store: Store) -> None:
-    """Sequence numbers of two feeds are never taken for each other's, and one feed's epoch leaves
-    the other feed alone.
-    """
+    """Sequence numbers of two feeds are never mixed up; an epoch changes only its own feed."""
     store.create("other", 2)
     before = store.identity("other")
     assert before.id != store.begin_epoch(FEED).id
@@ -61,7 +62,7 @@ def test_a_later_epoch_keeps_the_feeds_id(store: Store) -> None:
 
 
 def test_a_copy_gets_an_id_of_its_own(store: Store) -> None:
-    """A copy that goes on beside the original is another feed; what both have keeps its id."""
+    """A copy beside the original is another feed; events that both have keep their id."""
     first = store.begin_epoch(FEED)
     copied = store.begin_epoch(FEED, copy=True)
     again = store.begin_epoch(FEED)
@@ -90,8 +91,9 @@ def test_time_tells_the_events_of_epochs_apart(
 def test_time_tells_them_apart_when_the_clock_goes_back(
     store: Store, clock: StoppedClock, hours: int
 ) -> None:
-    """Events after the epoch have its time at least, whatever the clock says by then; and the next
-    epoch begins after them.
+    """Events after an epoch's begin have at least its time, whatever the clock says.
+
+    The next epoch begins after them.
     """
     publish(store, chunk(0, b"1"))
     begun = store.begin_epoch(FEED)
@@ -131,7 +133,7 @@ def test_an_epoch_begins_between_the_last_one_and_now(store: Store, clock: Stopp
 def test_epoch_of_an_empty_feed_counts_from_its_first_event(
     store: Store, clock: StoppedClock
 ) -> None:
-    """A feed that was restored to its beginning."""
+    """It works for a feed that was restored to its beginning, too."""
     begun = store.begin_epoch(FEED)
     clock.pass_hours(-1)
     publish(store, chunk(0, b"1"))
@@ -142,7 +144,7 @@ def test_epoch_of_an_empty_feed_counts_from_its_first_event(
 def test_time_tells_any_epochs_apart(
     new_site: type[Site], store: Store, clock: StoppedClock
 ) -> None:
-    """Whatever order commits, epochs and changes of the clock come in."""
+    """This holds in whatever order commits, epochs and changes of the clock come."""
     steps = st.sampled_from(["commit", "epoch", "copy", "1", "-1"])
     names = (f"feed{number}" for number in count())
 
@@ -160,7 +162,7 @@ def test_time_tells_any_epochs_apart(
 
 
 def _taken(store: Store, feed: str, clock: StoppedClock, step: str) -> str | None:
-    """Take a step; the id of the epoch that a commit belongs to."""
+    """Take a step; return the id of the epoch that a commit belongs to, or None."""
     if step == "commit":
         publish(store, chunk(0, b"1"), feed=feed)
         return store.identity(feed).epochs[-1].id
@@ -172,7 +174,7 @@ def _taken(store: Store, feed: str, clock: StoppedClock, step: str) -> str | Non
 
 
 def test_identity_survives_a_crash_and_is_everybodys(site: Site, store: Store) -> None:
-    """All publishers of a store tell the same."""
+    """All publishers of a store tell the same identity."""
     begun = store.begin_epoch(FEED)
     assert begun == site.open().identity(FEED)
     site.crash()
@@ -182,8 +184,10 @@ def test_identity_survives_a_crash_and_is_everybodys(site: Site, store: Store) -
 def test_an_epoch_that_a_restore_took_back_is_not_given_again(
     site: Site, store: Store, clock: StoppedClock
 ) -> None:
-    """I restore the same backup again and again. Events of each restored history were read; those
-    of the next one have the same sequence numbers, are others, and come after them.
+    """I can restore the same backup again and again.
+
+    Events of each restored history were read. Those of the next one have the same sequence numbers,
+    but are others, and come after them.
     """
     publish(store, chunk(0, b"1"))
     backup = site.copy()
@@ -200,7 +204,7 @@ def test_an_epoch_that_a_restore_took_back_is_not_given_again(
 
 
 def test_epoch_of_a_clock_that_is_far_ahead_is_refused(store: Store, clock: StoppedClock) -> None:
-    """Its number would have more digits than readers take. A new id is still to be had."""
+    """Its number would have more digits than readers accept. A new id can still be given."""
     clock.pass_hours(24 * 365 * 100)
     with pytest.raises(StoreError, match="Set the clock right"):
         store.begin_epoch(FEED)

@@ -1,6 +1,7 @@
-"""Any history of drivers, crashes, restores and operators: acknowledged rows are on the feed once,
-whole and in order, or somebody was told otherwise by name (F1-F19; sinks_sim.py, but with the real
-code).
+"""The contract for any history of drivers, crashes, restores and operators (F1-F19).
+
+Acknowledged rows are on the feed once, complete and in order, or somebody got an error with a name
+that says otherwise. The histories are random (`world`), and run the real code.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED
 
 KEPT_RECEIPTS = 3
+"""So few receipts of a producer are kept, so that histories soon come to their end."""
 
 layouts = st.builds(
     TaskLayout,
@@ -43,7 +45,7 @@ layouts = st.builds(
 
 
 class Histories(RuleBasedStateMachine):
-    """Rules are what can happen; the world keeps account."""
+    """Random histories: a rule is an event that can happen, and the world notes what follows."""
 
     new_site: ClassVar[type[Site]]
     executions = Bundle("executions")
@@ -51,6 +53,7 @@ class Histories(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
+        """Begin with an empty feed and one driver."""
         self.directory = tempfile.TemporaryDirectory()
         self.clock = StoppedClock()
         self.site = self.new_site(Path(self.directory.name), self.clock, KEPT_RECEIPTS)
@@ -59,43 +62,49 @@ class Histories(RuleBasedStateMachine):
 
     @rule(layout=layouts, which=st.integers(0, 1), batches=st.integers(1, 4))
     def run_batches(self, layout: TaskLayout, which: int, batches: int) -> None:
+        """Run some batches of a driver from begin to end."""
         for _ in range(batches):
             self.world.run_batch(layout, which)
         self.site.settle()
 
     @rule(target=executions, layout=layouts, which=st.integers(0, 1))
     def execute(self, layout: TaskLayout, which: int) -> Any:
-        """Tasks that end; nobody knows what becomes of them."""
+        """Run the tasks of a batch; whether and when it is committed is open."""
         done = self.world.execute(layout, which)
         return done if done else multiple()
 
     @rule(execution=executions, heard=st.booleans())
     def commit(self, execution: Execution, heard: bool) -> None:
-        """For the first time, again because the answer was lost, or late."""
+        """Commit a batch: for the first time, again because the answer was lost, or late."""
         self.world.commit(execution, heard)
         self.site.settle()
 
     @precondition(lambda self: self.world.sent)
     @rule(data=st.data(), uploads=st.integers(1, 9))
     def deliver_again(self, data: st.DataObject, uploads: int) -> None:
+        """Deliver requests of the past once more."""
         self.world.deliver_again(data.draw(st.sampled_from(self.world.sent)), uploads)
 
     @rule(execution=executions)
     def release(self, execution: Execution) -> None:
+        """Give up a batch."""
         self.world.release(execution)
 
     @rule()
     def restart(self) -> None:
+        """Restart the query."""
         self.world.restart()
 
     @precondition(lambda self: len(self.world.drivers) == 1)
     @rule()
     def start_a_second_driver(self) -> None:
+        """Start a second driver on the same checkpoint."""
         self.world.start_a_second_driver()
 
     @precondition(lambda self: len(self.world.drivers) > 1)
     @rule(layouts=st.lists(layouts, min_size=1, max_size=6))
     def run_both_in_turn(self, layouts: list[TaskLayout]) -> None:
+        """Run batches of two drivers in turn."""
         for number, layout in enumerate(layouts):
             self.world.run_batch(layout, number)
         self.site.settle()
@@ -103,53 +112,62 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.checkpoints) < 4)
     @rule(start=st.sampled_from([0, 1000]))
     def lose_checkpoint(self, start: int) -> None:
-        """The source begins anew, or behind all that was read."""
+        """Lose the checkpoint; the source then begins again, or after all that was read."""
         self.world.lose_checkpoint(start and start * len(self.world.checkpoints))
 
     @rule(checkpoint=st.integers(0, 3))
     def return_to_a_checkpoint(self, checkpoint: int) -> None:
+        """Continue from any checkpoint that there ever was."""
         self.world.return_to(checkpoint)
 
     @rule(batches=st.integers(1, KEPT_RECEIPTS + 2), recut=st.booleans())
     def roll_back(self, batches: int, recut: bool) -> None:
+        """Delete the newest entries of the checkpoint."""
         self.world.roll_back(batches, recut=recut)
 
     @rule()
     def crash_publisher(self) -> None:
+        """Crash the publishers, and start them again."""
         self.world.crash_publisher()
 
     @rule(target=backups)
     def copy_store(self) -> Any:
+        """Make a backup of the store."""
         return self.world.copy_store()
 
     @rule(backup=backups)
     def restore_store(self, backup: Any) -> None:
+        """Restore the store to a backup, which can be used again."""
         self.world.restore_store(backup)
 
     @rule(backup=consumes(backups))
     def restore_store_and_lose_the_backup(self, backup: Any) -> None:
+        """Restore the store to a backup, which is not used again."""
         self.world.restore_store(backup)
 
     @rule(hours=st.sampled_from([1, 25]))
     def pass_time(self, hours: int) -> None:
+        """Let time pass, so that uploads are dropped."""
         self.clock.pass_hours(hours)
 
     @precondition(lambda self: self.world.refusal)
     @rule()
     def paste_the_remedy(self) -> None:
-        """It is left in the code until another one takes its place."""
+        """Set the override that was printed; it stays in the code until another one replaces it."""
         self.world.paste_remedy()
 
     @rule()
     def take_remedies_out(self) -> None:
+        """Remove all overrides from the code."""
         self.world.overrides = Overrides()
 
     @invariant()
     def nothing_is_wrong(self) -> None:
+        """Check the feed after each step."""
         assert [] == self.world.anomalies()
 
     def teardown(self) -> None:
-        """And whatever has happened, there is a way on."""
+        """Check that there is a way to continue, whatever has happened; then clean up."""
         try:
             if hasattr(self, "world"):
                 self.go_on()
@@ -158,6 +176,7 @@ class Histories(RuleBasedStateMachine):
             self.directory.cleanup()
 
     def go_on(self) -> None:
+        """Publish a batch, with the overrides that refusals print, or with a new checkpoint."""
         world = self.world
         world.restart()
         for _ in range(20):
@@ -174,7 +193,7 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.mark.timeout(1800)  # a campaign's
 def test_any_history_keeps_what_it_acknowledges(new_site: type[Site]) -> None:
-    """Whatever happens, I lose nothing and get nothing twice without being told."""
+    """Whatever happens, I lose nothing and get nothing twice without an error."""
     machine = type("Histories", (Histories,), {"new_site": new_site})
     examples = max(10, settings().max_examples // new_site.slowness)
     run_state_machine_as_test(
@@ -183,7 +202,7 @@ def test_any_history_keeps_what_it_acknowledges(new_site: type[Site]) -> None:
 
 
 def test_gap_accepted_for_a_lost_checkpoint_is_not_accepted_for_the_next(world: World) -> None:
-    """An override left in the code does not lose a batch of another checkpoint in silence (A2)."""
+    """An override left in the code never loses a batch of another checkpoint (A2)."""
     backup = world.copy_store()
     world.run_batch(TaskLayout())
     world.restore_store(backup)

@@ -1,4 +1,4 @@
-"""Who may publish what: incarnations, runs, gaps, receipts, restores."""
+"""The contract for who may publish what: incarnations, runs, gaps, receipts, restores."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ from zeh_spark.testing.writers import (
 
 
 def put(store: Store, by: Call, *rows: bytes) -> tuple[StoredReceipt, bool]:
+    """Publish rows to partition 0 as one upload; return what `Store.commit` returns."""
     return commit(store, by, *[upload(chunk(0, *rows))] if rows else [])
 
 
 def refused(work: Callable[[], object]) -> Problem:
+    """Return the refusal of some work; fail if it is not refused."""
     with pytest.raises(Problem) as found:
         work()
     return found.value
 
 
 def test_skipped_batch_is_a_gap(store: Store) -> None:
-    """Batches that never came are noticed at once (F18, EH-10, PU-13)."""
+    """Batches that never came are detected at once (F18, EH-10, PU-13)."""
     put(store, call(0), b"1")
     problem = refused(lambda: put(store, call(2), b"3"))
     assert ("batch-gap", 409) == refusal(problem)
@@ -46,7 +48,7 @@ def test_skipped_batch_is_a_gap(store: Store) -> None:
 
 
 def test_unknown_producer_begins_with_batch_0(store: Store) -> None:
-    """An emptied or swapped store does not go on in silence (A1, KA-04)."""
+    """An emptied or exchanged store does not continue without an error (A1, KA-04)."""
     problem = refused(lambda: put(store, call(7), b"1"))
     assert (("batch-gap", 409), {"acceptGap": "a@-1:7"}) == (
         refusal(problem),
@@ -56,7 +58,7 @@ def test_unknown_producer_begins_with_batch_0(store: Store) -> None:
 
 
 def test_new_checkpoint_is_refused_until_it_is_let_in(store: Store) -> None:
-    """A lost checkpoint neither doubles nor loses my events in silence (F8, F12, A2)."""
+    """A lost checkpoint neither doubles nor loses events without an error (F8, F12, A2)."""
     put(store, call(0), b"1")
     problem = refused(lambda: put(store, call(0, incarnation="b"), b"1"))
     assert ("incarnation-changed", 409) == refusal(problem)
@@ -67,7 +69,7 @@ def test_new_checkpoint_is_refused_until_it_is_let_in(store: Store) -> None:
 
 
 def test_standing_replacement_lets_in_no_third_checkpoint(store: Store) -> None:
-    """An override left in the code does not act again (A2)."""
+    """An override that is left in the code does not act again (A2)."""
     put(store, call(0), b"1")
     put(store, call(0, incarnation="b", replace_incarnation="a@0:b"), b"2")
     third = call(0, incarnation="c", run="r3", replace_incarnation="a@0:b")
@@ -75,14 +77,14 @@ def test_standing_replacement_lets_in_no_third_checkpoint(store: Store) -> None:
 
 
 def test_numbers_go_on_across_incarnations(store: Store) -> None:
-    """A new checkpoint counts its batches anew, but never its events (EH-16)."""
+    """A new checkpoint counts its batches from 0 again, but never its events (EH-16)."""
     put(store, call(0), b"1", b"2")
     put(store, call(0, incarnation="b", replace_incarnation="a@0:b"), b"3")
     assert [(0, 0), (0, 2)] == [(each.batch, each.sequence) for each in everything(store)]
 
 
 def test_former_incarnation_goes_on_where_it_ended(store: Store) -> None:
-    """The old checkpoint, found again, is not taken for a new one (F12)."""
+    """An old checkpoint that is found again is not taken for a new one (F12)."""
     for batch in (0, 1):
         put(store, call(batch), b"%d" % batch)
     put(store, call(0, incarnation="b", run="r2", replace_incarnation="a@1:b"), b"3")
@@ -97,7 +99,7 @@ def test_former_incarnation_goes_on_where_it_ended(store: Store) -> None:
 
 
 def test_receipts_are_found_by_incarnation(store: Store) -> None:
-    """The same number of two checkpoints is two batches (EX-07)."""
+    """The same number means two batches in two checkpoints (EX-07)."""
     first, _ = put(store, call(0), b"1")
     second, _ = put(store, call(0, incarnation="b", replace_incarnation="a@0:b"), b"2")
     found = [store.receipt(FEED, "p", 0, each) for each in (None, "a", "b", "c")]
@@ -109,7 +111,7 @@ def test_receipts_are_found_by_incarnation(store: Store) -> None:
 
 
 def test_second_driver_is_named_and_the_first_one_ends(store: Store) -> None:
-    """Two drivers on one checkpoint are found out (F7, EH-11, DS-01)."""
+    """Two drivers on one checkpoint are detected (F7, EH-11, DS-01)."""
     put(store, call(0, run="r1"), b"1")
     put(store, call(1, run="r2"), b"2")
     problem = refused(lambda: put(store, call(2, run="r1"), b"3"))
@@ -131,7 +133,7 @@ def test_run_gets_its_level_with_its_first_commit_only(store: Store) -> None:
 
 
 def test_overtaken_run_gets_no_answer_that_looks_like_success(store: Store) -> None:
-    """A zombie hears that it is one, also about batches that are there, but for its own."""
+    """A zombie is refused even for batches that are there, unless it has published them itself."""
     receipt, _ = put(store, call(0, run="r1"), b"1")
     put(store, call(1, run="r2"), b"2")
     assert (receipt, False) == put(store, call(0, run="r1"), b"1")
@@ -140,7 +142,7 @@ def test_overtaken_run_gets_no_answer_that_looks_like_success(store: Store) -> N
 
 
 def test_deleted_producer_publishes_no_more(store: Store) -> None:
-    """Requests that come late do not bring it back; what it published stays (F16, F17)."""
+    """Late requests do not bring it back; what it has published stays (F16, F17)."""
     put(store, call(0), b"1")
     store.stage(FEED, call(1), upload(chunk(0, b"2")))
     store.delete_producer(FEED, "p")
@@ -152,7 +154,7 @@ def test_deleted_producer_publishes_no_more(store: Store) -> None:
 
 
 def test_producer_that_never_published_can_be_deleted(store: Store) -> None:
-    """A name can be taken out of use."""
+    """A name can be blocked before anybody uses it."""
     store.delete_producer(FEED, "p")
     assert "producer-deleted" == refused(lambda: put(store, call(0), b"1")).name
     assert put(store, call(0, producer="q"), b"1")[1]
@@ -167,7 +169,7 @@ def test_producer_tells_how_far_it_is(store: Store) -> None:
 
 
 def test_receipts_are_chained(store: Store) -> None:
-    """Nobody changes the record of what was published unnoticed."""
+    """A change of the record of what was published is detected."""
     for batch in range(3):
         put(store, call(batch), b"%d" % batch)
     found = store.receipts(FEED, "p", 99, 99)
@@ -179,7 +181,7 @@ def test_receipts_are_chained(store: Store) -> None:
 
 
 def test_receipts_come_newest_first_in_pages(store: Store) -> None:
-    """A page of the list of receipts is as long as I ask."""
+    """A page of the list of receipts is as long as I ask for."""
     for batch in range(4):
         put(store, call(batch), b"%d" % batch)
     pages = [store.receipts(FEED, "p", below, 2) for below in (99, 3, 1)]
@@ -189,7 +191,7 @@ def test_receipts_come_newest_first_in_pages(store: Store) -> None:
 
 @pytest.mark.parametrize("receipts", [3])
 def test_batch_beyond_the_receipts_is_neither_confirmed_nor_denied(store: Store) -> None:
-    """A checkpoint rolled back too far is told so (F13, F16, KA-03)."""
+    """A checkpoint that was rolled back too far gets an error (F13, F16, KA-03)."""
     assert 1000 == batches.RECEIPTS
     for batch in range(5):
         put(store, call(batch), b"%d" % batch)
@@ -201,7 +203,7 @@ def test_batch_beyond_the_receipts_is_neither_confirmed_nor_denied(store: Store)
 
 
 def test_other_digest_version_is_no_conflict(store: Store) -> None:
-    """After an upgrade I am told that contents cannot be compared, not that they differ (A10)."""
+    """After an upgrade I learn that contents cannot be compared, not that they differ (A10)."""
     put(store, call(0), b"1")
     sent = declared(upload(chunk(0, b"1")))
     later = Declared(sent.content, sent.attempts, digest_version=2)
@@ -210,7 +212,7 @@ def test_other_digest_version_is_no_conflict(store: Store) -> None:
 
 
 def test_kept_first_of_a_named_batch_keeps_nothing_else(store: Store) -> None:
-    """Left in the code, the override drops no other rows, under that name or another (A2)."""
+    """An override left in the code drops no other rows, under that name or another (A2)."""
     named: dict[str, Any] = {"producer": "p#k", "incarnation": "batch"}
     receipt, _ = put(store, call(0, **named), b"1")
     option = refused(lambda: put(store, call(0, **named), b"2")).members["option"]["keepFirst"]
@@ -223,7 +225,7 @@ def test_kept_first_of_a_named_batch_keeps_nothing_else(store: Store) -> None:
 
 
 def test_deleted_producer_publishes_no_named_batch_either(store: Store) -> None:
-    """Its named batches are its own, those that are there and those to come."""
+    """All its named batches are deleted with it, those that are there and those to come."""
     put(store, call(0, producer="p#k", incarnation="batch"), b"1")
     store.delete_producer(FEED, "p")
     for name in ("p#k", "p#new"):
@@ -233,7 +235,7 @@ def test_deleted_producer_publishes_no_named_batch_either(store: Store) -> None:
 
 
 def test_named_batch_can_be_deleted_by_itself(store: Store) -> None:
-    """Whether it was published or not; its producer goes on."""
+    """It can be deleted whether it was published or not; its producer continues."""
     put(store, call(0, producer="p#k", incarnation="batch"), b"1")
     for name in ("p#k", "p#new"):
         store.delete_producer(FEED, name)
@@ -244,7 +246,7 @@ def test_named_batch_can_be_deleted_by_itself(store: Store) -> None:
 
 
 def test_kept_first_answers_with_the_first(store: Store) -> None:
-    """I can keep what is published where a query is not repeatable, once (F9)."""
+    """If a query is not repeatable, I can keep what is published, once (F9)."""
     receipt, _ = put(store, call(0), b"1")
     problem = refused(lambda: put(store, call(0), b"2"))
     option = problem.members["option"]["keepFirst"]
@@ -255,7 +257,7 @@ def test_kept_first_answers_with_the_first(store: Store) -> None:
 
 
 def test_restored_publisher_refuses_to_go_on_over_the_gap(site: Site, store: Store) -> None:
-    """Batches that a restore undid are missed by name (F15, DL-03)."""
+    """Batches that a restore undid are reported as missing (F15, DL-03)."""
     put(store, call(0), b"0")
     backup = site.copy()
     put(store, call(1), b"1")
@@ -270,7 +272,7 @@ def test_restored_publisher_refuses_to_go_on_over_the_gap(site: Site, store: Sto
 def test_publisher_restored_to_before_the_producer_refuses_to_go_on(
     site: Site, store: Store
 ) -> None:
-    """An older backup is noticed as well as a newer one (A1)."""
+    """An older backup is detected as well as a newer one (A1)."""
     backup = site.copy()
     put(store, call(0), b"0")
     site.restore(backup)
@@ -280,7 +282,7 @@ def test_publisher_restored_to_before_the_producer_refuses_to_go_on(
 
 
 def test_other_history_after_a_restore_has_other_tags(site: Site, store: Store) -> None:
-    """A cursor of what a restore undid does not pass for one of what came instead (A5)."""
+    """A cursor of undone events is not taken for one of the events that came instead (A5)."""
     backup = site.copy()
     put(store, call(0), b"0")
     undone = everything(store)[0]
@@ -291,7 +293,7 @@ def test_other_history_after_a_restore_has_other_tags(site: Site, store: Store) 
 
 
 def test_late_commit_of_an_older_run_changes_nothing(store: Store) -> None:
-    """A request from the past names its run and batch, and meets a receipt or a fence (F17)."""
+    """A late request names its run and batch, and gets the receipt or is refused (F17)."""
     store.stage(FEED, call(0, run="r1"), upload(chunk(0, b"1")))
     put(store, call(0, run="r2"), b"1")
     put(store, call(1, run="r2"), b"2")

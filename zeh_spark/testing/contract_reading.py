@@ -1,6 +1,4 @@
-"""Feeds and reading: one text for every store of a publisher. Writing is in test_batches.py, what
-only SQLite does in test_sqlite.py.
-"""
+"""The contract for feeds and reading. Writing is in `contract_batches`."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from zeh_spark.testing.writers import call, chunk, everything, large, publish, u
 
 
 def test_batches_get_positions_in_the_order_of_their_commits(store: Store) -> None:
-    """A feed is in the order in which it was published; a batch in that of its partitions."""
+    """A feed is in the order in which it was published, a batch in the order of its partitions."""
     publish(store, chunk(1, b"1"))
     publish(store, chunk(1, b"3"), chunk(0, b"2"))
     publish(store, chunk(0, b"4"))
@@ -29,7 +27,7 @@ def test_batches_get_positions_in_the_order_of_their_commits(store: Store) -> No
 
 
 def test_frames_come_back_as_staged(store: Store) -> None:
-    """What I read is what was written, byte for byte."""
+    """I read what was written, byte for byte."""
     chunks = [large(0, b"1"), large(0, b"3"), chunk(1, b'{"a":2}')]
     publish(store, *chunks)
     blobs = [each.blob for each in everything(store)]
@@ -54,7 +52,7 @@ def test_same_chunks_have_other_tags_in_another_feed(store: Store) -> None:
 
 
 def test_tags_are_those_of_the_chunks(store: Store) -> None:
-    """Positions beyond the head have none."""
+    """Positions after the head have no tag."""
     publish(store, chunk(0, b"1"), chunk(1, b"2"))
     expected = {each.g: each.tag for each in everything(store)}
     assert expected == store.tags("orders", [0, 1, 2, 3])
@@ -68,7 +66,7 @@ def test_last_looks_only_at_the_partitions_asked_for(store: Store) -> None:
 
 
 def test_chunks_are_limited_per_partition_and_by_the_upper_end(store: Store) -> None:
-    """A read is as short as its reader wants."""
+    """A read is as short as I want it."""
     for g in range(1, 9):
         publish(store, chunk(g % 2, b"%d" % g))
     found = store.chunks("orders", {0: 2, 1: 0}, upto=7, limit=2)
@@ -87,7 +85,7 @@ def test_cursor_set_keeps_the_last_cursor_of_each_partition(store: Store) -> Non
 
 
 def test_feeds_are_summed_up(store: Store) -> None:
-    """The table of feeds shows what is in them."""
+    """The list of feeds shows what is in them."""
     store.create("empty", 1)
     publish(store, chunk(0, b"1", b"2"), chunk(1, b"3"))
     size = sum(each.size for each in everything(store))
@@ -96,7 +94,7 @@ def test_feeds_are_summed_up(store: Store) -> None:
 
 
 def test_time_of_a_feed_never_decreases(store: Store, clock: StoppedClock) -> None:
-    """Events are not older than those before them, whatever the clock does."""
+    """No event is older than one before it, whatever the clock does."""
     publish(store, chunk(0, b"1"))
     clock.now = 1
     publish(store, chunk(0, b"2"))
@@ -125,7 +123,7 @@ def test_feed_is_created_once(store: Store) -> None:
 
 
 def test_unknown_feed_has_its_own_error(store: Store) -> None:
-    """A typing error in a feed's name says so."""
+    """A mistyped name of a feed has an error of its own."""
     with pytest.raises(UnknownFeedError, match="no feed 'order'"):
         store.feed("order")
 
@@ -143,7 +141,7 @@ def _changed(store: Store, version: int) -> bool:
 
 
 def test_version_stands_still_without_commits(opened: Opened, store: Store) -> None:
-    """Reading wakes nobody up, nor do uploads and cursors that others keep."""
+    """Waiting readers are not woken by reads, by uploads, or by cursors that others save."""
     before = store.version()
     everything(opened())
     opened().stage("orders", call(), upload(chunk(0, b"1")))
@@ -152,7 +150,7 @@ def test_version_stands_still_without_commits(opened: Opened, store: Store) -> N
 
 
 def test_threads_that_commit_at_once_get_positions_without_gaps(opened: Opened) -> None:
-    """Two loads at the same time are both there, each in one piece."""
+    """Two loads at the same time are both there, and each batch is in one piece."""
     opened().create("orders", 2)
     threads = [threading.Thread(target=_publish_batches, args=(opened(), 20)) for _ in range(4)]
     _run(threads)
@@ -165,7 +163,7 @@ def test_threads_that_commit_at_once_get_positions_without_gaps(opened: Opened) 
 
 
 def test_readers_see_a_batch_in_all_partitions_or_in_none(opened: Opened) -> None:
-    """I never see half a batch, nor a position before the one below it."""
+    """I never see a part of a batch, nor a position without all positions before it."""
     opened().create("orders", 2)
     writer = threading.Thread(target=_publish_batches, args=(opened(), 100))
     reader, seen = opened(), []
@@ -188,7 +186,7 @@ def test_processes_that_commit_at_once_lose_nothing(shared_site: Site) -> None:
 
 
 def _publish_batches(store: Store, count: int) -> None:
-    """Batches of two chunks, one in each partition, with the same random data."""
+    """Publish batches of two chunks, one in each partition, with the same random data."""
     for _ in range(count):
         data = b'"%s"' % uuid.uuid4().hex.encode()
         publish(store, chunk(0, data), chunk(1, data))
@@ -210,5 +208,5 @@ def _pairs(frames: list[bytes]) -> list[tuple[bytes, bytes]]:
 
 
 def _lines(frame: bytes) -> str:
-    """The random data of a chunk."""
+    """Return the random data of a chunk."""
     return lines_of(frame).decode().split('"data":')[1]

@@ -1,4 +1,4 @@
-"""Old events go away as they were told to, and nobody misses one in silence."""
+"""The contract for retention: events are removed as set, and no reader misses one unnoticed."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ from zeh_spark.testing.writers import (
 from zeh_spark.testing.writers import upload as upload_of
 
 NOTHING = Retention(bytes=1)
-"""Keeps nothing: even the newest chunk is larger."""
+"""A retention that keeps nothing: even the newest chunk is larger."""
 
 
 def three(store: Store) -> None:
-    """Chunks 1 and 3 in partition 0, 2 in partition 1."""
+    """Publish three chunks: 1 and 3 in partition 0, 2 in partition 1."""
     for partition, each in ((0, b"1"), (1, b"2"), (0, b"3")):
         publish(store, chunk(partition, each))
 
 
 def cursor(store: Store, g: int) -> str:
+    """Return the cursor after the chunk at position `g`."""
     return next(each.cursor for each in everything(store) if each.g == g)
 
 
 def read(store: Store, asked: Mapping[int, str], n: int = 2, hint: int = 1000) -> list[bytes]:
-    """The data behind cursors."""
+    """Return the data of the events after some cursors."""
     blocks = ChunkFeed(store, FEED).page(asked, n, hint)
     lines = [line for each in blocks for line in each.lines.splitlines()]
     return [line.split(b'"data":')[1][:-1] for line in lines]
 
 
-# What goes
+# What is removed
 
 
 def test_events_go_when_they_are_old_enough(store: Store, clock: StoppedClock) -> None:
-    """Yesterday's are there, last week's are not."""
+    """Yesterday's events are there, last week's are not."""
     publish(store, chunk(0, b"1"))
     clock.pass_hours(24)
     publish(store, chunk(1, b"2"))
@@ -83,7 +84,7 @@ def test_nothing_goes_unless_it_was_asked_for(store: Store) -> None:
 
 
 def test_what_is_kept_is_remembered(opened: Opened, store: Store, site: Site) -> None:
-    """Every publisher of the store goes by it, after a restart too."""
+    """Every publisher of the store uses the same retention, also after a restart."""
     kept = Retention(86_400_000, 1 << 40, ("warehouse", "mailer"))
     store.set_retention(FEED, Retention(age_ms=1))
     store.set_retention(FEED, kept)
@@ -92,7 +93,7 @@ def test_what_is_kept_is_remembered(opened: Opened, store: Store, site: Site) ->
 
 
 def test_many_chunks_go_in_small_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers get their turn while a year of events goes away."""
+    """Writers are not held up while a year of events is removed."""
     monkeypatch.setattr(retention, "STEP_CHUNKS", 4)
     publish(store, *[large(each % 2, b"%d" % each) for each in range(11)])
     steps, remove = [], store.remove
@@ -108,7 +109,7 @@ def test_many_chunks_go_in_small_steps(store: Store, monkeypatch: pytest.MonkeyP
 
 
 def test_frames_go_with_their_chunks(store: Store) -> None:
-    """The space is free for new events."""
+    """Their space is free for new events."""
     three(store)
     blobs = [each.blob for each in everything(store)]
     prune(store, FEED, NOTHING)
@@ -130,7 +131,7 @@ def test_numbers_and_positions_go_on(opened: Opened, store: Store, site: Site) -
     assert [b"3"] == data(store)
 
 
-# Who is waited for
+# Readers that retention waits for
 
 
 def test_events_stay_until_a_reader_has_passed_them(store: Store) -> None:
@@ -158,7 +159,7 @@ def test_events_stay_until_a_reader_has_passed_them(store: Store) -> None:
 def test_reader_whose_cursors_prove_nothing_is_waited_for(
     store: Store, saved: dict[int, str]
 ) -> None:
-    """In doubt nothing goes."""
+    """In doubt nothing is removed."""
     three(store)
     store.save_cursors(FEED, "warehouse", 2, saved)
     rule = Retention(bytes=1, readers=("warehouse",))
@@ -166,7 +167,7 @@ def test_reader_whose_cursors_prove_nothing_is_waited_for(
 
 
 def test_reader_of_several_n_is_waited_for_in_all(store: Store) -> None:
-    """One that changes its number of partitions loses nothing meanwhile."""
+    """A reader that changes its number of partitions loses nothing meanwhile."""
     three(store)
     store.save_cursors(FEED, "warehouse", 1, {0: cursor(store, 3)})
     store.save_cursors(FEED, "warehouse", 2, {0: cursor(store, 1), 1: cursor(store, 2)})
@@ -174,7 +175,7 @@ def test_reader_of_several_n_is_waited_for_in_all(store: Store) -> None:
 
 
 def test_reader_at_an_anchor_has_passed_it(store: Store) -> None:
-    """What it has read is gone; what comes next may go as well, once it has read that."""
+    """What it has read is removed; what comes next can be, too, after it has read that."""
     three(store)
     last = {0: cursor(store, 3), 1: cursor(store, 2)}
     prune(store, FEED, NOTHING)
@@ -186,7 +187,7 @@ def test_reader_at_an_anchor_has_passed_it(store: Store) -> None:
 def test_retention_that_is_switched_off_ends_what_is_under_way(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing goes after I said so; nor what a reader has come back for."""
+    """Nothing is removed after I switched it off, nor what a reader has returned to."""
     monkeypatch.setattr(retention, "STEP_CHUNKS", 1)
     three(store)
     publish(store, chunk(0, b"4"))
@@ -215,7 +216,7 @@ def test_retention_that_is_switched_off_ends_what_is_under_way(
 def test_pruner_goes_on_whatever_fails(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault in one round is not the end of retention."""
+    """An error in one round does not end retention."""
     three(store)
     store.set_retention(FEED, Retention(bytes=1))
     faults, remove = iter([RuntimeError("a bug"), StoreBusyError("later")]), store.remove
@@ -231,11 +232,11 @@ def test_pruner_goes_on_whatever_fails(
     assert "old events stay for now: later" in caplog.text
 
 
-# Who reads
+# Readers
 
 
 def test_who_has_not_read_what_is_gone_is_told_so(store: Store) -> None:
-    """410, with the oldest cursor that is left; nothing is skipped in silence."""
+    """I get 410 with the oldest cursor that is left; nothing is skipped without an error."""
     three(store)
     first = cursor(store, 1)
     anchor = cursor(store, 3)
@@ -252,7 +253,7 @@ def test_who_has_not_read_what_is_gone_is_told_so(store: Store) -> None:
 
 
 def test_caught_up_reader_of_an_idle_partition_notices_nothing(store: Store) -> None:
-    """Its last event is long gone, and there was none since."""
+    """Its last event was removed long ago, and there was none since."""
     publish(store, chunk(1, b"0"))
     idle = cursor(store, 1)
     never = next(ChunkFeed(store, FEED).page({0: "_first"}, 2, 0)).cursor
@@ -261,13 +262,13 @@ def test_caught_up_reader_of_an_idle_partition_notices_nothing(store: Store) -> 
     prune(store, FEED, NOTHING)
     assert [] == read(store, {1: caught_up})
     with pytest.raises(Problem, match="were removed"):
-        read(store, {1: idle})  # of partition 1, chunk 3 came behind it
+        read(store, {1: idle})  # in partition 1, chunk 3 came after it
     with pytest.raises(Problem, match="were removed"):
         read(store, {0: never})
 
 
 def test_reader_of_a_partition_that_never_had_events_notices_nothing(store: Store) -> None:
-    """The cursor that an empty feed gave it stays good."""
+    """The cursor that an empty feed gave it stays valid."""
     never = next(ChunkFeed(store, FEED).page({1: "_first"}, 2, 0)).cursor
     publish(store, chunk(0, b"1"))
     publish(store, chunk(0, b"2"))
@@ -279,7 +280,7 @@ def test_reader_of_a_partition_that_never_had_events_notices_nothing(store: Stor
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_special_cursors_of_an_emptied_feed_lead_on(store: Store, n: int) -> None:
-    """`_first` and `_last` are answered with cursors that stay good."""
+    """`_first` and `_last` are answered with cursors that stay valid."""
     three(store)
     prune(store, FEED, NOTHING)
     for special in ("_first", "_last"):
@@ -292,7 +293,7 @@ def test_special_cursors_of_an_emptied_feed_lead_on(store: Store, n: int) -> Non
 
 
 def test_cursor_at_an_anchor_is_held_against_its_tag(store: Store) -> None:
-    """A cursor of a history that a restore undid is not taken for a good one."""
+    """A cursor of a history that a restore undid is not taken for a valid one."""
     three(store)
     anchor = cursor(store, 3)
     prune(store, FEED, NOTHING)
@@ -307,7 +308,7 @@ def test_cursor_at_an_anchor_is_held_against_its_tag(store: Store) -> None:
 def test_page_under_way_does_not_skip_what_goes_meanwhile(
     store: Store, monkeypatch: pytest.MonkeyPatch, read_before: int, frames_stay: bool
 ) -> None:
-    """I get all of it, or my connection ends and I am told why when I come back."""
+    """I get all of it, or my connection ends and the next answer says why."""
     monkeypatch.setattr(feed, "READ_BYTES", 1)
     publish(store, *[large(0, b"%d" % each) for each in range(60)])
     if frames_stay:  # as if they had been read just before
@@ -331,14 +332,14 @@ def _chunk(g: int, time: int, size: int = 10) -> Chunk:
 
 
 def test_removal_ends_at_the_first_chunk_that_stays() -> None:
-    """A beginning of the log, never a hole in it."""
+    """Removal takes a beginning of the log, and never leaves a hole in it."""
     log = [_chunk(1, 10), _chunk(2, 30), _chunk(3, 20)]
     steps = list(removable(log, 30, Retention(age_ms=75), 100, lambda _: None))
     assert [1] == [each.upto for each in steps]
 
 
 def test_either_limit_is_enough() -> None:
-    """Old or too much: it goes."""
+    """An event is removed if it is too old, or if the feed is too large."""
     log = [_chunk(g, g) for g in range(1, 5)]
     steps = list(removable(log, 40, Retention(age_ms=98, bytes=15), 100, lambda _: None))
     assert [1, 2, 3] == [each.upto for each in steps]
@@ -347,7 +348,7 @@ def test_either_limit_is_enough() -> None:
 def test_without_anchors_readers_would_skip_in_silence(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the anchors are for."""
+    """This shows what the anchors are for."""
     three(store)
     first = cursor(store, 1)
     prune(store, FEED, NOTHING)

@@ -1,4 +1,4 @@
-"""While old events go away, whoever reads gets all that he is not told is gone."""
+"""The contract for reading while old events are removed: a reader misses nothing unnoticed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ from zeh_spark.testing.writers import upload as upload_of
 
 @dataclass
 class Reader:
-    """`behind`: the cursors that it has, by partition of its n; `got`: what it has read of each
-    stored partition, or was told is gone.
+    """A reader of the feed.
+
+    Args:
+        n: How many partitions it works with.
+        behind: The cursors that it has, by its partitions.
+        got: What it has read of each stored partition, or was told is gone.
     """
 
     n: int
@@ -44,8 +48,9 @@ class Reader:
 
 
 class Readings(RuleBasedStateMachine):
-    """Readers of any n and page size, while events come and go: each gets all events of a partition
-    in order, but for those of which it was told that they are gone.
+    """Random readers of any n and page size, while events are published and removed.
+
+    Each gets all events of a partition in order, except those that it was told are gone.
     """
 
     new_site: ClassVar[type[Site]]
@@ -61,17 +66,20 @@ class Readings(RuleBasedStateMachine):
 
     @rule(partitions=st.lists(st.integers(0, 2), max_size=4))
     def publish(self, partitions: list[int]) -> None:
+        """Publish an event to each of some partitions."""
         for each in partitions:
             publish(self.store, chunk(each, b"%d" % len(self.log)))
             self.log.append((each, len(self.log)))
 
     @rule(kept=st.integers(0, 5))
     def prune(self, kept: int) -> None:
+        """Remove all but the newest events."""
         sizes = [each.size for each in everything(self.store)]
         prune(self.store, FEED, Retention(bytes=max(1, sum(sizes[len(sizes) - kept :]))))
 
     @rule(who=st.integers(0, 3), hint=st.sampled_from([0, 1, 2, 100]), together=st.booleans())
     def read(self, who: int, hint: int, together: bool) -> None:
+        """Read a page of all partitions together, or a page of each."""
         reader = self.readers[who]
         asks = [reader.behind] if together else [{v: c} for v, c in reader.behind.items()]
         for asked in asks:
@@ -91,14 +99,14 @@ class Readings(RuleBasedStateMachine):
             reader.behind[block.partition % reader.n] = block.cursor
 
     def _gone(self, reader: Reader, problem: Problem) -> None:
-        """True: something unread is gone. It goes on with what is left, as it was told."""
+        """Check that unread events are gone, and continue from the cursor in the refusal."""
         assert "cursor-gone" == problem.name
         partition = problem.members["partition"]
         assert self._excuse(reader, partition), f"nothing unread is gone: {problem}"
         reader.behind[partition] = problem.members["oldest"]
 
     def _excuse(self, reader: Reader, partition: int) -> bool:
-        """What is gone and it has not read; whether there is any."""
+        """Note which unread events are gone; return whether there are any."""
         left = {int(each) for each in data(self.store)}
         lost = [
             (each, number)
@@ -110,11 +118,13 @@ class Readings(RuleBasedStateMachine):
         return bool(lost)
 
     def teardown(self) -> None:
+        """Close the store, and remove its directory."""
         self.site.close()
         self.directory.cleanup()
 
     @invariant()
     def each_reader_has_a_beginning_of_each_partition(self) -> None:
+        """Check after each step that no reader has missed an event."""
         for reader in self.readers:
             for partition, got in reader.got.items():
                 all_of_it = [number for each, number in self.log if each == partition]
@@ -122,7 +132,7 @@ class Readings(RuleBasedStateMachine):
 
 
 def test_readers_get_all_that_they_are_not_told_is_gone(new_site: type[Site]) -> None:
-    """Whatever my pages are and whatever is removed, I never miss an event in silence."""
+    """Whatever my pages are and whatever is removed, I never miss an event without an error."""
     machine = type("Readings", (Readings,), {"new_site": new_site})
     examples = max(10, settings().max_examples // new_site.slowness)
     run_state_machine_as_test(
@@ -165,8 +175,8 @@ def test_retention_under_load_loses_nothing_that_is_kept(opened: Opened, store: 
                 written = all(each.done() for each in writers)
                 total += (more := next(reading))
                 if written and not more:
-                    break  # nothing will come any more
-        finally:  # also where the store refuses the reader
+                    break  # no event will come any more
+        finally:  # also if the store refuses the reader
             ended.set()
     for each in (*writers, *pruners):
         each.result()

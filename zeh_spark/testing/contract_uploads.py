@@ -1,4 +1,4 @@
-"""How long uploads are kept, and what drops them: never what is committed."""
+"""The contract for uploads: how long they are kept, and what drops them, but never a commit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SIZE = ONE.bytes
 
 
 def different(number: int, *, task: int = 0) -> Upload:
-    """Uploads of the same size each."""
+    """Return an upload with other data for each number, and always of the same size."""
     return upload(chunk(0, b"%d" % (number + 2)), task=task)
 
 
 def test_released_batch_cannot_be_committed(store: Store) -> None:
-    """What I gave up stays away."""
+    """A batch that I gave up is never published."""
     store.stage(FEED, call(), ONE)
     assert 1 == store.release(FEED, "p", 0, "r1")
     with pytest.raises(Problem) as refused:
@@ -40,7 +40,7 @@ def test_released_batch_cannot_be_committed(store: Store) -> None:
 
 
 def test_release_of_an_attempt_leaves_the_others(store: Store) -> None:
-    """A task that fails takes away what it sent, and nothing of its neighbours (F1)."""
+    """A task that fails removes what it has sent, and nothing of other tasks (F1)."""
     for task in (0, 1):
         store.stage(FEED, call(), different(task, task=task))
     assert (0, 1) == tuple(store.release(FEED, "p", 0, "r1", (1, each)) for each in (7, 0))
@@ -57,14 +57,14 @@ def test_named_batches_share_a_quota(store: Store) -> None:
 
 
 def test_release_after_the_commit_undoes_nothing(store: Store) -> None:
-    """Spark aborts a batch whose commit was done but not heard of (F6)."""
+    """Spark may abort a batch that was committed, if it did not get the answer (F6)."""
     receipt, _ = commit(store, call(), ONE)
     assert 0 == store.release(FEED, "p", 0, "r1")
     assert ([b"1"], receipt) == (data(store), store.receipt(FEED, "p", 0, None))
 
 
 def test_release_drops_only_what_the_run_itself_sent(store: Store) -> None:
-    """A zombie that gives up does not take my rows with it (F6, F7)."""
+    """A zombie that gives up does not remove my rows (F6, F7)."""
     for by in (call(0, run="r1"), call(0, run="r2"), call(0, run="r1", producer="q")):
         store.stage(FEED, by, ONE)
     assert 1 == store.release(FEED, "p", 0, "r2")
@@ -80,14 +80,14 @@ def test_release_of_many_uploads_drops_all_of_them(store: Store) -> None:
 
 
 def test_release_drops_what_a_run_sent_under_two_incarnations(store: Store) -> None:
-    """A run has one name, whatever else it said."""
+    """A run is known by its name alone."""
     for incarnation in ("a", "b"):
         store.stage(FEED, call(incarnation=incarnation), ONE)
     assert 2 == store.release(FEED, "p", 0, "r1")
 
 
 def test_failed_attempts_of_a_committed_batch_are_dropped(store: Store, site: Site) -> None:
-    """Garbage of tasks that were tried again does not stay (F1, A8)."""
+    """Uploads of attempts that failed are not kept (F1, A8)."""
     store.stage(FEED, call(run="r0"), ONE)
     store.stage(FEED, call(), upload(chunk(0, b"2"), attempt=7))
     commit(store, call(), ONE)
@@ -96,7 +96,7 @@ def test_failed_attempts_of_a_committed_batch_are_dropped(store: Store, site: Si
 
 
 def test_uploads_of_an_overtaken_run_are_dropped(store: Store, site: Site) -> None:
-    """What a zombie sent for batches to come is of no use (F7)."""
+    """Uploads of a zombie for later batches are of no use (F7)."""
     commit(store, call(0, run="r1"), ONE)
     store.stage(FEED, call(1, run="r1"), ONE)
     commit(store, call(1, run="r2"), ONE)
@@ -133,7 +133,7 @@ def test_batch_that_takes_longer_than_a_day_is_kept(
 
 
 def test_dropped_uploads_can_be_sent_again(store: Store, site: Site, clock: StoppedClock) -> None:
-    """The lifetime of uploads is a matter of cost, not of safety (F3)."""
+    """How long uploads are kept is a question of cost, not of safety (F3)."""
     store.stage(FEED, call(), ONE)
     clock.pass_hours(25)
     publish(store, chunk(1, b"0"))
@@ -145,7 +145,7 @@ def test_dropped_uploads_can_be_sent_again(store: Store, site: Site, clock: Stop
 
 
 def test_quota_bounds_what_a_producer_has_staged(store: Store) -> None:
-    """One job cannot fill the disk of all; what it has sent stays."""
+    """One job cannot fill the disk for everybody; what it has sent already stays."""
     store.stage(FEED, call(), ONE, quota=2 * SIZE)
     store.stage(FEED, call(), different(0, task=1), quota=2 * SIZE)
     with pytest.raises(Problem) as refused:
@@ -158,7 +158,7 @@ def test_quota_bounds_what_a_producer_has_staged(store: Store) -> None:
 
 
 def test_quota_does_not_count_what_an_attempt_gave_back(store: Store) -> None:
-    """A task that fails again and again at a bad row does not use up the room (A8)."""
+    """A task that fails again and again at a bad row does not use up the quota (A8)."""
     for number in range(5):
         store.stage(FEED, call(), different(0, task=1), quota=2 * SIZE)
         tried = replace(ONE, attempt=number)
@@ -167,7 +167,7 @@ def test_quota_does_not_count_what_an_attempt_gave_back(store: Store) -> None:
 
 
 def test_quota_does_not_count_what_is_committed(store: Store) -> None:
-    """A long row of batches needs no more room than one of them."""
+    """Many batches one after the other need no more quota than one of them."""
     for number in range(5):
         store.stage(FEED, call(number), ONE, quota=SIZE)
         store.commit(FEED, call(number), declared(ONE))
@@ -175,7 +175,7 @@ def test_quota_does_not_count_what_is_committed(store: Store) -> None:
 
 
 def test_quota_does_not_count_next_batches_that_are_committed(store: Store) -> None:
-    """Nor does a long row of loads."""
+    """Many loads one after the other need no more quota than one of them."""
     for number in range(5):
         by = call(None, run=f"r{number}")
         store.stage(FEED, by, ONE, quota=SIZE)
@@ -184,7 +184,7 @@ def test_quota_does_not_count_next_batches_that_are_committed(store: Store) -> N
 
 
 def test_full_quota_gives_the_room_of_crashed_runs(store: Store, clock: StoppedClock) -> None:
-    """A job that crashed and starts again is not locked out by what it left (A8)."""
+    """A job that crashed and starts again is not refused because of what it left (A8)."""
     store.stage(FEED, call(run="crashed"), ONE, quota=SIZE)
     with pytest.raises(Problem):
         store.stage(FEED, call(run="r2"), ONE, quota=SIZE)
@@ -194,7 +194,7 @@ def test_full_quota_gives_the_room_of_crashed_runs(store: Store, clock: StoppedC
 
 
 def test_full_quota_gives_the_room_of_committed_batches(store: Store) -> None:
-    """Superseded uploads count for nothing, even before they are cleaned up."""
+    """Uploads of a committed batch do not count, even before they are cleaned up."""
     store.stage(FEED, call(0, run="twin"), ONE)
     commit(store, call(0), ONE)
     store.stage(FEED, call(1), different(1), quota=SIZE)

@@ -1,4 +1,4 @@
-"""What the contract's tests use, given `new_site`, which makes a Site in a directory."""
+"""The fixtures of the contract's tests. They need the fixture `new_site`, the class of a Site."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from zeh_spark.testing.writers import FEED
 
 @pytest.fixture
 def clock() -> StoppedClock:
-    """Of the stores of the test's site."""
+    """Return the clock of the stores of the test's site."""
     return StoppedClock()
 
 
 @pytest.fixture
 def receipts() -> int:
-    """How many the stores of the test's site keep of a producer."""
+    """Return how many receipts of a producer the stores of the test's site keep."""
     return RECEIPTS
 
 
@@ -30,6 +30,7 @@ def receipts() -> int:
 def site(
     new_site: type[Site], tmp_path: Path, clock: StoppedClock, receipts: int
 ) -> Iterator[Site]:
+    """Make an empty site in the test's directory."""
     site = new_site(tmp_path, clock, receipts)
     yield site
     site.close()
@@ -37,20 +38,21 @@ def site(
 
 @pytest.fixture
 def shared_site(site: Site) -> Site:
-    """One that other processes reach."""
+    """Return the site; skip the test if other processes cannot reach its store."""
     if site.opener() is None:
-        pytest.skip("only this process reaches the store")
+        pytest.skip("other processes cannot reach the store")
     return site
 
 
 @pytest.fixture
 def opened(site: Site) -> Opened:
-    """Opens the store of the test, as often as it wants."""
+    """Return what opens the test's store, as often as the test wants."""
     return site.open
 
 
 @pytest.fixture
 def store(opened: Opened) -> Store:
+    """Open the test's store, with an empty feed of two partitions."""
     store = opened()
     store.create(FEED, 2)
     return store
@@ -58,5 +60,6 @@ def store(opened: Opened) -> Store:
 
 @pytest.fixture
 def world(site: Site) -> World:
+    """Make a world around the test's site, with an empty feed of two partitions."""
     site.open().create(FEED, 2)
     return World(site)

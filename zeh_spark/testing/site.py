@@ -1,5 +1,6 @@
-"""Where a store's data is, for the contract: what can be opened, crashed, copied and put back. Who
-writes a store writes a Site.
+"""Where a store keeps its data, for the contract: it can be opened, crashed, copied and restored.
+
+Write a Site for a store of your own, so that the tests in `store_contract` can run with it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,20 @@ from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import Clock, now_ms
 
 Opened = Callable[[], Store]
+"""A function that opens a store."""
 
 
 class Site(Protocol):
-    """A place where a store's data is, in a directory of its own. Empty at first.
+    """A place where a store keeps its data. It is empty at first.
 
-    `slowness`: examples that random histories have are divided by it; 2 for a store in memory.
-    `receipts`: as given.
+    Attributes:
+        slowness: By how much to divide the number of random histories; 2 for a store in memory.
+        receipts: How many receipts of a producer its stores keep, as given.
+
+    Args:
+        directory: A directory of its own, which is empty.
+        clock: The clock of its stores.
+        receipts: How many receipts of a producer its stores keep.
     """
 
     slowness: int
@@ -30,39 +38,47 @@ class Site(Protocol):
     ) -> None: ...
 
     def open(self) -> Store:
-        """The store, or another connection to it, with the site's `clock` and `receipts`. Closed by
-        `close`.
+        """Open the store, with the site's clock and receipts.
+
+        A second call opens another connection to the same data. The site's `close` closes them.
         """
 
     def opener(self) -> Opened | None:
-        """For other processes, to which it is pickled, with the system's clock; None if only this
-        process reaches the store.
+        """Return what opens the store in another process, with the system's clock.
+
+        It is sent there by pickle. Return None if only this process can reach the store.
         """
 
     def crash(self) -> None:
-        """End all that is open, as kill -9 would; `open` then finds what was written."""
+        """End everything that is open, as kill -9 would; `open` then finds what was written."""
 
     def copy(self) -> Any:
-        """A backup, as of now."""
+        """Return a backup of the data as of now, for `restore`."""
 
     def restore(self, backup: Any) -> None:
-        """Put a backup in the place of what is there. It stays."""
+        """Replace the data with that of a backup, which can be used again."""
 
     def settle(self) -> None:
-        """Wait until cleaning up is done."""
+        """Wait until the store has cleaned up."""
 
     def close(self) -> None:
-        """And leave nothing behind."""
+        """Close all stores that were opened, and leave nothing in the directory."""
 
 
 class StoppedClock:
-    """What a store takes for the time, in ms: it stands still until a test changes it."""
+    """A clock of a store, in ms since 1970, that stands still until a test changes it.
+
+    Attributes:
+        now: The time in ms since 1970.
+    """
 
     def __init__(self) -> None:
         self.now = now_ms()
 
     def __call__(self) -> int:
+        """Return the time in ms since 1970."""
         return self.now
 
     def pass_hours(self, hours: float) -> None:
+        """Move the clock by some hours, back if they are negative."""
         self.now += int(hours * 3_600_000)

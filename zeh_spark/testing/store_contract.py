@@ -1,14 +1,18 @@
-"""What every store has to keep, as tests for pytest. Who writes a store for another database writes
-a `Site` (see `site`), which tells where its data is, and a test file:
+"""The contract of every store, as tests for pytest.
 
+To test a store for another database, write a `Site` (see `site`), which says where its data is, and
+this test file:
+
+    import pytest
     from zeh_spark.testing.store_contract import *
 
     @pytest.fixture
     def new_site():
         return MySite
 
-A store for which they all pass, again and again, is right: histories are random. `pytest
---hypothesis-profile=…` makes them longer. Needs pytest, hypothesis and the extra `publisher`.
+Run the tests several times, because the histories in them are random. A store is right if all of
+them pass each time. `pytest --hypothesis-profile=…` makes the histories longer. Needs pytest,
+hypothesis and the extra `publisher`.
 """
 
 from __future__ import annotations

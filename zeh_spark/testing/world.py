@@ -1,10 +1,14 @@
-"""A small world around a store: a source of rows, checkpoints, drivers of which there may be two at
-once, a network that delivers late, an operator who pastes what errors print; and what each of them
-believes.
+"""A small world around a store, in which tests let anything happen.
 
-Drivers act as Spark does: what a batch holds is written into the checkpoint before it runs, tasks
-cut and order its rows anew each time, and a batch is done when its commit was answered. Nothing
-here knows how the publisher decides.
+It has a source of rows, checkpoints, drivers (two at the same time, too), a network that delivers
+late, and an operator who sets the overrides that refusals print. It keeps what each of them was
+told, and compares that with the feed (`anomalies`).
+
+Rules for editors:
+
+- Drivers act as Spark does. What a batch holds is written into the checkpoint before it runs. Tasks
+  divide and order its rows in a new way each time. A batch is done when its commit was answered.
+- Nothing here knows how the publisher decides.
 """
 
 from __future__ import annotations
@@ -31,20 +35,39 @@ OPTIONS = {
     "replaceIncarnation": "replace_incarnation",
     "keepFirst": "keep_first",
 }
+"""The overrides, as refusals print them and as `Overrides` has them."""
+
 HONEST = {"incarnation-changed", "fenced", "batch-conflict", "batch-gap", "batch-expired"}
 HONEST |= {"upload-missing", "layout-changed", "producer-deleted"}
 """Refusals that are true in a world where each attempt has its own number and no byte changes."""
 
 
 class World:
-    """Guarantee: `anomalies()` is empty as long as the store keeps its promises."""
+    """A store, a feed with one producer `p`, and everybody who uses it.
+
+    Attributes:
+        checkpoints: All checkpoints that there ever were, in order.
+        drivers: The drivers that run, of the same checkpoint.
+        overrides: The overrides that the drivers publish with.
+        belief: What drivers and operators were told.
+        sent: Everything that drivers have executed.
+        refusal: The last refusal that reached a running driver, and this driver; None if it has had
+            none since its batch began.
+        refusals: The names of all refusals.
+        honest: The names of refusals that are not a fault of the store.
+        restores: How many times the store was restored.
+
+    Args:
+        site: Where the store's data is. The feed has to exist.
+        publish: What to commit with instead of `Store.commit`, for tests that have to find faults.
+        publishers: How many publishers serve the store; calls go to each in turn.
+
+    Guarantee: `anomalies()` is empty as long as the store keeps its promises.
+    """
 
     def __init__(
         self, site: Site, publish: Callable[..., Any] | None = None, publishers: int = 1
     ) -> None:
-        """`publish`: how to commit instead, for controls. `publishers`: over one store; calls go to
-        each in turn.
-        """
         self.site = site
         self._publishers = publishers
         self._open()
@@ -65,12 +88,21 @@ class World:
 
     @property
     def store(self) -> Store:
+        """Return the store, through the next publisher."""
         return next(self._stores)
 
     # What drivers do
 
     def execute(self, layout: TaskLayout, which: int = -1) -> Execution | None:
-        """Run the tasks of the driver's batch; None if an upload was refused."""
+        """Run the tasks of a driver's batch, and send their uploads.
+
+        Args:
+            layout: How Spark divides and orders the rows.
+            which: Which driver runs it, as an index.
+
+        Returns:
+            What the driver has for its commit; None if an upload was refused.
+        """
         execution = self._planned(self.drivers[which % len(self.drivers)], layout)
         self.sent.append(execution)
         with self._refusable(execution.driver):
@@ -80,7 +112,15 @@ class World:
         return None
 
     def commit(self, execution: Execution, heard: bool = True) -> StoredReceipt | None:
-        """The driver's commit; `heard`: whether the answer reaches it, if it still waits."""
+        """Commit what a driver has executed.
+
+        Args:
+            execution: What `execute` has returned.
+            heard: Whether the answer reaches the driver, if it still waits for it.
+
+        Returns:
+            The receipt; None if the commit was refused, or must not happen after a restore.
+        """
         call = replace(execution.call, overrides=self.overrides)
         if self._ended_with_a_restore(execution):
             return None
@@ -95,7 +135,7 @@ class World:
         return None
 
     def run_batch(self, layout: TaskLayout, which: int = -1) -> str | None:
-        """All of a batch; what it was refused for."""
+        """Execute and commit a driver's batch; return the name of its refusal, or None."""
         self.refusal = None
         execution = self.execute(layout, which)
         if execution:
@@ -103,33 +143,40 @@ class World:
         return self.refusal and self.refusal[1].name
 
     def deliver_again(self, execution: Execution, uploads: int) -> None:
-        """Requests of the past arrive once more, or for the first time."""
+        """Deliver the first `uploads` of an execution's requests, again or late."""
         with self._refusable(None):
             for each in execution.uploads[:uploads]:
                 self.store.stage(FEED, execution.call, each)
 
     def release(self, execution: Execution) -> None:
+        """Let a driver give up a batch that it has executed."""
         self.store.release(FEED, "p", execution.call.batch, execution.call.run)
 
     def restart(self) -> None:
-        """The driver died; another one goes on from the checkpoint."""
+        """Let all drivers end, and another one continue from their checkpoint."""
         self.drivers = [self._start(self.drivers[-1].checkpoint)]
 
     def start_a_second_driver(self) -> None:
+        """Start another driver on the same checkpoint, beside those that run."""
         self.drivers.append(self._start(self.drivers[-1].checkpoint))
 
     # What happens to checkpoints and stores
 
     def lose_checkpoint(self, start: int) -> None:
+        """Start a driver on a new checkpoint, which reads the source from the row `start`."""
         self.checkpoints.append(DriverCheckpoint(self._new_incarnation(), start))
         self.drivers = [self._start(self.checkpoints[-1])]
 
     def return_to(self, checkpoint: int) -> None:
+        """Start a driver on one of the checkpoints that there ever were, by an index."""
         self.drivers = [self._start(self.checkpoints[checkpoint % len(self.checkpoints)])]
 
     def roll_back(self, batches: int, *, recut: bool) -> None:
-        """An operator deletes the newest entries of a checkpoint; with `recut` also which rows they
-        had.
+        """Delete the newest entries of a checkpoint, as an operator may.
+
+        Args:
+            batches: How many batches are no longer done.
+            recut: Whether also to delete which rows they had.
         """
         checkpoint = self.drivers[-1].checkpoint
         checkpoint.done = max(-1, checkpoint.done - batches)
@@ -139,14 +186,20 @@ class World:
         self.drivers = [self._start(checkpoint)]
 
     def crash_publisher(self) -> None:
+        """End all publishers as kill -9 would, and start them again."""
         self.site.crash()
         self._open()
 
     def copy_store(self) -> tuple[Any, list[Entry]]:
+        """Return a backup of the store, with what is visible in it."""
         return self.site.copy(), list(self.belief.log)
 
     def restore_store(self, backup: tuple[Any, list[Entry]]) -> None:
-        """Not one of a history that was left, with batches cut anew since: a limit, as below."""
+        """Restore the store to a backup.
+
+        Nothing happens if a batch of the backup has been published with other rows since. That is a
+        limit of what is promised, as in `_ended_with_a_restore`.
+        """
         known = self.belief.acknowledged_rows
         if any(known.get(each.batch, each.rows) != each.rows for each in backup[1]):
             return
@@ -158,11 +211,12 @@ class World:
     # What an operator does
 
     def delete_producer(self) -> None:
+        """Delete the producer."""
         self.store.delete_producer(FEED, "p")
         self.belief.deleted = True
 
     def paste_remedy(self) -> bool:
-        """Set what the last refusal printed."""
+        """Set the override that the last refusal printed; return False if it printed none."""
         if not self.refusal or "option" not in self.refusal[1].members:
             return False
         ((name, value),) = self.refusal[1].members["option"].items()
@@ -171,6 +225,7 @@ class World:
         return True
 
     def anomalies(self) -> list[str]:
+        """Return all that is wrong with the feed, one text for each anomaly."""
         return anomalies.found(self.store, self.belief)
 
     # How
@@ -211,9 +266,11 @@ class World:
         )
 
     def _ended_with_a_restore(self, execution: Execution) -> bool:
-        """A limit of what is promised: after a restore, a request from before it must not arrive
-        once more whose rows differ from those acknowledged later, or whose batch was cut anew. The
-        publisher has forgotten what it would compare it with.
+        """Return whether a restore has made this commit one that must not arrive any more.
+
+        That is a limit of what is promised. After a restore, a request from before it must not
+        arrive if its rows differ from those that were acknowledged later, or if its batch has other
+        rows since. The publisher has forgotten what it would compare the request with.
         """
         if execution.restores == self.restores:
             return False
@@ -226,17 +283,20 @@ class World:
         )
 
     def _committed(self, call: Call, execution: Execution) -> tuple[StoredReceipt, bool]:
+        """Commit; return what `Store.commit` returns."""
         if self._publish:
             done: tuple[StoredReceipt, bool] = self._publish(self.store, call, execution)
             return done
         return self.store.commit(FEED, call, execution.declared)
 
     def _hears(self, execution: Execution, heard: bool) -> bool:
+        """Return whether the driver runs, and still waits for the answer to this batch."""
         driver = execution.driver
         return heard and driver in self.drivers and driver.batch == execution.call.batch
 
     @contextmanager
     def _refusable(self, driver: Driver | None) -> Iterator[None]:
+        """Note a refusal; fail if it is not an honest one."""
         try:
             yield
         except Problem as problem:

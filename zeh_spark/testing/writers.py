@@ -1,4 +1,7 @@
-"""How tests of stores write batches and read them back."""
+"""Functions with which tests of stores write batches and read them back.
+
+Rule for editors: an upload is made here as a PUT to the publisher makes it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,11 @@ from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, Ta
 from zeh_spark.store.interface import Chunk
 
 FEED = "orders"
+"""The feed that the tests use."""
 
 
 def chunk(partition: int, *data: bytes) -> StagedChunk:
+    """Return one chunk with events of these data, as JSON."""
     chunker = Chunker()
     full = [each for line in data for each in chunker.add(partition, {}, line)]
     (only,) = [*full, *chunker.close()]
@@ -23,13 +28,14 @@ def chunk(partition: int, *data: bytes) -> StagedChunk:
 
 
 def large(partition: int, *data: bytes) -> StagedChunk:
-    """With so many events that a commit does not pack it with its neighbours."""
+    """Return a chunk with so many events that a commit does not pack it with its neighbours."""
     return chunk(partition, *data, *[b"0"] * 200)
 
 
 def upload(
     *chunks: StagedChunk, task: int = 0, attempt: int = 0, number: int = 0
-) -> Upload:  # as a PUT would make it
+) -> Upload:  # as a PUT makes it
+    """Return an upload of a task's attempt with these chunks; `number` is its number in it."""
     digest = hashlib.sha256(b"".join(each.frame for each in chunks)).digest()
     return Upload(task, attempt, number, digest, chunks)
 
@@ -43,11 +49,21 @@ def call(
     partitions: int = 2,
     **overrides: str,
 ) -> Call:
+    """Return a call of a producer.
+
+    Args:
+        batch: The batch's number; None for the producer's next one.
+        producer: The producer's name.
+        incarnation: Its incarnation.
+        run: Its run.
+        partitions: The number of partitions that the batch was made for.
+        **overrides: Overrides, by the names of `Overrides`.
+    """
     return Call(producer, incarnation, run, batch, partitions, Overrides(**overrides))
 
 
 def declared(*uploads: Upload) -> Declared:
-    """What a driver says whose tasks sent these."""
+    """Return what a driver declares whose tasks have sent these uploads."""
     attempts: dict[tuple[int, int], list[Upload]] = {}
     for each in uploads:
         attempts.setdefault((each.task, each.attempt), []).append(each)
@@ -59,33 +75,34 @@ def declared(*uploads: Upload) -> Declared:
 
 
 def commit(store: Store, by: Call, *uploads: Upload) -> tuple[StoredReceipt, bool]:
-    """Stage all, then commit all."""
+    """Stage all uploads, then commit them; return what `Store.commit` returns."""
     for each in uploads:
         store.stage(FEED, by, each)
     return store.commit(FEED, by, declared(*uploads))
 
 
 def publish(store: Store, *chunks: StagedChunk, feed: str = FEED) -> StoredReceipt:
-    """One batch of one task."""
+    """Publish chunks as the next batch of the producer `test`, and return its receipt."""
     return publish_as(store, next_batch(store, feed, "test"), *chunks, feed=feed)[0]
 
 
 def publish_as(
     store: Store, by: Call, *chunks: StagedChunk, feed: str = FEED
 ) -> tuple[StoredReceipt, bool]:
-    """These chunks as one upload; the second value as of `Store.commit`."""
+    """Publish chunks as one upload; return what `Store.commit` returns."""
     one = upload(*chunks)
     store.stage(feed, by, one)
     return store.commit(feed, by, declared(one))
 
 
 def everything(store: Store, feed: str = FEED) -> list[Chunk]:
+    """Return all chunks of a feed, in the order of their positions."""
     state = store.feed(feed)
     return store.chunks(feed, dict.fromkeys(range(state.partitions), 0), state.head, state.head)
 
 
 def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
-    """Of all events of the feed, in its order."""
+    """Return the data of all events of the feed, or of some chunks, in order."""
     found = everything(store) if chunks is None else chunks
     frames = store.frames([each.blob for each in found])
     lines = [line for frame in frames for line in lines_of(frame).splitlines()]
@@ -93,7 +110,7 @@ def data(store: Store, chunks: Sequence[Chunk] | None = None) -> list[bytes]:
 
 
 def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Looks again and again; fails where it never comes true."""
+    """Wait until a condition is true; fail if it is not within some seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"
@@ -101,4 +118,5 @@ def until(condition: Callable[[], object], seconds: float = 10) -> None:
 
 
 def refusal(problem: Problem) -> tuple[str, int]:
+    """Return the name and the HTTP status of a refusal."""
     return problem.name, problem.status

@@ -133,7 +133,7 @@ def test_line_without_stamps_is_no_line_of_ours(line, stamped):
 @pytest.mark.parametrize("cursor", ["17", "_first", "017.00000000", "1.0000000G", ""])
 def test_other_cursors_are_strange(cursor):
     """An audit needs positions."""
-    with pytest.raises(StrangeFeedError, match=f"'{cursor}' is no cursor of its kind"):
+    with pytest.raises(StrangeFeedError, match=f"its cursor '{cursor}' is not of the kind"):
         Cutter().feed(wire.checkpoint_line(0, cursor))
 
 

@@ -89,7 +89,7 @@ def test_dead_letters_of_which_one_names_its_feed_by_a_url_are_refused(order):
     """Printed before and after the publisher's upgrade: they may be the same dead letter."""
     given = [line(ONE, replace(PLACE, feed=each)) for each in (URL, FEED)][::order]
 
-    with pytest.raises(Unreadable, match=r"'zeh-feed'.*print that of line .* again"):
+    with pytest.raises(Unreadable, match=r"'zeh-feed'.*Print that of line .* again"):
         checked(given)
 
 
@@ -143,7 +143,7 @@ def test_a_dead_letter_in_parts_gets_the_feed_that_is_given():
 
 def test_a_dead_letter_that_is_repaired_in_two_ways_is_refused():
     """Nobody guesses which one is meant."""
-    with pytest.raises(Unreadable, match="the letter of line 1, mended in another way") as raised:
+    with pytest.raises(Unreadable, match="of line 1, repaired in another way") as raised:
         checked([*given({"data": "1"}), *given({"data": "2"})])
 
     assert 2 == raised.value.line

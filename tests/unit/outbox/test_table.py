@@ -241,7 +241,7 @@ def test_reader_misses_what_was_removed_since(place: Any, known: int, misses: bo
         ({"partitions": 2}, r"partitions is 2; it must be 1, unless partition_by names a column"),
         (
             {"partition": "p", "partition_by": "k"},
-            r"partition is 'p'; it must be left out where partition_by is given",
+            r"partition is 'p'; it must be left out if partition_by is given",
         ),
         ({"on_bad_row": "fail"}, r"on_bad_row is 'fail'; it must be stop or skip"),
     ],
@@ -257,7 +257,7 @@ def test_settings_that_make_no_feed_are_refused(settings: dict[str, Any], messag
     ("given", "message"),
     [
         ({"headers": "kind"}, r"headers is 'kind'; it must be a list of columns, each once"),
-        ({"table": "shop.outbox"}, r"table is 'shop\.outbox'; SQLite has no schemas"),
+        ({"table": "shop.outbox"}, r"table is 'shop\.outbox', and SQLite has no schemas"),
         ({"partitions": 2}, r"partitions is 2; it must be 1, unless partition_by names a column"),
     ],
     ids=str,
