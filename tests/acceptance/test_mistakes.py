@@ -1,6 +1,7 @@
-"""What a user reads after a mistake: what, which value, where, and what to do, in the last line."""
+"""What a user reads after a mistake, in the last lines: what, which value, where, what to do."""
 
 import re
+import sys
 
 import pytest
 
@@ -50,11 +51,13 @@ def fail(request, fail_stream, fail_batch):
 
 
 def ours(error):
-    """The line that names our error, which has to be the last one of the traceback."""
+    """The line that names our error: the last one of the traceback but for the docs' address."""
     text = str(error)
     frames = re.findall(r'File ".*/zeh_spark/.*\.py"', text)
     assert len(frames) <= 1, text
     traceback = text.partition("SQLSTATE")[0].strip().splitlines()
+    if sys.version_info >= (3, 11):
+        assert traceback.pop().startswith("See docs/operate/errors.md#"), text
     assert traceback[-1].startswith("zeh_spark.errors."), text
     return traceback[-1].removeprefix("zeh_spark.errors.")
 

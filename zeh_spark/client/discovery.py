@@ -26,10 +26,10 @@ from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold
 
 _MISSING_PARAMETER = {400, 422}
 _OF_A_FRAMEWORK = {500, 501}
-"""Statuses that another publisher may always answer to a request that it does not expect."""
+"""Statuses that are retried elsewhere, and that another publisher may always answer here."""
 
 _TRIES = 3
-"""How often such an answer has to come: a proxy of our publisher may give it for a moment."""
+"""How often an answer has to come that may be one of a proxy before our publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ def discover(
         transport: sends the requests.
         retry: limits how long they are repeated.
         partition_count: the number of partitions if it is known (the option, a checkpoint). Then
-            every final answer but 401 and 403 is accepted; if it has no identity, the feed has
-            none.
-        told: whether the feed has told an identity before; None if that is not known. If it has, an
-            answer 500 or 501 is always a passing failure.
+            a feed may have no identity. An answer 200, 400 or 422 without one shows that; any other
+            answer has to come three times.
+        told: whether the feed has told an identity before; None if that is not known. If it has,
+            only 200, 400 and 422 are answers about its identity.
 
     Raises:
         OptionError: the number of partitions is neither known nor told.
@@ -88,22 +88,41 @@ def discover(
 
 
 def _asked(transport: Transport, count_known: bool) -> dict[str, Any]:
-    """Return the answer's document; an empty one for an answer that says nothing."""
+    """Return the answer's document; an empty one for an answer that says nothing.
+
+    Raises TransientError for an answer that may be one of a proxy before our publisher.
+    """
     try:
-        with transport.request("GET") as response:
+        with transport.request("GET", proven=True) as response:
             return {} if count_known else problem_document(body_text(response))
-    except AccessError:
-        raise
     except PublisherError as exc:
-        if exc.status is None or not (count_known or exc.status in _MISSING_PARAMETER):
+        refusal = exc
+    except TransientError as failure:  # among others, a refusal whose framing does not show its end
+        document = problem_document(failure.body or "")
+        if not isinstance(failure.final, PublisherError) or not document:
             raise
-        return problem_document(exc.body or "")
+        if failure.status is None or problems.is_transient(failure.status):
+            raise
+        refusal = failure.final  # the document's own end shows that it is whole
+    return _refusal(refusal, count_known)
+
+
+def _refusal(exc: PublisherError, count_known: bool) -> dict[str, Any]:
+    """Return the document of a final refusal, if it is one of a missing parameter."""
+    document = problem_document(exc.body or "")
+    if exc.status in _MISSING_PARAMETER:
+        return document
+    ours = problems.name_in(document) is not None
+    if exc.status is None or isinstance(exc, AccessError) or ours or not count_known:
+        raise exc
+    raise TransientError(exc, status=exc.status, body=exc.body)
 
 
 def _is_foreign(failure: TransientError) -> bool:
     """Return whether another publisher may always answer so to a request without parameters."""
-    ours = problems.name_in(problem_document(failure.body or ""))
-    return failure.status in _OF_A_FRAMEWORK and ours is None
+    if failure.status is None or problems.name_in(problem_document(failure.body or "")):
+        return False
+    return failure.status in _OF_A_FRAMEWORK or not problems.is_transient(failure.status)
 
 
 def _count(document: dict[str, Any], transport: Transport) -> int:

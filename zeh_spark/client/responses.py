@@ -175,7 +175,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     advice = None if has_remedy else _ADVICE.get(status)
     refusal = kind(message, status=status, body=text, advice=advice, anchor=anchor)
     if proven and not (response.raw.chunked or response.raw.length_remaining is not None):
-        raise TransientError(refusal)  # headers that are cut leave no length
+        raise TransientError(refusal, status=status, body=text)  # it may have been cut
     raise refusal
 
 

@@ -1,6 +1,7 @@
 """Send requests to a publisher and receive answers.
 
-This holds connections, credentials, redirects, TLS, and the check whether a body was whole.
+This holds connections, credentials, redirects, TLS, and the check whether a body was whole. Whether
+the headers were whole is checked in `whole_headers`.
 
 Rule for editors: the end of a body counts only if its framing proves it (Content-Length, last
 chunk, gzip's end). Credentials go to the feed's own origin only. No message shows them, nor the
@@ -31,6 +32,7 @@ from zeh_spark.client.responses import (
     network_failure,
 )
 from zeh_spark.client.retry import Retry
+from zeh_spark.client.whole_headers import WholeHeadersAdapter
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options import ClientOptions, FeedUrl, origin
 from zeh_spark.protocol import wire
@@ -154,6 +156,8 @@ class Transport:
     def _session(self) -> requests.Session:
         if not hasattr(self._local, "session"):
             session = requests.Session()
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, WholeHeadersAdapter())
             session.headers.update(
                 {
                     "Accept": wire.CONTENT_TYPE,

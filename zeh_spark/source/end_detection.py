@@ -7,13 +7,14 @@ partition has ended at the first of these cases:
 
 (a) An answer without news: no events and the same cursor C or none, for a request without `wait`.
     The way from T has to lead to C, because the silence may be a fault, or a replica that lags.
-    - Without a T, one such answer is enough in a stream, and two in a batch. At `_first` three are
-      enough.
+    - Without a T, one such answer is enough in a stream, and two in a batch.
     - The next run of a stream continues where this one ends. So a stream also ends after some
       seconds of silence with nothing after T either: the `_last` of some publishers lies beyond the
       partition's last event. It also ends after many answers without events that move the cursor: a
       publisher may skip what it filters, and some move their cursor for ever. In a batch both are
       errors.
+    - At `_first`, such seconds are enough in a batch, too: the partition is empty, and its
+      publisher gives a checkpoint only for `_last`.
 (b) The checkpoint T. A read that starts at T has ended, and so has one that starts at a cursor to
     which the way from T leads.
 (c) The end of the page in which T was passed without being sent. A growing feed may set its
@@ -24,7 +25,11 @@ partition has ended at the first of these cases:
       with T; or the way from T leads to the page's end.
     - If these events were not yielded yet, they are asked for in this way, and (b) follows.
     - Pages that were read while nothing was after T are searched again once there is something.
-(d) T is gone for some seconds (410), while what is read is not gone.
+
+If T is gone (410), nothing is proven: where single events are removed, a cursor of an event that is
+left stays valid before T and after it. Then `_last` is asked anew, and its answer is the new T.
+Rejected: to end after some seconds, because what is read is after T; a read of a table with
+deletions ended at any place.
 
 The length of a page says nothing.
 
@@ -47,7 +52,6 @@ SETTLED = 5.0
 """Seconds for which an observation that proves nothing has to last before it is accepted."""
 MOST_CANDIDATES = 8
 """The largest number of equal events of a page that the publisher is asked about."""
-_QUIET_AT_FIRST = 3
 _LINE_EVERY = 8
 
 
@@ -75,7 +79,6 @@ class Ending:
         place: the target's place, if the target was passed.
         quiet_answers: how many answers in a row had nothing new.
         way: the cursor up to which the way from the target was followed.
-        gone_since: when the target was found to be gone, in seconds of a monotonic clock.
         quiet_at: the cursor of this read when nothing was after the target.
         events_since: how many events came since then.
         pages: how many pages were read.
@@ -93,7 +96,6 @@ class Ending:
     place: Tail | None = None
     quiet_answers: int = 0
     way: str | None = None
-    gone_since: float | None = None
     quiet_at: str | None = None
     events_since: int = 0
     pages: int = 0
@@ -139,7 +141,7 @@ class Ending:
         """Return how many answers without news prove the end by themselves."""
         if self.target is None:
             return 1 if self.settles and end.complete else 2
-        return _QUIET_AT_FIRST if end.cursor == wire.FIRST else math.inf
+        return math.inf
 
     def line_is(self, line: bytes | None, cursor: str) -> None:
         """Note the first event after the target, None if there is none yet.
@@ -148,14 +150,16 @@ class Ending:
             line: the event's line.
             cursor: where this read was when it asked.
         """
-        self.line, self.gone_since = line, None
+        self.line = line
         if line is None:
             self.quiet_at, self.events_since = cursor, 0
 
-    def target_is_gone(self, now: float) -> None:
-        """Note a 410 for the target, at `now` (seconds of a monotonic clock). Case (d)."""
-        self.gone_since = now if self.gone_since is None else self.gone_since
-        self.ended |= now - self.gone_since >= SETTLED
+    def target_is_gone(self, target: str | None) -> None:
+        """Take another target, which `_last` told after the old one was found to be gone (410)."""
+        if target != self.target:
+            self.target, self.line, self.way = target, None, None
+            self.quiet_at, self.events_since = None, 0
+            self.candidates, self.place = [], None
 
     def passed(self, place: Tail) -> None:
         """Note the target's place, which is the checkpoint itself if no events lie between."""

@@ -59,6 +59,16 @@ class EndProbes:
                 raise
             return exc.status == GONE
 
+    def is_gone(self, cursor: str) -> bool:
+        """Return whether the publisher removed what is after a cursor (410)."""
+        try:
+            self.first_line(cursor)
+        except PublisherError as exc:
+            if exc.status not in UNKNOWN:
+                raise
+            return exc.status == GONE
+        return False
+
     def place(self, tail: Tail, target: str | None) -> Tail | None:
         """Return the target's place if it comes after at most `tail.events` events."""
         events = 0
@@ -98,11 +108,12 @@ class EndProbes:
     def leads_on(self, ending: Ending, cursor: str) -> bool:
         """Return whether the way from the target leads to `cursor`, where a page was quiet.
 
-        The way is followed once, however long it is.
+        The way is followed once, however long it is. Without a target, nothing leads there.
         """
         for _ in range(_MOST_PAGES):
             before = ending.way or ending.target
-            assert before is not None
+            if before is None:
+                return False
             if before == cursor:  # the feed had grown when the way was followed
                 return True
             came, ending.way = self.leads_to(before, cursor)

@@ -50,6 +50,11 @@ class Doubt(Enum):
         "that it is of this feed and partition, that it is not before 'startingCursors', and that "
         "the publisher sends the same checkpoints each time"
     )
+    REMOVED = (
+        "the publisher removed what is after {target!r}, the cursor of 'endingCursors', while the "
+        "query was at {cursor!r}, so the place where it has to end cannot be found. Run the query "
+        "again with new ending cursors; zeh_spark.last_cursors(url) gives them"
+    )
 
 
 class EndUnknownError(Exception):
@@ -67,7 +72,8 @@ class EndUnknownError(Exception):
     def as_error(self) -> PublisherError | UnavailableError:
         """Return the error that a batch query ends with."""
         kind = UnavailableError if self.doubt is Doubt.SILENT else PublisherError
-        cursor = self.target if self.doubt is Doubt.MISSED else self.request.cursor
+        about_target = self.doubt in {Doubt.MISSED, Doubt.REMOVED}
+        cursor = self.target if about_target else self.request.cursor
         return kind(str(self), partition=self.request.partition, cursor=cursor)
 
 
@@ -105,13 +111,18 @@ def read_to_end(
 
 @dataclass(slots=True)
 class _FiniteRead:
-    """The state of one finite read. `request` is the next page, or the one that is being read."""
+    """The state of one finite read.
+
+    `request` is the next page, or the one that is being read. `gone_since` is when a target that
+    the user named was found to be gone, in seconds of the clock of `retry`.
+    """
 
     client: FeedClient
     request: PageRequest
     ending: Ending
     retry: Retry
     exact: bool
+    gone_since: float | None = None
 
     def items(self, hold: Callable[[int], object], statistics: Statistics | None) -> PageItems:
         usual, ending = self.request, self.ending
@@ -149,16 +160,14 @@ class _FiniteRead:
         return ending.ended
 
     def _ask_for_line(self) -> None:
-        """Ask for the first event after the target, and at first whether this read starts there.
-
-        If the target is gone, this read may have lost nothing: it may be after it. Case (d).
-        """
+        """Ask for the first event after the target, and at first whether this read starts there."""
         ending, probes, cursor = self.ending, self._probes, self.request.cursor
         assert ending.target is not None
         try:
             if ending.pages == 0 and cursor != wire.FIRST:
                 ending.ended = probes.leads_to(ending.target, cursor)[0]
             line = probes.first_line(ending.target)
+            self.gone_since = None
             ending.line_is(line, cursor)
             if line is not None and ending.quiet_at is not None:
                 ending.ended |= probes.was_passed(ending, line)
@@ -166,7 +175,20 @@ class _FiniteRead:
             if exc.status not in UNKNOWN:
                 raise
             if exc.status == GONE:
-                ending.target_is_gone(self.retry.clock())
+                self._target_is_gone()
+
+    def _target_is_gone(self) -> None:
+        """Ask `_last` for another target, after a 410 for the one that it told before.
+
+        Raises EndUnknownError if the user has named the target, and it stays gone.
+        """
+        if not self.exact:
+            self.ending.target_is_gone(self._probes.target())
+            return
+        now = self.retry.clock()
+        self.gone_since = now if self.gone_since is None else self.gone_since
+        if now - self.gone_since >= SETTLED:
+            raise EndUnknownError(Doubt.REMOVED, self.request, self.ending)
 
     def _passes_target(self) -> bool:
         """Return whether the target was passed at one of the candidates. Case (c)."""
@@ -198,19 +220,22 @@ class _FiniteRead:
             assert ending.place
             ending.ended |= ending.place.cursor != end.cursor
         elif ending.quiet_answers:
+            if self._probes.is_gone(ending.target):
+                self._target_is_gone()
             ending.ended = self._probes.leads_on(ending, end.cursor)
         elif asked_about:
             ending.ended = self._probes.leads_to(ending.target, end.cursor)[0]
             self._warn_of_doubt()
         if not ending.quiet_answers:
             self.retry.progress()
-        elif not ending.ended:
+        elif not ending.ended and ending.target is not None:
             self._await_target(ending.target, end)
 
     def _await_target(self, target: str, end: PageEnd) -> None:
         """Wait for what has to come before the target, or accept the silence as the end."""
         request = replace(self.request, cursor=end.cursor)
-        if self.ending.settles and self._is_settled and self._probes.is_empty_after(target):
+        may_settle = self.ending.settles or end.cursor == wire.FIRST
+        if may_settle and self._is_settled and self._probes.is_empty_after(target):
             log.warning(
                 "partition %d: cursor %r is taken for the end, because nothing is after it, nor "
                 "after %r, where the feed was when the query began",

@@ -113,24 +113,16 @@ def test_c_what_was_read_while_nothing_was_after_the_target_is_remembered():
     assert (b"3", "c1", 2) == (ending.line, ending.quiet_at, ending.events_since)
 
 
-@pytest.mark.parametrize(("times", "expected"), [([10.0], False), ([10.0, 15.0], True)])
-def test_d_a_target_that_is_gone_ends_the_read_after_some_seconds(times, expected):
-    """(d) The time is the caller's."""
-    ending = Ending("t")
-    for now in times:
-        ending.target_is_gone(now)
+def test_a_target_that_is_gone_proves_nothing():
+    """A table loses single rows: the read continues to the target that the feed tells now."""
+    ending = read("t", interval(b"1", b"2"), page(2), line=b"2")
+    assert ending.candidates
 
-    assert expected == ending.ended
+    ending.target_is_gone("u")
 
-
-def test_d_a_target_that_comes_back_was_not_gone():
-    """(d) One replica of several answered 410."""
-    ending = Ending("t")
-    ending.target_is_gone(10.0)
-    ending.line_is(b"1", "c1")
-    ending.target_is_gone(20.0)
-
-    assert not ending.ended
+    assert (False, "u", None, []) == (ending.ended, ending.target, ending.line, ending.candidates)
+    ending.page_begins("u")
+    assert ending.ended
 
 
 @pytest.mark.parametrize(
