@@ -225,8 +225,8 @@ def json_of(array: pa.Array) -> pa.Array:
         array: a column of a type in which `problems` finds nothing.
 
     Raises:
-        Unfit: a value is NaN or infinite, has a year that Python and others do not have, is a time
-            finer than a microsecond, a map with a key twice, or text that is not UTF-8.
+        Unfit: a value is NaN or infinite; a time is finer than a microsecond, or has a year that
+            Python and others do not have; a map has a key twice; or a text is not UTF-8.
     """
     given = array.type
     kind = _plain(given)
