@@ -211,7 +211,7 @@ def test_a_file_of_an_older_version_does_not_double_dead_letters(shop: Shop) -> 
     assert (1, "") == (done.returncode, done.stdout)
     assert re.fullmatch(
         r"Error: standard input, line 2: .* 'zeh-feed'.* zeh-spark dead-letters.* "
-        r"--letters-of URL; nothing was published\n",
+        r"--letters-of URL; nothing was published\nSee \S+\n",
         done.stderr,
     )
 
@@ -310,7 +310,7 @@ def test_a_dead_letter_without_its_stamps_is_refused(shop: Shop) -> None:
     done = shop.replay([{**letter, "headers": {}}])
 
     assert 1 == done.returncode
-    assert "print it with zeh-spark dead-letters, or tail --headers" in done.stderr
+    assert "Print it again with zeh-spark dead-letters, or tail --headers" in done.stderr
 
 
 def test_dead_letters_of_named_batches_are_published_under_their_producer(shop: Shop) -> None:

@@ -69,6 +69,7 @@ class _Commands(click.Group):
 
 
 def _with_help(message: str, exc: ZeroEventHubError) -> str:
+    """Return a message, and below it the address of the docs that describe the error."""
     return f"{message}\nSee {exc.help}"
 
 
