@@ -176,9 +176,14 @@ class AccessError(PublisherError):
 
 
 class CursorGoneError(PublisherError):
-    """410: events after the cursor were removed before this consumer read them."""
+    """410: events after the cursor were removed before this consumer read them.
+
+    `oldest` is the cursor with which what is left begins, after what was read; None if the
+    publisher does not tell it.
+    """
 
     anchor = "cursor-gone"
+    oldest: str | None = None
 
 
 class PublishError(PublisherError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
@@ -16,6 +17,7 @@ from zeh_spark.errors import (
     UnavailableError,
 )
 from zeh_spark.protocol import wire
+from zeh_spark.source import finite_read
 
 
 @pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])
@@ -199,6 +201,59 @@ def test_answers_that_lag_behind_are_waited_for(read):
         return (whole if cursor == wire.LAST else lagging)(request)
 
     assert [list(range(33))] == read(respond, 1)
+
+
+@pytest.mark.parametrize("quiet", [ok(), ok(wire.checkpoint_line(0, "_first"))], ids=["", "cursor"])
+def test_a_replica_that_lags_at_the_beginning_is_waited_for(read, quiet):
+    """A few answers without events do not show that a partition is empty."""
+    feed, asked = Feed(range(33), every=4), itertools.count()
+
+    def respond(request):
+        lags = cursor_of(request)[1] == wire.FIRST and next(asked) < 4
+        return quiet if lags else feed(request)
+
+    assert [list(range(33))] == read(respond, 1, retryTimeout="20s")
+
+
+def test_a_target_that_was_removed_ends_no_read(read, monkeypatch):
+    """A table loses single rows: what is before such a row is still there."""
+    monkeypatch.setattr(finite_read, "SETTLED", 0)
+    feed = Feed(range(60), most=5)
+
+    def respond(request):
+        return refused(410, "removed") if cursor_of(request)[1] == "60" else feed(request)
+
+    assert [list(range(60))] == read(respond, 1)
+
+
+def test_the_feed_is_asked_for_another_target(read):
+    """A busy feed ends, too, whose first target was removed while it was read."""
+    feed = Feed(range(60), every=7, most=7)
+
+    def respond(request):
+        cursor = cursor_of(request)[1]
+        if cursor == "60":
+            return refused(410, "removed")
+        if cursor not in (wire.LAST, wire.FIRST):
+            feed.partitions[0] += [len(feed.partitions[0])]
+        return feed(request)
+
+    (rows,) = read(respond, 1)
+
+    assert list(range(len(rows))) == rows
+    assert 60 <= len(rows) <= 80
+
+
+def test_ending_cursors_that_were_removed_are_an_error(read, monkeypatch):
+    """What the user has named cannot be replaced; the error says what to do."""
+    monkeypatch.setattr(finite_read, "SETTLED", 0)
+    feed = Feed(range(60), most=5)
+
+    def respond(request):
+        return refused(410, "removed") if cursor_of(request)[1] == "60" else feed(request)
+
+    with pytest.raises(PublisherError, match=r"removed what is after '60'.*last_cursors"):
+        read(respond, 1, endingCursors='{"0": "60"}')
 
 
 def test_a_replica_that_does_not_know_the_target_is_an_error(read):

@@ -131,6 +131,7 @@ PASSING = {
     "reset": reset(),
     "closed": Answer((), "close"),
     "cut": Answer((head(400, content_length=99), b'{"type":'), "close"),
+    "cut in its headers": Answer((head(400, content_length=99)[:30],), "close"),
     **{str(status): refused(status, "later") for status in (408, 425, 429, 502, 503, 504)},
     "a failed store": problem(500, "store-failed"),
 }
@@ -148,16 +149,41 @@ def test_a_publisher_that_is_down_for_a_moment_does_not_look_like_another_feed(r
         client(raw_server, retryTimeout="0s").discover(7)
 
 
-def test_a_web_servers_error_in_front_of_our_publisher_passes(raw_server):
-    """A bare 500 means that no identity is told only if it repeats, and never for a feed that told
-    one before.
+@pytest.mark.parametrize(
+    "error",
+    [
+        refused(500, "Internal Server Error"),
+        refused(404, "no such route"),
+        ok(b"<html>down</html>", content_type="text/html"),
+        Answer((head(400), b'{"type":'), "close"),
+    ],
+    ids=["500", "404", "a web page", "cut, without a length"],
+)
+def test_a_web_servers_error_in_front_of_our_publisher_passes(raw_server, error):
+    """It means that no identity is told only if it repeats, and never for a feed that told one
+    before.
     """
-    error = refused(500, "Internal Server Error")
     raw_server.script(error, error, TOLD)
     assert IDENTITY == client(raw_server).discover(7).identity
 
     raw_server.script(*[error] * 9, TOLD)
     assert IDENTITY == client(raw_server).discover(7, told=True).identity
+
+
+def test_an_answer_without_a_length_tells_the_identity(raw_server):
+    """A proxy of HTTP/1.0 leaves lengths out; the document shows by itself that it is whole."""
+    document = TOLD.pieces[0].partition(b"\r\n\r\n")[2]
+    raw_server.script(Answer((head(400) + document,), "close"))
+
+    assert IDENTITY == client(raw_server).discover(7).identity
+
+
+def test_a_feed_that_is_not_there_is_said_at_once(raw_server):
+    """Our publisher's own refusal is no sign of another publisher."""
+    raw_server.script(problem(404, "unknown-feed"))
+
+    with pytest.raises(PublisherError, match="404 unknown-feed"):
+        client(raw_server).discover(7)
 
 
 @pytest.mark.parametrize("status", [401, 403])

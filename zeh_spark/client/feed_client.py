@@ -16,10 +16,10 @@ from urllib.parse import quote, urlencode
 
 from zeh_spark.client.credentials import masked
 from zeh_spark.client.discovery import Discovered, discover
-from zeh_spark.client.responses import TransientError
+from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
-from zeh_spark.errors import PublisherError
+from zeh_spark.errors import CursorGoneError, PublisherError
 from zeh_spark.options import ClientOptions
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.page_scanner import PageScanner
@@ -333,7 +333,18 @@ def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError
             f"restored, at the newest cursors that both histories have, which "
             f"zeh_spark.shared_cursors(checkpointLocation, url) gives for 'startingCursors'"
         )
-    return type(exc)(message, partition=partition, cursor=cursor, status=exc.status, body=exc.body)
+    located = type(exc)(
+        message,
+        partition=partition,
+        cursor=cursor,
+        status=exc.status,
+        body=exc.body,
+        anchor=exc.anchor,
+    )
+    if isinstance(located, CursorGoneError):
+        oldest = problem_document(exc.body or "").get("oldest")
+        located.oldest = oldest if isinstance(oldest, str) else None
+    return located
 
 
 def _closed(scanner: PageScanner) -> list[wire.Interval]:
@@ -346,4 +357,10 @@ def _closed(scanner: PageScanner) -> list[wire.Interval]:
 def _masked(exc: PublisherError) -> PublisherError:
     """Return `exc` with secrets masked in it: its text has the publisher's own words."""
     body = None if exc.body is None else masked(exc.body)
-    return type(exc)(masked(str(exc)), partition=exc.partition, cursor=exc.cursor, body=body)
+    return type(exc)(
+        masked(str(exc)),
+        partition=exc.partition,
+        cursor=exc.cursor,
+        body=body,
+        anchor=exc.anchor,
+    )

@@ -15,7 +15,8 @@ from msgspec import Raw
 from zeh_spark.outbox.table import Cells, OutboxRow
 from zeh_spark.protocol import wire
 
-Headers = tuple[str | None, ...]
+Headers = tuple[str | bytes | None, ...]
+"""The values of a row's headers: None for no header, bytes (the reason) for one not readable."""
 RenderHeaders = Callable[[Headers], str]
 
 _ROOM = wire.MAX_LINE - len('{"partition":999999999,"headers":,"data":}')
@@ -57,6 +58,9 @@ def header_renderer(names: Sequence[str]) -> RenderHeaders:
 
     Args:
         names: The headers' names, in the order of the values.
+
+    Returns:
+        The function. It raises ValueError for a header that cannot be read.
     """
     seen: dict[Headers, str] = {}
 
@@ -65,6 +69,9 @@ def header_renderer(names: Sequence[str]) -> RenderHeaders:
             if len(seen) > _REMEMBERED:
                 seen.clear()
             given = dict(zip(names, values, strict=True))
+            for name, value in given.items():
+                if isinstance(value, bytes):
+                    raise ValueError(f"header {name}: {value.decode()}")
             wanted = {name: value for name, value in given.items() if value is not None}
             known = msgspec.json.encode(wanted, order="sorted").decode()
             if len(known) < _SHORT:
@@ -93,7 +100,7 @@ def lines_of(
     """
     try:
         block = _block(partition, rows, headers)
-    except UnicodeEncodeError:  # a text has half a character (a lone surrogate)
+    except ValueError:  # a header that cannot be read, or a text with a lone surrogate
         block = None
     return b"".join(_checked_lines(partition, rows, headers, skip)) if block is None else block
 

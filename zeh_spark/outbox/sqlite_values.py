@@ -1,8 +1,8 @@
 """Values of a row in SQLite as JSON. In SQLite a column's type is only a convention. Pure.
 
-These are functions for SQL. Rule for editors: they never fail. A value that cannot be read gives a
-text that is not JSON, so that its row is a bad one, and no other row is. Text comes as bytes,
-because it may not be UTF-8.
+These are functions for SQL. Rule for editors: they never fail. A value that cannot be read makes
+its row a bad one, and no other row: as data it gives a text that is not JSON, as a header it gives
+bytes, because any text could be a header's. Text comes as bytes, because it may not be UTF-8.
 """
 
 from __future__ import annotations
@@ -26,14 +26,25 @@ _NUMERIC = re.compile("INT|NUM|DEC|REAL|FLOA|DOUB")
 _TEMPORAL = re.compile("TIMESTAMP|DATETIME")
 
 
+class _UnreadableError(ValueError):
+    """A value that cannot be read, with the reason. The reason is not JSON."""
+
+
 def json_of(value: Value, is_text: int, kind: str) -> str | None:
-    """Return a value as JSON; None for NULL.
+    """Return a value as JSON; None for NULL; the reason if it cannot be read.
 
     Args:
         value: The value; text comes as its bytes.
         is_text: Whether the bytes are text: 1, or 0 for a BLOB.
         kind: The type that the column was declared with, in capitals.
     """
+    try:
+        return _json_of(value, is_text, kind)
+    except _UnreadableError as exc:
+        return str(exc)
+
+
+def _json_of(value: Value, is_text: int, kind: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -53,9 +64,18 @@ def data_of(value: Value, is_text: int, kind: str) -> str | None:
     return json_of(value, is_text, kind)
 
 
-def text_of(value: Value, is_text: int, kind: str) -> str | None:
-    """Return a value as a header's text; None for NULL, which leaves the header out."""
-    text = data_of(value, is_text, kind) if "JSON" in kind else json_of(value, is_text, kind)
+def text_of(value: Value, is_text: int, kind: str) -> str | bytes | None:
+    """Return a value as a header's text; None for NULL, which leaves the header out.
+
+    Returns bytes, the reason, if the value cannot be read.
+    """
+    try:
+        if "JSON" in kind and is_text and isinstance(value, bytes):
+            text: str | None = _decoded(value)
+        else:
+            text = _json_of(value, is_text, kind)
+    except _UnreadableError as exc:
+        return str(exc).encode()
     if text is None or text == "null":
         return None
     with suppress(msgspec.DecodeError):
@@ -87,21 +107,25 @@ def _of_bytes(value: bytes, kind: str) -> str:
 def _of_text(value: bytes, kind: str) -> str:
     if "JSON" in kind:
         return _checked(value)
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return "text that is not UTF-8"
+    text = _decoded(value)
     if _NUMERIC.search(kind) and _NUMBER.fullmatch(text):
         return text
     moment = _moment(text) if _TEMPORAL.search(kind) else text
     return msgspec.json.encode(moment).decode()
 
 
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _UnreadableError("text that is not UTF-8") from None
+
+
 def _checked(value: bytes) -> str:
     try:
         return wire.validated_json(value).decode()
     except ValueError as exc:
-        return f"JSON that is none: {exc}"
+        raise _UnreadableError(f"JSON that is none: {exc}") from None
 
 
 def _moment(text: str) -> str:

@@ -176,7 +176,7 @@ class OutboxRow(NamedTuple):
     id: int | str
     size: int | None
     data: str | None
-    headers: tuple[str | None, ...]
+    headers: tuple[str | bytes | None, ...]
 
     @classmethod
     def of(cls, cells: Cells) -> OutboxRow:

@@ -128,10 +128,14 @@ class BatchUploader:
 
     def finish(self) -> None:
         """Send the rest, and wait for all answers. Raises what `send` raised."""
-        if self._failed:  # the caller has caught the error of `add`
+        if self._failed:  # the caller has caught the error of `add`, or of another `finish`
             raise self._failed
-        self._stage(self._chunker.close())
-        self._flush(None)
+        try:
+            self._stage(self._chunker.close())
+            self._flush(None)
+        except BaseException as exc:
+            self._failed = exc
+            raise
 
     def settle(self) -> None:
         """Wait for the upload that is being sent. Raises what `send` raised."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -35,7 +37,9 @@ def json_of(data: object) -> bytes:
     return wire.validated_json(bytes(text))
 
 
-_RENDERING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+_RENDERING = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
+_TIME = re.compile(rb"\dT\d\d:\d\d")
+"""What each rendered time has in it."""
 
 
 def _rendered(data: object) -> bytes:
@@ -47,13 +51,24 @@ def _rendered(data: object) -> bytes:
     try:
         text = orjson.dumps(data, default=_value_of, option=_RENDERING)
     except TypeError:
-        return _rendered_exactly(data)
+        text = _with_other_keys(data)
     if b"null" in text:  # orjson also renders NaN and infinity as null
         _check_finite(data)
+    if _TIME.search(text):  # orjson drops what is finer than µs, and seconds of an offset
+        _check_times(data)
     return text
 
 
-def _rendered_exactly(data: object) -> bytes:
+def _with_other_keys(data: object) -> bytes:
+    """Return an object as JSON text if keys in it may be other values than text."""
+    try:
+        _check_keys(data)
+        return orjson.dumps(data, default=_value_of, option=_RENDERING | orjson.OPT_NON_STR_KEYS)
+    except (TypeError, RecursionError):
+        return _rendered_by_msgspec(data)
+
+
+def _rendered_by_msgspec(data: object) -> bytes:
     try:
         text = msgspec.json.encode(data)
         if b"null" in text:  # msgspec also renders NaN and infinity as null
@@ -96,6 +111,56 @@ def _check_finite(value: Any) -> None:
         _check_finite(msgspec.to_builtins(value, str_keys=True))
 
 
+def _check_times(value: Any) -> None:
+    """Raise ValueError for a time that its JSON text would change, at any depth."""
+    if isinstance(value, datetime):
+        offset = value.utcoffset()
+        if offset is not None and offset.total_seconds() % 60:
+            raise ValueError(
+                f"it cannot be rendered as JSON exactly: {value!r} has an offset of {offset}, and "
+                f"offsets have whole minutes; give the time in UTC"
+            )
+    elif isinstance(value, np.datetime64 | np.ndarray) and value.dtype.kind == "M":
+        if (np.isfinite(value) & (value != value.astype("datetime64[us]"))).any():
+            raise ValueError(
+                f"it cannot be rendered as JSON exactly: {value!r} is finer than microseconds; "
+                f"give it as text"
+            )
+    elif isinstance(value, Mapping):
+        for each in value.items():
+            _check_times(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            _check_times(each)
+    elif isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            _check_times(value.tolist())
+    elif value is not None and not isinstance(value, str | bytes | int | float | np.generic):
+        with suppress(TypeError):  # of a type that something inside it has
+            plain = msgspec.to_builtins(value, str_keys=True, builtin_types=(datetime,))
+            if type(plain) is not type(value):
+                _check_times(plain)
+
+
+def _check_keys(value: Any) -> None:
+    """Raise ValueError for a mapping of which two keys have the same text, at any depth."""
+    if isinstance(value, Mapping):
+        keys = [key for key in value if not isinstance(key, str)]
+        texts = [
+            orjson.loads(orjson.dumps({key: 0}, option=orjson.OPT_NON_STR_KEYS)) for key in keys
+        ]
+        names = [name for text in texts for name in text]
+        if len({*names, *map(str, value.keys() - set(keys))}) < len(value):
+            raise ValueError(
+                f"it cannot be rendered as JSON: two of the keys {[*value]!r} have the same text"
+            )
+        for each in value.values():
+            _check_keys(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check_keys(each)
+
+
 def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
     """Return headers whose names and values are texts. Raises ValueError for any others."""
     if headers is not None and not isinstance(headers, Mapping):
@@ -121,6 +186,8 @@ def partition_for(key: str | int | None, partition: int | None, count: int) -> i
         return partition
     if key is None:
         return None
-    if type(key) is not int and not isinstance(key, str):
+    if isinstance(key, str):  # the text itself: str() of an enumeration's member is its name
+        return wire.partition_of(str.__str__(key), count)
+    if type(key) is not int:
         raise ValueError(f"the key is {key!r}; a key is text or an integer")
     return wire.partition_of(str(key), count)

@@ -74,7 +74,8 @@ class EndUnknownError(Exception):
         kind = UnavailableError if self.doubt is Doubt.SILENT else PublisherError
         about_target = self.doubt in {Doubt.MISSED, Doubt.REMOVED}
         cursor = self.target if about_target else self.request.cursor
-        return kind(str(self), partition=self.request.partition, cursor=cursor)
+        anchor = "the-cursor-of-endingcursors-was-removed" if self.doubt is Doubt.REMOVED else None
+        return kind(str(self), partition=self.request.partition, cursor=cursor, anchor=anchor)
 
 
 def read_to_end(

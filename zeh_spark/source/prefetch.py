@@ -242,9 +242,10 @@ class Fetcher:
         try:
             end = self._read(track, wait)
         except CursorGoneError as exc:
-            if self._options.fail_on_data_loss or track.cursor == wire.FIRST:
+            oldest = exc.oldest or wire.FIRST
+            if self._options.fail_on_data_loss or track.cursor == oldest:
                 raise
-            self._go_on_from_first(track, exc)
+            self._continue_after_loss(track, oldest, exc)
             return
         except EndUnknownError as exc:
             log.warning("%s; this run ends here, the next one continues", exc)
@@ -335,7 +336,7 @@ class Fetcher:
             track.due = time.monotonic() + pause
             self._changed.notify_all()
 
-    def _go_on_from_first(self, track: Track, exc: CursorGoneError) -> None:
+    def _continue_after_loss(self, track: Track, oldest: str, exc: CursorGoneError) -> None:
         log.warning(
             "partition %d: EVENTS ARE LOST: the publisher no longer has what follows cursor %r "
             "(%s); continuing with the oldest events left, because failOnDataLoss=false",
@@ -344,6 +345,6 @@ class Fetcher:
             exc,
         )
         with self._changed:
-            track.cursor, track.reading = wire.FIRST, None
+            track.cursor, track.reading = oldest, None
             track.busy, track.held, track.due = False, 0, 0.0
             self._changed.notify_all()

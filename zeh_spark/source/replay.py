@@ -127,8 +127,8 @@ def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[b
     else:
         try:
             lines = _up_to(client, request, end)
-        except CursorGoneError:
-            lines = _up_to(client, replace(request, cursor=wire.FIRST), end)
+        except CursorGoneError as exc:
+            lines = _up_to(client, replace(request, cursor=exc.oldest or wire.FIRST), end)
     log.warning(
         "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d%s",
         request.partition,

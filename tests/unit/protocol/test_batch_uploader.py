@@ -296,3 +296,17 @@ def test_what_sending_raises_is_raised_for_ever(
         batch.add(CHUNK)
     with pytest.raises(error, match="upload 0"):
         batch.finish()
+
+
+def test_a_batch_whose_end_failed_stays_failed() -> None:
+    """Nobody takes a batch for staged because its end was asked for twice."""
+
+    def refuse(number: int, chunks: list[StagedChunk]) -> bool:
+        raise OSError(f"upload {number}")
+
+    batch = BatchUploader(refuse, 2, "b")
+    batch.add(CHUNK[:5])
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="upload 0"):
+            batch.finish()

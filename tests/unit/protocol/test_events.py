@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import enum
 import json
 import re
 from collections.abc import Mapping
@@ -26,6 +27,19 @@ from zeh_spark.protocol.events import checked_headers, json_of, partition_for
 class Order:
     number: int
     at: datetime.date
+
+
+@dataclasses.dataclass
+class Moment:
+    at: datetime.datetime
+
+
+class Kind(str, enum.Enum):
+    A = "a"
+
+
+ODD = datetime.timezone(datetime.timedelta(hours=1, minutes=5, seconds=21))
+"""The local time of Vienna until 1893."""
 
 
 class Line(msgspec.Struct):
@@ -88,6 +102,12 @@ def test_dataclasses_structs_and_dates_are_rendered(data: object, text: bytes) -
         ({"a": pd.NA}, "rendered as JSON"),
         ({"a": [np.datetime64("NaT")]}, "rendered as JSON"),
         (pd.Series({"a": 1.5, "b": None}).to_dict(), "rendered as JSON: Out of range float"),
+        ({"a": [np.datetime64("2026-11-20T01:02:03.000000001")]}, "finer than microseconds"),
+        ({"a": np.array(["2026-11-20T01", "2026-11-20T01:02:03.000000005"], "M8[ns]")}, "finer"),
+        ({"a": datetime.datetime(1890, 1, 1, tzinfo=ODD)}, "has an offset of 1:05:21"),
+        (Moment(datetime.datetime(1890, 1, 1, tzinfo=ODD)), "has an offset of 1:05:21"),
+        ({1: "a", "1": "b"}, "two of the keys"),
+        ([{"a": {True: 1, "true": 2}}], "two of the keys"),
         (Line(Decimal(1), "\ud800"), "rendered as JSON"),
         ("\ud800", "surrogates not allowed"),
         ({"a": object()}, "rendered as JSON: Encoding objects of type object is unsupported"),
@@ -101,6 +121,11 @@ def test_what_json_cannot_say_is_refused_with_the_reason(data: object, reason: s
     """No reader meets a line that it cannot read, and no NaN turns into null unnoticed."""
     with pytest.raises(ValueError, match=reason):
         json_of(data)
+
+
+def test_a_key_that_is_a_member_of_an_enumeration_is_its_text() -> None:
+    """It goes where the same text goes."""
+    assert wire.partition_of("a", 64) == partition_for(Kind.A, None, 64)
 
 
 @given(st.text(), st.integers(), st.integers(1, 8))

@@ -1,0 +1,64 @@
+"""Answers that end within their headers: never a whole answer without a body."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fix_batch import Feed, cursor_of
+from tests.fix_client import BODY, ask, client, read
+from tests.fix_raw_server import Answer, head, ok, refused
+from zeh_spark.cli.tail import follow
+from zeh_spark.client.feed_client import Statistics
+from zeh_spark.client.whole_headers import WholeHeadersAdapter
+
+HEAD = head(200, content_type="application/x-ndjson", content_length=len(BODY))
+CUTS = [0, 1, 9, 15, 16, 17, 25, 40, 60, len(HEAD) - 4, len(HEAD) - 2, len(HEAD) - 1]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_page_whose_headers_are_cut_is_asked_for_again(raw_server, cut):
+    """Wherever an answer is cut, it is not a page without events."""
+    raw_server.script(Answer((HEAD[:cut],), "close"), ok(BODY))
+    statistics = Statistics()
+
+    assert [1, 2] == read(client(raw_server).page(ask(), statistics=statistics))
+    assert 1 == statistics.retries
+
+
+def test_a_page_without_a_length_is_whole_if_its_headers_are(raw_server):
+    """A publisher of HTTP/1.0 closes the connection after an empty page."""
+    raw_server.script(Answer((head(200, content_type="text/plain"),), "close"))
+
+    assert [] == read(client(raw_server).page(ask()))
+
+
+def test_a_tail_that_ends_prints_all_events_through_cut_answers(raw_server):
+    """Its end is a page without events, not a connection that broke."""
+    feed, seen = Feed(range(35), most=10), set()
+
+    def respond(request):
+        whole, place = feed(request), cursor_of(request)[1]
+        if place in seen:
+            return whole
+        seen.add(place)
+        return Answer((whole.pieces[0][:40],), "close")
+
+    raw_server.discovery = refused(400, '{"partitionCount":1}')
+    raw_server.respond = respond
+
+    found = [
+        line
+        for lines in follow(raw_server.url, "_first", whole=False, endless=False)
+        for line in lines
+    ]
+
+    assert list(range(35)) == [int(line) for line in found]
+
+
+def test_proxies_are_used_with_the_same_care(monkeypatch):
+    """HTTP_PROXY changes the way to the publisher, and no promise."""
+    manager = WholeHeadersAdapter().proxy_manager_for("http://127.0.0.1:1")
+
+    assert WholeHeadersAdapter().poolmanager.pool_classes_by_scheme == (
+        manager.pool_classes_by_scheme
+    )
