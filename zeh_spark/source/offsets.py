@@ -253,7 +253,7 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
         raise CheckpointError(
             f"the checkpoint has {offset.partition_count} partitions, option 'partitionCount' says "
             f"{asked}. Continue with partitionCount={offset.partition_count}, or start with a new "
-            f"checkpointLocation and 'startingCursors' (see docs/guides/read.md)",
+            f"checkpointLocation and 'startingCursors' (see docs/operate/recover.md)",
             expected=offset.partition_count,
             got=asked,
         )

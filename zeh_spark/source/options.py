@@ -174,8 +174,8 @@ class SourceOptions(ClientOptions):
     staging_location: str | None = option(
         parse_staging,
         None,
-        "directory that driver and executors share; it keeps the bytes of a micro-batch until "
-        "Spark has processed it",
+        "directory (absolute path or URI) that driver and executors share; it keeps the bytes of a "
+        "micro-batch until Spark has processed it",
         query="streaming",
     )
     replay: str = option(
