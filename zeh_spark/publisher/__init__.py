@@ -1,5 +1,7 @@
-"""The service behind feeds: stores, the read API of ZeroEventHub, and loading of files. Needs the
-extra `publisher`.
+"""The publisher: the service that keeps feeds in a store and serves them over HTTP.
+
+This module holds the names that users import; it runs in the publisher's process. It needs the
+extra `publisher`. Import psycopg only inside functions: SQLite has to work without it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,22 @@ __all__ = [
 def open_store(
     url: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
 ) -> Store:
-    """`memory:`, `sqlite:///file` (`sqlite:////dir/file` for an absolute path), or
-    `postgresql+psycopg://user@host/database`. Raises StoreError.
+    """Open the store at a URL, in which a publisher keeps its feeds.
 
-    A SQLite file, and the tables in PostgreSQL, are made if they are missing, unless they
-    `must_exist`. `clock` gives the time in ms since 1970; `receipts`: how many of a producer are
-    kept.
+    Args:
+        url: `memory:`, `sqlite:///file` (`sqlite:////dir/file` for an absolute path), or
+            `postgresql+psycopg://user@host/database`.
+        must_exist: Refuse a store that is missing. By default the SQLite file, or the tables in
+            PostgreSQL, are created if they are missing.
+        clock: Returns the time in milliseconds since 1970.
+        receipts: How many receipts of each producer are kept.
+
+    Returns:
+        The open store.
+
+    Raises:
+        StoreError: The URL is of no known kind, psycopg is not installed, or the store cannot be
+            opened.
     """
     if url == "memory:":
         return MemoryStore(clock=clock, receipts=receipts)
@@ -51,7 +63,7 @@ def open_store(
 
 
 def shown_url(url: str) -> str:
-    """A store's URL as it may be printed: without a password."""
+    """Return a store's URL without its password, to print it."""
     if not _is_postgresql(url):
         return url
     from zeh_spark.sql_store import postgresql

@@ -1,10 +1,11 @@
-"""The read API of ZeroEventHub over HTTP, with the publish API beside it, as an ASGI app that any
-other can mount.
+"""The ASGI app of the publisher: the read API of ZeroEventHub and the publish API.
 
-Rule for editors: feeds and stores block, so they are touched in worker threads only, in short
-calls: nothing is held while a client is slow. What can be refused is refused before the first byte;
-a fault after it aborts the connection, because a body that ends in order would pass for a whole
-page.
+Any other ASGI app can mount it. It runs in the publisher's process.
+
+Rule for editors: feeds and stores block, so call them in worker threads only, and in short calls.
+Nothing is held while a client is slow. What can be refused is refused before the first byte. A
+fault after the first byte aborts the connection, because a body that ends in order would pass for
+a whole page.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from zeh_spark.store.problems import Problem
 log = logging.getLogger("zeh_spark.publisher")
 
 WORKERS = 8
-"""Threads that read feeds. They, and what clients have not taken yet, bound what is in memory."""
+"""Threads that read feeds. Memory is bounded by them and by what clients have not taken yet."""
 
 WRITERS = 2
-"""Threads that keep cursors: who waits for a store that is being written to keeps no reader out."""
+"""Threads that keep cursors. A wait for a store that is being written to delays no reader."""
 
 SEND_SECONDS = 60.0
-"""How long a client may take nothing before it is dropped, with what it keeps in memory."""
+"""Seconds for which a client may take nothing. After that its connection and memory are freed."""
 
 _PIECE = 256 * 1024
 
@@ -66,12 +67,19 @@ def create_app(
     send_timeout: float = SEND_SECONDS,
     staging_quota: int = STAGING_QUOTA,
 ) -> Starlette:
-    """An app that serves each feed at /<its name>: those of a store, which can be published to, or
-    feeds of any kind by name; or one feed at /.
+    """Return an ASGI app that serves feeds.
 
-    `tables`: feeds beside those of a store. A client that takes nothing for `send_timeout` seconds
-    is dropped; a producer may have `staging_quota` bytes uploaded and not committed.
-    `app.state.stop()` ends all long polls; call it when the server is about to stop.
+    Call `app.state.stop()` when the server is about to stop: it ends all long polls.
+
+    Args:
+        feeds: A store, whose feeds are served at /<name> and can be published to; or feeds of any
+            kind by name, served at /<name>; or one feed, served at /.
+        tables: More feeds by name, served beside those of `feeds`. They cannot be published to.
+        send_timeout: Seconds for which a client may take nothing before it is dropped.
+        staging_quota: Bytes that a producer may have uploaded and not committed.
+
+    Returns:
+        The app, which another ASGI app can mount.
     """
     store, named, read = None, dict(tables or {}), "/{feed:path}"
     if isinstance(feeds, Mapping):
@@ -106,7 +114,7 @@ def create_app(
 
 
 class Publisher:
-    """The shell around feeds: threads, waiting, streaming."""
+    """The shell around feeds: it runs their calls in threads, waits, and streams pages."""
 
     def __init__(self, store: Store | None, named: Mapping[str, Feed], send_timeout: float) -> None:
         self._store = store
@@ -119,11 +127,13 @@ class Publisher:
         self._stopped = False
 
     def stop(self) -> None:
+        """End all long polls."""
         self._stopped = True
         for pulse in self._pulses.values():
             pulse.stop()
 
     async def read(self, request: Request) -> Response:
+        """Answer a request of the read API with a page of events."""
         name = request.path_params.get("feed", "")
         feed = await self._feed(name)
         ask = await self._asked(request, name, feed)

@@ -148,7 +148,12 @@ def _position(partition: int, cursor: str) -> tuple[int, str]:
 
 
 class Pruner:
-    """Prunes all feeds of a store once a minute, in a thread, as long as it is a context."""
+    """A context manager that prunes all feeds of a store from time to time, in a thread.
+
+    Args:
+        store: The store whose feeds are pruned.
+        every_seconds: Seconds between two rounds; 60 by default.
+    """
 
     def __init__(self, store: Store, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._store = store
