@@ -47,18 +47,27 @@ def from_delta(
     change_feed: bool = False,
     **options: str | int | bool,
 ) -> DataFrame:
-    """A streaming frame of a Delta table, for `writeStream.format("zeroeventhub")`.
+    """Return a streaming frame of a Delta table, for `writeStream.format("zeroeventhub")`.
 
-    `table` is a path, or a name in the catalog. `data` is a STRUCT of all its columns and becomes
-    the event; `key`, a column or an SQL expression, chooses the feed's partition. The rows that the
-    table has come first, then what is appended; updates and deletions stop the query.
+    The rows that the table has come first, then the rows that are appended. Updates and deletions
+    stop the query, unless `change_feed` is set.
 
-    With `change_feed` these are events as well: the map `headers` tells `_change_type` and
-    `_commit_version`, and the events of a key come in the order of the commits. The table needs
-    delta.enableChangeDataFeed.
+    Args:
+        spark: the Spark session.
+        table: a path, or a name in the catalog.
+        key: a column or SQL expression that chooses the feed's partition; `change_feed` needs it.
+        change_feed: publish updates and deletions as events as well. The map `headers` tells
+            `_change_type` and `_commit_version`, and the events of a key come in the order of the
+            commits. The table needs delta.enableChangeDataFeed.
+        options: Delta's, except those that leave rows out.
 
-    Other options are Delta's, but for those that leave rows out. Raises OptionError and
-    LakehouseError, before anything is read.
+    Returns:
+        A frame with `data`, a STRUCT of all columns of the table, which becomes the event; and
+        `key` and `headers`, if they apply.
+
+    Raises:
+        OptionError: an option is refused, or `key` is missing. Nothing has been read.
+        LakehouseError: the table cannot be read so. Nothing has been read.
     """
     settings = {name: spark.conf.get(name, None) for name in SETTINGS}
     if refused := refusal(options, settings, change_feed=change_feed):

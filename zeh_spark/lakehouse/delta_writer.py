@@ -60,22 +60,32 @@ _written: dict[tuple[str, str], tuple[str, int]] = {}
 
 
 class DeltaFeedWriter:
-    """For `foreachBatch`: writes each batch of a query to a Delta table once, with its cursors.
+    """A function for `foreachBatch` that writes each batch to a Delta table once, with its cursors.
 
-    `table` is a path or a name, and made by the first batch. `name` is who keeps the feed in it, as
-    long as the table lives; the checkpoint may change. `checkpointLocation` is the query's own.
+    Args:
+        table: a path or a name. The first batch makes the table if there is none.
+        name: the name that keeps the feed in the table, as long as the table lives. The checkpoint
+            may change.
+        checkpointLocation: the query's own checkpoint.
+        merge_keys: keep one row for each key, found by these columns (see `lakehouse.merging`).
+            None means that rows are appended.
+        deleted: a SQL condition, true for events that delete their key; needs `merge_keys`.
+        order: which of two events of a key is the newer one: "sequence" by the producer's numbers,
+            "arrival" by the order of the frame. A query with state that merges has to set it: after
+            `in_order` events have the order of their sessions, which need not be that of their
+            numbers.
+        transform: `transform(batch, number)` returns the frame to write instead of the batch. It
+            writes nothing to this table itself.
+        cursorColumn: a column that keeps the cursors in the rows as well, for tables whose log is
+            cleaned while the query rests.
+        accept: the value that an error has printed.
+        options: Delta's, like mergeSchema.
 
-    Rows are appended; with `merge_keys` there is one row for each key (see `lakehouse.merging`),
-    and `deleted` is a SQL condition for the events that delete. `order` says which of two events of
-    a key is the newer one: "sequence", by the producer's numbers, or "arrival", by the order of the
-    frame. A query with state has to say it: after `in_order` events have the order of their
-    sessions, which need not be that of their numbers. `transform(batch, number)` gives the frame to
-    write in the place of the batch; it writes nothing to this table itself. `cursorColumn` names a
-    column that keeps the cursors in the rows as well, for tables whose log is cleaned while the
-    query rests. `accept` is what an error has printed. Other `options` are Delta's, like
-    mergeSchema.
+    Raises:
+        OptionError: an option is wrong.
 
-    Writes each batch once, or fails by name: through crashes, lost checkpoints and restored tables.
+    Writes each batch once, or fails with an error that names the cause: through crashes, lost
+    checkpoints and restored tables.
     """
 
     def __init__(

@@ -29,11 +29,24 @@ def to_delta(
     trigger: dict[str, Any] | None = None,
     **options: Any,
 ) -> StreamingQuery:
-    """Start a query that keeps a feed in a Delta table. `options` are those of `DeltaFeedWriter`.
+    """Start a query that keeps a feed in a Delta table.
 
-    `df` reads the feed, with `startingCursors` from `cursors(spark, table, name=name)`, so that a
-    new checkpoint continues where the table is. `trigger` holds the arguments of Spark's own, like
-    {"availableNow": True}.
+    Args:
+        df: a stream that reads the feed, with `startingCursors` from `cursors(spark, table,
+            name=name)`, so that a new checkpoint continues where the table is.
+        table: a path or a name. The first batch makes the table if there is none.
+        name: the name that keeps the feed in the table, as long as the table lives.
+        checkpointLocation: the query's checkpoint.
+        merge_keys: the columns that a row is found by; None means that rows are appended.
+        trigger: the arguments of Spark's `trigger`, like {"availableNow": True}.
+        options: those of `DeltaFeedWriter`.
+
+    Returns:
+        The query, which has been started.
+
+    Raises:
+        LakehouseError: the frame is not a stream, or the table cannot be used.
+        OptionError: an option is wrong.
     """
     if not df.isStreaming:
         raise LakehouseError(
@@ -61,13 +74,23 @@ def cursors(
     feed: str | None = None,
     cursorColumn: str | None = None,
 ) -> str:
-    """Where a table stands in its feed, for the option `startingCursors`; "first" if there is no
-    table, or it has nothing of this name. Of several tables that one query writes, all have to be
-    at one place.
+    """Return where a table stands in its feed, as a value for the option `startingCursors`.
 
-    `feed` (URL or feedId) is needed where the name's query reads several. `cursorColumn` as for the
-    writer. Raises LakehouseError where a table may hold more than its log tells, and where tables
-    are at different places.
+    Args:
+        spark: the Spark session.
+        table: a path or a name; or several, if one query writes them all. They all have to be at
+            one place.
+        name: the name that keeps the feed in the table.
+        feed: the feed's URL or feedId, needed if the name's query reads several feeds.
+        cursorColumn: the column that keeps the cursors in the rows, as for `DeltaFeedWriter`.
+
+    Returns:
+        The cursors of each partition as JSON; "first" if there is no table, or it has nothing of
+        this name.
+
+    Raises:
+        LakehouseError: a table may hold more than its log tells, or tables are at different places.
+        OptionError: `name` is not a possible name.
     """
     tables = [table] if isinstance(table, str) else list(table)
     places = {

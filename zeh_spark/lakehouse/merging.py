@@ -129,10 +129,19 @@ def merge(
 
 
 def purge(spark: SparkSession, table: str, older_than: str) -> None:
-    """Remove the rows of keys that were deleted longer than `older_than` ago, like "30 days".
+    """Remove the rows of keys that were deleted longer ago than `older_than`.
 
-    An event of such a key that arrives after that is taken for new: choose an age beyond which none
-    is late. One commit of its own; run it where the table is optimised.
+    An event of such a key that arrives later is taken for new: choose an age beyond which no event
+    is late. It is one commit of its own; run it when the table is optimised.
+
+    Args:
+        spark: the Spark session.
+        table: a path or a name.
+        older_than: a number and a unit from second to year, like "30 days".
+
+    Raises:
+        OptionError: `older_than` is not such a text.
+        LakehouseError: no merge made the table.
     """
     if not re.fullmatch(r"\d+ (second|minute|hour|day|week|month|year)s?", older_than):
         raise OptionError(

@@ -75,19 +75,47 @@ def in_order(
     heartbeat: bool = False,
     metrics: str = "sessions",
 ) -> DataFrame:
-    """The events of a stream with each session's in the order of their numbers.
+    """Return the events of a stream with each session's events in the order of their numbers.
 
-    `session`, `sequence`, `last`, `time` and `control` are SQL expressions or columns of the frame.
-    The result has the frame's columns, `status` ("ordered" or "dead") and `dead`, a STRUCT<reason,
-    session, expected, received, missing: STRUCT<first, last>, held_since, detail>, NULL where
-    ordered. Dead letters with the reasons "skipped", "stale" and "unfinished" have no event: they
-    tell of the session. Use it with `route`.
+    An event that is early is held until the events before it come. The result has the frame's
+    columns and two more: `status` ("ordered" or "dead"), and `dead`, a STRUCT<reason, session,
+    expected, received, missing: STRUCT<first, last>, held_since, detail>, which is NULL for ordered
+    events. Dead letters with the reasons "skipped", "stale" and "unfinished" have no event: they
+    tell about the session. `route` separates ordered events from dead letters.
 
-    `last` is a session's last number, or true on its last event. Durations are like "10 minutes".
-    `first` is 0, 1, or "seen". `time` is a TIMESTAMP, or "batch" for the clock at which a batch
-    begins; by default the header `zeh-time`. docs/guides/order-sessions.md explains each option.
+    Durations are texts like "10 minutes".
 
-    Raises OptionError for what does not fit the frame or the session.
+    Args:
+        df: a streaming frame without a watermark.
+        session: a column or SQL expression, the key whose events are put in order.
+        sequence: a column or SQL expression, the event's number in its session; may be text.
+        last: a column or SQL expression: the session's last number, or true on its last event.
+        gap_timeout: how long a gap may be open; None means for ever.
+        on_gap: what happens to the events after a gap that is older than `gap_timeout`.
+            "dead-letter": they become dead letters. "skip": they are delivered. "hold": they wait
+            for a control event.
+        first: a session's first number: 0, 1, or "seen". It is fixed for a checkpoint.
+        time: the clock: a TIMESTAMP column or SQL expression, or "batch" for the time at which a
+            batch begins. None means the header `zeh-time`.
+        delay: how far the clock stays behind the newest event, for partitions that are read
+            unevenly.
+        control: a column or SQL expression that gives "close", "release" or "replay". None means
+            the header `session-control`.
+        max_events: how many events a session may hold.
+        max_bytes: how many bytes a session may hold.
+        idle_timeout: closes sessions that had no events for so long. None means that sessions
+            without a last number stay for ever.
+        keep_closed: how long a closed session is remembered. A later event begins a new session.
+        buckets: the number of parts of the state. It is fixed for a checkpoint.
+        heartbeat: judge gaps on idle feeds, too. It needs `time="batch"` and a trigger interval, is
+            fixed for a checkpoint, and is not possible with a `DeltaFeedWriter`.
+        metrics: the name of the counts in the query's progress.
+
+    Returns:
+        The streaming frame of ordered events and dead letters.
+
+    Raises:
+        OptionError: an argument does not fit the frame or the Spark session.
     """
     requirements.check(df, "sessions.in_order")
     requirements.at_least("buckets", buckets, 1)

@@ -12,14 +12,21 @@ Writer = Callable[[DataFrame, int], object]
 
 
 def route(*, ordered: Writer, dead: Writer) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch` of a frame of `in_order`: calls both writers with (frame, batchId).
+    """Return a function for `foreachBatch` that calls both writers with (frame, batchId).
 
-    `ordered` gets the events' own columns, `dead` these and the column `dead`. The batch is
-    evaluated once, whatever the writers do with it: a stateful operator must not run twice.
+    The frame of the query is that of `in_order`. The batch is evaluated once, whatever the writers
+    do with it: a stateful operator must not run twice.
 
-    Two commits: after a crash between them Spark repeats the batch, and both are called again with
-    the same rows and batchId. So each has to take a batchId once, as the sink and `DeltaFeedWriter`
-    do.
+    The writers make two commits. After a crash between them Spark repeats the batch, and both are
+    called again with the same rows and batchId. So each has to take a batchId once, as the sink and
+    `DeltaFeedWriter` do.
+
+    Args:
+        ordered: the writer of the ordered events; its frame has the events' own columns.
+        dead: the writer of the dead letters; its frame has these columns and the column `dead`.
+
+    Raises:
+        OptionError: a writer is no function; when called, if the batch is not of `in_order`.
     """
     for name, writer in (("ordered", ordered), ("dead", dead)):
         if not callable(writer):
