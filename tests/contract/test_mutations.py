@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.protocol.wire import partition_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.sql_store import uploads as sql_uploads
 from zeh_spark.store import commit_decision

@@ -20,7 +20,7 @@ from zeh_spark.errors import (
     PublishError,
     RowError,
 )
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import partitioning
 from zeh_spark.publish import Producer
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -44,7 +44,7 @@ def test_batch_is_there_with_its_receipt_when_the_block_ends(
         (partition, data, {k: v for k, v in headers.items() if not k.startswith("zeh-")})
         for partition, data, headers in found
     ]
-    of_key = wire.partition_of("c-4", 2)
+    of_key = partitioning.partition_of("c-4", 2)
     expected = [(of_key, {"order": 17}, {"type": "placed"}), (1, {"order": 18}, {}), (1, [19], {})]
     assert sorted(expected, key=str) == sorted(bare, key=str)
     receipt = batch.receipt

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 
 from tests.integration.test_table_restores import events, refusal
 from tests.integration.test_table_writers import Follower
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import partitioning
 from zeh_spark.publisher import SqlTableFeed
 
 SCHEMA = """
@@ -101,7 +101,7 @@ def test_partitions_are_those_of_every_writer(file: Path, feed: SqlTableFeed) ->
         for block in feed.page(dict.fromkeys(range(4), "_first"), 4, None)
         for line in block.lines.splitlines()
     }
-    assert {key: wire.partition_of(key, 4) for key in "12345"} == found
+    assert {key: partitioning.partition_of(key, 4) for key in "12345"} == found
 
 
 def test_reader_of_what_a_restore_undid_is_told(file: Path, feed: SqlTableFeed) -> None:

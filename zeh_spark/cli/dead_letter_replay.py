@@ -30,8 +30,8 @@ from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
-from zeh_spark.protocol.events import partition_for
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
+from zeh_spark.protocol.partitioning import partition_for
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publish import Producer

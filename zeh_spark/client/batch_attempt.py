@@ -29,7 +29,8 @@ from zeh_spark.errors import (
 )
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.events import checked_headers, json_of, partition_for
+from zeh_spark.protocol.events import checked_headers, json_of
+from zeh_spark.protocol.partitioning import partition_for
 from zeh_spark.protocol.upload_format import (
     EMPTY_UPLOAD,
     Content,

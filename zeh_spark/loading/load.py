@@ -25,7 +25,7 @@ from zeh_spark.loading import csv_rows
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.events import partition_for
+from zeh_spark.protocol.partitioning import partition_for
 from zeh_spark.protocol.upload_format import (
     CHUNK_EVENTS,
     Content,

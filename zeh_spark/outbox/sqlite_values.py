@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import partitioning, wire
 
 Value = bytes | int | float | None
 
@@ -85,7 +85,7 @@ def text_of(value: Value, is_text: int, kind: str) -> str | bytes | None:
 
 
 def partition_of(value: Value, is_text: int, key: object, partitions: int) -> int:
-    """Return the stored partition of a row, by `wire.partition_of`.
+    """Return the stored partition of a row, by `partitioning.partition_of`.
 
     Args:
         value: The key; rows without one are spread by their ids.
@@ -94,9 +94,9 @@ def partition_of(value: Value, is_text: int, key: object, partitions: int) -> in
         partitions: The number of stored partitions.
     """
     if value is None:
-        return wire.partition_of(str(key), partitions)
+        return partitioning.partition_of(str(key), partitions)
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return wire.partition_of(text, partitions)
+    return partitioning.partition_of(text, partitions)
 
 
 def _of_bytes(value: bytes, kind: str) -> str:

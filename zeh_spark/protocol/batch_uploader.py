@@ -13,13 +13,13 @@ that write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 
 import numpy as np
 
+from zeh_spark.protocol.partitioning import Spread, partition_of
 from zeh_spark.protocol.upload_format import (
-    CHUNK_EVENTS,
     OPEN_UPLOADS,
     UPLOAD_BYTES,
     UPLOAD_CHUNKS,
@@ -28,7 +28,6 @@ from zeh_spark.protocol.upload_format import (
     Content,
     StagedChunk,
 )
-from zeh_spark.protocol.wire import partition_of
 
 UNPACKED = 2
 """Maximum bytes of lines in an upload, for each byte that its body may have.
@@ -164,65 +163,6 @@ class BatchUploader:
         if not wanted:
             self.wanted = False
             self._chunker.only_count()
-
-
-class Spread:
-    """Places events in partitions.
-
-    Events that may go anywhere fill one chunk after the other, partition by partition. Rejected: to
-    place each event in the next partition. A task of few events would make a chunk in each
-    partition, and each chunk is stored and read by itself.
-
-    Args:
-        partition_count: the feed's number of partitions.
-        begin: the first partition for events that may go anywhere.
-    """
-
-    def __init__(self, partition_count: int, begin: int) -> None:
-        self._count = partition_count
-        self._begin = begin
-        self._placed = 0
-
-    def parts(
-        self, rests: Sequence[bytes], partitions: np.ndarray | int | None
-    ) -> Iterable[tuple[int, Sequence[bytes]]]:
-        """Return events by partition, in their order. Arguments as in `BatchUploader.add`."""
-        if not rests:
-            return ()
-        if partitions is None:
-            return self._filled(rests)
-        if isinstance(partitions, int):
-            return ((partitions, rests),)
-        return self._sorted(rests, partitions)
-
-    def _filled(self, rests: Sequence[bytes]) -> list[tuple[int, Sequence[bytes]]]:
-        found = []
-        while rests:
-            number, before = divmod(self._placed, CHUNK_EVENTS)
-            some = rests[: CHUNK_EVENTS - before]
-            found.append(((self._begin + number) % self._count, some))
-            self._placed += len(some)
-            rests = rests[len(some) :]
-        return found
-
-    def _sorted(
-        self, rests: Sequence[bytes], partitions: np.ndarray
-    ) -> Iterator[tuple[int, Sequence[bytes]]]:
-        free = partitions < 0
-        partitions = partitions.copy()
-        partitions[free] = self._next(int(free.sum()))
-        order = np.argsort(partitions, kind="stable")
-        found, begins = np.unique(partitions[order], return_index=True)
-        sorted_rests = [rests[row] for row in order.tolist()]
-        for partition, begin, end in zip(
-            found.tolist(), begins.tolist(), [*begins[1:].tolist(), len(rests)], strict=True
-        ):
-            yield partition, sorted_rests[begin:end]
-
-    def _next(self, events: int) -> np.ndarray:
-        numbers = np.arange(self._placed, self._placed + events)
-        self._placed += events
-        return (self._begin + numbers // CHUNK_EVENTS) % self._count
 
 
 class Group:

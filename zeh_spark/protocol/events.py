@@ -169,25 +169,3 @@ def checked_headers(headers: Mapping[str, str] | None) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(value, str):
             raise ValueError(f"the header {name!r} is {value!r}; names and values are text")
     return headers or {}
-
-
-def partition_for(key: str | int | None, partition: int | None, count: int) -> int | None:
-    """Return the partition of an event: its own, or its key's; None if it may go anywhere.
-
-    Raises:
-        ValueError: both are given, the feed has no such partition, or the key is no text or
-            integer.
-    """
-    if key is not None and partition is not None:
-        raise ValueError("'partition' and 'key' exclude each other")
-    if partition is not None:
-        if type(partition) is not int or not 0 <= partition < count:
-            raise ValueError(f"there is no partition {partition!r}: the feed has 0 to {count - 1}")
-        return partition
-    if key is None:
-        return None
-    if isinstance(key, str):  # the text itself: str() of an enumeration's member is its name
-        return wire.partition_of(str.__str__(key), count)
-    if type(key) is not int:
-        raise ValueError(f"the key is {key!r}; a key is text or an integer")
-    return wire.partition_of(str(key), count)

@@ -299,8 +299,3 @@ def digest(blocks: Iterable[bytes]) -> str:
     for block in blocks:
         hasher.update(block)
     return hasher.hexdigest()
-
-
-def partition_of(key: str, partition_count: int) -> int:
-    """Return the partition of a key, by xxh3_64 of its UTF-8 text. All writers use it; it stays."""
-    return xxhash.xxh3_64_intdigest(key.encode()) % partition_count

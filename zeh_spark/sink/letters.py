@@ -22,7 +22,7 @@ import pyarrow as pa
 from msgspec import Raw
 
 from zeh_spark.client.publish_client import BatchCall
-from zeh_spark.protocol import dead_letters, wire
+from zeh_spark.protocol import dead_letters, partitioning
 from zeh_spark.protocol.arrow_json import (
     TEXT,
     Unfit,
@@ -55,9 +55,9 @@ def letters_of(
         parts = dead_letters.cut(letter)
         key = row.get("key")
         if isinstance(key, str):
-            partition = wire.partition_of(key, partition_count)
+            partition = partitioning.partition_of(key, partition_count)
         elif len(parts) > 1:
-            partition = wire.partition_of(dead_letters.letter_id(letter), partition_count)
+            partition = partitioning.partition_of(dead_letters.letter_id(letter), partition_count)
         else:
             partition = -1
         partitions += [partition] * len(parts)

@@ -21,7 +21,7 @@ from msgspec import Raw
 from pyspark.sql import types as T
 
 from zeh_spark.errors import OptionError, RowError
-from zeh_spark.protocol import upload_format, wire
+from zeh_spark.protocol import partitioning, upload_format, wire
 from zeh_spark.protocol.arrow_json import (
     TEXT,
     Unfit,
@@ -341,6 +341,6 @@ def _hashed(column: pa.Array, partition_count: int) -> np.ndarray:
     keys = column.dictionary_encode()
     with within("key"):
         names = utf8(keys.dictionary.cast(TEXT)).to_pylist()
-    table = [wire.partition_of(name, partition_count) for name in names]
+    table = [partitioning.partition_of(name, partition_count) for name in names]
     partitions: np.ndarray = np.array([*table, -1], np.int32)[keys.indices.fill_null(-1)]
     return partitions

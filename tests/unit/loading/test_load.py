@@ -22,7 +22,7 @@ from pyarrow import parquet
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source, load, named_batch
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import partitioning, wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
@@ -302,7 +302,7 @@ def test_key_chooses_the_same_partition_in_every_kind_of_file(
         content = ("k\n" + "\n".join(map(str, keys))).encode()
     found = loaded(file(name, content), partitions=8, key="k")
     expected = [
-        {wire.partition_of(str(key), 8) for key in keys if key == each["data"]["k"]}
+        {partitioning.partition_of(str(key), 8) for key in keys if key == each["data"]["k"]}
         for p in found
         for each in p
     ]
@@ -317,12 +317,12 @@ def test_envelope_says_where_an_event_goes_and_its_headers(file: Files) -> None:
     )
     found = loaded(file("a.ndjson", lines), partitions=2, envelope=True)
     keyed = {
-        "partition": wire.partition_of("5", 2),
+        "partition": partitioning.partition_of("5", 2),
         "headers": {"a": "1", "b": "2"},
         "data": {"x": None},
     }
     assert {"partition": 1, "headers": {}, "data": 1} in found[1]
-    assert keyed in found[wire.partition_of("5", 2)]
+    assert keyed in found[partitioning.partition_of("5", 2)]
 
 
 @given(st.lists(st.none() | st.text(max_size=3)).map(lambda keys: keys * 200), st.integers(1, 5))

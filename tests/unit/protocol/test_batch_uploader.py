@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeh_spark.protocol.batch_uploader import BatchUploader, Group, Spread
+from zeh_spark.protocol.batch_uploader import BatchUploader, Group
+from zeh_spark.protocol.partitioning import Spread
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import enum
 import json
 import re
 from collections.abc import Mapping
@@ -16,11 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark.protocol import wire
-from zeh_spark.protocol.events import checked_headers, json_of, partition_for
+from zeh_spark.protocol.events import checked_headers, json_of
 
 
 @dataclasses.dataclass
@@ -32,10 +29,6 @@ class Order:
 @dataclasses.dataclass
 class Moment:
     at: datetime.datetime
-
-
-class Kind(str, enum.Enum):
-    A = "a"
 
 
 ODD = datetime.timezone(datetime.timedelta(hours=1, minutes=5, seconds=21))
@@ -121,46 +114,6 @@ def test_what_json_cannot_say_is_refused_with_the_reason(data: object, reason: s
     """No reader meets a line that it cannot read, and no NaN turns into null unnoticed."""
     with pytest.raises(ValueError, match=reason):
         json_of(data)
-
-
-def test_a_key_that_is_a_member_of_an_enumeration_is_its_text() -> None:
-    """It goes where the same text goes."""
-    assert wire.partition_of("a", 64) == partition_for(Kind.A, None, 64)
-
-
-@given(st.text(), st.integers(), st.integers(1, 8))
-def test_a_key_goes_where_every_writer_puts_it(text: str, number: int, count: int) -> None:
-    """From Spark, a file or a service, a key's events meet in one partition."""
-    assert wire.partition_of(text, count) == partition_for(text, None, count)
-    assert partition_for(f"{number}", None, count) == partition_for(number, None, count)
-
-
-def test_partition_is_taken_as_given_and_nothing_means_anywhere() -> None:
-    """I may place events myself, or not care."""
-    assert (1, 0, None) == (
-        partition_for(None, 1, 2),
-        partition_for(None, 0, 2),
-        partition_for(None, None, 2),
-    )
-
-
-@pytest.mark.parametrize(
-    ("key", "partition", "reason"),
-    [
-        ("a", 1, "'partition' and 'key' exclude each other"),
-        (None, 2, "there is no partition 2: the feed has 0 to 1"),
-        (None, -1, "there is no partition -1"),
-        (None, True, "there is no partition True"),
-        (None, "1", "there is no partition '1'"),
-        (1.5, None, "the key is 1.5; a key is text or an integer"),
-        (True, None, "the key is True"),
-        ("\ud800", None, "surrogates not allowed"),
-    ],
-)
-def test_bad_places_are_refused(key: Any, partition: Any, reason: str) -> None:
-    """A mistake in a key does not send an event where nobody expects it."""
-    with pytest.raises(ValueError, match=reason):
-        partition_for(key, partition, 2)
 
 
 @pytest.mark.parametrize("headers", [{"a": 1}, {1: "a"}, {"a": None}])

@@ -122,15 +122,6 @@ def test_stamps_fit_the_room_left_for_them():
     assert wire.STAMP_BYTES == len(stamped) - len(wire.event_line(0, {"h": "v"}, b"1"))
 
 
-@pytest.mark.parametrize(
-    ("key", "of_4", "of_1000"),
-    [("", 2, 138), ("a", 3, 719), ("customer-17", 0, 452), ("42", 1, 473), ("Ålesund", 3, 263)],
-)
-def test_a_key_goes_to_the_same_partition_for_ever(key, of_4, of_1000):
-    """A key's events stay in their partition with every version of every writer."""
-    assert (of_4, of_1000) == (wire.partition_of(key, 4), wire.partition_of(key, 1000))
-
-
 def test_the_digest_is_the_same_for_ever():
     """A checkpoint written by one version can be replayed by the next."""
     events = [b'{"partition":0,"data":1}\n', b'{"partition":0,"data":2}\n']
@@ -151,9 +142,3 @@ def test_the_digest_depends_on_the_bytes_alone(lines, data):
 def test_json_is_published_as_it_is(text):
     """My data is not rewritten."""
     assert text == wire.validated_json(text)
-
-
-@given(strategies.text, st.integers(1, 1000))
-def test_every_key_has_a_partition(key, partition_count):
-    """No key falls outside the feed."""
-    assert 0 <= wire.partition_of(key, partition_count) < partition_count

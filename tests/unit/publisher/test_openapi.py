@@ -23,7 +23,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from zeh_spark.client import responses
 from zeh_spark.errors import PublisherError
 from zeh_spark.options import FeedUrl
-from zeh_spark.protocol import problems, upload_format, wire
+from zeh_spark.protocol import partitioning, problems, upload_format
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.publisher import (
     MemoryStore,
@@ -180,7 +180,7 @@ def test_key_example_is_computed_right():
     example = EXAMPLES["key"]
     number = xxhash.xxh3_64_intdigest(example["key"].encode())
     assert (example["xxh3_64"], example["partition"]) == (f"{number:016x}", number % example["n"])
-    assert example["partition"] == wire.partition_of(example["key"], example["n"])
+    assert example["partition"] == partitioning.partition_of(example["key"], example["n"])
 
 
 def test_receipts_example_is_a_chain():

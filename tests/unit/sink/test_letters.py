@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from tests import strategies
 from zeh_spark.client.publish_client import BatchCall
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import partitioning
 from zeh_spark.protocol.arrow_json import Unfit, json_of
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
@@ -207,7 +207,9 @@ def test_a_letter_goes_where_its_rows_key_goes():
     keys = ["a", "b", None]
     columns = {"data": pa.array(["{"] * 3), "key": pa.array(keys)}
 
-    assert [wire.partition_of("a", 7), wire.partition_of("b", 7), -1] == sifted(columns, n=7)[1]
+    assert [partitioning.partition_of("a", 7), partitioning.partition_of("b", 7), -1] == sifted(
+        columns, n=7
+    )[1]
 
 
 def test_the_parts_of_a_letter_stay_together():
@@ -218,7 +220,7 @@ def test_the_parts_of_a_letter_stay_together():
 
     count = parts[0]["parts"]
     assert [*range(1, count + 1)] * 2 == [each["part"] for each in parts]
-    assert {wire.partition_of("k", 1000)} == set(partitions[:count])
+    assert {partitioning.partition_of("k", 1000)} == set(partitions[:count])
     assert 1 == len(set(partitions[count:])) and -1 not in partitions
 
 
@@ -376,6 +378,6 @@ def test_a_schema_of_spark_becomes_letters_too():
     _, reasons = Renderer(decided, 4).sift(rows)
     found = letters_of(decided, BATCH, rows, reasons, 4)
 
-    assert [wire.partition_of("5", 4)] == found.partitions.tolist()
+    assert [partitioning.partition_of("5", 4)] == found.partitions.tolist()
     unfit = rb'"row":{"unfit":"{\"x\":\"NaN\",\"key\":5}","key":"5"}'
     assert unfit in found.rests[0]

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from tests import strategies
 from zeh_spark.errors import OptionError
-from zeh_spark.protocol import upload_format, wire
+from zeh_spark.protocol import partitioning, upload_format, wire
 from zeh_spark.sink.rows import Renderer, RowError, layout
 
 STRING, INT, LONG = T.StringType(), T.IntegerType(), T.LongType()
@@ -71,7 +71,7 @@ def test_the_order_of_columns_does_not_matter():
     got = render([("key", STRING), HEADERS, DATA], ("k", {"a": "b"}, "1"))
 
     assert [rest(b"1", b'{"a":"b"}')] == got.rests
-    assert [wire.partition_of("k", 4)] == got.partitions.tolist()
+    assert [partitioning.partition_of("k", 4)] == got.partitions.tolist()
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_key_decides_the_partition(kind, keys):
 
     assert "int32" == got.partitions.dtype
     assert [
-        -1 if key is None else wire.partition_of(str(key), 7) for key in keys
+        -1 if key is None else partitioning.partition_of(str(key), 7) for key in keys
     ] == got.partitions.tolist()
 
 
@@ -168,7 +168,7 @@ def test_a_frame_without_data_is_published_row_by_row():
         rest(b'{"id":1,"key":"k","name":null}'),
         rest(b'{"id":2,"key":null,"name":"a\\"b"}'),
     ] == got.rests
-    assert [wire.partition_of("k", 4), -1] == got.partitions.tolist()
+    assert [partitioning.partition_of("k", 4), -1] == got.partitions.tolist()
 
 
 def test_structured_data_is_rendered():
@@ -379,4 +379,6 @@ def test_keys_go_where_partition_of_says(keys, n):
     """Law: the sink and other writers agree on the partition of each key."""
     got = render([DATA, ("key", STRING)], *(("1", key) for key in keys), n=n).partitions
 
-    assert [-1 if key is None else wire.partition_of(key, n) for key in keys] == got.tolist()
+    assert [
+        -1 if key is None else partitioning.partition_of(key, n) for key in keys
+    ] == got.tolist()
