@@ -59,7 +59,7 @@ def test_deadlock_is_tried_again(store: SqlStore) -> None:
 
     orders = [(FEED, "other"), ("other", FEED)]
     assert [] == in_threads(2, lambda number: store._write(locked(*orders[number])))
-    assert 3 == len(tries)
+    assert 3 <= len(tries)  # more, if the second try meets the other one's first again
 
 
 _LOCK = "SELECT 1 FROM zeroeventhub.feeds WHERE name = :name FOR UPDATE"

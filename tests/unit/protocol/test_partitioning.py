@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark.protocol.partitioning import partition_for, partition_of
+from zeh_spark.protocol.partitioning import Spread, partition_for, partition_of
 
 
 class Kind(str, enum.Enum):
@@ -73,3 +74,56 @@ def test_bad_places_are_refused(key: Any, partition: Any, reason: str) -> None:
     """A mistake in a key does not send an event where nobody expects it."""
     with pytest.raises(ValueError, match=reason):
         partition_for(key, partition, 2)
+
+
+# Events that may go anywhere
+
+
+def placed(spread: Spread, partitions: np.ndarray | None, count: int) -> list[tuple[int, int]]:
+    rests = [b"%d" % each for each in range(count)]
+    return [(partition, len(rows)) for partition, rows in spread.parts(rests, partitions)]
+
+
+def test_free_rows_fill_one_chunk_after_the_other() -> None:
+    """A thousand to a partition, then the next one; it goes on with the next rows."""
+    spread = Spread(3, begin=1)
+
+    assert [(1, 1000), (2, 1000), (0, 500)] == placed(spread, None, 2500)
+    assert [(0, 500), (1, 100)] == placed(spread, None, 600)
+
+
+def test_tasks_and_batches_begin_elsewhere() -> None:
+    """Else small batches would all go to partition 0."""
+    assert [0, 1, 2, 0] == [placed(Spread(3, begin), None, 1)[0][0] for begin in range(4)]
+
+
+def test_rows_with_a_place_go_there_in_order() -> None:
+    """Those without one fill up."""
+    partitions = np.array([2, 0, -1, 2, 0], np.int32)
+
+    parts = Spread(3, 1).parts([b"a", b"b", b"c", b"d", b"e"], partitions)
+
+    found = {partition: list(rows) for partition, rows in parts}
+    assert {0: [b"b", b"e"], 1: [b"c"], 2: [b"a", b"d"]} == found
+    assert [2, 0, -1, 2, 0] == partitions.tolist()
+
+
+@given(st.lists(st.integers(0, 2500), max_size=4), st.integers(1, 5), st.integers(0, 9))
+def test_free_rows_go_to_the_same_places_one_by_one_and_together(
+    cuts: list[int], count: int, begin: int
+) -> None:
+    """The same rows have the same places, whatever Spark's Arrow batches are."""
+    one, other = Spread(count, begin), Spread(count, begin)
+    for rows in cuts:
+        free = np.full(rows, -1, np.int32)
+        by_column = sorted(placed(one, free, rows))
+        sums: dict[int, int] = {}
+        for partition, number in placed(other, None, rows):
+            sums[partition] = sums.get(partition, 0) + number
+        assert by_column == sorted(sums.items())
+
+
+def test_no_rows_go_nowhere() -> None:
+    empty = np.array([], np.int32)
+
+    assert [] == placed(Spread(3, 0), None, 0) == placed(Spread(3, 0), empty, 0)
