@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 from tests.integration.test_table_restores import events, refusal
 from tests.integration.test_table_writers import Follower
 from zeh_spark.protocol import partitioning
-from zeh_spark.publisher import SqlTableFeed
+from zeh_spark.publisher import SqlTableFeed, create_app
 
 SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -57,6 +57,14 @@ def sell(connection: sqlite3.Connection, key: str) -> None:
 
 def connected(file: Path) -> sqlite3.Connection:
     return sqlite3.connect(file, timeout=60, isolation_level=None)
+
+
+def test_feeds_whose_addresses_collide_are_refused(feed: SqlTableFeed) -> None:
+    """No feed is left out unnoticed."""
+    with pytest.raises(ValueError, match="'orders' is in feeds and in tables"):
+        create_app({"orders": feed}, {"orders": feed})
+    with pytest.raises(ValueError, match="where 'orders' of tables has no address"):
+        create_app(feed, {"orders": feed})
 
 
 def test_every_row_comes_once_and_each_order_in_order_while_many_write(

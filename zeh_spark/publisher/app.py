@@ -80,11 +80,21 @@ def create_app(
 
     Returns:
         The app, which another ASGI app can mount.
+
+    Raises:
+        ValueError: A name is in `feeds` and in `tables`, or `tables` is given beside one feed.
     """
     store, named, read = None, dict(tables or {}), "/{feed:path}"
     if isinstance(feeds, Mapping):
+        if twice := sorted(named.keys() & feeds.keys()):
+            raise ValueError(f"{twice[0]!r} is in feeds and in tables. Rename one of them")
         named.update(feeds)
     elif hasattr(feeds, "page"):
+        if named:
+            raise ValueError(
+                f"one feed is served at /, where {sorted(named)[0]!r} of tables has no address. "
+                f"Give all feeds by name, as a mapping"
+            )
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
