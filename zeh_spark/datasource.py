@@ -105,6 +105,7 @@ class ZeroEventHubDataSource(DataSource):
             raise OptionError(
                 "mode('overwrite') is refused: published events stay. Use mode('append')",
                 option="mode",
+                anchor="modeoverwrite-is-refused",
             )
         return BatchWriter(sink_options(self.options, streaming=False), layout(schema))
 
@@ -116,6 +117,7 @@ class ZeroEventHubDataSource(DataSource):
                 "outputMode('complete') is refused: it would publish the whole result again in "
                 "each batch. Use outputMode('append')",
                 option="outputMode",
+                anchor="modeoverwrite-is-refused",
             )
         return StreamWriter(sink_options(self.options, streaming=True), layout(schema))
 

@@ -115,7 +115,8 @@ def _check_order(df: DataFrame) -> None:
     if re.search(rf"EventTimeWatermark .*{requirements.CLOCK}", requirements.plan(df)):
         raise OptionError(
             "dedup.drop_seen: the frame is that of sessions.in_order, and its order would be lost. "
-            "Call drop_seen before in_order"
+            "Call drop_seen before in_order",
+            anchor="the-frame-is-that-of-sessionsin_order",
         )
 
 

@@ -257,7 +257,8 @@ def load(
             loaded = loading.load(store, feed, sources, progress, call)
         except UnknownFeedError as exc:
             raise StoreError(
-                f"{exc}; create it with zeh-spark create {feed} --store {shown_url(url)}"
+                f"{exc}; create it with zeh-spark create {feed} --store {shown_url(url)}",
+                anchor="there-is-no-store-or-no-feed",
             ) from exc
     seconds = time.monotonic() - begun
     if loaded.dropped and loaded.receipt:

@@ -119,7 +119,10 @@ def _named(source: str, more: str = "") -> Iterator[None]:
     try:
         yield
     except Unreadable as exc:
-        raise StoreError(f"{source}, line {exc.line}: {exc.reason}{more}") from None
+        raise StoreError(
+            f"{source}, line {exc.line}: {exc.reason}{more}",
+            anchor="a-dead-letter-still-cannot-be-published",
+        ) from None
 
 
 def _tell(outcomes: Counter[Outcome], letters: int) -> None:

@@ -228,7 +228,8 @@ def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Repl
             raise UnavailableError(
                 f"it is not known whether the dead letter of line {each.line} was published: its "
                 f"commit was not answered. Give the same dead letters again; none is published "
-                f"twice."
+                f"twice.",
+                anchor="the-publisher-does-not-answer",
             ) from exc
         published = batch.receipt.run == by.run
         yield Replayed(each, Outcome.PUBLISHED if published else Outcome.REPEATED)

@@ -111,7 +111,10 @@ def publish(
             except RowError as exc:
                 raise bad_line(source, event.line, exc.reason) from None
         if not given:
-            raise StoreError("standard input has no events: nothing was published")
+            raise StoreError(
+                "standard input has no events: nothing was published",
+                anchor="the-input-cannot-be-loaded",
+            )
     receipt = open_batch.receipt
     events = counted(receipt.events, "event")
     if open_batch.dropped:

@@ -57,6 +57,7 @@ def check_tls_files(options: ClientOptions) -> None:
             raise OptionError(
                 f"option {name!r}: cannot read {path!r}. Check the path and its rights",
                 option=name,
+                anchor="tls",
             )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     name, files = "caFile", repr(ca)
@@ -73,6 +74,7 @@ def check_tls_files(options: ClientOptions) -> None:
             f"option {name!r}: cannot use {files} ({exc.strerror or exc}). It has to be PEM, and a "
             f"key must not be encrypted and has to be that of its certificate",
             option=name,
+            anchor="tls",
         ) from exc
 
 
@@ -93,11 +95,13 @@ def read_token(path: str, option: str = "tokenFile") -> str:
         token = ""
     except OSError as exc:
         raise OptionError(
-            f"option {option!r}: cannot read a token from {path!r}: {exc}", option=option
+            f"option {option!r}: cannot read a token from {path!r}: {exc}",
+            option=option,
+            anchor="401-and-403",
         ) from exc
     try:
         return parse_token(token)
     except ValueError as exc:
         raise OptionError(
-            f"option {option!r}: the token in {path!r} {exc}", option=option
+            f"option {option!r}: the token in {path!r} {exc}", option=option, anchor="401-and-403"
         ) from None

@@ -133,6 +133,7 @@ def _count(document: dict[str, Any], transport: Transport) -> int:
         f"option 'partitionCount' is missing, and the publisher of {transport.url} "
         f"does not tell it. Give the number of partitions that its documentation names",
         option="partitionCount",
+        anchor="partitioncount-is-missing",
     )
 
 

@@ -282,6 +282,7 @@ class _PageReader:
                 f"checkpoints at shorter distances",
                 partition=scanner.partition,
                 cursor=self.cursor,
+                anchor="bytes-came-without-a-checkpoint",
             )
 
     def _nothing_known(self, scanner: PageScanner) -> PublisherError:
@@ -293,6 +294,7 @@ class _PageReader:
             partition=scanner.partition,
             cursor=self.cursor,
             body=said,
+            anchor="a-line-of-the-feed-is-not-an-event",
         )
 
     def _leads_back(self, cursor: str) -> PublisherError:
@@ -303,6 +305,7 @@ class _PageReader:
             f"again: tell the publisher's owner",
             partition=self.request.partition,
             cursor=self.cursor,
+            anchor="events-but-no-checkpoint-that-moves-on",
         )
 
     def _unclosed(self, request: PageRequest) -> PublisherError:
@@ -315,6 +318,7 @@ class _PageReader:
             f"'pageSizeHint'",
             partition=request.partition,
             cursor=self.cursor,
+            anchor="events-but-no-checkpoint-that-moves-on",
         )
 
 

@@ -76,12 +76,14 @@ def network_failure(exc: Exception, url: FeedUrl) -> Exception:
     if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(reason.reason or ""):
         return PublisherError(
             f"{url}: TLS: {reason}. Check 'caFile', 'clientCertFile', the host name, and whether "
-            f"the address should begin with http:"
+            f"the address should begin with http:",
+            anchor="tls",
         )
     if isinstance(exc, requests.exceptions.InvalidProxyURL) or _is_socks(exc):
         return PublisherError(
             f"{url}: the proxy that the environment names (HTTP_PROXY, HTTPS_PROXY) cannot be "
-            f"used. Set it to an http address, or name the publisher's host in NO_PROXY"
+            f"used. Set it to an http address, or name the publisher's host in NO_PROXY",
+            anchor="tls",
         )
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
         return invalid_redirect(url)
@@ -148,6 +150,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
                 f"{url} answered with an HTML page instead of a feed, perhaps a login page. Check "
                 f"the address",
                 status=status,
+                anchor="an-html-page-instead-of-a-feed",
             )
         return
     with response:

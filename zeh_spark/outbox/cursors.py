@@ -100,7 +100,10 @@ class Starts:
         if row or place is None or later(place, removed.place) == removed.place:
             return now
         if self.standing.standby and place >= self.standing.settled:
-            raise StoreBusyError(f"this replica has not come to cursor {text!r} yet. Ask again.")
+            raise StoreBusyError(
+                f"this replica has not come to cursor {text!r} yet. Ask again.",
+                anchor="this-replica-has-not-come-to-the-cursor-yet",
+            )
         if self.standing.end and place >= self.standing.end:
             raise other_history(partition, text, "the database has never come that far")
         if self._is_strict() and self.sql.any_upto(self.connection, place, self._stored(partition)):

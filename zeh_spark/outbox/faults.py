@@ -34,7 +34,7 @@ def mended(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
         StoreError: A fault has no statements. The error names all such faults.
     """
     if helpless := [each for each in faults if not each.statements]:
-        raise StoreError(refusal(table, helpless))
+        raise StoreError(refusal(table, helpless), anchor="the-table-cannot-be-served")
     return [statement for each in faults for statement in each.statements]
 
 
@@ -49,7 +49,10 @@ def refusal(table: OutboxTable, faults: Sequence[Fault]) -> str:
 
 def gone_history(table: OutboxTable, missing: tuple[str, ...]) -> StoreError:
     """Return the error for a table whose history is gone, with the statements that bring one."""
-    return StoreError(refusal(table, [Fault(f"{HISTORY} no longer has a row for it", missing)]))
+    return StoreError(
+        refusal(table, [Fault(f"{HISTORY} no longer has a row for it", missing)]),
+        anchor="the-table-cannot-be-served",
+    )
 
 
 def no_feed_ids(table: OutboxTable, missing: Sequence[str]) -> StoreError:
@@ -57,5 +60,6 @@ def no_feed_ids(table: OutboxTable, missing: Sequence[str]) -> StoreError:
     return StoreError(
         f"{HISTORY} has no column feed_id yet, for the id that table {table.name} is to get as a "
         f"copy. Run these statements, which zeh-spark ddl prints, and then this command again:\n"
-        + "\n".join(missing)
+        + "\n".join(missing),
+        anchor="the-table-cannot-be-served",
     )

@@ -151,7 +151,7 @@ class SqlTableFeed:
             StoreBusyError: The database does not answer now.
         """
         if faults := self._do(self._inspected).faults():
-            raise StoreError(refusal(self.table, faults))
+            raise StoreError(refusal(self.table, faults), anchor="the-table-cannot-be-served")
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
@@ -226,7 +226,8 @@ class SqlTableFeed:
         except ValueError as exc:
             raise StoreError(
                 f"the id of table {self.table.name} in {HISTORY} is {name!r}; it must be 16 digits "
-                f"of 0-9 and a-f. Set feed_id to NULL there, and run what zeh-spark ddl prints."
+                f"of 0-9 and a-f. Set feed_id to NULL there, and run what zeh-spark ddl prints.",
+                anchor="the-table-cannot-be-served",
             ) from exc
 
     def new_history(self, *, copy: bool = False) -> str:
@@ -295,7 +296,7 @@ class SqlTableFeed:
         """
         sql = self._dialect.inspect(connection, self.table)
         if self._sql is None and (faults := sql.faults()):
-            raise StoreError(refusal(self.table, faults))
+            raise StoreError(refusal(self.table, faults), anchor="the-table-cannot-be-served")
         self._sql = sql
         return sql
 

@@ -61,5 +61,6 @@ def parse_stamped(line: bytes, partition: int, feed: FeedIdentity | None) -> wir
             f"with mode=PERMISSIVE",
             partition=partition,
             body=wire.excerpt(line),
+            anchor="headers-without-zeh-time",
         )
     return event

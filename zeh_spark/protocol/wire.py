@@ -170,6 +170,7 @@ def check_partition(partition: object, asked: int, line: bytes) -> None:
         f"asked for: {excerpt(line)}. Check 'partitionCount'",
         partition=asked,
         body=excerpt(line),
+        anchor="a-line-of-a-partition-that-was-not-asked-for",
     )
 
 

@@ -176,6 +176,7 @@ def first_checkpoint(client: FeedClient, request: PageRequest) -> str:
                 f"Give explicit cursors in 'startingCursors'",
                 partition=request.partition,
                 cursor=wire.LAST,
+                anchor="_last-is-answered-without-a-checkpoint",
             )
         )
 

@@ -191,6 +191,7 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
             f"reads format {VERSION}. Use the version that wrote it, or a new checkpointLocation",
             expected=VERSION,
             got=version,
+            anchor="the-checkpoint-holds-an-offset-of-another-format",
         )
     try:
         offset = _parsed(document)
@@ -200,6 +201,7 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
             f"the checkpoint holds an offset that zeh-spark did not write ({exc!r}): {document!r}. "
             f"Use a new checkpointLocation",
             got=document,
+            anchor="the-checkpoint-holds-an-offset-of-another-format",
         ) from exc
     _check_feed(offset, options)
     return offset
@@ -247,6 +249,7 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
             f"feedId={offset.feed!r}; if not, use a new checkpointLocation",
             expected=offset.feed,
             got=options.feed,
+            anchor="the-checkpoint-belongs-to-the-feed",
         )
     asked = options.partition_count
     if asked is not None and offset.partition_count not in {None, asked}:
@@ -256,6 +259,7 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
             f"checkpointLocation and 'startingCursors' (see docs/operate/recover.md)",
             expected=offset.partition_count,
             got=asked,
+            anchor="the-checkpoint-has-other-partitions",
         )
 
 
@@ -282,6 +286,7 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
             f"the option 'url', or read the other feed with a new checkpointLocation",
             expected=known,
             got=identity.id,
+            anchor="the-publisher-now-serves-another-feed",
         )
     raise CheckpointError(
         f"the checkpoint belongs to the feed with the id {known!r}, but the publisher at {url} "
@@ -290,4 +295,5 @@ def check_identity(known: str | None, identity: FeedIdentity, url: object) -> No
         f"option 'url' or use a new checkpointLocation",
         expected=known,
         got=None,
+        anchor="the-publisher-tells-no-id",
     )

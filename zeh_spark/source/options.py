@@ -242,6 +242,7 @@ class SourceOptions(ClientOptions):
                 f"{len(identity.epochs)} epochs, in which producers use the same sequence numbers; "
                 f"only 'zeh-time' tells which epoch an event belongs to. Add zeh-time to 'headers'",
                 option="headers",
+                anchor="headers-without-zeh-time",
             )
         return identity
 

@@ -134,6 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "are duplicated",
                 expected=self._last,
                 got=end,
+                anchor="triggeravailablenowwrapper",
             )
         self._last = end
 
@@ -422,5 +423,6 @@ def _checked(payload: bytes) -> bytes:
             f"a single event takes {len(payload)} bytes compressed, more than Spark carries to a "
             f"task (spark.rpc.message.maxSize, 128 MiB). Set 'stagingLocation'",
             option="stagingLocation",
+            anchor="a-single-event-is-more-than-spark-carries-to-a-task",
         )
     return payload
