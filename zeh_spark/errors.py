@@ -108,7 +108,11 @@ class ZeroEventHubError(Exception):
 
 
 class OptionError(ZeroEventHubError, ValueError):
-    """An option is missing, unknown, of the wrong type, or contradicts another one."""
+    """An option is missing, unknown, of the wrong type, or contradicts another one.
+
+    Attributes:
+        option: the option's name; None if the error is about several.
+    """
 
     anchor = "an-unknown-option-or-a-wrong-value"
 
@@ -124,7 +128,11 @@ class OptionError(ZeroEventHubError, ValueError):
 
 
 class UnknownOptionError(OptionError):
-    """There is no such option. `suggestion` is the name of the option that was probably meant."""
+    """There is no such option.
+
+    Attributes:
+        suggestion: the name of the option that was probably meant; None if none is similar.
+    """
 
     def __init__(
         self,
@@ -141,8 +149,9 @@ class UnknownOptionError(OptionError):
 class PublisherError(ZeroEventHubError):
     """The publisher's answer is final and cannot be used; asking again brings the same.
 
-    `status` is the HTTP status (None where the body is at fault), `body` the beginning of the
-    answer's text.
+    Attributes:
+        status: the HTTP status; None if the body of the answer is at fault.
+        body: the beginning of the answer's text; None if there is none.
     """
 
     anchor = "reading-a-feed"
@@ -170,16 +179,17 @@ class MalformedLineError(PublisherError):
 
 
 class AccessError(PublisherError):
-    """401 or 403: the publisher does not accept the credentials."""
+    """The publisher does not accept the credentials (401 or 403)."""
 
     anchor = "401-and-403"
 
 
 class CursorGoneError(PublisherError):
-    """410: events after the cursor were removed before this consumer read them.
+    """The publisher removed events after the cursor before they were read (410).
 
-    `oldest` is the cursor with which what is left begins, after what was read; None if the
-    publisher does not tell it.
+    Attributes:
+        oldest: the cursor at which what is left begins, after what was read; None if the publisher
+            does not tell it.
     """
 
     anchor = "cursor-gone"
@@ -189,9 +199,11 @@ class CursorGoneError(PublisherError):
 class PublishError(PublisherError):
     """The publisher refused a batch; nothing of it was published by this call.
 
-    `problem` is the refusal's name in the publish API, like "batch-conflict", one of those in
-    `zeh_spark.protocol.problems`; `facts` are the members of its problem document: both sides'
-    values, and under `option` the remedy to set.
+    Attributes:
+        problem: the name of the refusal in the publish API, like "batch-conflict", one of those in
+            `zeh_spark.protocol.problems`.
+        facts: the members of its problem document: the values of both sides, and in `option` the
+            override that lets the batch pass, as {name: value}.
     """
 
     anchor = "when-a-batch-is-refused"
@@ -213,8 +225,11 @@ class PublishError(PublisherError):
 
 
 class RowError(ZeroEventHubError, ValueError):
-    """A row, or a producer's event, cannot be published. `row` counts from 0 within its task or
-    batch; `reason` says why.
+    """A row, or an event of a `Producer`, cannot be published.
+
+    Attributes:
+        row: the row's number, from 0 within its task or batch; None if it is not known.
+        reason: why it cannot be published.
     """
 
     anchor = "a-row-cannot-be-published"
@@ -239,8 +254,13 @@ class UnavailableError(ZeroEventHubError):
 
 
 class OutcomeUnknownError(ZeroEventHubError):
-    """The commit of a batch that must not be repeated blindly has no usable answer: it is published
-    whole, or not at all, or will be yet. `batch` and `run` are what its receipt would show.
+    """It is not known whether a batch was published, and it cannot be repeated without harm.
+
+    The batch is published whole, or not at all, or will still be published.
+
+    Attributes:
+        batch: the number that its receipt would have.
+        run: the run of the writer that its receipt would have.
     """
 
     anchor = "outcomeunknownerror"
@@ -260,7 +280,12 @@ class OutcomeUnknownError(ZeroEventHubError):
 
 
 class CheckpointError(ZeroEventHubError):
-    """The offset in Spark's checkpoint does not fit the query's options."""
+    """The offset in Spark's checkpoint does not fit the query's options.
+
+    Attributes:
+        expected: what the checkpoint has.
+        got: what the options, or the publisher, say.
+    """
 
     anchor = "checkpoints"
 
@@ -278,7 +303,12 @@ class CheckpointError(ZeroEventHubError):
 
 
 class ReplayError(ZeroEventHubError):
-    """Spark asks for a batch again and the feed no longer gives the same events."""
+    """Spark asks for a batch again, and the feed no longer gives the same events.
+
+    Attributes:
+        expected: the number of events, or their digest, as they were.
+        got: the same, as they are now.
+    """
 
     anchor = "spark-has-to-repeat-a-batch"
 
@@ -304,10 +334,12 @@ class StagingError(ZeroEventHubError):
 
 
 class LakehouseError(ZeroEventHubError):
-    """A Delta table cannot be written or read as asked; nothing was written by this call.
+    """A Delta table cannot be written or read as asked.
 
-    `table` is the table as it was named. `expected` and `got` are both sides, where two things
-    differ: cursors, feeds, batches.
+    Attributes:
+        table: the table as it was named.
+        expected: one side, where two things differ: cursors, feeds, batches.
+        got: the other side.
     """
 
     anchor = "delta-tables-that-keep-a-feed"
@@ -334,9 +366,10 @@ class StoreError(ZeroEventHubError):
 
 
 def at_spark_border(function: Callable[P, R]) -> Callable[P, R]:
-    """Let errors leave for Spark with one frame of ours, so that their message is the last line.
+    """Return `function`, whose errors leave for Spark with one frame of this package.
 
-    Spark prints a Python traceback into its own error. The full one, with its cause, is logged.
+    Spark prints the Python traceback into its own error, and so ends with the message and the
+    address of its description. The full traceback, with the cause, is logged.
     """
     if inspect.isgeneratorfunction(function):
 

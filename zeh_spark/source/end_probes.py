@@ -70,7 +70,7 @@ class EndProbes:
         return False
 
     def place(self, tail: Tail, target: str | None) -> Tail | None:
-        """Return the target's place if it comes after at most `tail.events` events."""
+        """Return the target's place if it comes after at most the tail's events."""
         events = 0
         try:
             with closing(self._page(tail.cursor, tail.events)) as page:
