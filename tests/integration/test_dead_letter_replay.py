@@ -33,12 +33,12 @@ def repaired_dead_letter(two, data="2", **headers):
 
 
 def replayed(two, line, letters_of=None):
-    return published(two, dead_letter_replay.mended(letters([line]), 2, letters_of))
+    return published(two, dead_letter_replay.repaired(letters([line]), 2, letters_of))
 
 
 def replayed_by_an_older_version(two, line):
     """Under the name that leaves the feed out."""
-    (letter,) = dead_letter_replay.mended(letters([line]), 2)
+    (letter,) = dead_letter_replay.repaired(letters([line]), 2)
     return published(two, [replace(letter, place=letter.place.without_feed)])
 
 

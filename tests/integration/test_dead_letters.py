@@ -282,7 +282,7 @@ def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) ->
     pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
     (letter,) = (json.loads(line) for page in pages for line in page)
     letter["data"]["row"]["data"] = "2"
-    given = dead_letter_replay.mended(letters([json.dumps(letter).encode()]), 2)
+    given = dead_letter_replay.repaired(letters([json.dumps(letter).encode()]), 2)
     two.main.once("POST .*/commit", before=lost)
 
     with pytest.raises(

@@ -151,7 +151,7 @@ def parts(database: Database) -> list[tuple[Any, ...]]:
     ]
 
 
-def mended_by_what_is_printed(database: Database, settings: dict[str, Any]) -> None:
+def repaired_by_what_is_printed(database: Database, settings: dict[str, Any]) -> None:
     statements = database.feed(**settings).ddl()
     database.run(statements)
     feed = database.feed(**settings)
@@ -164,7 +164,7 @@ def mended_by_what_is_printed(database: Database, settings: dict[str, Any]) -> N
     assert [1, 2, 3, 4] == read(feed, n=1).data
 
 
-# What is refused, and mended
+# What is refused, and repaired
 
 
 @pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
@@ -182,13 +182,13 @@ def test_table_in_postgresql_that_misses_something_is_refused(
 
 
 @pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
-def test_table_in_postgresql_is_mended_by_what_is_printed(
+def test_table_in_postgresql_is_repaired_by_what_is_printed(
     postgresql_database: Database, fault: str
 ) -> None:
     """I paste it, also twice: rows are kept, and come before all others."""
     changes, settings, _, _ = POSTGRESQL_FAULTS[fault]
     broken(postgresql_database, changes)
-    mended_by_what_is_printed(postgresql_database, settings)
+    repaired_by_what_is_printed(postgresql_database, settings)
 
 
 @pytest.mark.parametrize("fault", SQLITE_FAULTS)
@@ -206,13 +206,13 @@ def test_table_in_sqlite_that_misses_something_is_refused(
 
 
 @pytest.mark.parametrize("fault", SQLITE_FAULTS)
-def test_table_in_sqlite_is_mended_by_what_is_printed(
+def test_table_in_sqlite_is_repaired_by_what_is_printed(
     sqlite_database: Database, fault: str
 ) -> None:
     """I paste it, also twice: rows are kept."""
     changes, settings, _, _ = SQLITE_FAULTS[fault]
     broken(sqlite_database, changes)
-    mended_by_what_is_printed(sqlite_database, settings)
+    repaired_by_what_is_printed(sqlite_database, settings)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_tables_that_have_all_need_nothing(database: Database) -> None:
         ),
     ],
 )
-def test_table_that_cannot_be_mended_is_refused(
+def test_table_that_cannot_be_repaired_is_refused(
     postgresql_database: Database, change: str, settings: dict[str, Any], reason: str
 ) -> None:
     """I am told why, by the command as well."""
@@ -327,10 +327,10 @@ def test_table_of_a_subscription_is_refused() -> None:
         server.remove()
 
 
-def test_partitioned_table_is_mended(postgresql_database: Database) -> None:
+def test_partitioned_table_is_repaired(postgresql_database: Database) -> None:
     """Indexes of partitioned tables cannot be made concurrently: it is not said so."""
     database = postgresql_database
     database.execute(f"CREATE TABLE outbox (id bigint NOT NULL, {COLUMNS}) PARTITION BY RANGE (id)")
     database.execute("CREATE TABLE low PARTITION OF outbox FOR VALUES FROM (0) TO (9)")
     database.execute(ROWS)
-    mended_by_what_is_printed(database, {})
+    repaired_by_what_is_printed(database, {})

@@ -34,7 +34,7 @@ from zeh_spark.errors import StoreError, ZeroEventHubError
         ),
     ],
 )
-def test_table_of_sqlite_that_cannot_be_mended_is_refused(
+def test_table_of_sqlite_that_cannot_be_repaired_is_refused(
     sqlite_database: Database, table: str, settings: dict[str, Any], reason: str
 ) -> None:
     """Of the id, too, if another column has what it needs."""

@@ -89,7 +89,7 @@ def replay_dead(url: str, letters_of: str | None) -> None:
     feed = None if letters_of is None else _dead_letter_feed(letters_of, url)
     count = dead_letter_replay.partition_count(url, **_PATIENCE)
     with _named("standard input", "; nothing was published"):
-        letters = dead_letter_replay.mended(dead_letters.letters(sys.stdin.buffer), count, feed)
+        letters = dead_letter_replay.repaired(dead_letters.letters(sys.stdin.buffer), count, feed)
     outcomes: Counter[Outcome] = Counter()
     try:
         for each in dead_letter_replay.replay(url, letters, **_PATIENCE):

@@ -49,7 +49,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class RepairedLetter:
     """A repaired dead letter that can be published.
 
     Args:
@@ -74,14 +74,14 @@ class Mended:
 class Replayed:
     """A dead letter and its outcome, with the reason if it was refused."""
 
-    letter: Mended
+    letter: RepairedLetter
     outcome: Outcome
     reason: str = ""
 
 
-def mended(
+def repaired(
     letters: Iterable[DeadLetter], partition_count: int, letters_of: FeedIdentity | None = None
-) -> list[Mended]:
+) -> list[RepairedLetter]:
     """Return the dead letters that have an event, after the checks that the sink makes.
 
     A dead letter that comes several times is returned once.
@@ -95,15 +95,15 @@ def mended(
         Unreadable: A dead letter cannot be published, or comes again and is repaired in another
             way, or does not name its feed and `letters_of` is None.
     """
-    found: dict[DeadLetterId, Mended] = {}
-    named: dict[DeadLetterId, Mended] = {}
+    found: dict[DeadLetterId, RepairedLetter] = {}
+    named: dict[DeadLetterId, RepairedLetter] = {}
     for letter in letters:
         try:
             row = letter.row
             if row is None:
                 continue
             place = _in_feed(letter.place, letters_of)
-            each = _mended(letter.line, place, row, partition_count)
+            each = _repaired(letter.line, place, row, partition_count)
         except ValueError as exc:
             raise Unreadable(letter.line, str(exc)) from None
         _check_feed(each, named.setdefault(place.without_feed, each))
@@ -134,7 +134,7 @@ def _in_feed(place: DeadLetterId, letters_of: FeedIdentity | None) -> DeadLetter
     return place
 
 
-def _check_feed(letter: Mended, other: Mended) -> None:
+def _check_feed(letter: RepairedLetter, other: RepairedLetter) -> None:
     """Refuse two dead letters of which only one names its feed by an id.
 
     They have the same stamps, and nothing tells whether they are the same dead letter.
@@ -150,13 +150,13 @@ def _check_feed(letter: Mended, other: Mended) -> None:
     )
 
 
-def _mended(line: int, place: DeadLetterId, row: DeadRow, partition_count: int) -> Mended:
+def _repaired(line: int, place: DeadLetterId, row: DeadRow, partition_count: int) -> RepairedLetter:
     """Return a dead letter as it is published. Raises ValueError if the sink would refuse it."""
     data = row.event()
     partition = partition_for(row.key, row.partition, partition_count)
     longest = partition_count - 1 if partition is None else partition
     Chunker().add(longest, row.headers or {}, data)
-    return Mended(line, place, row, data)
+    return RepairedLetter(line, place, row, data)
 
 
 def partition_count(url: str, **options: str) -> int:
@@ -190,14 +190,14 @@ def identity_of(url: str, **options: str) -> FeedIdentity:
     return client.discover().named(client.transport.url.identity)
 
 
-def replay(url: str, letters: Sequence[Mended], **options: str) -> Iterator[Replayed]:
+def replay(url: str, letters: Sequence[RepairedLetter], **options: str) -> Iterator[Replayed]:
     """Publish dead letters one after the other, and continue after those that are refused.
 
     The same call can be repeated after an error: it publishes those that are left.
 
     Args:
         url: The address of the feed to publish to.
-        letters: The dead letters, from `mended`.
+        letters: The dead letters, from `repaired`.
         **options: Options of the connection, by their names.
 
     Yields:
@@ -248,7 +248,7 @@ def _name(client: PublishClient, place: DeadLetterId, run: str) -> str:
     return older.name if client.look_up(before).receipt else place.name
 
 
-def _reason(letter: Mended, name: str, refusal: PublishError) -> str:
+def _reason(letter: RepairedLetter, name: str, refusal: PublishError) -> str:
     """Return why a dead letter was refused, as one sentence or two without the last full stop."""
     if refusal.problem == problems.BATCH_CONFLICT.name:
         return (

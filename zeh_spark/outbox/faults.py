@@ -27,7 +27,7 @@ class Fault:
     statements: tuple[str, ...] = ()
 
 
-def mended(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
+def repair_statements(table: OutboxTable, faults: Sequence[Fault]) -> list[str]:
     """Return the statements that repair all faults, in order.
 
     Raises:

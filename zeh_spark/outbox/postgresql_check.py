@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import postgresql_ddl as statements
-from zeh_spark.outbox.faults import Fault, mended
+from zeh_spark.outbox.faults import Fault, repair_statements
 from zeh_spark.outbox.names import quoted
 from zeh_spark.outbox.queries import More
 from zeh_spark.outbox.table import OutboxTable
@@ -146,7 +146,7 @@ def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> li
     """
     if facts.is_view and (more.updates or more.retention):
         raise StoreError(f"{table.name} is a view. Give the option for its table.")
-    found = mended(table, postgresql_faults(table, facts))
+    found = repair_statements(table, postgresql_faults(table, facts))
     if facts.has_history and not facts.has_feed_id:
         found += statements.feed_id(table, add_column=facts.lacks_feed_ids)
     if more.notify and not facts.notifies and not facts.is_view:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
-from zeh_spark.outbox.faults import Fault, mended
+from zeh_spark.outbox.faults import Fault, repair_statements
 from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.postgresql_ddl import DELETES
 from zeh_spark.outbox.queries import More
@@ -115,7 +115,7 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
         raise StoreError(
             "SQLite has no roles: everybody who may read the file may serve it. Leave the role out."
         )
-    found = mended(table, sqlite_faults(table, facts))
+    found = repair_statements(table, sqlite_faults(table, facts))
     if facts.has_history and not facts.has_feed_id:
         made = create_feed_id(table, add_column=facts.lacks_feed_ids)
         found += [each for each in made if each not in found]

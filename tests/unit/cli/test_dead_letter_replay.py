@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.protocol.test_dead_letters import FEED, OTHER, PLACE, URL, line, lines, long_letter
-from zeh_spark.cli.dead_letter_replay import mended
+from zeh_spark.cli.dead_letter_replay import repaired
 from zeh_spark.protocol.dead_letters import Unreadable, letter, letters
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 from zeh_spark.protocol.upload_format import LINE_BYTES
@@ -27,7 +27,7 @@ def given(*rows, sequence=5):
 
 
 def checked(some, letters_of=None):
-    return mended(letters(some), 4, letters_of)
+    return repaired(letters(some), 4, letters_of)
 
 
 def test_a_repaired_dead_letter_is_ready_to_be_published():

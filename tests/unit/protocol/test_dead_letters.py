@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import strategies
-from zeh_spark.cli.dead_letter_replay import mended
+from zeh_spark.cli.dead_letter_replay import repaired
 from zeh_spark.protocol import upload_format, wire
 from zeh_spark.protocol.dead_letters import (
     LETTER_BYTES,
@@ -340,4 +340,4 @@ def test_a_dead_letter_without_an_event_has_no_row():
     (found,) = letters([line(b'{"reason":"skipped","row":null}')])
 
     assert found.row is None
-    assert [] == mended([found], 2)
+    assert [] == repaired([found], 2)

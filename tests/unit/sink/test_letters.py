@@ -169,7 +169,7 @@ def test_what_has_no_form_in_json_is_written_in_another_one(column, value):
 
 
 def test_rendered_data_that_is_fit_is_called_so():
-    """Here it is the header that has to be mended."""
+    """Here it is the header that has to be repaired."""
     headers = pa.array([[("h", None)]] * 2, HEADERS)
     data = pa.array([{"x": 1.5}, {"x": math.nan}])
 
@@ -342,7 +342,7 @@ json_texts = strategies.json_texts().map(bytes.decode)
 
 
 @given(st.lists(st.tuples(json_texts, st.none() | strategies.text, strategies.headers), min_size=1))
-def test_a_mended_letter_is_the_row(rows):
+def test_a_repaired_dead_letter_is_the_row(rows):
     """Law: data, key and headers come back from a letter as they went into it. Here they are fit,
     and the feed lacks the partition.
     """
