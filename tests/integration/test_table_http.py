@@ -160,9 +160,8 @@ def test_tables_are_served_beside_a_store(shop: Shop) -> None:
 
 def test_who_publishes_to_a_table_is_told(shop: Shop) -> None:
     """A sink with the wrong address hears why nobody takes its rows."""
-    store = MemoryStore()
-    for feeds in ({"orders": shop.feed()}, store):
-        app = create_app(feeds, {"orders": shop.feed()})
+    tables = {"orders": shop.feed()}
+    for app in (create_app(tables), create_app(MemoryStore(), tables)):
         with (
             running_publisher({}, app) as base,
             pytest.raises(PublisherError, match="'orders' takes no batches: its events are what"),

@@ -131,7 +131,7 @@ def serve(
         _announce(base, config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
-        server.serve(store or tables, listener, tables, staging_quota)
+        server.serve(store or tables, listener, tables if store else None, staging_quota)
 
 
 def _announce(

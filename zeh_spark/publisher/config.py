@@ -29,7 +29,7 @@ _PINNED = {
 
 
 class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A table that is a feed: its database, and what `table.Table` has."""
+    """A table that is a feed: its database, and what `table.OutboxTable` has."""
 
     url: str
     table: str

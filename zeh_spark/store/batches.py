@@ -1,7 +1,7 @@
 """What a producer, its batches and their receipts are. Values, no decisions.
 
 A batch is known by producer, incarnation (the writer's memory: Spark's checkpoint) and number; its
-content by count and sum (`chunks.Content`). A run is one start of the writer.
+content by count and sum (`upload_format.Content`). A run is one start of the writer.
 """
 
 from __future__ import annotations

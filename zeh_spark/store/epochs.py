@@ -6,7 +6,7 @@ Every store decides with the functions here. Pure, but for the random id of a co
 Invariant, which `Store.begin_epoch` keeps: events committed before an epoch began have a `zeh-time`
 below the epoch's time, events committed after it have one at or above it, also if the clock goes
 back. The feed's row therefore gets the epoch's time, and a commit takes the later of its clock and
-the feed's time (`publication.published`). An epoch that begins `since` an earlier time also has the
+the feed's time (`commit_plan.published`). An epoch that begins `since` an earlier time also has the
 events from then on: those that were published between a restore and the command.
 
 The number of a later epoch is that of the second in which it began. A restore to a state before an
@@ -29,7 +29,7 @@ _NUMBERED_FROM = 1_577_836_800_000
 """2020-01-01, in ms since 1970: numbers of epochs are seconds since then, until 2051."""
 
 _MAX_NUMBER = 999_999_999
-"""As many digits as `identity.EPOCH` has."""
+"""As many digits as `feed_identity.EPOCH` has."""
 
 
 def identity_of(feed: FeedState, later: Sequence[Epoch]) -> FeedIdentity:

@@ -1,7 +1,7 @@
 """Why a batch is refused: each problem carries both sides' values and the remedy, ready to paste.
 
-Rule for editors: a remedy is printed here and nowhere else, in the form that `producers.decide`
-compares with.
+Rule for editors: a remedy is printed here and nowhere else, in the form that
+`commit_decision.decide` compares with.
 """
 
 from __future__ import annotations
