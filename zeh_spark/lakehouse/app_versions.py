@@ -36,6 +36,7 @@ def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
             table=table.text,
             expected=max(known, default=-1) + 1,
             got=record.number,
+            anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
     if before := known.get(record.number):
         check_content(table.text, before, record.content, accept)
@@ -49,6 +50,7 @@ def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
             table=table.text,
             expected=last + 1,
             got=record.number,
+            anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
     if not known and record.query and record.number:
         _check_first(table, record, accept)
@@ -67,6 +69,7 @@ def _check_first(table: LakeTable, record: CommitRecord, accept: str | None) -> 
             table=table.text,
             expected=0,
             got=record.number,
+            anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
 
 
@@ -83,6 +86,7 @@ def check_written(table: LakeTable, record: CommitRecord) -> None:
             f"now, or give another app_id",
             table=table.text,
             got=record.number,
+            anchor="a-version-of-an-app-is-missing-or-was-taken-back",
         )
     log.warning(
         "table %s: Delta has version %d of %s already, from a version of zeh-spark that kept no "

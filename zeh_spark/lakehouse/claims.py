@@ -61,6 +61,7 @@ def missing(
                 table=table,
                 expected=owner,
                 got=name,
+                anchor="the-feed-is-kept-under-another-name",
             )
     return wanted
 

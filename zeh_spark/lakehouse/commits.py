@@ -258,6 +258,7 @@ def _restored_version(commit: TableCommit, table: str) -> int:
             f"changes no rows if it is the same",
             table=table,
             got=at,
+            anchor="the-table-was-restored",
         )
     return int(version)
 
@@ -273,6 +274,7 @@ def _check_chain(records: Sequence[CommitRecord], table: str) -> None:
             table=table,
             expected=before.number + 1,
             got=newest.number,
+            anchor="the-table-was-restored",
         )
 
 

@@ -63,15 +63,21 @@ def refusal(
                 f"option {name!r} is refused with change_feed=True: Delta cuts commits where it "
                 f"strikes, and an insert could come batches before the deletion that it replaces",
                 option=name,
+                anchor="an-option-of-from_delta-is-refused",
             )
         if problem := _problem(name.lower(), str(value).lower()):
-            return OptionError(f"option {name!r} {problem}", option=name)
+            return OptionError(
+                f"option {name!r} {problem}",
+                option=name,
+                anchor="an-option-of-from_delta-is-refused",
+            )
     for name, setting in settings.items():
         if setting and setting.lower() == "true":
             why = _REFUSED[name.rpartition(".")[2]][1]
             return OptionError(
                 f"the session's setting {name}=true is refused: {why}, with the setting false",
                 option=name,
+                anchor="an-option-of-from_delta-is-refused",
             )
     return None
 

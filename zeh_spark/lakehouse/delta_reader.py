@@ -84,6 +84,7 @@ def from_delta(
             "change_feed=True needs a key, the column or SQL expression that tells whose changes "
             "they are: without one an update could come before the row that it changes",
             option="key",
+            anchor="publishing-a-delta-table",
         )
     placed = rows.select(*columns, _headers().alias("headers"), _place().alias(_PLACE))
     return placed.repartition("key").mapInArrow(in_order, placed.drop(_PLACE).schema)
@@ -116,7 +117,9 @@ def _stream(place: LakeTable, options: Options, *, change_feed: bool) -> DataFra
 
 
 def _refused(place: LakeTable, problem: str) -> LakehouseError:
-    return LakehouseError(f"table {place.text}: {problem}", table=place.text)
+    return LakehouseError(
+        f"table {place.text}: {problem}", table=place.text, anchor="publishing-a-delta-table"
+    )
 
 
 def _column(name: str) -> Column:
@@ -134,9 +137,12 @@ def _key(rows: DataFrame, key: str, table: str) -> Column:
             f"table {table}: key {key!r} is neither a column nor an expression of columns: {said} "
             f"The columns are {', '.join(rows.columns)}",
             option="key",
+            anchor="publishing-a-delta-table",
         ) from exc
     if problem := key_problem(key, field.dataType):
-        raise OptionError(f"table {table}: {problem}", option="key")
+        raise OptionError(
+            f"table {table}: {problem}", option="key", anchor="publishing-a-delta-table"
+        )
     return column
 
 

@@ -302,7 +302,9 @@ def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
         from delta import DeltaTable
     except ImportError as exc:
         raise LakehouseError(
-            f"table {table}: this Python has no delta-spark: {_INSTALL}", table=table
+            f"table {table}: this Python has no delta-spark: {_INSTALL}",
+            table=table,
+            anchor="this-session-has-no-delta",
         ) from exc
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -310,9 +312,14 @@ def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
             f"table {table}: this is a session of Spark Connect, which shows Delta's transactions "
             f"to nobody: use a classic one (on Databricks a dedicated cluster)",
             table=table,
+            anchor="this-session-has-no-delta",
         )
     if not isinstance(jvm.io.delta.tables.DeltaTable, JavaClass):
-        raise LakehouseError(f"table {table}: this session has no Delta: {_INSTALL}", table=table)
+        raise LakehouseError(
+            f"table {table}: this session has no Delta: {_INSTALL}",
+            table=table,
+            anchor="this-session-has-no-delta",
+        )
     return DeltaTable
 
 

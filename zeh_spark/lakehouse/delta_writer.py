@@ -251,6 +251,7 @@ class DeltaFeedWriter:
             table=self._table,
             expected=1,
             got=known and sorted(known),
+            anchor="the-table-was-merged-by-an-older-version",
         )
 
     def _standing(self, table: LakeTable, state: LakeTableState | None) -> TableStanding:
@@ -287,6 +288,7 @@ class DeltaFeedWriter:
                 table=table.text,
                 expected=before and before.id,
                 got=state and state.id,
+                anchor="the-table-has-no-batch-of-this-name",
             )
         return state
 
@@ -309,6 +311,7 @@ class DeltaFeedWriter:
                 table=self._table,
                 expected=record.cursors,
                 got=stands.record and stands.record.cursors,
+                anchor="the-query-begins-at-another-place",
             )
         self._known = None
         if state.version == stands.version:

@@ -103,6 +103,7 @@ def cursors(
             f"by a query of its own, with a checkpoint of its own and the same name, before one "
             f"query writes them all again",
             got=places,
+            anchor="the-tables-are-at-different-places",
         )
     return places.popitem()[1]
 
@@ -120,5 +121,6 @@ def _cursors(
             f"says what to accept",
             table=table,
             got=stands.unknown,
+            anchor="cursors-that-are-not-known",
         )
     return "first"

@@ -89,6 +89,7 @@ def check_content(
             table=table,
             expected=last.content,
             got=content,
+            anchor="the-query-begins-at-another-place",
         )
     wanted = f"{last.app}@{last.number} with {last.content.sum[:8]}"
     if accept != wanted:
@@ -102,6 +103,7 @@ def check_content(
             table=table,
             expected=last.content,
             got=content,
+            anchor="the-batch-is-in-the-table-with-other-rows",
         )
 
 
@@ -124,6 +126,7 @@ def _check_state(
             f"accept={wanted!r}",
             table=table,
             got=accept,
+            anchor="a-new-checkpoint-of-a-query-with-state",
         )
 
 
@@ -163,6 +166,7 @@ def _check_first(
                 table=table,
                 expected=other.name,
                 got=name,
+                anchor="the-feed-is-kept-under-another-name",
             )
     if stands.unknown is not None and accept != (wanted := _acceptance(stands.unknown, batch)):
         raise LakehouseError(
@@ -174,6 +178,7 @@ def _check_first(
             table=table,
             expected=wanted,
             got=accept,
+            anchor="cursors-that-are-not-known",
         )
     if batch.number and stands.unknown is None:
         raise LakehouseError(
@@ -184,6 +189,7 @@ def _check_first(
             table=table,
             expected=0,
             got=batch.number,
+            anchor="the-table-has-no-batch-of-this-name",
         )
 
 
@@ -230,4 +236,10 @@ def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) 
             f"back, and lacks batches {last.batch + 1} to {batch.number - 1}. To have them again, "
             f"{new}"
         )
-    return LakehouseError(f"{here}; {why}", table=table, expected=last.cursors, got=batch.start)
+    return LakehouseError(
+        f"{here}; {why}",
+        table=table,
+        expected=last.cursors,
+        got=batch.start,
+        anchor="the-query-begins-at-another-place",
+    )

@@ -74,6 +74,7 @@ def stamped(df: DataFrame) -> DataFrame:
         "events without stamps, of which the one that arrives last wins, add "
         "headers as NULL: .withColumn('headers', F.lit(None).cast('map<string,string>'))",
         got=df.columns,
+        anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
     )
 
 
@@ -238,6 +239,7 @@ class Merge:
                 table=self._table.text,
                 expected=self._keys,
                 got=df.columns,
+                anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
             )
         deleted = self._deletion(df)
         return stamped(df).withColumns(
@@ -339,6 +341,7 @@ class Merge:
                     table=self._table.text,
                     expected=theirs.simpleString(),
                     got=mine.simpleString(),
+                    anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
                 )
 
     def _check_columns(self, known: StructType) -> None:
@@ -351,6 +354,7 @@ class Merge:
                 table=self._table.text,
                 expected=missing,
                 got=known.fieldNames(),
+                anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
             )
 
 

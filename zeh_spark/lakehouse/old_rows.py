@@ -45,6 +45,7 @@ def name_unnamed(table: LakeTable, feed: str | None = None) -> str | None:
             table=table.text,
             expected=known,
             got=feed,
+            anchor="the-table-was-merged-by-an-older-version",
         )
     if feed and not known:
         table.set_properties({UNNAMED: feed})

@@ -88,7 +88,8 @@ class Source:
             return extension
         raise StoreError(
             f"{self.name}: unknown kind of file; known are .ndjson, .jsonl, .json and .csv, each "
-            f"also with .gz, .parquet, and - for NDJSON from standard input"
+            f"also with .gz, .parquet, and - for NDJSON from standard input",
+            anchor="the-input-cannot-be-loaded",
         )
 
 
@@ -196,11 +197,13 @@ def _check(source: Source) -> None:
     if source.envelope and (source.kind != "ndjson" or source.key):
         what = "a key of its own" if source.key else f"a {source.kind} file"
         raise StoreError(
-            f"{source.name}: an envelope is a line of NDJSON with its own key, not {what}"
+            f"{source.name}: an envelope is a line of NDJSON with its own key, not {what}",
+            anchor="the-input-cannot-be-loaded",
         )
     if source.csv != CsvFormat() and source.kind != "csv":
         raise StoreError(
-            f"{source.name}: --delimiter, --null and --text are for CSV; load other files apart"
+            f"{source.name}: --delimiter, --null and --text are for CSV; load other files apart",
+            anchor="the-input-cannot-be-loaded",
         )
 
 
@@ -237,9 +240,13 @@ def events_of(source: Source, loaded: Loaded) -> Iterator[FileEvent]:
             yield from _events(source, files, loaded)
     except (OSError, EOFError, zlib.error) as exc:
         reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-        raise StoreError(f"{source.name}: {reason}; nothing was published") from exc
+        raise StoreError(
+            f"{source.name}: {reason}; nothing was published", anchor="the-input-cannot-be-loaded"
+        ) from exc
     except ValueError as exc:
-        raise StoreError(f"{source.name}: {exc}; nothing was published") from exc
+        raise StoreError(
+            f"{source.name}: {exc}; nothing was published", anchor="the-input-cannot-be-loaded"
+        ) from exc
 
 
 def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[FileEvent]:
@@ -324,4 +331,7 @@ def _key_text(value: bytes) -> str | None:
 def bad_line(source: Source, number: int, exc: Exception | str | None) -> StoreError:
     name = "standard input" if source.name == "-" else source.name
     where = "line" if source.kind == "ndjson" else "row"
-    return StoreError(f"{name}, {where} {number}: {exc}; nothing was published")
+    return StoreError(
+        f"{name}, {where} {number}: {exc}; nothing was published",
+        anchor="the-input-cannot-be-loaded",
+    )

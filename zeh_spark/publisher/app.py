@@ -209,7 +209,7 @@ class Publisher:
 
     def _stored(self, name: str) -> Feed:
         if self._store is None:
-            raise UnknownFeedError(f"there is no feed {name!r} here")
+            raise UnknownFeedError(f"there is no feed {name!r} here", anchor="unknown-feed")
         return ChunkFeed(self._store, name)
 
     def _pulse(self, name: str, feed: Feed) -> VersionPoller:
@@ -322,7 +322,8 @@ async def _not_published_to(request: Request) -> Response:
     name = request.url.path.rpartition("/producers")[0].rpartition("/")[2]
     raise UnknownFeedError(
         f"feed {name!r} takes no batches: its events are what its service writes; it can only be "
-        f"read"
+        f"read",
+        anchor="unknown-feed",
     )
 
 

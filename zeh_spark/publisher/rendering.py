@@ -64,7 +64,8 @@ def with_all_headers(block: Block, partition: int) -> bytes:
     if before:
         raise StoreError(
             f"the store is damaged: the chunk of partition {block.partition} that ends with cursor "
-            f"{block.cursor} has lines of another one; restore it"
+            f"{block.cursor} has lines of another one; restore it",
+            anchor="the-store-is-damaged",
         )
     numbered = block.sequence is not None
     begin = _members(block.stamps)

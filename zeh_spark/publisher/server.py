@@ -91,7 +91,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as exc:
         raise StoreError(
-            f"cannot listen on {host}:{port}: {exc.strerror}; choose another --port or --host"
+            f"cannot listen on {host}:{port}: {exc.strerror}; choose another --port or --host",
+            anchor="cannot-listen",
         ) from exc
     # Inherited by each connection; asyncio sets it only on sockets whose protocol is named. Without
     # it the last chunk of an answer waits 40 ms for the client's acknowledgement.
@@ -122,7 +123,8 @@ def only_publisher(store_url: str) -> Iterator[None]:
         except OSError:
             raise StoreError(
                 f"{store_url} is served by another process already, which holds {file}; "
-                f"stop that one first"
+                f"stop that one first",
+                anchor="served-by-another-process-already",
             ) from None
         yield
 

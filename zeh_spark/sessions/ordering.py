@@ -328,11 +328,13 @@ def _check_watermark(df: DataFrame) -> None:
             f"sessions.in_order: with {_MULTIPLE}=false a watermark after it would drop events "
             f"that it held: leave that at true, the default",
             option=_MULTIPLE,
+            anchor="the-frame-has-a-watermark-already",
         )
     if "EventTimeWatermark" in requirements.plan(df):
         raise OptionError(
             "sessions.in_order: the frame has a watermark already (of withWatermark, or of another "
-            "in_order), and Spark takes one for each query: put a table or a feed between the two"
+            "in_order), and Spark takes one for each query: put a table or a feed between the two",
+            anchor="the-frame-has-a-watermark-already",
         )
 
 

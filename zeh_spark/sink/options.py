@@ -165,6 +165,7 @@ def same_feed(options: SinkOptions) -> OptionError:
         f"{options.url}: dead letters need a feed of their own, which readers of this one do not "
         f"read; zeh-spark create makes it",
         option="deadLetterUrl",
+        anchor="deadletterurl-leads-to-the-feed-of-url",
     )
 
 
@@ -190,6 +191,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "option 'producerId' is missing: the name under which this job publishes, for its "
             "whole life (a stream's queryName does the same)",
             option="producerId",
+            anchor="producerid-is-missing",
         )
     if streaming and options.batch_id:
         raise OptionError(

@@ -139,7 +139,11 @@ def _check_inside(column: str, kind: T.DataType) -> None:
 
 
 def _refused(column: str, problem: str) -> OptionError:
-    return OptionError(f"the column {column!r} {problem}", option=column)
+    return OptionError(
+        f"the column {column!r} {problem}",
+        option=column,
+        anchor="the-column-has-no-meaning-beside-data",
+    )
 
 
 def _case(name: str) -> str:

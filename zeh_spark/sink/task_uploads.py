@@ -86,4 +86,5 @@ def _check_partition_count(options: SinkOptions, count: int) -> None:
             f"{count} partitions: a feed's number never changes; correct the option, or create "
             f"another feed",
             option="partitionCount",
+            anchor="partitioncount-is-8-but-the-feed-has-4-partitions",
         )

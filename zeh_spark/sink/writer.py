@@ -104,6 +104,7 @@ class Publishing:
                 "batchId=none adds them each time. (Inside foreachBatch the stream's own batch is "
                 "taken, but not in a thread of the user's own.)",
                 option="batchId",
+                anchor="batchid-is-missing",
             )
         known_run = run if run and _is_random(run) else self._run
         return BatchCall(options.producer_id, query, known_run, int(number), options.overrides)

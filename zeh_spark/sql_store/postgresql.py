@@ -178,7 +178,8 @@ def _prepare(engine: Engine, must_exist: bool) -> None:
             if must_exist:
                 raise StoreError(
                     f"there is no store in database {engine.url.database!r}; zeh-spark create "
-                    f"makes it, with its first feed"
+                    f"makes it, with its first feed",
+                    anchor="there-is-no-store-or-no-feed",
                 )
             if not connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}):
                 connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
@@ -191,7 +192,8 @@ def _prepare(engine: Engine, must_exist: bool) -> None:
         version = connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one()
         if version != VERSION and version not in _UPGRADES:
             raise StoreError(
-                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it"
+                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it",
+                anchor="the-store-is-of-version",
             )
         if version != VERSION:
             _upgrade(connection, version)
@@ -213,7 +215,8 @@ def _upgrade(connection: Connection, version: int) -> None:
         raise StoreError(
             f"the store is of version {version}, and its upgrade to version {VERSION} failed: "
             f"{reason_of(exc)}. Open it once as the role that owns the schema {SCHEMA}, for "
-            f"instance with zeh-spark feeds"
+            f"instance with zeh-spark feeds",
+            anchor="the-store-is-of-version",
         ) from exc
 
 

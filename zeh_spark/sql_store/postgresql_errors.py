@@ -33,9 +33,9 @@ def explained(exc: DBAPIError) -> StoreError:
     """An error in our words; one that may pass by itself is a StoreBusyError."""
     state, reason = sqlstate(exc), reason_of(exc)
     if exc.connection_invalidated or (not state and isinstance(exc, OperationalError)):
-        return StoreBusyError(f"the database does not answer: {reason}")
+        return StoreBusyError(f"the database does not answer: {reason}", anchor="store-busy")
     if state.startswith(_PASSING) or state in _AGAIN:
-        return StoreBusyError(f"the database cannot do it now: {reason}")
+        return StoreBusyError(f"the database cannot do it now: {reason}", anchor="store-busy")
     return StoreError(f"the database refuses: {reason}")
 
 

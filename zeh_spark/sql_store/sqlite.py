@@ -110,7 +110,8 @@ def _path(file: str, must_exist: bool) -> Path:
         raise StoreError(f"{path} {problem}; a store is one file, like sqlite:///feeds.db")
     if must_exist and not path.exists():
         raise StoreError(
-            f"there is no store {path}; zeh-spark create makes it, with its first feed"
+            f"there is no store {path}; zeh-spark create makes it, with its first feed",
+            anchor="there-is-no-store-or-no-feed",
         )
     return path
 
@@ -149,7 +150,8 @@ def _prepare(read: Engine, write: Engine) -> None:
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         if owner == APPLICATION_ID and version > VERSION:
             raise StoreError(
-                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it"
+                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it",
+                anchor="the-store-is-of-version",
             )
         if owner == APPLICATION_ID and version == VERSION:
             return

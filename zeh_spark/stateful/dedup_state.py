@@ -159,6 +159,7 @@ def owner_of(
                 f"give accept as it was, or no accept",
                 expected=owner,
                 got=accepted.owner,
+                anchor="the-checkpoint-has-numbers-that-were-seen-without-the-id-of-their-feed",
             )
         owner, others = accepted.owner, {*others, *accepted.others}
     elif owner == NO_FEED:
@@ -209,6 +210,7 @@ def _mixed(named: Collection[str], owner: str, others: Iterable[str]) -> Checkpo
         f"of one feed, name it, and those that begin anew: {texts}",
         expected=owner or None,
         got=sorted(named),
+        anchor="the-checkpoint-has-numbers-that-were-seen-without-the-id-of-their-feed",
     )
 
 
@@ -233,6 +235,7 @@ def used_again(feed: str, key: str, reuse: Reuse) -> PublisherError:
         f"passed on. Run `zeh-spark new-history FEED --since {reuse.other_time + 1}` at the "
         f"publisher, so that events since then count as new numbers, and start the query again",
         partition=int(partition) if partition.isdecimal() else None,
+        anchor="a-number-is-used-again",
     )
 
 

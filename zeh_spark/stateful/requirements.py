@@ -57,7 +57,8 @@ def _check_libraries(what: str) -> None:
         raise OptionError(
             f"{what}: Spark's state for Python needs pandas and protobuf, on the driver and on all "
             f"executors: pip install 'zeh-spark[sessions]', or 'pandas>=2.2,<3' "
-            f"'protobuf>=6.33.5,<7' ({exc})"
+            f"'protobuf>=6.33.5,<7' ({exc})",
+            anchor="pandas-and-protobuf-are-needed",
         ) from exc
 
 
@@ -69,6 +70,7 @@ def _check_provider(spark: SparkSession, what: str) -> None:
             f"zeh_spark.configure(builder) sets that, or "
             f"spark.conf.set({PROVIDER!r}, {ROCKSDB!r}) before the query starts",
             option=PROVIDER,
+            anchor="state-has-to-be-in-rocksdb",
         )
 
 

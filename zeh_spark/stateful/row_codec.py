@@ -187,4 +187,5 @@ def _packed_type(kind: DataType, place: str = "") -> DataType:
         f"column {place}: events with {kind.simpleString()} cannot wait in state: leave the column "
         f"out, or CAST it to a type that can (STRING, for instance)",
         option=place,
+        anchor="events-cannot-wait-in-state",
     )

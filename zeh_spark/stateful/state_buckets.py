@@ -102,6 +102,7 @@ def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
             f"the checkpoint's state has fewer buckets than buckets={buckets}: give the number "
             f"that it was made with, or take a new checkpoint",
             got=buckets,
+            anchor="the-state-was-made-with-another-option",
         )
     if blob[0] != version:
         raise CheckpointError(
@@ -109,6 +110,7 @@ def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
             f"one knows {version}: continue with that version, or take a new checkpoint",
             expected=version,
             got=blob[0],
+            anchor="the-state-was-made-with-another-option",
         )
     return memoryview(blob)[1:]
 
@@ -121,4 +123,5 @@ def same(name: str, mine: object, theirs: object) -> None:
             f"that again, or take a new checkpoint",
             expected=theirs,
             got=mine,
+            anchor="the-state-was-made-with-another-option",
         )

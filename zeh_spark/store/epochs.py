@@ -60,7 +60,8 @@ def next_epoch(
         if not last.time < since <= time:
             raise StoreError(
                 f"feed {feed.name!r}: an epoch cannot begin at {since} ms since 1970: the last one "
-                f"began at {last.time}, and it is {time} now. Give a time between the two"
+                f"began at {last.time}, and it is {time} now. Give a time between the two",
+                anchor="an-epoch-cannot-begin",
             )
         time = since
     if copy:
@@ -70,7 +71,8 @@ def next_epoch(
         raise StoreError(
             f"feed {feed.name!r}: an epoch that begins at {now} ms since 1970 would get the number "
             f"{number}; the largest one is {_MAX_NUMBER}. Set the clock right; or give the feed a "
-            f"new id: zeh-spark new-history --copy"
+            f"new id: zeh-spark new-history --copy",
+            anchor="an-epoch-cannot-begin",
         )
     return Epoch(f"{known.id}~{number}", time)
 

@@ -310,11 +310,15 @@ def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
 
 
 def unknown_feed(name: str) -> UnknownFeedError:
-    return UnknownFeedError(f"there is no feed {name!r} in this store")
+    return UnknownFeedError(
+        f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
+    )
 
 
 def frame_missing(blob: int) -> StoreError:
-    return StoreError(f"the store is damaged: it has no frame {blob}; restore it")
+    return StoreError(
+        f"the store is damaged: it has no frame {blob}; restore it", anchor="the-store-is-damaged"
+    )
 
 
 def now_ms() -> int:
