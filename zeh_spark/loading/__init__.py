@@ -1,1 +1,1 @@
-"""Files into a feed: NDJSON, CSV and Parquet, one load as one batch."""
+"""Files into a feed: NDJSON, CSV and Parquet; one load is one batch."""

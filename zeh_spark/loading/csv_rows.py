@@ -1,9 +1,9 @@
 """CSV files as events: each row is an object with the header's names.
 
-A CSV file has no types, and guessing them by column changes values in silence [00123 becomes 123, a
-long number a near one] and the same value differently in another file. So each field stands for
-itself: what is a JSON number stays that number, digit for digit; an empty field is null; any other
-is text.
+A CSV file has no types. So each field stands for itself: what is a JSON number stays that number,
+digit for digit; an empty field is null; any other field is text. Rejected: guessing types by
+column, which changes values without an error (00123 becomes 123, a long number a near one) and may
+type the same value differently in another file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ import msgspec
 from msgspec import Raw
 
 Row = tuple[int, bytes, str | None]
-"""The number of a row from 1, its JSON, its key."""
+"""The number of a row from 1, its JSON, and its key."""
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How to understand a CSV file. `nulls`: texts that mean null beside the empty one; `texts`:
-    columns whose numbers stay text, `*` for all.
+    """How to understand a CSV file.
+
+    Attributes:
+        delimiter: The character between fields.
+        nulls: Texts that mean null, besides the empty one.
+        texts: Columns whose numbers stay text; `*` for all.
     """
 
     delimiter: str = ","
@@ -37,7 +41,11 @@ class CsvFormat:
 
 
 def rows(stream: BinaryIO, key: str | None, form: CsvFormat) -> Iterator[Row]:
-    """Read CSV as RFC 4180 has it, in UTF-8. Raises ValueError with the reason."""
+    """Yield the rows of a CSV file in UTF-8 (RFC 4180).
+
+    Raises:
+        ValueError: The file is not valid; the message has the line and the reason.
+    """
     lines = codecs.iterdecode(stream, "utf-8-sig")
     reader = csv.reader(lines, delimiter=form.delimiter, strict=True)
     number = 0

@@ -1,8 +1,8 @@
 """Files into a feed: one load is one batch over all files, published whole or not at all.
 
-Reading, chunking and staging are one stream, so that memory does not grow with the files. Whatever
-goes wrong names the file, the line or row, and the reason, and nothing is published; a load that is
-killed leaves invisible chunks, which the store drops later.
+Reading, chunking and staging are one stream, so that memory does not grow with the files. Every
+error names the file, the line or row, and the reason, and nothing is published. A load that is
+killed leaves invisible chunks, which the store deletes later.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, 
 from zeh_spark.store.interface import Store
 
 PRODUCER = "load"
-"""Who publishes what is loaded without a producer's name."""
+"""The producer of what is loaded without a producer's name."""
 
 INPUT_LINE = 16 << 20
-"""Bytes of the longest input line that is looked at: one far beyond what fits into a feed."""
+"""Bytes of the longest input line that is read, far more than fits into a feed."""
 
 _NDJSON = {"ndjson", "jsonl", "json"}
 _BOM = b"\xef\xbb\xbf"
@@ -47,7 +47,7 @@ _INTEGER = re.compile(rb"-?[0-9]+")
 
 
 class FileEvent(NamedTuple):
-    """An event of a file. It goes to its partition, else to its key's, else anywhere."""
+    """An event of a file, for its partition, else for that of its key, else for any partition."""
 
     line: int
     data: bytes
@@ -67,7 +67,15 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to load, or `-` for `stdin`. `key`: the column or field that chooses the partition."""
+    """A file to load, or `-` for `stdin`.
+
+    Attributes:
+        name: The file's name.
+        stdin: The standard input.
+        key: The column or field that chooses the partition.
+        envelope: Whether each line has an event with its key, partition and headers.
+        csv: How to understand a CSV file.
+    """
 
     name: str
     stdin: IO[bytes] | None = None
@@ -77,7 +85,7 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """`ndjson`, `csv` or `parquet`. Raises StoreError."""
+        """The kind of the file: `ndjson`, `csv` or `parquet`. Raises StoreError for another."""
         if self.name == "-":
             return "ndjson"
         extension = self.name.lower().removesuffix(".gz").rpartition(".")[2]
@@ -95,10 +103,15 @@ class Source:
 
 @dataclass(slots=True)
 class Loaded:
-    """What a load did, or has done so far. `position`: bytes of the current file that are read.
+    """What a load did, or has done so far.
 
-    `repeated`: the batch was published before, and nothing was added. `content`: of the events that
-    were given.
+    Attributes:
+        events: Number of events.
+        bytes: Size of the events' lines, before compression.
+        receipt: The receipt of the batch.
+        repeated: Whether the batch was published before, so that nothing was added.
+        content: The content of the events that were given.
+        position: Returns the bytes of the current file that are read.
     """
 
     events: int = 0
@@ -110,8 +123,10 @@ class Loaded:
 
     @property
     def dropped(self) -> int:
-        """How many of the events were dropped, because the override `keepFirst` keeps others that
-        the batch was published with before.
+        """How many of the events were dropped.
+
+        Events are dropped if the override `keepFirst` keeps others, with which the batch was
+        published before.
         """
         receipt, given = self.receipt, self.content
         if not receipt or (receipt.events, receipt.digest) == (given.events, given.digest):
@@ -126,10 +141,18 @@ def load(
     progress: Callable[[int], object] = lambda size: None,
     call: Call | None = None,
 ) -> Loaded:
-    """Publish all events of the sources as one batch, the next one of PRODUCER unless `call` says
-    which. `progress` is told bytes as they are read.
+    """Publish all events of the sources as one batch.
 
-    Raises StoreError or Problem; then nothing was published.
+    Args:
+        store: The store.
+        feed: The name of the feed.
+        sources: The files.
+        progress: Told the bytes that were read since its last call.
+        call: The batch; by default the next one of PRODUCER.
+
+    Raises:
+        StoreError: A file cannot be read or the store failed; nothing was published.
+        Problem: The batch was refused; nothing was published.
     """
     loaded = Loaded()
     for source in sources:
@@ -145,20 +168,24 @@ def load(
 
 
 def next_batch(store: Store, feed: str, producer: str) -> Call:
-    """Whatever its number will be; never a repetition."""
+    """Return the producer's next batch, whatever its number will be. It is never a repetition."""
     run = uuid.uuid4().hex
     return Call(producer, wire.PLAIN_INCARNATION, run, None, store.feed(feed).partitions)
 
 
 def named_batch(store: Store, feed: str, producer: str, batch: str) -> Call:
-    """One that may be repeated under its name, as `df.write` with `batchId`."""
+    """Return a batch that may be repeated under its name, as `df.write` with `batchId`."""
     run, count = uuid.uuid4().hex, store.feed(feed).partitions
     return Call(f"{producer}#{batch}", wire.BATCH_INCARNATION, run, 0, count)
 
 
 class Published(NamedTuple):
-    """A batch that is published. `new`: as of `Store.commit`; `content`: that of the events that
-    were given.
+    """A batch that is published.
+
+    Attributes:
+        receipt: Its receipt.
+        new: Whether it is new (see `Store.commit`).
+        content: The content of the events that were given.
     """
 
     receipt: StoredReceipt
@@ -171,7 +198,10 @@ def publish(
 ) -> Published:
     """Publish the events that `fill` adds as one batch, as one task's first attempt.
 
-    Raises StoreError, Problem, or what `fill` raises; then nothing was published.
+    Raises:
+        StoreError: The store failed; nothing was published.
+        Problem: The batch was refused; nothing was published.
+        BaseException: What `fill` raises; nothing was published.
     """
 
     def send(number: int, chunks: list[StagedChunk]) -> bool:
@@ -188,7 +218,7 @@ def publish(
         receipt, new = store.commit(feed, call, Declared(batch.content, attempts))
         return Published(receipt, new, batch.content)
     except BaseException:
-        with suppress(StoreError):  # the first error is the one to tell
+        with suppress(StoreError):  # the first error is raised instead
             store.release(feed, call.producer, call.batch, call.run)
         raise
 
@@ -214,7 +244,7 @@ def _add_all(
     loaded: Loaded,
     progress: Callable[[int], object],
 ) -> None:
-    """Add the events of all sources; `loaded` counts along. Raises StoreError."""
+    """Add the events of all sources, and count them in `loaded`. Raises StoreError."""
     for source in sources:
         told = 0
         for event in events_of(source, loaded):
@@ -234,7 +264,7 @@ def _add_all(
 
 
 def events_of(source: Source, loaded: Loaded) -> Iterator[FileEvent]:
-    """Raises StoreError, with the source's name, for what its reader raises."""
+    """Yield the events of a source. Raises StoreError, with its name, for what cannot be read."""
     try:
         with ExitStack() as files:
             yield from _events(source, files, loaded)
@@ -263,14 +293,14 @@ def _events(source: Source, files: ExitStack, loaded: Loaded) -> Iterator[FileEv
     if source.kind == "csv":
         found = csv_rows.rows(cast(BinaryIO, stream), source.key, source.csv)
     else:
-        from zeh_spark.loading import parquet_rows  # pyarrow takes its time to import
+        from zeh_spark.loading import parquet_rows  # pyarrow is slow to import
 
         found = parquet_rows.rows(cast(BinaryIO, stream), source.key)
     return (FileEvent(*row) for row in found)
 
 
 def ndjson(source: Source, stream: IO[bytes]) -> Iterator[FileEvent]:
-    """Lines as events; blank lines are nothing. Raises StoreError with the line's number."""
+    """Yield lines as events, except blank lines. Raises StoreError with the line's number."""
     parse = _enveloped if source.envelope else _keyed(source.key) if source.key else _bare
     number = 0
     while line := stream.readline(INPUT_LINE):
@@ -292,7 +322,7 @@ def _bare(number: int, line: bytes) -> FileEvent:
 
 
 def _enveloped(number: int, line: bytes) -> FileEvent:
-    wire.validated_json(line)  # also the bytes that the decoder skips
+    wire.validated_json(line)  # which also checks the bytes that the decoder skips
     given = msgspec.json.decode(line, type=Envelope)
     key = None if given.key is None else str(given.key)
     data = wire.validated_json(bytes(given.data))
@@ -300,7 +330,7 @@ def _enveloped(number: int, line: bytes) -> FileEvent:
 
 
 def _keyed(name: str) -> Callable[[int, bytes], FileEvent]:
-    """Lines whose field of that name is the key."""
+    """Return a parser of lines whose field of that name is the key."""
     shape = msgspec.defstruct("Keyed", [("key", Raw | UnsetType, UNSET)], rename={"key": name})
     decode = msgspec.json.Decoder(shape).decode
 
@@ -329,6 +359,7 @@ def _key_text(value: bytes) -> str | None:
 
 
 def bad_line(source: Source, number: int, exc: Exception | str | None) -> StoreError:
+    """Return the error for a line or row that cannot be loaded."""
     name = "standard input" if source.name == "-" else source.name
     where = "line" if source.kind == "ndjson" else "row"
     return StoreError(

@@ -1,6 +1,6 @@
 """Parquet files as events: each row is an object, as `protocol.arrow_json` writes it.
 
-What JSON cannot say is refused by column and row, never changed in silence.
+What JSON cannot say is refused with column and row, and never changed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pyarrow import parquet
 from zeh_spark.protocol import arrow_json, wire
 
 Row = tuple[int, bytes, str | None]
-"""The number of a row from 1, its JSON, its key."""
+"""The number of a row from 1, its JSON, and its key."""
 
 _BATCH_ROWS = 16_384
 
 
 def rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
-    """Raises ValueError with the reason."""
+    """Yield the rows of a Parquet file. Raises ValueError with the reason."""
     try:
         file = parquet.ParquetFile(stream)
         _check(file.schema_arrow, key)
@@ -35,7 +35,7 @@ def rows(stream: BinaryIO, key: str | None) -> Iterator[Row]:
 
 
 def _check(schema: pa.Schema, key: str | None) -> None:
-    """What columns mean nothing in an event, or are no key. Raises ValueError."""
+    """Raise ValueError for columns that have no form in an event, or cannot be the key."""
     names = schema.names
     if not names:
         raise ValueError("there are no columns, so its rows say nothing")
@@ -56,7 +56,7 @@ def _check(schema: pa.Schema, key: str | None) -> None:
 
 
 def _objects(batch: pa.RecordBatch, before: int) -> list[bytes]:
-    """Each row as JSON; `before` is how many rows the file has before these."""
+    """Return each row as JSON; `before` is the number of rows that precede these in the file."""
     try:
         texts = _rendered(batch)
     except arrow_json.Unfit as exc:
@@ -74,7 +74,7 @@ def _rendered(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _keys(batch: pa.RecordBatch, key: str | None) -> list[str | None]:
-    """The text of each row's key; integers count as their decimal text."""
+    """Return the text of each row's key; an integer's is its decimal text."""
     if key is None:
         return [None] * batch.num_rows
     column = batch.column(key)

@@ -50,7 +50,7 @@ WORKERS = 8
 """Threads that read feeds. Memory is bounded by them and by what clients have not taken yet."""
 
 WRITERS = 2
-"""Threads that keep cursors. A wait for a store that is being written to delays no reader."""
+"""Threads that keep cursors, so that a wait for the store's writer does not delay readers."""
 
 SEND_SECONDS = 60.0
 """Seconds for which a client may take nothing. After that its connection and memory are freed."""
@@ -166,7 +166,7 @@ class Publisher:
         )
 
     async def _asked(self, request: Request, name: str, feed: Feed) -> Ask:
-        """What a request asks. Raises Problem; one for n tells which feed it is."""
+        """Return what a request asks for. Raises Problem; one for `n` tells the feed's identity."""
         try:
             return parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
         except Problem as problem:
@@ -180,7 +180,10 @@ class Publisher:
     async def _page(
         self, request: Request, name: str, feed: Feed, ask: Ask, cursors: Mapping[int, str]
     ) -> Iterator[Block]:
-        """The page, begun, so that all refusals are behind us; after the wait asked for."""
+        """Return a page of which the first block is read, so that it can no longer be refused.
+
+        Waits as long as the request allows until the page has an event.
+        """
         end = time.monotonic() + (ask.wait if ask.hint != 0 and request.method == "GET" else 0)
         while True:
             seen = await self._in_thread(name, feed.version) if ask.wait else None
@@ -213,26 +216,28 @@ class Publisher:
         return ChunkFeed(self._store, name)
 
     def _pulse(self, name: str, feed: Feed) -> VersionPoller:
-        """One for a whole store, whose version all its feeds share."""
+        """Return the poller of a feed's version; all feeds of a store share one."""
         key = name if name in self._named else None
         if key not in self._pulses:
             self._pulses[key] = VersionPoller(partial(self._in_thread, name, feed.version))
         return self._pulses[key]
 
     def _in_thread(self, name: str, call: Callable[[], T]) -> Awaitable[T]:
-        """[A table whose database is slow keeps readers of other feeds waiting for nothing.]"""
+        """Run a call in a thread of this feed, so that a slow database delays only its readers."""
         limiter = self._limiters.get(name, self._limiter)
         return anyio.to_thread.run_sync(call, limiter=limiter)
 
 
 class PatientResponse(StreamingResponse):
-    """A streamed answer that does not wait for ever for a client that takes nothing."""
+    """A streamed answer that is aborted if the client takes nothing for `send_timeout` seconds."""
 
     def __init__(self, send_timeout: float, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._send_timeout = send_timeout
 
     async def stream_response(self, send: Send) -> None:
+        """Send the answer (see `StreamingResponse`)."""
+
         async def send_in_time(message: Message) -> None:
             with anyio.fail_after(self._send_timeout):
                 await send(message)
@@ -245,10 +250,15 @@ class PatientResponse(StreamingResponse):
 
 
 def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
-    """The cursors that a request starts from, kept under its cursorset if it names one.
+    """Return the cursors from which a request reads, and keep them if it names a cursorset.
 
-    Special cursors are replaced by what they mean now: `_last` taken again after a wait, or on
-    resuming, would skip events.
+    Special cursors are replaced by what they mean now: taken again after a wait, or when the reader
+    resumes, `_last` would skip events.
+
+    Args:
+        feed: The feed.
+        ask: The request.
+        keep: Whether to save the cursors under the cursorset.
     """
     if ask.cursor_set is None:
         return _resolved(feed, ask.cursors, ask.n) if ask.wait else ask.cursors
@@ -263,7 +273,7 @@ def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
 
 
 def begun(feed: Feed, cursors: Mapping[int, str], ask: Ask) -> tuple[list[Block], Iterator[Block]]:
-    """A page up to its first block with events, if it has one, and the rest of it."""
+    """Return the blocks of a page up to the first one that has events, and the rest of the page."""
     page = feed.page(cursors, ask.n, ask.hint, ask.headers)
     before = []
     for block in page:
@@ -274,7 +284,7 @@ def begun(feed: Feed, cursors: Mapping[int, str], ask: Ask) -> tuple[list[Block]
 
 
 def accepts_gzip(accepted: str) -> bool:
-    """Read an Accept-Encoding header (RFC 9110, 12.5.3)."""
+    """Return whether an Accept-Encoding header accepts gzip (RFC 9110, 12.5.3)."""
     weights = {}
     for each in accepted.lower().split(","):
         coding, _, parameter = each.partition(";")
@@ -284,7 +294,7 @@ def accepts_gzip(accepted: str) -> bool:
 
 
 def gzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Each piece can be read as soon as it is there."""
+    """Yield the pieces compressed, so that each can be read as soon as it has arrived."""
     compressor = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     for piece in pieces:
         yield compressor.compress(piece) + compressor.flush(zlib.Z_SYNC_FLUSH)
@@ -313,7 +323,7 @@ async def _described(request: Request, *, publishing: bool) -> Response:
 
 
 def _document(mounted: str, *, publishing: bool) -> bytes:
-    from zeh_spark.publisher import openapi  # long, and seldom asked for
+    from zeh_spark.publisher import openapi  # slow to import, and rarely needed
 
     return msgspec.json.encode(openapi.document(mounted, publishing=publishing))
 
@@ -321,7 +331,7 @@ def _document(mounted: str, *, publishing: bool) -> bytes:
 async def _not_published_to(request: Request) -> Response:
     name = request.url.path.rpartition("/producers")[0].rpartition("/")[2]
     raise UnknownFeedError(
-        f"feed {name!r} takes no batches: its events are what its service writes; it can only be "
+        f"feed {name!r} takes no batches: its events are what its service writes. It can only be "
         f"read",
         anchor="unknown-feed",
     )
@@ -330,7 +340,7 @@ async def _not_published_to(request: Request) -> Response:
 async def _problem(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
     if exc.status == 500 or exc.type is problems.RESTORED_TABLE:
-        log.error("%s", exc.detail)  # for who can repair it
+        log.error("%s", exc.detail)  # for the operator, who can repair it
     return _answer(exc)
 
 

@@ -1,5 +1,6 @@
-"""The publisher's file of settings, `conf/publisher.toml`: where it listens, a store, and tables
-that are feeds.
+"""The publisher's file of settings, `conf/publisher.toml`.
+
+It says where the publisher listens, which store it serves, and which tables are feeds.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _PINNED = {
     "standard_conforming_strings": "on",
     "timezone": "UTC",
 }
-"""What else would change values with the settings of a role."""
+"""Settings of PostgreSQL that change how values are written, whatever those of the role are."""
 
 
 class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A table that is a feed: its database, and what `table.OutboxTable` has."""
+    """A table that is a feed: its database, and the settings of `table.OutboxTable`."""
 
     url: str
     table: str
@@ -47,13 +48,15 @@ class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The settings of a publisher, as read from a file or made from the command line."""
+
     host: str = "127.0.0.1"
     port: int = 8080
     store: str | None = None
     feeds: dict[str, FeedConfig] = {}
 
     def feed(self, name: str) -> FeedConfig:
-        """Raises OptionError."""
+        """Return the settings of a table that is a feed. Raises OptionError for an unknown name."""
         if name not in self.feeds:
             known = ", ".join(self.feeds) or "none"
             raise OptionError(f"there is no [feeds.{name}] in the file; there are {known}")
@@ -61,7 +64,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def load_config(file: Path) -> Config:
-    """Raises StoreError, with the place, for a file that cannot be understood."""
+    """Return the settings in a file. Raises StoreError, with the place, if they are not valid."""
     try:
         return msgspec.toml.decode(file.read_bytes(), type=Config)
     except OSError as exc:
@@ -74,7 +77,12 @@ def load_config(file: Path) -> Config:
 
 @contextmanager
 def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
-    """Its tables, as feeds by name. Raises OptionError, StoreError."""
+    """Yield the tables of `config` as feeds by name; close them and their connections at the end.
+
+    Raises:
+        OptionError: A setting of a table is not valid.
+        StoreError: A database does not exist.
+    """
     feeds: dict[str, SqlTableFeed] = {}
     engines = []
     try:
@@ -90,6 +98,7 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
 
 
 def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:
+    """Return the feed of a table. Raises OptionError, with the name of the feed's section."""
     given = msgspec.structs.asdict(config)
     for each in ("url", "pool_size", "statement_timeout"):
         del given[each]
@@ -100,7 +109,12 @@ def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:
 
 
 def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
-    """Connections that only read, unless it `writes`. Raises StoreError, OptionError."""
+    """Return an engine for a table's database, whose connections only read unless `writes` is set.
+
+    Raises:
+        StoreError: There is no such database.
+        OptionError: `statement_timeout` is not a duration.
+    """
     if config.url.startswith("sqlite:///"):
         return _sqlite(Path(config.url.removeprefix("sqlite:///")), config.pool_size, writes)
     from zeh_spark.sql_store import postgresql
@@ -137,7 +151,10 @@ def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """[A copy may have been put in its place; who has the old file open reads it for ever.]"""
+    """Return what tells a file from a copy that was put in its place; None if there is no file.
+
+    A connection that has the replaced file open would read it for ever.
+    """
     try:
         found = file.stat()
     except OSError:

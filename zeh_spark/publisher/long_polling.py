@@ -1,8 +1,8 @@
 """Long polling: readers that wait, and the one poll that wakes them all.
 
-The version is asked for every few ms, in a worker thread, and only while somebody waits. That
-notices commits of every process in the same way [a direct call for commits of this process would be
-a second mechanism, for 4 ms].
+The version is asked for every few milliseconds, in a worker thread, and only while a reader waits.
+It notices commits of every process in the same way. Rejected: a direct call for commits of this
+process, which would be a second mechanism and save 4 ms.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from zeh_spark.errors import StoreError
 log = logging.getLogger("zeh_spark.publisher")
 
 POLL_SECONDS = 0.008
+"""Seconds between two looks at the version."""
 
 
 class VersionPoller:
-    """Wakes readers when a version changes. Belongs to one event loop."""
+    """Wakes readers when a version changes. Belongs to one event loop.
+
+    Args:
+        version: Returns the present version, which is compared only for equality.
+    """
 
     def __init__(self, version: Callable[[], Awaitable[object]]) -> None:
         self._version = version
@@ -31,7 +36,7 @@ class VersionPoller:
         self._stopped = False
 
     async def changed(self, seen: object, timeout: float) -> None:
-        """Returns once the version is not `seen`, the time is over, or `stop` was called."""
+        """Wait until the version is not `seen`, `timeout` seconds are over, or `stop` is called."""
         if self._stopped:
             return
         news = asyncio.Event()
@@ -45,7 +50,7 @@ class VersionPoller:
             del self._waiting[news]
 
     async def _poll(self) -> None:
-        """Until nobody waits. A store that fails wakes all: each then meets the error itself."""
+        """Poll until no reader waits. If the store fails, all wake and meet the error."""
         try:
             while self._waiting:
                 now = await self._version()
@@ -59,7 +64,7 @@ class VersionPoller:
             self._wake()
 
     def stop(self) -> None:
-        """Nobody waits any more: the server stops."""
+        """Wake all readers, and let none wait from now on, because the server stops."""
         self._stopped = True
         self._wake()
 
@@ -69,7 +74,7 @@ class VersionPoller:
 
 
 async def unless_gone(request: Request, wait: Callable[[], Awaitable[None]]) -> bool:
-    """Wait; False if the client went away meanwhile."""
+    """Wait; return False if the client disconnected meanwhile."""
     gone = False
     async with anyio.create_task_group() as tasks:
 

@@ -1,9 +1,8 @@
-"""The HTTP API of the publisher as one OpenAPI 3.1 document, exact enough to write a client from it
-alone.
+"""The HTTP API of the publisher as one OpenAPI 3.1 document, from which a client can be written.
 
-The document is `openapi.yaml`, which says how it is written. Here its gaps are filled with what the
-code says: limits and patterns, the members of msgspec structs, and the declared problems. So these
-are never said twice. Pure.
+The document is `openapi.yaml`, which says how it is written. This module fills its gaps with what
+the code says: limits and patterns, the members of msgspec structs, and the declared problems. So
+none of these is written twice. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from zeh_spark.publisher import publish_api, publish_requests, read_requests, up
 from zeh_spark.store import batches, feed, interface
 
 PATH = "/openapi.json"
+"""The path at which the publisher serves the document."""
 
 _STRUCTS = batches.StoredReceipt, publish_requests.Commit
 _MODULES = {
@@ -41,8 +41,8 @@ def document(mounted: str = "", *, publishing: bool = True) -> dict[str, Any]:
     """Return the document, ready to be encoded as JSON.
 
     Args:
-        mounted: the path below which the app is, if any.
-        publishing: whether it takes batches.
+        mounted: The path below which the app is, if any.
+        publishing: Whether the app takes batches.
     """
     found = deepcopy(_loaded())
     found["servers"][0]["url"] = mounted or "/"
@@ -69,17 +69,17 @@ def _loaded() -> dict[str, Any]:
 
 
 def _constant(match: re.Match[str]) -> str:
-    """What stands in the place of a placeholder."""
+    """Return the text that replaces a placeholder."""
     module, name, divisor, form = match.groups()
     value: Any = getattr(_MODULES[module], name)
     if isinstance(value, re.Pattern):
         pattern: str = value.pattern
-        return pattern.replace(r"\Z", "$")  # as JSON schemas have it
+        return pattern.replace(r"\Z", "$")  # the form of JSON schemas
     return format(value / int(divisor) if divisor else value, form or "")
 
 
 def _with_structs(part: Any) -> Any:
-    """A part of the document in which each `x-struct` has become the schema of that struct."""
+    """Return a part of the document in which each `x-struct` is the schema of that struct."""
     if isinstance(part, list):
         return [_with_structs(each) for each in part]
     if not isinstance(part, dict):
@@ -95,11 +95,12 @@ def _struct(name: str) -> Schema:
     found = {key: known[name][key] for key in known[name] if key not in ("title", "description")}
     for member in found["properties"].values():
         member.pop("default", None)
-    return {**found, "required": list(found["properties"])}  # of defaults, too: all is encoded
+    # Members with defaults are required too, because all members are encoded.
+    return {**found, "required": list(found["properties"])}
 
 
 def _merged(schema: Schema, more: Mapping[str, Any]) -> Schema:
-    """A schema with more words. A part of it gives way to one that has a type of its own."""
+    """Return a schema with more members. A part of it is replaced by one that has a type."""
     found = dict(schema)
     for name, each in more.items():
         own = found.get(name)
@@ -116,14 +117,14 @@ def _flat(names: list[Any] | str) -> Iterator[str]:
 
 
 def _problem_schemas() -> dict[str, Schema]:
-    """Of problems in general, and of each."""
+    """Return the schema of problems in general, and the schema of each."""
     members = {
         "type": {"type": "string", "pattern": f"^{problems.URN}[a-z-]+$"},
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {
             "type": "string",
-            "description": "what came, what is allowed, what to do: for people",
+            "description": "what came, what is allowed, and what to do, for people to read",
         },
     }
     general = {"type": "object", "properties": members, "required": list(members)}
@@ -148,7 +149,7 @@ def _problem_schema(declared: ProblemType) -> Schema:
 
 
 def _responses(types: list[ProblemType]) -> dict[str, Schema]:
-    """These problems as answers, by status; and what else may come."""
+    """Return the answers for these problems, by status, and the one for all other statuses."""
     found: dict[str, Schema] = {}
     for status in sorted({each.status for each in types}):
         found[str(status)] = _response([each for each in types if each.status == status])
@@ -156,7 +157,7 @@ def _responses(types: list[ProblemType]) -> dict[str, Schema]:
 
 
 def _response(types: list[ProblemType]) -> Schema:
-    """Problems of one status."""
+    """Return the answer for problems of one status."""
     schema = {"oneOf": [{"$ref": f"#/components/schemas/problem-{each.name}"} for each in types]}
     response: Schema = {
         "description": "\n".join(f"- `{each.name}`: {each.says}" for each in types),
@@ -171,8 +172,8 @@ def _response(types: list[ProblemType]) -> Schema:
 def _other() -> Schema:
     not_allowed = problems.METHOD_NOT_ALLOWED
     return {
-        "description": f"Any other answer: go by its status. From the publisher it is a problem "
-        f"too (`{not_allowed.name}`, {not_allowed.status}; `refused` with whatever other status "
-        f"the HTTP layer chose); from a proxy, or the server beneath, it may be anything.",
+        "description": f"Any other answer: decide by its status. From the publisher it is a "
+        f"problem too (`{not_allowed.name}`, {not_allowed.status}; `refused` with another status "
+        f"that the HTTP layer chose). From a proxy or the HTTP server, it may be anything.",
         "content": {problems.CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }

@@ -1,9 +1,9 @@
-"""The publish API over HTTP: uploads, commits, and what is known of producers.
+"""The publish API over HTTP: uploads, commits, and the state of producers.
 
-Rule for editors: nothing of a body is read before it is known to be wanted, and its length. While
-it comes it waits in a file of the system's temporary directory; memory it gets when it is whole. So
-a slow client holds neither a thread, nor a lock, nor room that others wait for. Bodies are looked
-into by a few threads, never on the event loop.
+Rule for editors: read nothing of a body before its call is admitted and its length is known. While
+a body arrives it waits in a file of the system's temporary directory; it gets memory when it is
+whole. So a slow client holds neither a thread, nor a lock, nor room that others wait for. A few
+threads look into bodies, never the event loop.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
 
 BODY_BYTES = 24 << 20
-"""Of bodies that are looked into at a time; others wait."""
+"""Bytes of bodies that are looked into at a time. Other bodies wait."""
 
 BODIES, BODY_MEMORY = 128, 256 << 10
-"""Bodies that come at a time, and what of each stays in memory meanwhile."""
+"""Bodies that arrive at a time, and the bytes of each that stay in memory meanwhile."""
 
 TURN_SECONDS = 30.0
-"""How long a body waits for its turn, to come or to be looked into."""
+"""Seconds for which a body waits for its turn, to arrive or to be looked into."""
 
 BODY_SECONDS, BODY_RATE, IDLE_SECONDS = 30.0, 64 << 10, 10.0
-"""A body may take BODY_SECONDS, and a second more for each BODY_RATE bytes of it that have come,
-without a pause of more than IDLE_SECONDS.
+"""A body may take BODY_SECONDS, and a second more for each BODY_RATE bytes of it that arrived.
+
+No pause may be longer than IDLE_SECONDS.
 """
 
 CHECKERS, STAGERS, CALLERS, READERS = 2, 8, 32, 4
-"""Threads that look into uploads, that keep them, that wait for their turn to commit, and that only
-look up.
+"""Threads that check uploads, that stage them, that wait for their turn to commit, and that list
+producers.
 """
 
 PRODUCERS_SHOWN = 1000
+"""Most producers in an answer."""
 
 RECEIPTS_SHOWN = 20
 """Receipts in an answer, unless more are asked for."""
 
 RANGES_SHOWN = 20_000
-"""How many ranges they may have together, about: a receipt has one for each partition."""
+"""About how many ranges these may have together. A receipt has one for each partition."""
 
 T = TypeVar("T")
 
@@ -73,7 +75,11 @@ class Budget:
 
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
-        """One that is larger than all there is gets all. Raises Problem after TURN_SECONDS."""
+        """Hold room for `size` bytes, or all room if there is less in total.
+
+        Raises:
+            Problem: There was not enough room for TURN_SECONDS.
+        """
         size = min(size, self._total)
         with _in_turn():
             async with self._turn, self._changed:
@@ -90,7 +96,12 @@ class Budget:
 
 
 class PublishApi:
-    """The calls, on a store."""
+    """The calls of the publish API, on a store.
+
+    Args:
+        store: The store.
+        staging_quota: Bytes that a producer may have staged and not committed.
+    """
 
     def __init__(self, store: Store, staging_quota: int) -> None:
         self._store = store
@@ -104,6 +115,7 @@ class PublishApi:
         self._readers = anyio.CapacityLimiter(READERS)
 
     def routes(self) -> list[Route]:
+        """Return the routes of all calls."""
         producers = "/{feed}/producers"
         batches = producers + "/{producer}/batches"
         return [
@@ -117,6 +129,7 @@ class PublishApi:
         ]
 
     async def upload(self, request: Request) -> Response:
+        """Answer PUT …/batches/{batch}/uploads/{upload}: stage an upload."""
         feed, producer, batch = _names(request)
         run, task, attempt, number = publish_requests.upload_name(request.path_params["upload"])
         call = publish_requests.parse_call(_query(request), producer, batch, run=run)
@@ -137,12 +150,13 @@ class PublishApi:
         return _json({"status": "staged"}, 201 if staged is StagingResult.NEW else 200)
 
     async def commit(self, request: Request) -> Response:
+        """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
         feed, producer, batch = _names(request)
         call = publish_requests.parse_call(_query(request), producer, batch)
         length = publish_requests.check_length(
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )
-        await self._called(partial(self._store.admit, feed, call))  # is it worth to be read?
+        await self._called(partial(self._store.admit, feed, call))  # refused before it is read
         async with (
             self._commits_coming.room(1),
             _body(request, length) as whole,
@@ -155,6 +169,7 @@ class PublishApi:
         return _json(publish_requests.committed(receipt, new=new))
 
     async def release(self, request: Request) -> Response:
+        """Answer DELETE …/batches/{batch}/uploads: delete the uploads of a run or an attempt."""
         feed, producer, batch = _names(request)
         given = publish_requests.parameters(_query(request), {"run"}, {"attempt"})
         run, number = (
@@ -168,6 +183,7 @@ class PublishApi:
         return _json({"released": released})
 
     async def producers(self, request: Request) -> Response:
+        """Answer GET …/producers: list the producers of a feed, in order of their names."""
         feed = request.path_params["feed"]
         given = publish_requests.parameters(_query(request), set(), {"after", "limit"})
         limit = publish_requests.number("limit", given.get("limit", str(PRODUCERS_SHOWN)))
@@ -178,6 +194,7 @@ class PublishApi:
         return _json({"producers": [_producer(each) for each in found]})
 
     async def producer(self, request: Request) -> Response:
+        """Answer GET …/producers/{producer}: tell its state and its next sequence numbers."""
         feed, producer = request.path_params["feed"], request.path_params["producer"]
         publish_requests.parameters(_query(request), set())
         name = publish_requests.producer_name(producer)
@@ -186,6 +203,7 @@ class PublishApi:
         return _json({**_producer(found), "nextSequences": dict(sorted(numbers.items()))})
 
     async def receipts(self, request: Request) -> Response:
+        """Answer GET …/batches: list a producer's receipts, the latest first."""
         feed, producer = request.path_params["feed"], request.path_params["producer"]
         given = publish_requests.parameters(_query(request), set(), {"below", "limit"})
         below = publish_requests.number("below", given.get("below", str(MAX_NUMBER)))
@@ -199,6 +217,7 @@ class PublishApi:
         return _json({"receipts": found})
 
     async def receipt(self, request: Request) -> Response:
+        """Answer GET …/batches/{batch}: tell the receipt of a batch."""
         feed, producer, batch = _names(request)
         given = publish_requests.parameters(_query(request), set(), {"incarnation"})
         number = publish_requests.batch_number(batch)
@@ -240,7 +259,7 @@ def _in_turn() -> Iterator[None]:
 
 @asynccontextmanager
 async def _body(request: Request, length: int) -> AsyncIterator[IO[bytes]]:
-    """A body, whole. Raises Problem for a client that is too slow, or has gone."""
+    """Yield a whole body. Raises Problem if the client is too slow or has disconnected."""
     with SpooledTemporaryFile(BODY_MEMORY) as body:
         await _receive(request, length, body)
         body.seek(0)

@@ -1,8 +1,8 @@
-"""The calls of the publish API: paths, queries and bodies in, values out, or the problem that names
-what is wrong. Pure.
+"""The calls of the publish API: paths, queries and bodies become values, or the fitting problem.
 
-Unlike the read API, whose unknown parameters are ignored as the spec wants, an unknown parameter
-here is refused: a remedy with a typing error must not pass for one that does not apply.
+The read API ignores unknown parameters, as the spec wants. Here an unknown parameter is refused: a
+remedy with a typing error must not pass for one that does not apply. The module has no side
+effects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem
 
 MAX_ATTEMPTS = 100_000
+"""Most attempts in a commit, which names one for each task."""
+
 MAX_COMMIT_BODY = 16 << 20
+"""Most bytes in the body of a commit."""
+
 MAX_TASK = 2**31 - 1
 """The greatest number of a task, and of an upload of an attempt."""
 
@@ -41,7 +45,7 @@ NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,15})")
 
 
 class Attempt(msgspec.Struct, forbid_unknown_fields=True):
-    """The attempt at a task that counts, in the body of a commit."""
+    """A task's successful attempt, in the body of a commit."""
 
     task: int
     attempt: int
@@ -62,7 +66,7 @@ _decode_commit = msgspec.json.Decoder(Commit).decode
 
 
 def producer_name(text: str) -> str:
-    """Raises Problem."""
+    """Return the name of a producer. Raises Problem if it is not valid."""
     if not PRODUCER.fullmatch(text):
         raise Problem(
             problems.BAD_PRODUCER,
@@ -74,12 +78,12 @@ def producer_name(text: str) -> str:
 
 
 def batch_number(text: str) -> int:
-    """Raises Problem."""
+    """Return the number of a batch. Raises Problem if it is not valid."""
     return number("batch", text)
 
 
 def upload_name(text: str) -> tuple[str, int, int, int]:
-    """Run, task, attempt, number. Raises Problem."""
+    """Return the run, task, attempt and number of an upload. Raises Problem if it is not valid."""
     run, *numbers = text.rsplit(".", 3)
     if len(numbers) != 3 or not IDENTIFIER.fullmatch(run):
         raise Problem(
@@ -97,13 +101,20 @@ def upload_name(text: str) -> tuple[str, int, int, int]:
 
 
 def attempt(text: str) -> tuple[int, int]:
-    """Task and attempt, from `<task>.<attempt>`. Raises Problem."""
+    """Return task and attempt from `<task>.<attempt>`. Raises Problem if it is not valid."""
     task, _, tried = text.partition(".")
     return number("the attempt's task", task, MAX_TASK), number("the attempt", tried)
 
 
 def parse_call(query: str, producer: str, batch: str, *, run: str | None = None) -> Call:
-    """`run`: where the path names it, so that the query need not. Raises Problem."""
+    """Return the call that a query and a path make. Raises Problem if it is not valid.
+
+    Args:
+        query: The query of the URL.
+        producer: The producer, from the path.
+        batch: The batch, from the path.
+        run: The run, if the path names it; the query does not name it then.
+    """
     needed = {"incarnation", "n"} | ({"run"} if run is None else set())
     given = parameters(query, needed, wire.REMEDIES)
     return Call(
@@ -117,7 +128,11 @@ def parse_call(query: str, producer: str, batch: str, *, run: str | None = None)
 
 
 def parameters(query: str, needed: Set[str], others: Iterable[str] = ()) -> dict[str, str]:
-    """Each once. Raises Problem."""
+    """Return the parameters of a query by name.
+
+    Raises:
+        Problem: A parameter is unknown, given twice, or missing.
+    """
     known = {*needed, *others}
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
@@ -138,7 +153,7 @@ def parameters(query: str, needed: Set[str], others: Iterable[str] = ()) -> dict
 
 
 def identifier(name: str, text: str) -> str:
-    """Raises Problem."""
+    """Return `text` if it is a valid identifier. Raises Problem if not."""
     if not IDENTIFIER.fullmatch(text):
         raise Problem(
             problems.BAD_PARAMETER,
@@ -149,7 +164,7 @@ def identifier(name: str, text: str) -> str:
 
 
 def parse_commit(body: bytes) -> Declared:
-    """Raises Problem."""
+    """Return what the body of a commit declares. Raises Problem if it is not valid."""
     try:
         given = _decode_commit(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
@@ -173,7 +188,7 @@ def parse_commit(body: bytes) -> Declared:
 
 
 def check_length(text: str | None, most: int) -> int:
-    """A request's Content-Length. Raises Problem."""
+    """Return a request's Content-Length. Raises Problem if it is missing or above `most`."""
     if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
         raise Problem(problems.LENGTH_REQUIRED, "Content-Length is missing, and is needed here")
     if int(text) > most:
@@ -186,7 +201,11 @@ def check_length(text: str | None, most: int) -> int:
 
 
 def check_digest(header: str | None, body: bytes) -> None:
-    """A request's Content-Digest (RFC 9530), if it has one with SHA-256. Raises Problem."""
+    """Check a body against its Content-Digest (RFC 9530), if that has a SHA-256.
+
+    Raises:
+        Problem: The body has another digest.
+    """
     found = re.search(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):", header or "")
     if not found:
         return
@@ -203,12 +222,12 @@ def check_digest(header: str | None, body: bytes) -> None:
 
 
 def committed(receipt: StoredReceipt, *, new: bool) -> dict[str, Any]:
-    """The answer to a commit, and to an upload that comes too late."""
+    """Return the answer to a commit, and to an upload of a batch that is committed already."""
     return {"status": "committed" if new else "already-committed", "receipt": receipt}
 
 
 def number(name: str, text: str, most: int = MAX_NUMBER, *, least: int = 0) -> int:
-    """Raises Problem."""
+    """Return a whole number from `least` to `most`. Raises Problem if `text` is not one."""
     if not NUMBER.fullmatch(text) or not least <= int(text) <= most:
         raise Problem(
             problems.BAD_PARAMETER,

@@ -1,7 +1,7 @@
-"""The query of a read request (spec, "Parameters"): text in, an `Ask` out, or the problem that
-names what is wrong. Pure.
+"""The query of a read request (spec, "Parameters"): it becomes an `Ask`, or the fitting problem.
 
-Parameters that the spec does not know are ignored; those that it knows must come once and be right.
+Parameters that the spec does not know are ignored. Those that it knows must be given once and be
+valid. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
 
 MAX_N = 65_536
+"""Most partitions that a reader may work with."""
+
 MAX_WAIT = 60.0
+"""Most seconds of a long poll; a longer `wait` is shortened to it."""
 
 _CURSOR = re.compile(r"cursor(0|[1-9][0-9]{0,8})")
 _KNOWN = {"n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor"}
@@ -24,9 +27,16 @@ _PRINTABLE = re.compile(r"[ -~]+")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A read request. It has either `cursors` by partition of its n, or the partitions to `resume`.
+    """A read request: `cursors` by partition of its `n`, or the partitions to `resume`.
 
-    `hint` is None where the feed decides; `wait` is in seconds, at most MAX_WAIT.
+    Attributes:
+        n: The number of partitions that the reader works with.
+        cursors: The cursors by partition.
+        resume: Partitions to read from the cursors that the feed keeps under `cursor_set`.
+        hint: The page size hint; None if the feed decides.
+        headers: Names of headers to send.
+        wait: Seconds to wait for an event, at most MAX_WAIT.
+        cursor_set: The name under which the feed keeps the cursors.
     """
 
     n: int
@@ -39,7 +49,7 @@ class Ask:
 
 
 def parse_query(query: str, partition_count: int) -> Ask:
-    """Raises Problem."""
+    """Return what a query asks for. Raises Problem if it is not valid."""
     given = _parameters(query)
     n = _n(given.get("n"), partition_count)
     cursors = _cursors(given, n)
@@ -52,7 +62,7 @@ def parse_query(query: str, partition_count: int) -> Ask:
     if resume and cursor_set is None:
         raise Problem(
             problems.CURSORSET_MISSING,
-            "resume needs cursorset, the name that the cursors were kept under",
+            "resume needs cursorset, the name under which the cursors were kept",
         )
     if not resume and not cursors:
         raise Problem(
@@ -87,8 +97,9 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _n(text: str | None, partition_count: int) -> int:
-    """Whatever is wrong with n, the reader learns the partition count: that is the handshake. The
-    app adds the feed's identity, if the feed tells one.
+    """Return n. Any problem with it tells the partition count: that is the handshake.
+
+    The app adds the feed's identity, if the feed tells one.
     """
     if text is None:
         raise Problem(
@@ -145,7 +156,7 @@ def _hint(text: str | None) -> int | None:
 
 
 def _headers(text: str) -> tuple[str, ...]:
-    """Names with commas between them, perhaps one more behind; each once."""
+    """Return the names, which have commas between them and perhaps one at the end, each once."""
     return tuple(dict.fromkeys(name for name in text.split(",") if name))
 
 
@@ -170,7 +181,7 @@ def _cursor_set(given: Mapping[str, str]) -> str | None:
     if store and name is None:
         raise Problem(
             problems.CURSORSET_MISSING,
-            "store_cursor needs cursorset, the name to keep cursors under",
+            "store_cursor needs cursorset, the name under which to keep cursors",
         )
     return name
 
@@ -195,7 +206,7 @@ def _is_partition(text: str, n: int) -> bool:
 
 
 def resumed(ask: Ask, kept: Mapping[int, str]) -> dict[int, str]:
-    """The cursors to resume from. Raises Problem for a partition that nothing was kept for."""
+    """Return the cursors to resume from. Raises Problem if a partition has no kept cursor."""
     missing = [each for each in ask.resume if each not in kept]
     if missing:
         raise Problem(

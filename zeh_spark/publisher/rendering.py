@@ -1,10 +1,9 @@
-"""Stored lines as they are served: the reader's partition number, stamps, and the headers asked
-for. Pure.
+"""Stored lines as they are served: with the reader's partition number, stamps, and wanted headers.
 
-Rule for editors: with `headers=_all`, the hot path, there is no Python per line. It rests on what
-every writer checks: a stored line begins exactly `{"partition":P,"headers":{`, and JSON has no raw
-newline inside, so the bytes `\\n{"partition":P,"headers":{` are found at the beginning of lines
-only.
+Rule for editors: with `headers=_all`, the hot path, no Python runs per line. It relies on what
+every writer checks: a stored line begins exactly with `{"partition":P,"headers":{`, and JSON has no
+raw newline within. So the bytes `\\n{"partition":P,"headers":{` occur at the beginning of lines
+only. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from zeh_spark.protocol import wire
 from zeh_spark.store.feed import Block
 
 Render = Callable[[Block, int], bytes]
-"""A block's lines as lines of a reader's partition."""
+"""Returns a block's lines as lines of a reader's partition."""
 
 WRITE_BYTES = 256 << 10
-"""What is sent at a time, at least, where there is more."""
+"""Least bytes of a piece of an answer, except for its last piece."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -41,7 +40,7 @@ _data = msgspec.json.Decoder(_Data)
 
 
 def renderer(headers: tuple[str, ...]) -> Render:
-    """`headers` as asked for: names, `_all`, or none."""
+    """Return the function that renders blocks with the wanted headers: names, `_all`, or none."""
     if wire.ALL_HEADERS in headers:
         return with_all_headers
     if not headers:
@@ -54,7 +53,7 @@ def renderer(headers: tuple[str, ...]) -> Render:
 
 
 def with_all_headers(block: Block, partition: int) -> bytes:
-    """Cut behind what all lines begin with, and join with what they shall begin with."""
+    """Render a block with all headers: cut at the beginnings of lines, and join with other ones."""
     if not block.stamps and block.sequence is None and partition == block.partition:
         return block.lines
     stored, served = (
@@ -64,7 +63,7 @@ def with_all_headers(block: Block, partition: int) -> bytes:
     if before:
         raise StoreError(
             f"the store is damaged: the chunk of partition {block.partition} that ends with cursor "
-            f"{block.cursor} has lines of another one; restore it",
+            f"{block.cursor} has lines of another one. Restore it from a backup",
             anchor="the-store-is-damaged",
         )
     numbered = block.sequence is not None
@@ -74,7 +73,7 @@ def with_all_headers(block: Block, partition: int) -> bytes:
     end = b'"' if numbered else b""
     if begin and not [rest for rest in rests if rest[0] == _BRACE]:
         end += b","
-    elif begin:  # some have no headers of their own
+    elif begin:  # some events have no headers
         rests = [rest if rest[0] == _BRACE else b"," + rest for rest in rests]
     lines = [served + begin, b"", end, b""] * len(rests)
     if block.sequence is not None:
@@ -84,7 +83,7 @@ def with_all_headers(block: Block, partition: int) -> bytes:
 
 
 def without_headers(block: Block, partition: int) -> bytes:
-    """As fast as with all of them where no event has any."""
+    """Render a block without headers. This is as fast as with all headers if no event has any."""
     stored, begin = (
         b'{"partition":%d,"headers":{' % block.partition,
         b'{"partition":%d,"data":' % partition,
@@ -95,7 +94,7 @@ def without_headers(block: Block, partition: int) -> bytes:
 
 
 def with_some_headers(block: Block, partition: int, names: Iterable[str]) -> bytes:
-    """The member `headers` is left out of events that have none of these."""
+    """Render a block with some headers. Events with none of them have no member `headers`."""
     begin = b'{"partition":%d,' % partition
     order = {name: at for at, name in enumerate(names)}
     lines = []
@@ -112,9 +111,7 @@ def with_some_headers(block: Block, partition: int, names: Iterable[str]) -> byt
 
 
 def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
-    """The body of an answer, in pieces worth a write each: a checkpoint behind the events of each
-    block.
-    """
+    """Yield the body of an answer in large pieces: each block's events, then its checkpoint."""
     pieces: list[bytes] = []
     size = 0
     for block in blocks:
@@ -132,7 +129,7 @@ def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
 
 
 def _members(headers: Mapping[str, str]) -> bytes:
-    """Headers as members of a JSON object, without its braces."""
+    """Return headers as members of a JSON object, without its braces."""
     return msgspec.json.encode(headers)[1:-1]
 
 

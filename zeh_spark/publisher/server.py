@@ -1,4 +1,4 @@
-"""A publisher as a server: alone on a SQLite file, with a port, and it stops soon when told to."""
+"""A publisher as a server: it listens, owns its store, and stops cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from zeh_spark.store.interface import Store
 from zeh_spark.store.retention import Pruner
 
 GRACE_SECONDS = 3
-"""How long answers that have begun may take to end when the publisher stops."""
+"""Seconds that answers already begun may take to end when the publisher stops."""
 
 
 class Server(uvicorn.Server):
-    """Ends long polls when it stops, which uvicorn would wait for; sets `ready` once it listens."""
+    """A uvicorn server that ends long polls when it stops, and sets `ready` once it listens."""
 
     def __init__(self, app: ASGIApp, stop: Callable[[], object]) -> None:
         super().__init__(
@@ -44,10 +44,12 @@ class Server(uvicorn.Server):
         self._stop = stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen (see `uvicorn.Server`), then set `ready`."""
         await super().startup(sockets)
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the long polls, for which uvicorn would wait, then stop (see `uvicorn.Server`)."""
         self._stop()
         await super().shutdown(sockets)
 
@@ -58,12 +60,18 @@ def serve(
     tables: Mapping[str, Feed] | None = None,
     staging_quota: int = publish_api.STAGING_QUOTA,
 ) -> None:
-    """Until SIGINT or SIGTERM, which then ends the process with exit code 0."""
+    """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
+
+    Args:
+        feeds: A store, or feeds by name (see `create_app`). A store is also pruned.
+        listener: The socket to listen on (see `listen`).
+        tables: More feeds by name.
+        staging_quota: Bytes that a producer may have uploaded and not committed.
+    """
     keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, _exit
-        )  # uvicorn's own take over, and raise the signal again at the end
+        # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
+        signal.signal(number, _exit)
     app = create_app(feeds, tables, staging_quota=staging_quota)
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
@@ -72,40 +80,45 @@ def serve(
 def keep_freed_memory() -> None:
     """Keep the 16 MiB that an answer takes for the next one, and threads on the same few heaps.
 
-    By default glibc gives pieces from 128 KiB on back to the kernel when they are freed, which
-    clears them when it hands them out again: a fifth of the time that a served event takes. It also
-    makes eight heaps a core, which would each keep some: 354 MiB with 64 writers and 64 readers,
-    against 210 with two. Another C library is left as it is.
+    By default glibc returns pieces from 128 KiB on to the kernel when they are freed. The kernel
+    clears them when it hands them out again: a fifth of the time that a served event takes. glibc
+    also makes eight heaps a core, each of which keeps some: 354 MiB with 64 writers and 64 readers,
+    against 210 with two heaps. Other C libraries are left as they are.
     """
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # of malloc.h
+        trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # from malloc.h
         mallopt(trim_threshold, 16 << 20)
         mallopt(mmap_threshold, 4 << 20)
         mallopt(arena_max, 2)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises StoreError where the address cannot be had."""
+    """Return a socket that listens on an address. Raises StoreError if it cannot.
+
+    Args:
+        host: A host name or an IPv4 or IPv6 address.
+        port: The port; 0 takes a free one.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as exc:
         raise StoreError(
-            f"cannot listen on {host}:{port}: {exc.strerror}; choose another --port or --host",
+            f"cannot listen on {host}:{port}: {exc.strerror}. Choose another --port or --host",
             anchor="cannot-listen",
         ) from exc
-    # Inherited by each connection; asyncio sets it only on sockets whose protocol is named. Without
-    # it the last chunk of an answer waits 40 ms for the client's acknowledgement.
+    # Each connection inherits it. asyncio sets it only on sockets whose protocol is named. Without
+    # it, the last chunk of an answer waits 40 ms for the client's acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 @contextmanager
 def only_publisher(store_url: str) -> Iterator[None]:
-    """Hold the lock of a SQLite store's file. Raises StoreError if another process serves it. Other
-    stores take several publishers.
+    """Hold the lock of a SQLite store's file. Raises StoreError if another process serves it.
 
-    The lock is the operating system's and ends with the process, however that ends; the file stays.
+    Other stores take several publishers. The lock is the operating system's: it ends with the
+    process, however that ends. The lock file stays.
     """
     if not store_url.startswith("sqlite:"):
         yield
@@ -122,8 +135,8 @@ def only_publisher(store_url: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreError(
-                f"{store_url} is served by another process already, which holds {file}; "
-                f"stop that one first",
+                f"{store_url} is served by another process already, which holds {file}. "
+                f"Stop that process first",
                 anchor="served-by-another-process-already",
             ) from None
         yield

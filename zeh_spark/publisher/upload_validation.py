@@ -1,15 +1,15 @@
-"""What a publisher looks at before it keeps an upload. Pure; runs in worker threads.
+"""Checks an upload before the store keeps it. It has no side effects and runs in worker threads.
 
-The publisher trusts no client: what is served later by cutting bytes must have exactly the form
-that `rendering` relies on. A line is right if
+The publisher trusts no client. What it later serves by cutting bytes must have exactly the form
+on which `rendering` relies. A line is valid if
 
-1. it begins `{"partition":P,"headers":{`, with the chunk's P, which the feed has;
-2. it is one JSON object of partition, headers and data and nothing else, twice nothing, no blanks
-   between: then its length is that of its parts;
-3. its headers are text by text, none of them a stamp's; its data is not null;
-4. it is UTF-8, without a carriage return, and short enough to be stamped.
+1. it begins with `{"partition":P,"headers":{`, where P is the chunk's partition in the feed;
+2. it is one JSON object of partition, headers and data and nothing else, without repeated members
+   and without blanks: then its length is that of its parts;
+3. its headers are strings with string values, none of them a stamp's; its data is not null;
+4. it is UTF-8, has no carriage return, and is short enough to be stamped.
 
-The rules are checked over a whole chunk at once; only one that breaks them is looked at line by
+The rules are checked over a whole chunk at once. Only a chunk that breaks them is examined line by
 line, to name the line and the reason.
 """
 
@@ -45,6 +45,7 @@ from zeh_spark.store.problems import Problem
 
 MAX_CHUNKS, MAX_UNPACKED = UPLOAD_CHUNKS, UPLOAD_UNPACKED
 MAX_BODY = 64 << 20
+"""Most bytes in the body of an upload, which is compressed."""
 
 
 class _Line(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -66,7 +67,18 @@ _NEITHER_HEADERS_NOR_DATA = len('"headers":,"data":}')
 def verified_upload(
     body: bytes, task: int, attempt: int, number: int, partition_count: int
 ) -> Upload:
-    """The upload that a body holds. Raises Problem `invalid-upload` naming chunk and line."""
+    """Return the upload that a body holds.
+
+    Args:
+        body: The body (see `upload_format`).
+        task: The number of the task.
+        attempt: The number of the attempt.
+        number: The number of the upload within the attempt.
+        partition_count: The feed's number of partitions.
+
+    Raises:
+        Problem: `invalid-upload`, with the chunk and the line.
+    """
     try:
         listed = parse_upload(body)
     except ValueError as exc:
@@ -85,7 +97,7 @@ def verified_upload(
 
 
 def verified_chunk(at: int, entry: IndexEntry, frame: bytes, partition_count: int) -> StagedChunk:
-    """Raises Problem."""
+    """Return a chunk after all checks. Raises Problem if its lines break a rule."""
     if not 0 <= entry.partition < partition_count:
         raise invalid(
             f"chunk {at} is of partition {entry.partition}, the feed has 0 to "
@@ -107,7 +119,7 @@ def verified_chunk(at: int, entry: IndexEntry, frame: bytes, partition_count: in
 
 
 def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
-    """The size is read from the frame before anything is unpacked."""
+    """Return the lines of a frame, whose size is read before anything is unpacked."""
     try:
         size = zstandard.frame_content_size(frame)
         if size != entry.size or not 0 < size <= CHUNK_BYTES:
@@ -116,7 +128,7 @@ def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
                 f"bytes, its entry says {entry.size:,}; from 1 to {CHUNK_BYTES:,} are allowed",
                 chunk=at,
             )
-        if len(frame) > size + size // 128 + 512:  # what packing adds at most
+        if len(frame) > size + size // 128 + 512:  # the most that compression adds
             raise invalid(f"chunk {at} is a frame of {len(frame):,} bytes for {size:,}", chunk=at)
         lines = lines_of(frame)
     except zstandard.ZstdError as exc:
@@ -127,7 +139,7 @@ def _unpacked(at: int, entry: IndexEntry, frame: bytes) -> bytes:
 
 
 def _rests(lines: bytes, partition: int) -> list[bytes] | None:
-    """What stands behind the partition in each line; None if something breaks the rules."""
+    """Return what follows the partition in each line; None if something breaks the rules."""
     begin = prefix(partition)
     rests = lines[:-1].removeprefix(begin).split(b"\n" + begin)
     try:
@@ -142,7 +154,7 @@ def _rests(lines: bytes, partition: int) -> list[bytes] | None:
         not lines.startswith(begin)
         or len(rests) != wire.count_lines(lines)  # each line begins so
         or {rest[: len(_HEADERS)] for rest in rests} != {_HEADERS}
-        or not np.array_equal(sizes, _lengths(rests))  # no two lines of one object either
+        or not np.array_equal(sizes, _lengths(rests))  # nor is one object on two lines
         or sizes.max() > LINE_BYTES - len(begin)
         or b"\r" in lines
         or any(bytes(data[at]) == b"null" for at in np.flatnonzero(data_sizes == len("null")))
@@ -166,7 +178,7 @@ def _lengths(texts: Sequence[bytes | Raw]) -> np.ndarray:
 
 
 def _are_headers(texts: Sequence[Raw]) -> bool:
-    """All at once, where they have the form that we would give them."""
+    """Check the headers of all lines at once if they have the form that this package writes."""
     together = b"[%b]" % b",".join(texts)
     try:
         each = _decode_all_headers(together)
@@ -179,11 +191,11 @@ def _are_headers(texts: Sequence[Raw]) -> bool:
 
 
 def _headers_fault(text: bytes) -> str | None:
-    """Raises MsgspecError for what is not text by text."""
+    """Return what is wrong with headers. Raises MsgspecError if they are not strings by string."""
     headers = _decode_headers(text)
     if reserved := [name for name in headers if name.startswith(wire.RESERVED_HEADER)]:
         return f"the header {reserved[0]!r} is reserved for the publisher"
-    if text != _encode(headers):  # other escapes are fine
+    if text != _encode(headers):  # other escapes are allowed
         names = json.loads(text, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
         if len(set(names)) != len(names) or not _WITHOUT_BLANKS.fullmatch(
             wire.STRING.sub(b"", text)
@@ -193,7 +205,7 @@ def _headers_fault(text: bytes) -> str | None:
 
 
 def _faults(lines: bytes, partition: int) -> Iterator[tuple[int, str]]:
-    """Each line that breaks a rule, by number from 0, and how."""
+    """Yield each line that breaks a rule, by number from 0, and the reason."""
     begin = prefix(partition) + _HEADERS
     for number, line in enumerate(lines[:-1].split(b"\n")):
         if not line.startswith(begin):
@@ -221,4 +233,5 @@ def _fault(line: bytes, begin: int) -> str | None:
 
 
 def invalid(detail: str, **members: object) -> Problem:
+    """Return the problem of an invalid upload."""
     return Problem(problems.INVALID_UPLOAD, f"{detail}; nothing of the upload was kept", **members)

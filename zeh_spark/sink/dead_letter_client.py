@@ -1,5 +1,6 @@
-"""The publish API of the dead-letter feed, whose errors say that they are about that feed, and
-which of its options they mean. Runs in tasks and in the driver.
+"""The publish API of the dead-letter feed, with errors that are about that feed and its options.
+
+Runs in tasks and in the driver.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from zeh_spark.sink.options import SinkOptions
 
 
 class DeadLetterClient(PublishClient):
-    """As PublishClient.
+    """A PublishClient of the dead-letter feed.
 
-    Guarantee: what an error advises to set is set for the dead-letter feed.
+    Guarantee: what an error advises to set is the option of the dead-letter feed.
     """
 
     def __init__(self, options: SinkOptions) -> None:
-        if options.token_file:  # an error names the option of this feed
+        if options.token_file:  # read here, so that an error names the option of this feed
             read_token(options.token_file, option_for_letters("tokenFile"))
         super().__init__(options)
 
@@ -32,7 +33,7 @@ class DeadLetterClient(PublishClient):
         except AccessError as exc:
             advice = exc.advice and exc.advice.renamed(option_for_letters)
             raise AccessError(
-                f"the dead-letter feed {exc.what}; the credentials of 'url' are sent to its origin "
+                f"the dead-letter feed {exc.what}. The credentials of 'url' are sent to its origin "
                 f"only",
                 status=exc.status,
                 body=exc.body,
@@ -64,10 +65,10 @@ def _about_letters(exc: PublishError) -> PublishError:
 
 
 def _with_own_options(said: str, option: dict[str, object]) -> str:
-    """The publisher's sentence, with the names of this feed's options.
+    """Return the publisher's sentence with the names of this feed's options.
 
     The publisher writes the sentence, and does not know that the sink has options for two feeds. So
-    the settings that the problem has under `option` are written as they have to be set here; if the
+    the settings that the problem has under `option` are written as they have to be set here. If the
     sentence does not contain them, it stays as it is.
     """
     for name, value in option.items():
@@ -76,5 +77,5 @@ def _with_own_options(said: str, option: dict[str, object]) -> str:
 
 
 def option_for_letters(name: str) -> str:
-    """`acceptGap` → `deadLetterAcceptGap`."""
+    """Return the option of the dead-letter feed: `acceptGap` gives `deadLetterAcceptGap`."""
     return f"deadLetter{name[:1].upper()}{name[1:]}"

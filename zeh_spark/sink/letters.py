@@ -1,13 +1,15 @@
-"""What rows were that cannot be published, as letters for the dead-letter feed. Pure; on executors.
+"""Dead letters: rows that cannot be published, as events of the dead-letter feed.
 
-`dead_letters` has the form of a letter. Here a row is put into it so that nothing is lost: text as
-it was, what is rendered as `arrow_json` renders it, and what has no form in JSON in another one.
-All of it is text [numbers: many a tool that mends letters reads them as doubles, also those that it
-does not touch].
+`dead_letters` defines the form of a dead letter. This module puts a row into it so that nothing is
+lost: text as it was, what can be rendered as `arrow_json` renders it, and what has no form in JSON
+in another form. All of it is text. Rejected: numbers, because many tools that edit dead letters
+read them as doubles, even those that they do not change.
 
-Rule for editors: what a row becomes depends on it alone, not on those beside it, and not on the
-order in which Spark keeps maps: a repeated batch has to give the same bytes. So only the rows that
-are at fault come here, after every other way has failed, and speed matters little.
+Rule for editors: what a row becomes depends on it alone, not on other rows, and not on the order in
+which Spark keeps maps: a repeated batch has to give the same bytes. Only the rows at fault come
+here, after every other way has failed, so speed matters little.
+
+The module has no side effects; it runs on executors.
 """
 
 from __future__ import annotations
@@ -42,10 +44,17 @@ def letters_of(
     reasons: Mapping[int, str],
     partition_count: int,
 ) -> Rendered:
-    """The rows for which there are reasons, as events of a feed with that many partitions.
+    """Return the rows for which there are reasons as events of the dead-letter feed.
 
-    A letter goes where its row's key goes, so that a key's letters stay in order; the parts of one
-    without a key stay together.
+    A dead letter goes where its row's key goes, so that a key's dead letters stay in order. The
+    parts of one without a key stay together.
+
+    Args:
+        layout: What the columns mean.
+        batch: The batch of the rows.
+        rows: Rows of the frame.
+        reasons: Why rows cannot be published, by row.
+        partition_count: The partitions of the dead-letter feed.
     """
     refused = rows_of(layout, rows.take(pa.array(list(reasons), pa.int64())))
     partitions: list[int] = []
@@ -66,7 +75,7 @@ def letters_of(
 
 
 def rows_of(layout: RowLayout, batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """The rows of letters, whatever they hold."""
+    """Return the rows as members of dead letters, whatever the rows hold."""
     columns = dict(zip(layout.columns, batch.columns, strict=True))
     rows = _data(layout, columns)
     if "key" in columns:
@@ -79,7 +88,7 @@ def rows_of(layout: RowLayout, batch: pa.RecordBatch) -> list[dict[str, object]]
 
 
 def _data(layout: RowLayout, columns: Mapping[str, pa.Array]) -> list[dict[str, object]]:
-    """Each under the name that says what it is, see `dead_letters`."""
+    """Return each row's data under the name that says what it is (see `dead_letters`)."""
     if layout.text:
         return [
             {"data": each} if not isinstance(each, dict) else each
@@ -97,14 +106,14 @@ def _data(layout: RowLayout, columns: Mapping[str, pa.Array]) -> list[dict[str, 
 
 
 def _put(rows: list[dict[str, object]], name: str, values: list[object]) -> None:
-    """Leaves NULL out."""
+    """Add values to rows, except NULL."""
     for row, value in zip(rows, values, strict=True):
         if value is not None:
             row[name] = value
 
 
 def _plain(column: pa.Array) -> list[object]:
-    """Texts; {"base64": …} for text that is not UTF-8."""
+    """Return texts; {"base64": …} for a text that is not UTF-8."""
     texts = column.cast(pa.large_string()) if pa.types.is_integer(column.type) else column
     return [
         text if text is None else _text(text) for text in texts.cast(pa.large_binary()).to_pylist()
@@ -122,10 +131,10 @@ def _text(text: bytes) -> object:
 
 
 def lenient(array: pa.Array) -> tuple[list[object], np.ndarray]:
-    """Values to be encoded as JSON, for any row; and where they are not what `json_of` gives, for
-    it would raise: there, what has no form in JSON is written in another one, see `_stand_ins`.
+    """Return values to be encoded as JSON, for any row, and where `json_of` would raise.
 
-    The same for each element whatever stands beside it.
+    There, what has no form in JSON is written in another one (see `_stand_ins`). The result for an
+    element does not depend on other elements.
     """
     try:
         values: list[object] = list(map(Raw, json_of(array).cast(pa.large_binary()).to_pylist()))
@@ -161,8 +170,9 @@ def _lenient_structs(array: pa.Array) -> tuple[list[object], np.ndarray]:
 
 
 def _lenient_maps(array: pa.Array) -> tuple[list[object], np.ndarray]:
-    """Objects, sorted by name; where there is none, because a name is no text or is there twice,
-    arrays of [name, value], sorted too.
+    """Return objects sorted by name, or sorted arrays of [name, value].
+
+    The arrays stand for maps in which a name is not text or is repeated.
     """
     keys, items, offsets = entries(array)
     names, _ = _stand_ins(keys, names_of)
@@ -188,8 +198,10 @@ def _any_within(odd: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def _stand_ins(
     array: pa.Array, form: Callable[[pa.Array], pa.Array] | None = None
 ) -> tuple[list[object], np.ndarray]:
-    """Leaves one by one. Text that is not UTF-8 is {"base64": …}; NaN, infinities, and dates and
-    times of other years are text.
+    """Return leaves, each rendered by itself, and where they have another form.
+
+    Text that is not UTF-8 is {"base64": …}; NaN, infinities, and dates and times of years outside 1
+    to 9999 are text.
     """
     values: list[object] = []
     odd = np.zeros(len(array), bool)
@@ -214,7 +226,7 @@ def _stand_in(one: pa.Array) -> object:
 
 
 def _far_moment(one: pa.Array) -> str:
-    """A date or time of a year that is not in 1 to 9999, as Arrow writes it while it can."""
+    """Return a date or time of a year outside 1 to 9999, as Arrow writes it while it can."""
     dated = pa.types.is_date(one.type)
     text: str = one.cast(TEXT)[0].as_py() if dated else instants_of(one)[0].as_py()
     if not text.startswith("<"):  # <value out of range: …>

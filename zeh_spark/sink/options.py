@@ -25,28 +25,32 @@ from zeh_spark.protocol import wire
 
 _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20
 DEAD_LETTER = "deadLetter"
-"""The prefix of options that are for the dead-letter feed."""
+"""The prefix of the options for the dead-letter feed."""
 
 _OF_SPARK = {"checkpointlocation", "queryname"}
-"""What Spark passes on of its own."""
+"""Options that Spark passes to the sink of its own accord, in lower case."""
 
 
 def parse_name(text: str) -> str:
+    """Return a name of a producer or a batch. Raises ValueError if it is not valid."""
     if not wire.NAME.fullmatch(text):
         raise ValueError("must be 1 to 100 letters, digits and . _ : @ = -")
     return text
 
 
 def parse_upload_bytes(text: str) -> int:
+    """Return a size in bytes. Raises ValueError if it is not one from 64k to 32m."""
     if not _LEAST_UPLOAD <= (size := parse_size(text)) <= _MOST_UPLOAD:
         raise ValueError("must be from 64k to 32m")
     return size
 
 
 def parse_override(pattern: str, form: str) -> Callable[[str], str]:
+    """Return a parser of an override, which has the pattern that an error told."""
+
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise ValueError(f"must be {form}, as the error says that asks for it")
+            raise ValueError(f"must be {form}, copied from the error that names this option")
         return text
 
     return parse
@@ -65,62 +69,70 @@ class SinkOptions(ClientOptions):
     """All options of `df.writeStream` and `df.write` with format `zeroeventhub`."""
 
     producer_id: str | None = option(
-        parse_name, None, "who publishes; for a stream the query's name, if it has one"
+        parse_name,
+        None,
+        "name under which this job publishes, all its life; by default a stream's query name",
     )
     batch_id: str | None = option(
         parse_name,
         None,
-        "name of what is written; the same rows again under it add nothing. `none`: no name, each "
-        "write adds",
+        "name of what `df.write` writes: the same rows written again under it add nothing. With "
+        "`none` each write adds its rows",
         query="batch",
     )
     partition_count: int | None = option(
-        parse_partition_count, None, "number of partitions that the feed has to have"
+        parse_partition_count, None, "number of partitions that the feed must have"
     )
     upload_bytes: int = option(
         parse_upload_bytes,
         "4m",
-        "size of a request (64k to 32m), and half of that of its lines before compression",
+        "largest size of a request, compressed, from 64k to 32m; its lines have at most twice that "
+        "before compression",
     )
     accept_gap: str | None = option(
         parse_gap,
         None,
-        "let a batch follow that one once, though others between them are missing",
+        "allow one batch to follow another although batches between them are missing. The error "
+        "tells the value",
     )
     replace_incarnation: str | None = option(
         parse_replacement,
         None,
-        "let a new checkpoint go on once in the place of the old one",
+        "allow a new checkpoint to replace the old one, once. The error tells the value",
     )
     keep_first: str | None = option(
         parse_kept,
         None,
-        "keep what a batch was published with once, and drop the other rows it has now",
+        "keep the rows that a batch was published with, and drop the different rows that it has "
+        "now. The error tells the value",
     )
     for_dead_letters: Mapping[str, Any] = prefixed(
         DEAD_LETTER,
-        url="feed that gets the rows which cannot be published; without it they fail the batch",
-        token="bearer token for that feed; without one it gets the credentials of `url` if it has "
-        "the same origin, else none",
+        url="feed that gets the rows which cannot be published; without it, such a row fails the "
+        "batch",
+        token="bearer token for that feed; by default the credentials of `url` if both have the "
+        "same origin, otherwise none",
         token_file="file that holds that token, as `tokenFile`",
-        accept_gap="`acceptGap` for that feed; without it `acceptGap` is for both",
-        replace_incarnation="`replaceIncarnation` for that feed; else as above",
-        keep_first="`keepFirst` for that feed; else as above",
+        accept_gap="`acceptGap` for that feed; by default the value of `acceptGap`",
+        replace_incarnation="`replaceIncarnation` for that feed; by default the value of "
+        "`replaceIncarnation`",
+        keep_first="`keepFirst` for that feed; by default the value of `keepFirst`",
     )
 
     @property
     def overrides(self) -> dict[str, str]:
+        """The overrides that are given, by their names on the wire."""
         given = self.accept_gap, self.replace_incarnation, self.keep_first
         return {name: value for name, value in zip(wire.REMEDIES, given, strict=True) if value}
 
     @property
     def dead_letters(self) -> SinkOptions | None:
-        """Those of a sink into the dead-letter feed, if there is one.
+        """The options of a sink into the dead-letter feed; None if there is no such feed.
 
-        Credentials are for an origin, and are never sent to another one by themselves. An override
-        names the state of one feed: given for `url` it may fit both, after a lost checkpoint. Where
-        they differ each needs its own: with one value for both, each feed would refuse what the
-        other one asks for.
+        Credentials are for an origin, and are never sent to another one by default. An override
+        names the state of one feed: given for `url` it may fit both, after a lost checkpoint. If
+        the states differ, each feed needs its own override: with one value for both, each feed
+        would refuse what the other one asks for.
         """
         given = self.for_dead_letters
         if "url" not in given:
@@ -148,6 +160,7 @@ class SinkOptions(ClientOptions):
         return replace(own, **given)
 
     def check(self) -> None:
+        """Check options that depend on each other. Raises OptionError."""
         ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
         given = self.for_dead_letters
         refuse_two_tokens(given, DEAD_LETTER)
@@ -160,17 +173,18 @@ class SinkOptions(ClientOptions):
 
 
 def same_feed(options: SinkOptions) -> OptionError:
+    """Return the error for dead letters that would go to the feed itself."""
     return OptionError(
         f"option 'deadLetterUrl', {options.for_dead_letters['url']}, leads to the feed of 'url', "
-        f"{options.url}: dead letters need a feed of their own, which readers of this one do not "
-        f"read; zeh-spark create makes it",
+        f"{options.url}. Dead letters need a feed of their own, which readers of this one do not "
+        f"read: create it with zeh-spark create",
         option="deadLetterUrl",
         anchor="deadletterurl-leads-to-the-feed-of-url",
     )
 
 
 def refused_for_a_write(given: Mapping[str, str]) -> OptionError | None:
-    """What stands against these being the options of a write, as far as is known before one."""
+    """Return the error that a write with these options raises before it begins, if any."""
     try:
         parse(SinkOptions, _without_those_of_spark(given))
     except OptionError as exc:
@@ -179,7 +193,15 @@ def refused_for_a_write(given: Mapping[str, str]) -> OptionError | None:
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Raises OptionError. A stream's query name stands in for `producerId`."""
+    """Return the options of a sink. By default `producerId` is a stream's query name.
+
+    Args:
+        given: The options as Spark passes them.
+        streaming: Whether the sink is that of a stream.
+
+    Raises:
+        OptionError: An option is unknown, missing or not valid.
+    """
     ours = _without_those_of_spark(given)
     name = next((value for key, value in given.items() if key.lower() == "queryname"), None)
     known = {each.lower() for each in ours}
@@ -188,21 +210,21 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     options = parse(SinkOptions, ours)
     if not options.producer_id:
         raise OptionError(
-            "option 'producerId' is missing: the name under which this job publishes, for its "
-            "whole life (a stream's queryName does the same)",
+            "option 'producerId' is missing: the name under which this job publishes, all its "
+            "life. Set it, or for a stream queryName, which does the same",
             option="producerId",
             anchor="producerid-is-missing",
         )
     if streaming and options.batch_id:
         raise OptionError(
-            "option 'batchId' is for df.write: a stream's batches have Spark's numbers",
+            "option 'batchId' is for df.write: a stream's batches have Spark's numbers. Remove it",
             option="batchId",
         )
     return options
 
 
 def _place(url: FeedUrl) -> tuple[object, ...]:
-    """Where a feed is, however it is written."""
+    """Return what is equal for two URLs of the same feed."""
     parts = urlsplit(url.full)
     return origin(url.full), parts.path.rstrip("/"), parts.query
 

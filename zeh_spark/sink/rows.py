@@ -1,12 +1,13 @@
-"""A DataFrame's rows to events: what its columns mean, and the lines that are stored. Pure.
+"""The rows of a DataFrame as events: what its columns mean, and the lines that are stored.
 
 `layout` runs on the driver and judges the schema; a Renderer runs in each write task and judges
-rows. Data is text that holds JSON, and stays as it is, or it is rendered by `arrow_json`; a frame
-without a column `data` is published with each row as an object.
+rows. Data that is text holds JSON and stays as it is; other data is rendered by `arrow_json`. A
+frame without a column `data` is published with each row as an object.
 
-Rule for editors: columns at a time, as in `decode`. A batch in which a row is at fault is cut in
-halves until the row is found [each row has to be judged by itself]; batches without pay nothing for
-that. Where there is a feed for such rows they are sifted out, and `letters` says what they were.
+Rule for editors: work on columns, as in `decode`. A batch with a row at fault is cut in halves
+until the row is found, because each row has to be judged by itself; other batches pay nothing for
+that. If there is a feed for such rows they are sifted out, and `letters` writes them. The module
+has no side effects.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
 
 _ENVELOPE = ("data", "headers", "partition", "key")
 _ONE_BY_ONE = 16
-"""Rows that are not cut in halves once there is one at fault: others mostly are, too."""
+"""Rows that are judged one by one, not by halves: next to one at fault are mostly others."""
 
 _decode_lines = msgspec.json.Decoder(Raw).decode_lines
 
@@ -50,9 +51,11 @@ _decode_lines = msgspec.json.Decoder(Raw).decode_lines
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """What the columns of a frame mean, decided once from its schema. Travels to executors.
+    """What the columns of a frame mean, decided once from its schema. It is sent to executors.
 
-    `columns` are their names in order. `text`: the column `data` holds JSON already.
+    Attributes:
+        columns: The names of the columns in order.
+        text: Whether the column `data` holds JSON already.
     """
 
     columns: tuple[str, ...]
@@ -60,7 +63,11 @@ class RowLayout:
 
 
 def layout(schema: T.StructType) -> RowLayout:
-    """Raises OptionError, with the column's name as `option`, for what cannot be published."""
+    """Return what the columns of a frame mean.
+
+    Raises:
+        OptionError: A column cannot be published; its name is the error's `option`.
+    """
     columns = tuple(schema.names)
     if not columns:
         raise OptionError("a frame without columns cannot be published", option="data")
@@ -159,9 +166,10 @@ def _case(name: str) -> str:
 class Rendered:
     """The events of a batch of rows.
 
-    `partitions`: int32 for each row, -1 where it may go anywhere; None if all may. `rests`: for
-    each row what the stored line has after `{"partition":P,`, without newline; see
-    `protocol.upload_format`.
+    Attributes:
+        partitions: int32 for each row, -1 for a row that may go to any partition; None if all may.
+        rests: For each row what the stored line has after `{"partition":P,`, without newline (see
+            `protocol.upload_format`).
     """
 
     partitions: np.ndarray | None
@@ -171,7 +179,7 @@ class Rendered:
 class Renderer:
     """Renders the rows of one task, batch after batch, and counts them for its errors.
 
-    Guarantee: what comes out are lines that fit, in any of the partitions that they may go to.
+    Guarantee: the results are lines that fit in each of the partitions to which they may go.
     """
 
     def __init__(self, layout: RowLayout, partition_count: int) -> None:
@@ -187,7 +195,7 @@ class Renderer:
         self._rows = 0
 
     def render(self, batch: pa.RecordBatch) -> Rendered:
-        """Raises RowError for the first row that cannot be published."""
+        """Return the events of a batch. Raises RowError for the first row at fault."""
         try:
             rendered = self._render(batch)
         except Unfit as exc:
@@ -197,8 +205,11 @@ class Renderer:
         return rendered
 
     def sift(self, batch: pa.RecordBatch) -> tuple[Rendered, dict[int, str]]:
-        """The events of the rows that can be published, in their order, and why the others cannot:
-        reasons by row of this batch, each as if the row were alone.
+        """Return the events of the rows that can be published, and why the others cannot.
+
+        Returns:
+            The events in the order of their rows, and reasons by row of this batch. Each row is
+            judged as if it were alone.
         """
         pieces: list[Rendered] = []
         reasons: dict[int, str] = {}
@@ -214,8 +225,10 @@ class Renderer:
         pieces: list[Rendered],
         reasons: dict[int, str],
     ) -> None:
-        """By halves, then one by one: k rows at fault among n take about k log(n) tries, and n at
-        most when all are [to look for the first one again and again: k times n rows].
+        """Judge rows by halves, then one by one.
+
+        k rows at fault among n take about k log(n) tries, and at most n. Rejected: looking for the
+        first one again and again, which takes k times n rows.
         """
         try:
             pieces.append(self._render(batch.slice(begin, end - begin)))
@@ -254,8 +267,10 @@ class Renderer:
         return None
 
     def _check_sizes(self, rests: pa.Array, partitions: np.ndarray | None) -> None:
-        """Rows that may go anywhere have to fit into lines of the last partition too: -1 takes it
-        from the end.
+        """Raise Unfit for a row that is too long for a line of its partition.
+
+        Rows that may go anywhere have to fit into lines of the last partition too: index -1 takes
+        its room.
         """
         sizes = np.asarray(pc.binary_length(rests))
         room = self._room[-1 if partitions is None else partitions]
@@ -287,7 +302,7 @@ def _row_error(row: int, unfit: Unfit) -> RowError:
 
 
 def _json_texts(column: pa.Array) -> pa.Array:
-    """Texts that hold JSON, as `wire.validated_json` makes them."""
+    """Return texts that hold JSON in the form of `wire.validated_json`."""
     texts = utf8(column)
     if not _all_json(one_text(texts, "\n"), len(texts)):
         texts = pa.array(map(_validated, texts.cast(pa.large_binary()).to_pylist()), TEXT)
@@ -296,7 +311,7 @@ def _json_texts(column: pa.Array) -> pa.Array:
 
 
 def _all_json(lines: bytes, rows: int) -> bool:
-    """Whether each row is one JSON value that stands there as it will be stored.
+    """Return whether each row is one JSON value in exactly the form in which it is stored.
 
     Counts and lengths would not tell: `[1`, `,2]` and `1 2` hold three values of as many bytes.
     """
@@ -320,7 +335,7 @@ def _validated(text: bytes) -> bytes:
 
 
 def _headers(column: pa.Array) -> pa.Array:
-    """As `wire.event_line` has them, without those that belong to publishers."""
+    """Return headers as `wire.event_line` writes them, without those reserved for publishers."""
     with within("headers"):
         names, values, offsets = entries(column)
         names = utf8(names)
@@ -333,7 +348,7 @@ def _headers(column: pa.Array) -> pa.Array:
 
 
 def _numbered(column: pa.Array, partition_count: int) -> np.ndarray:
-    """Partitions by their number."""
+    """Return partitions by their number."""
     outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, partition_count))
     refuse(outside, column, f"the partition is not in 0 to {partition_count - 1}")
     partitions: np.ndarray = np.asarray(column.cast(pa.int32()).fill_null(-1))
@@ -341,7 +356,7 @@ def _numbered(column: pa.Array, partition_count: int) -> np.ndarray:
 
 
 def _hashed(column: pa.Array, partition_count: int) -> np.ndarray:
-    """Partitions by key; the last place of the table is for NULL."""
+    """Return partitions by key; the last place of the table is for NULL."""
     keys = column.dictionary_encode()
     with within("key"):
         names = utf8(keys.dictionary.cast(TEXT)).to_pylist()

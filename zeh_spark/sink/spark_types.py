@@ -1,4 +1,4 @@
-"""Which Spark types a frame may have to become events: those whose Arrow types `arrow_json` writes.
+"""Which Spark types a frame may have to become events: those that `arrow_json` writes.
 
 Runs in the driver.
 """
@@ -29,11 +29,11 @@ _ARROW = {
     T.NullType: pa.null(),
     T.DayTimeIntervalType: pa.duration("us"),
 }
-"""How Spark hands types over. TIME is not among them: Spark before 4.1 does not have it."""
+"""The Arrow types of Spark's types. TIME is not among them: Spark before 4.1 does not have it."""
 
 
 def problems(path: str, kind: T.DataType) -> Iterator[str]:
-    """What in a type has no form in JSON, in Spark's words."""
+    """Yield what in a type has no form in JSON, in Spark's words."""
     if isinstance(kind, T.StructType):
         for field in kind:
             if kind.names.count(field.name) > 1:
@@ -56,6 +56,7 @@ def problems(path: str, kind: T.DataType) -> Iterator[str]:
 
 
 def named(kind: T.DataType) -> str:
+    """Return a type's name as SQL writes it."""
     return kind.simpleString().upper()
 
 

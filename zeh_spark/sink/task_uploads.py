@@ -1,8 +1,8 @@
 """What a task stages on one feed: the published rows, or the dead letters. Runs in tasks.
 
-Uploads go out while the task goes on reading its rows: one request is on its way and one waits, at
-most, whatever the size of the task. A task of few rows sends one request, without a thread. The
-thread ends before the task does: that of a task that has ended would go on in Spark's reused
+Uploads are sent while the task reads its rows: at most one request is under way and one waits,
+whatever the size of the task. A task of few rows sends one request, without a thread. The thread
+ends before the task does: the thread of a task that has ended would continue in Spark's reused
 worker.
 """
 
@@ -21,16 +21,27 @@ from zeh_spark.sink.rows import Rendered
 
 
 class TaskUploads:
-    """Sends events in uploads while the task goes on; only counts them if the batch is committed
-    already. Use it as a context.
+    """Sends events in uploads while the task continues, or only counts them. Use it as a context.
+
+    It only counts if the batch is committed already.
 
     Guarantee: after `finish` all events are staged, in their order, or the batch is committed.
+
+    Args:
+        client: The client of the feed.
+        options: The options of the sink into this feed.
+        batch: The batch.
+        task: The task, without any uploads.
+
+    Raises:
+        OptionError: The feed has other partitions than `partitionCount`.
+        PublishError: The publisher refuses the batch.
+        UnavailableError: The publisher did not answer within `retryTimeout`.
     """
 
     def __init__(
         self, client: PublishClient, options: SinkOptions, batch: BatchCall, task: TaskDone
     ) -> None:
-        """Raises OptionError, PublishError, UnavailableError."""
         self._client = client
         self._batch = batch
         self._task = task
@@ -51,21 +62,21 @@ class TaskUploads:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind:
-            self._client.stop()  # or a request that is under way would be tried again
+            self._client.stop()  # otherwise a request that is under way would be tried again
         self._executor.shutdown(cancel_futures=True)
 
     def add(self, rendered: Rendered) -> None:
-        """Raises what sending an upload raised."""
+        """Add events. Raises what sending an upload raised."""
         self._uploader.add(rendered.rests, rendered.partitions)
 
     def finish(self) -> TaskDone:
-        """Raises what sending an upload raised."""
+        """Send the rest, and return what the task staged. Raises what sending an upload raised."""
         self._uploader.finish()
         return replace(self._task, uploads=self._uploader.uploads, content=self._uploader.content)
 
     def take_back(self) -> None:
-        """Drop what was sent: no message of this task will reach `abort`."""
-        with suppress(ZeroEventHubError):  # what made the task fail is what to tell
+        """Delete what was sent, because no message of this task will reach `abort`."""
+        with suppress(ZeroEventHubError):  # the error that made the task fail is raised instead
             self._uploader.settle()
         if self._uploader.uploads:
             self._client.release(self._batch, self._task)
@@ -83,7 +94,7 @@ def _check_partition_count(options: SinkOptions, count: int) -> None:
     if options.partition_count not in (None, count):
         raise OptionError(
             f"option 'partitionCount' is {options.partition_count}, but the feed {options.url} has "
-            f"{count} partitions: a feed's number never changes; correct the option, or create "
+            f"{count} partitions. A feed's number never changes: correct the option, or create "
             f"another feed",
             option="partitionCount",
             anchor="partitioncount-is-8-but-the-feed-has-4-partitions",

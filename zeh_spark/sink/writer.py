@@ -1,15 +1,15 @@
-"""Publishing a DataFrame: each micro-batch, or each `df.write`, as one batch of a producer.
+"""Publishing a DataFrame: each micro-batch, or each `df.write`, becomes one batch of a producer.
 
-Tasks stage their rows in uploads that nobody sees; the driver commits them all at once. Executors
-number nothing: a repeated batch comes in another layout and order, so sequence numbers are given at
-the commit, by the publisher. `abort` never undoes: Spark calls it after a commit whose answer was
-lost, too, and up to seconds before the tasks that it aborts have ended.
+Tasks stage their rows in uploads that no reader sees; the driver commits them all at once.
+Executors assign no numbers: a repeated batch has another layout and order, so the publisher assigns
+sequence numbers at the commit. `abort` never undoes a commit: Spark also calls it after a commit
+whose answer was lost, and up to seconds before the aborted tasks have ended.
 
-With `deadLetterUrl` a batch is two: that of the rows that cannot be published, on a feed of their
-own, of the same producer and number; and then its own. Each is committed once, not both at once
-[they may be on publishers that know nothing of each other].
+With `deadLetterUrl` a batch is two batches: first that of the rows that cannot be published, on a
+feed of their own, with the same producer and number; then its own. Each is committed once.
+Rejected: committing both at once, because they may be on publishers that do not know each other.
 
-Runs: writers are made in the driver, for each batch anew; `write` runs in tasks, `commit` and
+Runs: writers are made in the driver, a new one for each batch; `write` runs in tasks, `commit` and
 `abort` in the driver with nothing but the tasks' messages.
 """
 
@@ -42,13 +42,17 @@ from zeh_spark.sink.task_uploads import TaskUploads
 log = logging.getLogger("zeh_spark.sink")
 
 NO_NAME = "none"
-"""The `batchId` of a write that shall add its rows each time."""
+"""The `batchId` of a write that adds its rows each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedLetters:
-    """What a task staged on the dead-letter feed: for so many `rows`, of which long ones take
-    several events.
+    """What a task staged on the dead-letter feed.
+
+    Attributes:
+        partition_count: The partitions of the dead-letter feed.
+        done: The uploads of the task.
+        rows: The number of refused rows. A long row takes several events.
     """
 
     partition_count: int
@@ -58,7 +62,7 @@ class StagedLetters:
 
 @dataclass(frozen=True, slots=True)
 class StagedTask(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver: what it staged."""
 
     batch: BatchCall
     partition_count: int
@@ -67,7 +71,7 @@ class StagedTask(WriterCommitMessage):
 
 
 class Publishing:
-    """What writers of streams and of single writes share. Pickles."""
+    """What the writers of streams and of single writes have in common. It is pickled for tasks."""
 
     def __init__(self, options: SinkOptions, layout: RowLayout) -> None:
         self._options = options
@@ -76,7 +80,7 @@ class Publishing:
 
     @at_spark_border
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage a task's rows; count them only, where the batch is committed already."""
+        """Stage a task's rows, or only count them if the batch is committed already."""
         context = TaskContext.get()
         assert context is not None
         batch = self._batch(
@@ -88,7 +92,7 @@ class Publishing:
         return stage(self._options, self._layout, batch, done, iterator)
 
     def _batch(self, number: str | None, query: str | None, run: str | None) -> BatchCall:
-        """Which batch this is: a named one, else the stream's own, also inside foreachBatch."""
+        """Return the batch to publish: a named one, or the stream's, also inside foreachBatch."""
         options = self._options
         assert options.producer_id is not None
         if options.batch_id is not None:
@@ -99,10 +103,10 @@ class Publishing:
             )
         if number is None or query is None:
             raise OptionError(
-                "option 'batchId' is missing: df.write needs a name for what it writes, like "
-                "batchId=2026-11-20, so that the same rows written again under it add nothing; "
-                "batchId=none adds them each time. (Inside foreachBatch the stream's own batch is "
-                "taken, but not in a thread of the user's own.)",
+                "option 'batchId' is missing: df.write needs a name for what it writes, so that "
+                "the same rows written again under it add nothing. Set one, like "
+                "batchId=2026-11-20, or batchId=none to add the rows each time. (Inside "
+                "foreachBatch the stream's batch is the name, but not in threads that you start.)",
                 option="batchId",
                 anchor="batchid-is-missing",
             )
@@ -114,8 +118,8 @@ class Publishing:
         if not staged or len(staged) != len(messages):
             raise ZeroEventHubError(
                 "Spark commits an epoch whose rows it has not given to the sink, as it does with "
-                "the continuous trigger, which this sink cannot serve; use processingTime or "
-                "availableNow. Nothing was published"
+                "the continuous trigger, which this sink does not support. Nothing was published. "
+                "Use the trigger processingTime or availableNow"
             )
         batch = staged[0].batch
         counts = {
@@ -124,19 +128,19 @@ class Publishing:
         if any(each.batch != batch for each in staged) or len(counts) > 1:
             raise ZeroEventHubError(
                 f"tasks of one batch disagree about it: {sorted(map(str, counts))} partitions, "
-                f"{batch} and others; run it again. Nothing was published"
+                f"{batch} and others. Nothing was published. Run the batch again"
             )
         if number is not None and number != batch.number:
             raise ZeroEventHubError(
-                f"Spark commits batch {number}, its tasks wrote batch {batch.number}; tell the "
-                f"maintainers which Spark this is. Nothing was published"
+                f"Spark commits batch {number}, but its tasks wrote batch {batch.number}. Nothing "
+                f"was published. Report this, with the version of Spark"
             )
         client, count = PublishClient(self._options), staged[0].partition_count
         done = [each.done for each in staged]
         letters = [each.letters for each in staged if each.letters]
         if any(each.rows for each in letters) and not any(each.uploads for each in done):
-            # Of this batch the feed has not heard yet: what stands against it is to be known before
-            # its letters are there. The commit does not name this upload.
+            # The feed does not know this batch yet. An empty upload, which the commit does not
+            # name, finds out whether the feed refuses it before its dead letters are published.
             client.upload(batch, count, len(done), 0, 0, EMPTY_UPLOAD)
         self._commit_letters(batch, letters)
         receipt = client.commit(batch, count, done)
@@ -146,10 +150,12 @@ class Publishing:
         )  # fmt: skip
 
     def _commit_letters(self, batch: BatchCall, staged: Sequence[StagedLetters]) -> None:
-        """An empty batch is committed too: numbers without gaps are how a restored feed is noticed.
+        """Commit the dead letters, even if there are none: their numbers must have no gap.
 
-        Before the main batch: a crash between the two leaves letters whose batch comes again, and
-        adds no more [after it: Spark may take the batch for done, and the letters are lost].
+        A missing number shows that a feed was restored. The dead letters are committed before the
+        main batch. A crash between the two leaves dead letters of a batch that is repeated, which
+        adds no more of them. Rejected: committing them after it, because Spark may take the batch
+        for done, and the dead letters would be lost.
         """
         options = self._options.dead_letters
         if options is None:
@@ -160,8 +166,8 @@ class Publishing:
         receipt = client.commit(named, staged[0].partition_count, done)
         if receipt.digest != sum((each.content for each in done), Content()).digest:
             log.warning(
-                "batch %s of producer %s: %s rows cannot be published and are dropped, for "
-                "deadLetterKeepFirst keeps the %s letters that the batch had before in %s",
+                "batch %s of producer %s: %s rows cannot be published and are dropped, because "
+                "deadLetterKeepFirst keeps the %s dead letters that the batch had before in %s",
                 batch.number, batch.producer, rows, receipt.events, options.url,
             )  # fmt: skip
         elif rows:
@@ -180,22 +186,24 @@ class Publishing:
 
 
 class BatchWriter(Publishing, DataSourceArrowWriter):
-    """`df.write`.
+    """The writer of `df.write`.
 
     Guarantee: after `commit` each row is on the feed once, for ever under its `batchId`.
     """
 
     @at_spark_border
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks staged."""
         self._commit(messages, None)
 
     @at_spark_border
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks staged, which is never published."""
         self._abort(messages)
 
 
 class StreamWriter(Publishing, DataSourceStreamArrowWriter):
-    """`df.writeStream`.
+    """The writer of a micro-batch of `df.writeStream`.
 
     Guarantee: after `commit` each row of the micro-batch is on the feed once, however often Spark
     repeats the batch.
@@ -203,10 +211,12 @@ class StreamWriter(Publishing, DataSourceStreamArrowWriter):
 
     @at_spark_border
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish what the tasks staged."""
         self._commit(messages, batchId)
 
     @at_spark_border
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete what the tasks staged, which is never published."""
         self._abort(messages)
 
 
@@ -217,7 +227,13 @@ def stage(
     task: TaskDone,
     frames: Iterator[pa.RecordBatch],
 ) -> StagedTask:
-    """Stage what a task has. Its message; raises RowError, PublishError, UnavailableError."""
+    """Stage a task's rows, and return the task's message.
+
+    Raises:
+        RowError: A row cannot be published, and there is no dead-letter feed.
+        PublishError: The publisher refused an upload.
+        UnavailableError: The publisher did not answer within `retryTimeout`.
+    """
     rows = chain.from_iterable(map(slices, frames))
     letter_options = options.dead_letters
     with ExitStack() as open_uploads:
@@ -242,7 +258,7 @@ def stage(
 def _add_all(
     rows: Iterable[pa.RecordBatch], renderer: Renderer, uploads: TaskUploads, task: TaskDone
 ) -> None:
-    """Raises RowError for a row that cannot be published, and leaves nothing behind."""
+    """Add all rows. If one cannot be published, delete what was staged and raise RowError."""
     try:
         for some in rows:
             uploads.add(renderer.render(some))
@@ -259,7 +275,7 @@ def _sift_all(
     letters: TaskUploads,
     written: Callable[[pa.RecordBatch, Mapping[int, str], int], Rendered],
 ) -> int:
-    """How many rows became dead letters, as they are `written`."""
+    """Add the good rows, and the others as dead letters from `written`; return their number."""
     refused = 0
     for some in rows:
         good, reasons = renderer.sift(some)
@@ -271,7 +287,7 @@ def _sift_all(
 
 
 def _is_random(text: str) -> bool:
-    """Spark's run ids are random UUIDs; a job group of the user's own may be the same each time."""
+    """Return whether a run's id is random, as Spark's are; a job group set by users may repeat."""
     try:
         return uuid.UUID(text).version == 4
     except ValueError:

@@ -103,7 +103,7 @@ def test_remedies_travel_as_they_are_printed(name):
 @pytest.mark.parametrize("value", ["true", "accept", "", "3:4:5:6"])
 def test_standing_permissions_are_refused(name, value):
     """A2: a remedy names the one state in which it applies."""
-    with pytest.raises(OptionError, match=f"'{name}' must be <.*, as the error says that asks"):
+    with pytest.raises(OptionError, match=f"'{name}' must be <.*, copied from the error"):
         options(**{name: value})
 
 
