@@ -148,7 +148,7 @@ def test_tasks_that_disagree_are_refused(other):
 
 def test_another_number_than_sparks_is_refused():
     """What tasks read from properties has to be what Spark commits."""
-    with pytest.raises(ZeroEventHubError, match="commits batch 4, its tasks wrote batch 3"):
+    with pytest.raises(ZeroEventHubError, match="commits batch 4, but its tasks wrote batch 3"):
         StreamWriter(stream_options(), NUMBERS).commit([staged()], 4)
 
 
