@@ -74,8 +74,16 @@ class EndUnknownError(Exception):
         kind = UnavailableError if self.doubt is Doubt.SILENT else PublisherError
         about_target = self.doubt in {Doubt.MISSED, Doubt.REMOVED}
         cursor = self.target if about_target else self.request.cursor
-        anchor = "the-cursor-of-endingcursors-was-removed" if self.doubt is Doubt.REMOVED else None
-        return kind(str(self), partition=self.request.partition, cursor=cursor, anchor=anchor)
+        anchors = {
+            Doubt.MISSED: "the-checkpoint-of-endingcursors-did-not-come",
+            Doubt.REMOVED: "the-cursor-of-endingcursors-was-removed",
+        }
+        return kind(
+            str(self),
+            partition=self.request.partition,
+            cursor=cursor,
+            anchor=anchors.get(self.doubt, "it-is-not-known-where-a-batch-read-ends"),
+        )
 
 
 def read_to_end(
