@@ -1,4 +1,4 @@
-"""What deduplication keeps in a bucket of Spark's state, and whose its numbers are. Pure.
+"""What deduplication keeps in a bucket of Spark's state, and to which feed its numbers belong.
 
     Bucket     numbers    key -> Seen: numbers that were seen without the id of their feed
                owner      the feed that those belong to, once it is known
@@ -7,10 +7,10 @@
 Numbers belong to (feed, epoch, key), see `protocol.feed_identity`. Version 1 of the state knew no
 feeds, and an event may have none: such numbers are of the query's only feed, so the first feed that
 comes owns them. If a second one comes, the numbers of both may be mixed in one range, and some of
-its events may have been dropped for those of the other: that is refused, unless the user says whose
-they are.
+its events may have been dropped as duplicates of the other's. That is refused, unless the user says
+which feed owns them.
 
-Runs in tasks; `accepted` on the driver, too.
+The module has no side effects. It runs in tasks; `accepted` also runs on the driver.
 """
 
 from __future__ import annotations
@@ -36,15 +36,21 @@ _ACCEPT = re.compile(r"old numbers are of (?P<owner>.+?)(?:, not of (?P<others>.
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the user has said of old numbers: whose they are, and which feeds begin anew."""
+    """What the user says of old numbers: which feed owns them, and which feeds begin anew."""
 
     owner: str
     others: frozenset[str] = frozenset()
 
 
 class SeenBucket(msgspec.Struct, array_like=True):
-    """`buckets` is the checkpoint's for ever. Version 1 ends after `numbers`. `others` are the
-    feeds that, as the user has said, have none of the old numbers.
+    """What deduplication keeps of the keys of one bucket.
+
+    Attributes:
+        buckets: The number of buckets, which never changes in a checkpoint.
+        numbers: Numbers by key, seen without the id of their feed. Version 1 ends here.
+        owner: The feed that owns `numbers`.
+        others: Feeds that own none of `numbers`, as the user said.
+        feeds: Numbers by feed and key.
     """
 
     buckets: int
@@ -55,6 +61,7 @@ class SeenBucket(msgspec.Struct, array_like=True):
 
     @property
     def keys(self) -> int:
+        """The number of keys."""
         return len(self.numbers) + sum(map(len, self.feeds.values()))
 
     def claim(
@@ -81,18 +88,23 @@ class SeenBucket(msgspec.Struct, array_like=True):
         self.numbers.update({key: own.pop(key) for key in untold if key in own})
 
     def slot(self, feed: str, key: str, untold: Collection[str]) -> tuple[str, str]:
-        """Return where the numbers of an event are kept: the owner's old keys stay where they are.
+        """Return where the numbers of an event are kept; the owner's old keys stay where they are.
 
-        `untold`: the keys of the batch's events without a feed.
+        Args:
+            feed: The event's feed, or NO_FEED.
+            key: The event's key.
+            untold: The keys of the batch's events without a feed.
         """
         old = feed == self.owner and (key in self.numbers or key in untold)
         return (NO_FEED if old else feed), key
 
     def get(self, feed: str, key: str) -> Seen:
+        """Return the numbers of a slot; none if it is new."""
         raw = self._of(feed).get(key)
         return _seen(raw) if raw is not None else Seen()
 
     def put(self, feed: str, key: str, seen: Seen) -> None:
+        """Keep the numbers of a slot."""
         self._of(feed)[key] = Raw(_encode(seen))
 
     def _of(self, feed: str) -> dict[str, Raw]:
@@ -105,6 +117,7 @@ _seen = msgspec.msgpack.Decoder(Seen).decode
 
 
 def encoded(bucket: SeenBucket) -> bytes:
+    """Return a bucket as the value of Spark's state."""
     return bytes([VERSION]) + _encode(bucket)
 
 
@@ -116,15 +129,15 @@ def opened(blob: bytes | None, buckets: int) -> SeenBucket:
     return bucket
 
 
-# Whose the old numbers are
+# Which feed owns the old numbers
 
 
 def accepted(text: str) -> Accepted:
-    """Read `accept`. Raises OptionError."""
+    """Return what the text of `accept` says. Raises OptionError if it is not valid."""
     match = _ACCEPT.fullmatch(text)
     if match is None:
         raise OptionError(
-            f"accept={text!r} is not understood: give the text that an error of drop_seen printed, "
+            f"accept={text!r} is not valid. Give the text that an error of drop_seen printed, "
             f"like 'old numbers are of FEED, not of OTHER'",
             option="accept",
         )
@@ -139,17 +152,17 @@ def owner_of(
     sources: int,
     accepted: Accepted | None,
 ) -> Accepted:
-    """Return whose the numbers are that were seen without a feed; `NO_FEED` if it is open yet.
+    """Return which feed owns the numbers that were seen without one; `NO_FEED` if undecided.
 
     Args:
-        owner: who has them by what was decided before, else `NO_FEED`.
-        named: the feeds of the batch and of the bucket.
-        others: feeds that have none of them, as the user said before.
-        sources: how many feeds the query reads, as far as its plan tells.
-        accepted: what the user says now.
+        owner: The owner that was decided before, or `NO_FEED`.
+        named: The feeds of the batch and of the bucket.
+        others: Feeds that own none of them, as the user said before.
+        sources: How many feeds the query reads, as far as its plan tells.
+        accepted: What the user says now.
 
     Raises:
-        CheckpointError: there is more than one feed whose they may be.
+        CheckpointError: More than one feed may own them.
     """
     if accepted is not None:
         if owner not in (NO_FEED, accepted.owner):
@@ -172,7 +185,7 @@ def owner_of(
 
 
 def _only(named: Collection[str], sources: int) -> str:
-    """Return the query's only feed, if it has come; a later epoch of it has numbers of its own."""
+    """Return the query's only feed, if it has come. A later epoch of it has numbers of its own."""
     first = min(named, key=_place, default=NO_FEED)
     if sources > 1 or any(not _follows(feed, first) for feed in named) or _place(first)[0]:
         raise _mixed(named, NO_FEED, ())
@@ -185,8 +198,10 @@ def _place(epoch: str) -> tuple[int, str]:
 
 
 def _follows(feed: str, owner: str) -> bool:
-    """Whether it is the owner, or a later epoch of it, whose numbers cannot be among the old ones:
-    a key's events are read in the feed's order.
+    """Return whether a feed is the owner, or a later epoch of it.
+
+    The numbers of a later epoch cannot be among the old ones: a key's events are read in the feed's
+    order.
     """
     return feed_of(feed) == feed_of(owner) and _place(feed) >= _place(owner)
 
@@ -240,6 +255,6 @@ def used_again(feed: str, key: str, reuse: Reuse) -> PublisherError:
 
 
 def producer_of(key: str) -> tuple[str, str]:
-    """Return producer and stored partition of a key, as `dedup` puts it together in SQL."""
+    """Return the producer and the stored partition of a key, which `dedup` joins in SQL."""
     length, _, rest = key.partition(" ")
     return rest[: int(length)], rest[int(length) :]

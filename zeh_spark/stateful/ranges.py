@@ -1,7 +1,7 @@
-"""Sets of whole numbers, kept as runs: [(first, last), …], ascending, neither touching nor
-overlapping. Pure.
+"""Sets of whole numbers, kept as runs: [(first, last), …], ascending, with gaps between them.
 
-What sequence numbers were seen is mostly one run, however many numbers it has.
+The sequence numbers that were seen are mostly one run, however many there are. The module has no
+side effects.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ Runs = list[Run]
 
 
 MAX_NUMBER = 2**63 - 2
-"""Of an event: the next one has to be a BIGINT, too."""
+"""The highest number of an event, because the next number has to be a BIGINT too."""
 
 
 def contains(runs: Sequence[Run], number: int) -> bool:
+    """Return whether a number is in the set."""
     at = bisect_right(runs, number, key=_first) - 1
     return at >= 0 and number <= runs[at][1]
 
 
 def united(*several: Iterable[Run]) -> Runs:
-    """The numbers that are in any of them."""
+    """Return the numbers that are in any of the sets."""
     found: Runs = []
     for first, last in sorted(run for runs in several for run in runs):
         if found and first <= found[-1][1] + 1:
@@ -35,6 +36,7 @@ def united(*several: Iterable[Run]) -> Runs:
 
 
 def without(runs: Iterable[Run], number: int) -> Runs:
+    """Return the set without one number."""
     found: Runs = []
     for first, last in runs:
         if first <= number <= last:
@@ -46,7 +48,7 @@ def without(runs: Iterable[Run], number: int) -> Runs:
 
 
 def difference(runs: Iterable[Run], numbers: Sequence[int]) -> Runs:
-    """The runs without some numbers, which ascend."""
+    """Return the set without some numbers, which ascend."""
     found: Runs = []
     for first, last in runs:
         begin = first

@@ -1,4 +1,4 @@
-"""What our stateful operators share: what they need of the session, and durations.
+"""What the stateful operators need of the Spark session and of a frame's columns.
 
 Runs on the driver, before a query starts.
 """
@@ -36,20 +36,28 @@ _MILLISECONDS = {
 
 
 def check(df: DataFrame, what: str) -> None:
-    """Raises OptionError where a stateful query of ours could not run, with what to do."""
+    """Raise OptionError, with what to do, if a stateful query could not run in the frame's session.
+
+    Args:
+        df: The frame.
+        what: The operator's name, for the error.
+    """
     if not df.isStreaming:
         raise OptionError(
-            f"{what}: the frame is not a stream; read the feed with spark.readStream, and "
+            f"{what}: the frame is not a stream. Read the feed with spark.readStream, and use "
             f".trigger(availableNow=True) for a run that ends"
         )
     if not hasattr(df.sparkSession, "_jsparkSession"):
-        raise OptionError(f"{what}: Spark Connect is not supported: use a classic session")
+        raise OptionError(f"{what}: Spark Connect is not supported. Use a classic session")
     _check_provider(df.sparkSession, what)
     _check_libraries(what)
 
 
 def _check_libraries(what: str) -> None:
-    """Spark's workers would die without a word."""
+    """Raise OptionError if a library is missing.
+
+    Without it, Spark's workers would end without an error.
+    """
     try:
         import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
         import_module("pandas")
@@ -75,7 +83,11 @@ def _check_provider(spark: SparkSession, what: str) -> None:
 
 
 def milliseconds(name: str, text: str) -> int:
-    """Of "10 minutes", "1 hour 30 minutes", "500ms". Raises OptionError."""
+    """Return a duration like "10 minutes", "1 hour 30 minutes" or "500ms" in milliseconds.
+
+    Raises:
+        OptionError: The text is not a duration.
+    """
     given = text.strip().lower() if isinstance(text, str) else ""
     parts = re.findall(r"(\d+)\s*([a-z]+)", given)
     units = [unit if unit in _MILLISECONDS else unit.removesuffix("s") for _, unit in parts]
@@ -89,6 +101,7 @@ def milliseconds(name: str, text: str) -> int:
 
 
 def at_least(name: str, value: int, least: int) -> int:
+    """Return `value`. Raises OptionError if it is not a whole number from `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise OptionError(f"{name}={value!r} must be a whole number from {least}", option=name)
     return value
@@ -98,7 +111,7 @@ def at_least(name: str, value: int, least: int) -> int:
 
 
 def typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, DataType]:
-    """An expression on the frame, with its type. Raises OptionError."""
+    """Return an expression on the frame, with its type. Raises OptionError if it is not valid."""
     try:
         column = F.expr(value) if isinstance(value, str) else value
         return column, df.select(column.alias("x")).schema["x"].dataType
@@ -111,7 +124,7 @@ def typed(df: DataFrame, option: str, value: str | Column) -> tuple[Column, Data
 
 
 EVENT = "_zeh_event"
-"""Beside a frame's columns: all of them, packed."""
+"""The column that holds all of a frame's columns as one text (see `row_codec`)."""
 
 CLOCK = "_zeh_clock"
 """The column of the watermark of `sessions.in_order`."""
@@ -123,28 +136,29 @@ def plan(df: DataFrame) -> str:
 
 
 def text(df: DataFrame, option: str, value: str | Column) -> Column:
-    """An expression on the frame, as STRING. Raises OptionError."""
+    """Return an expression on the frame as STRING. Raises OptionError if it is not valid."""
     return typed(df, option, value)[0].cast("string")
 
 
 def number(text: str) -> Column:
-    """A column's text as a sequence number, BIGINT; NULL if it is none from 0 up."""
+    """Return a column's text as a sequence number, BIGINT; NULL if it is not one from 0 up."""
     number = F.when(F.col(text).rlike("^[0-9]{1,40}$"), F.col(text).try_cast("bigint"))
     return F.when(number <= MAX_NUMBER, number)
 
 
 def says(what: str, value: Column, expected: str) -> Column:
-    """What is wrong with a row's value."""
+    """Return a column with what is wrong with a row's value."""
     shown = F.coalesce(F.concat(F.lit("'"), F.substring(value, 1, 100), F.lit("'")), F.lit("NULL"))
     return F.concat(F.lit(f"{what} is "), shown, F.lit(f", and has to be {expected}"))
 
 
 def has_headers(df: DataFrame) -> bool:
+    """Return whether the frame has a map of headers."""
     return "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType)
 
 
 def check_free(df: DataFrame, names: list[str]) -> None:
-    """Raises OptionError for a frame that has a column which is added."""
+    """Raise OptionError for a frame that has a column with the name of one that is added."""
     if taken := [name for name in df.columns if name.lower() in (*names, EVENT)]:
         raise OptionError(
             f"the frame has the column {taken[0]!r} already, which is added here: rename it",

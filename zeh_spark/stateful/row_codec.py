@@ -1,8 +1,8 @@
 """Whole rows as one text, and back, by Spark's own JSON: how events wait in state.
 
-What JSON has no exact form for goes as a number or text that has: dates as days, times as
-microseconds, times without a zone as text, maps with other keys than text as lists of entries. What
-cannot be brought back exactly is refused by its name.
+Values without an exact form in JSON become a number or text that has one: dates as days, times as
+microseconds, times without a zone as text, maps with keys other than text as lists of entries. A
+type that cannot be restored exactly is refused by its name.
 
 Runs on the driver; builds expressions.
 """
@@ -37,15 +37,17 @@ from pyspark.sql.types import (
 from zeh_spark.errors import OptionError
 
 _NAME = 50_000
-"""Spark's parser takes no longer one for the name of a member."""
+"""Most characters of a member's name that Spark's JSON parser accepts."""
 
 _INT = IntegerType()
 _AS_IT_IS = (BinaryType, BooleanType, DecimalType, DoubleType, FloatType, IntegralType, StringType)
 
 
 def packed(df: DataFrame, name: str) -> DataFrame:
-    """The frame with one STRING more, `name`, of all its columns. Raises OptionError for types that
-    cannot be kept.
+    """Return the frame with a STRING column `name` that holds all its columns.
+
+    Raises:
+        OptionError: A column's type cannot be kept.
     """
     columns = [
         _encoded(F.col(quoted(field.name)), field.dataType, field.name).alias(f"c{number}")
@@ -59,7 +61,7 @@ def packed(df: DataFrame, name: str) -> DataFrame:
     complaint = F.lit(
         f"events whose maps have keys of over {_NAME} characters cannot wait in state"
     )
-    # A projection of its own: in the one before, Spark would write the JSON twice.
+    # This is a projection of its own. In the one before, Spark would write the JSON twice.
     return given.withColumn(
         name,
         F.when(
@@ -69,7 +71,10 @@ def packed(df: DataFrame, name: str) -> DataFrame:
 
 
 def unpacked(text: Column, schema: StructType) -> list[Column]:
-    """The columns again; NULL where the text is. One from_json: Spark shares it."""
+    """Return the columns again; NULL where the text is NULL.
+
+    They share one from_json, which Spark evaluates once.
+    """
     packed_schema = StructType(
         [StructField(f"c{n}", _packed_type(field.dataType)) for n, field in enumerate(schema)]
     )
@@ -83,12 +88,13 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
 
 
 def quoted(name: str) -> str:
+    """Return a column's name, quoted for SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 def _encoded(column: Column, kind: DataType, place: str) -> Column:
     if isinstance(kind, StringType):
-        return F.validate_utf8(column)  # JSON would put other characters in its place
+        return F.validate_utf8(column)  # JSON would replace invalid bytes by other characters
     if isinstance(kind, DateType):
         return F.unix_date(column)
     if isinstance(kind, TimestampType):
@@ -152,7 +158,7 @@ def _numbered(kind: StructType) -> StructType:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """As from_json gives it."""
+    """Return the type that from_json gives."""
     if isinstance(kind, ArrayType):
         return ArrayType(_nullable(kind.elementType))
     if isinstance(kind, MapType):

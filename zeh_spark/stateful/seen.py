@@ -1,18 +1,19 @@
-"""Which numbers of a producer were seen: what makes a second one a duplicate. Pure.
+"""Which numbers of a producer were seen, so that a second event with one is a duplicate.
 
     0 ━━━━━━ certain ?????? floor  ━━━  ━━━━━━  ━
       seen             unknown     runs that were seen
 
-Up to `certain` all were seen. A producer that counts without gaps, as ours do, has nothing else.
-Above `floor`, every run is known. Between them are holes that were closed, because they lay
-`window` numbers below the highest one: whether such a number was seen is not known any more.
+Up to `certain` all were seen. For a producer that counts without gaps, as those of this package do,
+there is nothing else. Above `floor`, every run is known. Between them are holes that were closed,
+because they lay `window` numbers below the highest one: whether such a number was seen is no longer
+known.
 
-Decision: a number there is reported, and not dropped. (Rejected: the highest number alone, as
-Pulsar keeps it. Rows of one batch come from several tasks, in any order, and the late ones would be
-lost.)
+A number between them is reported, and not dropped. Rejected: keeping only the highest number, as
+Pulsar does. Rows of one batch come from several tasks, in any order, and the late ones would be
+lost.
 
-Beside the numbers stands the time of the highest one, which tells numbers that are used again: a
-producer's numbers and the times of its commits ascend together, see `reused`.
+The time of the highest number is kept too. It shows numbers that are used again: a producer's
+numbers and the times of its commits ascend together (see `reused`). The module has no side effects.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ NEW, UNKNOWN, SEEN = 0, 1, 2
 
 
 class Seen(msgspec.Struct, array_like=True):
-    """`certain` <= `floor` < all of `runs`.
+    """The numbers that were seen: `certain` <= `floor` < all of `runs`.
 
-    `top` is the highest number whose time is known, and `time` its time in ms; -1 if there is none.
-    State of version 1 has neither.
+    Attributes:
+        certain: All numbers up to this one were seen.
+        floor: Above this number, every run is known.
+        runs: The numbers above `floor` that were seen.
+        top: The highest number whose time is known; -1 if there is none, as in state of version 1.
+        time: The time of `top`, in milliseconds since 1970; -1 if there is none.
     """
 
     certain: int = -1
@@ -45,14 +50,14 @@ class Seen(msgspec.Struct, array_like=True):
     time: int = -1
 
     def judged(self, numbers: NDArray[np.int64]) -> NDArray[np.int8]:
-        """For each number, whether it is NEW, SEEN or UNKNOWN; repeated ones are not looked for."""
+        """Return for each number whether it is NEW, SEEN or UNKNOWN, as if it were alone."""
         found = np.where(numbers <= self.certain, SEEN, UNKNOWN).astype(np.int8)
         above = numbers > self.floor
         found[above] = np.where(self._in_runs(numbers[above]), SEEN, NEW)
         return found
 
     def add(self, numbers: NDArray[np.int64], window: int) -> None:
-        """Ascending numbers; then close the holes that lie below the window."""
+        """Add ascending numbers, then close the holes that lie below the window."""
         self.runs = ranges.united(self.runs, runs_of(numbers[numbers > self.floor]))
         self._absorb()
         if self.runs:
@@ -65,12 +70,12 @@ class Seen(msgspec.Struct, array_like=True):
             self.top, self.time = int(numbers[timed[-1]]), int(times[timed[-1]])
 
     def _absorb(self) -> None:
-        """What follows the certain ones without a gap."""
+        """Move runs that follow the certain numbers without a gap to those."""
         while self.certain == self.floor and self.runs and self.runs[0][0] == self.floor + 1:
             self.certain = self.floor = self.runs.pop(0)[1]
 
     def _close_holes(self, limit: int) -> None:
-        """Those up to a number; what is seen beside them stays known as long as it can."""
+        """Close the holes up to a number. Runs between them stay known as long as possible."""
         while self.floor < limit:
             first, last = self.runs[0]
             if first > self.floor + 1:
@@ -135,7 +140,7 @@ def reused(seen: Seen, numbers: NDArray[np.int64], times: NDArray[np.int64]) -> 
 
 
 def runs_of(numbers: NDArray[np.int64]) -> ranges.Runs:
-    """Of ascending numbers, repeated or not."""
+    """Return the runs of ascending numbers, which may repeat."""
     if not len(numbers):
         return []
     ends = np.flatnonzero(np.diff(numbers) > 1)

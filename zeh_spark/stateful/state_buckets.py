@@ -1,11 +1,11 @@
 """State in buckets: all keys with one hash share a value of Spark's state.
 
-Access by key costs a round trip to the JVM each, a twentieth of the rate. So a query has a fixed
-number of buckets, and each batch reads and writes the value of a bucket once.
+Access by key costs a round trip to the JVM for each key, which reduces the rate to a twentieth. So
+a query has a fixed number of buckets, and each batch reads and writes the value of a bucket once.
 
-The first batch gives each bucket a value, with the settings that are the checkpoint's for ever. So
-a bucket without one, or with others, belongs to a query that was built differently, and is refused:
-its keys would be looked for in the wrong places.
+The first batch gives each bucket a value, with the settings that never change in the checkpoint. A
+bucket without a value, or with other settings, belongs to a query that was built differently, and
+is refused: its keys would be looked for in the wrong places.
 
 `grouped` and `observed` run on the driver, the rest in tasks.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 FRAME = 10_000
+"""Most rows in a frame that a task returns."""
 
 
 def grouped(
@@ -36,8 +37,17 @@ def grouped(
     columns: Sequence[str],
     time: str,
 ) -> DataFrame:
-    """What a processor makes of the column `row`, see `joined`; `by` names the key's column. All
-    columns of the result are STRING, the last is `counts`. `time` is Spark's timeMode.
+    """Return what a processor makes of the column `row` (see `joined`).
+
+    All columns of the result are STRING.
+
+    Args:
+        rows: The rows, each in a column `row`.
+        by: The name of the key's column.
+        buckets: The number of buckets.
+        processor: The processor.
+        columns: The names of the result's columns; the last is `counts`.
+        time: Spark's timeMode.
     """
     bucket = F.pmod(F.xxhash64(by), F.lit(buckets)).cast("int").alias("bucket")
     all_buckets = rows.sparkSession.range(buckets).select(F.col("id").cast("int").alias("bucket"))
@@ -55,8 +65,12 @@ def grouped(
 
 
 def observed(given: DataFrame, metrics: str, aggregates: Mapping[str, Column]) -> DataFrame:
-    """The rows without their counts, which a listener finds under `metrics`. `aggregates` are
-    written with the members of `counts` as columns of that name: BIGINT.
+    """Return the rows without their counts, which a listener finds under `metrics`.
+
+    Args:
+        given: What `grouped` returned.
+        metrics: The name of the observed metrics.
+        aggregates: Expressions over BIGINT columns with the names of the members of `counts`.
     """
     schema = ", ".join(f"{name} BIGINT" for name in aggregates)
     counts = F.from_json("counts", schema, {"mode": "FAILFAST"})
@@ -70,12 +84,15 @@ def observed(given: DataFrame, metrics: str, aggregates: Mapping[str, Column]) -
 
 
 def total(name: str) -> Column:
+    """Return the sum of a member of `counts`; 0 without rows."""
     return F.coalesce(F.sum(F.col("counts")[name]), F.lit(0))
 
 
 def joined(numbers: Sequence[Column], texts: Sequence[Column]) -> Column:
-    """A row in one text: "12 34 5 1 abcdex…" has the numbers 12 and 34, and the texts "abcde", "x"
-    and the rest. A column more would cost the worker a microsecond a row. None may be NULL.
+    """Return a row in one text.
+
+    "12 34 5 1 abcdex…" has the numbers 12 and 34, and the texts "abcde", "x" and the rest. A
+    separate column would cost the worker a microsecond a row. No part may be NULL.
     """
     lengths = [F.char_length(text) for text in texts[:-1]]
     heads = [part for each in (*numbers, *lengths) for part in (each.cast("string"), F.lit(" "))]
@@ -83,11 +100,13 @@ def joined(numbers: Sequence[Column], texts: Sequence[Column]) -> Column:
 
 
 def rows(frames: Iterable[pd.DataFrame]) -> Iterator[str]:
+    """Yield the rows of some frames."""
     for frame in frames:
         yield from frame["row"].tolist()
 
 
 def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Yield rows as frames."""
     import pandas as pd
 
     left = iter(rows)
@@ -96,10 +115,14 @@ def frames(rows: Iterable[Sequence[str | None]], columns: Sequence[str]) -> Iter
 
 
 def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
-    """A bucket's value after its version. Raises CheckpointError."""
+    """Return a bucket's value after its version.
+
+    Raises:
+        CheckpointError: The bucket has no value, or another version.
+    """
     if blob is None:
         raise CheckpointError(
-            f"the checkpoint's state has fewer buckets than buckets={buckets}: give the number "
+            f"the checkpoint's state has fewer buckets than buckets={buckets}. Give the number "
             f"that it was made with, or take a new checkpoint",
             got=buckets,
             anchor="the-state-was-made-with-another-option",
@@ -107,7 +130,7 @@ def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
     if blob[0] != version:
         raise CheckpointError(
             f"the checkpoint's state has format {blob[0]}, of another version of zeh_spark; this "
-            f"one knows {version}: continue with that version, or take a new checkpoint",
+            f"one knows {version}. Continue with that version, or take a new checkpoint",
             expected=version,
             got=blob[0],
             anchor="the-state-was-made-with-another-option",
@@ -116,11 +139,11 @@ def opened(blob: bytes | None, version: int, buckets: int) -> memoryview:
 
 
 def same(name: str, mine: object, theirs: object) -> None:
-    """Raises CheckpointError if a setting is not the one that the state was made with."""
+    """Raise CheckpointError if a setting is not the one with which the state was made."""
     if mine != theirs:
         raise CheckpointError(
-            f"{name}={mine!r}, and the checkpoint's state was made with {name}={theirs!r}: give "
-            f"that again, or take a new checkpoint",
+            f"{name}={mine!r}, and the checkpoint's state was made with {name}={theirs!r}. Give "
+            f"that value again, or take a new checkpoint",
             expected=theirs,
             got=mine,
             anchor="the-state-was-made-with-another-option",
