@@ -77,7 +77,7 @@ def test_a_checkpoint_of_another_query_is_refused(lake):
 
     told = foreach_batch(lake, writer, "its own")
 
-    assert "is not that of the query which calls" in told
+    assert "is not that of the calling query" in told
 
 
 def test_a_checkpoint_that_is_none_is_refused(lake):

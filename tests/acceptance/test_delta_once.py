@@ -232,7 +232,7 @@ def test_a_second_call_for_a_batch_is_refused(lake):
     with pytest.raises(Exception) as raised:
         query.awaitTermination(PATIENCE)
 
-    assert "one call for each table and batch" in said(raised.value)
+    assert "Call it once for each table and batch" in said(raised.value)
 
 
 @pytest.mark.slow

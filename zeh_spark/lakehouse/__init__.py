@@ -1,6 +1,13 @@
 """Feeds and Delta tables: `to_delta` keeps a feed in a table, `from_delta` makes a table a feed.
 
-Spark's side is imported on first use, as in the package.
+A batch on its way into a table: `feed_table` starts the query, `delta_writer` writes its batches,
+`checkpoint` reads where each begins and ends, `commits` reads what the table's log says,
+`following` decides whether the batch is next, there already, or refused, `merging` and `precedence`
+build the MERGE, `delta_table` is the table itself. `claims` keeps a feed under one name, `content`
+compares batches of queries with state, `app_versions` serves `merge` with a version, `old_rows` are
+rows of older versions. `delta_reader` and `delta_options` publish a table.
+
+Rule for editors: what needs Spark is imported on first use, as in the package.
 """
 
 from __future__ import annotations

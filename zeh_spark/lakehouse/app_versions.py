@@ -1,8 +1,8 @@
-"""Each version of an app once: how `merge` takes a batch that has a number, and no cursors.
+"""Write each version of an app once: how `merge` takes a batch that has a number, and no cursors.
 
-Delta leaves out a transaction whose number is not above the app's last one, without a word and
+Delta leaves out a transaction whose number is not above the app's last one, without an error and
 whatever its rows are. So each batch's commit holds a record with the batch's content, and a batch
-that comes again is compared with it.
+that is repeated is compared with it.
 
 Runs on the driver.
 """
@@ -20,10 +20,10 @@ log = logging.getLogger("zeh_spark.lakehouse")
 
 
 def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
-    """Whether a batch is to be written; False if the table has it already.
+    """Return whether a batch is to be written; False if the table has it already.
 
     Raises:
-        LakehouseError: the table has other rows under the batch's number, or later batches and not
+        LakehouseError: The table has other rows under the batch's number, or later batches and not
             this one.
     """
     known, undone = table.versions(record.app)

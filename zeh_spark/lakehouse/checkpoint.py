@@ -1,4 +1,4 @@
-"""A query's checkpoint as a table's writer sees it: whose it is, and where its feeds are.
+"""A query's checkpoint as a table's writer sees it: its query, and where the query's feeds are.
 
 Runs on the driver; reads files through Spark's file systems.
 """
@@ -24,7 +24,10 @@ class CheckpointFiles:
     location: str
 
     def query_id(self) -> str:
-        """Return the id of the query that it belongs to. Raises CheckpointError if it is none."""
+        """Return the id of the query that it belongs to.
+
+        Raises CheckpointError if it is not a checkpoint.
+        """
         try:
             return offset_log.query_id(self._read("metadata"))
         except (Py4JJavaError, ValueError) as exc:
@@ -67,7 +70,10 @@ class CheckpointFiles:
         return feeds
 
     def has_state(self) -> bool:
-        """Whether the query keeps state: Spark makes the folder when it plans the first batch."""
+        """Return whether the query keeps state.
+
+        Spark creates the folder when it plans the first batch.
+        """
         files, path = self._file("state")
         return bool(files.exists(path))
 
@@ -77,7 +83,10 @@ class CheckpointFiles:
         return path.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf()), path
 
     def _read(self, name: str) -> str:
-        """A file of the checkpoint, whatever characters its path has. Raises Py4JJavaError."""
+        """Return a file of the checkpoint, whatever characters its path has.
+
+        Raises Py4JJavaError.
+        """
         jvm: Any = self.spark._jvm
         files, path = self._file(name)
         stream = files.open(path)

@@ -1,16 +1,17 @@
-"""Claims: which name keeps a feed in a table. Pure.
+"""Claims: which name keeps a feed in a table.
 
 The same feed under two names would be in the table twice. A name therefore claims its feeds before
 it writes their first rows, in properties of the table:
 
     zeh_spark.feed.<hash of the feed's id>    {"feed": <id>, "name": <name>}
 
-Delta refuses the second of two transactions that change a table's properties, so that one of two
-names that claim a feed at the same time is refused and reads the other one's claim. Rejected: to
-look for the feed in the records of others, which does not find what is written at the same time.
+Delta refuses the second of two transactions that change a table's properties. So one of two names
+that claim a feed at the same time is refused and reads the other's claim. Rejected: looking for the
+feed in the records of others, which does not find what is written at the same time.
 
 A feed's id is the one that its publisher tells (see `protocol.feed_identity`), so that a feed is
-known under each of its addresses; else the option `feedId` or the URL.
+known at each of its addresses; otherwise the option `feedId` or the URL. The module has no side
+effects.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def missing(
 
 
 def _owner(claim: str) -> str:
-    """The name in a claim; the claim itself where it is none that was written here."""
+    """Return the name in a claim; the claim itself if this package did not write it."""
     try:
         return str(orjson.loads(claim)["name"])
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""What a table's commits say of the feed that is kept in it.
+"""What a table's commits say about the feed that is kept in it.
 
 Each batch is one Delta commit. Its `userMetadata` is a record: who wrote it, and the cursors after
 it. The same commit carries a Delta transaction (`app`, `number`), by which Delta refuses the second
@@ -8,12 +8,12 @@ of two writers that continue from one record at the same time.
      "query": id, "batch": N, "cursors": {"<feed>": {"0": …, …}, …},
      "content": [rows, sum]}                      of a query with state, see `content`; else null
 
-Rule for editors: Delta writes nothing, and says nothing, where a transaction's number is not above
+Rule for editors: Delta writes nothing, and raises no error, if a transaction's number is not above
 the table's; and RESTORE takes back rows and records, but not transactions. So numbers continue from
-the newest record that counts, and after a RESTORE, or where no record is left in the log, a
-generation begins, named after a version of the table.
+the newest record that counts. After a RESTORE, or if no record is left in the log, a generation
+begins, named after a version of the table.
 
-Runs on the driver; pure.
+Runs on the driver; has no side effects.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from zeh_spark.errors import LakehouseError
 
 FORMAT = 1
 _REWRITES = {"OPTIMIZE", "DELETE", "REORG", "RESTORE"}
-"""Operations that write rows again which the table has already."""
+"""Operations that only rewrite or remove rows which the table has already."""
 
 _MEMBERS = {"name", "app", "number", "query", "batch", "cursors"}
 
 Cursors = Mapping[str, Mapping[str, str]]
-"""By feed, then by partition; a feed's are empty while all of its partitions are at `_first`."""
+"""Cursors by feed, then by partition; empty while all partitions of a feed are at `_first`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchContent:
-    """What a batch holds: its number of rows, and the sum of their hashes modulo 2^64, as 16
-    hexadecimal digits. `content_of` makes it.
+    """What a batch holds (see `content.content_of`).
+
+    Attributes:
+        rows: The number of its rows.
+        sum: The sum of their hashes modulo 2^64, as 16 hexadecimal digits.
     """
 
     rows: int
@@ -52,7 +55,15 @@ class BatchContent:
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """A line of the table's history."""
+    """A line of the table's history.
+
+    Attributes:
+        version: The table's version.
+        operation: The operation, like WRITE or MERGE.
+        parameters: The operation's parameters.
+        metadata: The commit's `userMetadata`.
+        rows: The number of rows that it wrote.
+    """
 
     version: int
     operation: str
@@ -63,8 +74,17 @@ class TableCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """What a batch's commit says. `content` is that of a query with state; `is_older`: an older
-    version wrote the record, which kept none.
+    """What a batch's commit says.
+
+    Attributes:
+        name: The name that keeps the feed in the table.
+        app: The name of Delta's transaction.
+        number: The number of Delta's transaction.
+        query: The id of the query.
+        batch: The number of the batch in its query.
+        cursors: The cursors after the batch.
+        content: What the batch holds; None for a query without state.
+        is_older: Whether an older version wrote the record, which kept no content.
     """
 
     name: str
@@ -77,6 +97,7 @@ class CommitRecord:
     is_older: bool = False
 
     def to_json(self) -> str:
+        """Return the record as JSON, for `userMetadata`."""
         document: dict[str, Any] = {
             "zeh_spark": FORMAT,
             "name": self.name,
@@ -92,7 +113,7 @@ class CommitRecord:
 
     @property
     def transaction(self) -> dict[str, str]:
-        """What Delta keeps with the batch's commit."""
+        """The options by which Delta keeps the record and the transaction with the commit."""
         return {
             "txnAppId": self.app,
             "txnVersion": str(self.number),
@@ -107,10 +128,13 @@ class CommitRecord:
 class TableStanding:
     """Where a table stands for one name.
 
-    `version` is the table's, -1 if there is none. `record` is that of the newest commit that
-    counts, `others` the newest of each other name. `generation` is the version after which a new
-    transaction is named, None if the record's own continues. `unknown` says what the table may hold
-    that no record tells.
+    Attributes:
+        version: The table's version; -1 if there is no table.
+        record: The record of the newest commit that counts.
+        others: The newest record of each other name.
+        generation: The version after which a new transaction is named; None to continue the
+            record's.
+        unknown: What the table may hold that no record tells; None if there is nothing.
     """
 
     version: int
@@ -121,8 +145,10 @@ class TableStanding:
 
 
 def record_of(metadata: str | None, table: str) -> CommitRecord | None:
-    """Out of a commit's metadata; None if it is not ours. Raises LakehouseError for a record of
-    another format.
+    """Return the record in a commit's metadata; None if it has none.
+
+    Raises:
+        LakehouseError: The record has a format that this version does not know.
     """
     try:
         document = orjson.loads(metadata or "")
@@ -133,7 +159,7 @@ def record_of(metadata: str | None, table: str) -> CommitRecord | None:
     if document["zeh_spark"] != FORMAT or not document.keys() >= _MEMBERS:
         raise LakehouseError(
             f"table {table}: a commit has a record of format {document['zeh_spark']!r}, this "
-            f"version of zeh-spark reads format {FORMAT}: use the version that wrote it",
+            f"version of zeh-spark reads format {FORMAT}. Use the version that wrote it",
             table=table,
             expected=FORMAT,
             got=document["zeh_spark"],
@@ -149,11 +175,19 @@ def record_of(metadata: str | None, table: str) -> CommitRecord | None:
 def standing(
     commits: Sequence[TableCommit], name: str, table: str, *, complete: bool
 ) -> TableStanding | None:
-    """Out of the newest commits, newest first; `complete` says that the log has no others. None if
-    older ones are needed, to find the newest record and the one before it.
+    """Return where a table stands, from its newest commits; None if older commits are needed.
 
-    Raises LakehouseError for a restore that cannot be followed, and where a batch was written onto
-    a table from which the batch before it had just been taken back.
+    Older commits are needed to find the newest record and the one before it.
+
+    Args:
+        commits: The newest commits, newest first.
+        name: The name that keeps the feed in the table.
+        table: The table, for errors.
+        complete: Whether these are all commits of the log.
+
+    Raises:
+        LakehouseError: A RESTORE cannot be followed, or a batch was written onto a table from which
+            the batch before it had just been taken back.
     """
     version = commits[0].version
     restored: int | None = None
@@ -166,7 +200,7 @@ def standing(
         record = record_of(commit.metadata, table)
         if record and record.name != name:
             others.setdefault(record.name, record)
-        elif record and record not in found:  # what Delta does after a commit keeps its metadata
+        elif record and record not in found:  # Delta's own commits after it repeat its metadata
             found.append(record)
         if _begins(commit):
             beginning = commit
@@ -202,8 +236,10 @@ def _records(commits: Iterable[TableCommit], table: str) -> Iterator[CommitRecor
 
 
 def feeds_of(commits: Sequence[TableCommit], table: str) -> set[str] | None:
-    """Return the feeds that all of a table's commits name; None if there are older commits, or some
-    that wrote rows and name no feed.
+    """Return the feeds that all of a table's commits name.
+
+    None means that they are not known: there are older commits, or some wrote rows and name no
+    feed.
     """
     feeds: set[str] = set()
     for commit in commits:
@@ -219,7 +255,7 @@ def feeds_of(commits: Sequence[TableCommit], table: str) -> set[str] | None:
 
 
 def _unknown(beginning: TableCommit | None, oldest: int) -> str | None:
-    """What a table without a record may hold all the same."""
+    """Return what a table without a record may hold nevertheless; None if there is nothing."""
     if beginning is None:
         return f"commits before version {oldest}"
     if beginning.operation == "CLONE":
@@ -232,12 +268,12 @@ def _unknown(beginning: TableCommit | None, oldest: int) -> str | None:
 
 
 def _begins(commit: TableCommit) -> bool:
-    """Whether nothing of what came before is in the table."""
+    """Return whether nothing from before this commit is in the table."""
     return commit.version == 0 or commit.operation == "CLONE" or "REPLACE TABLE" in commit.operation
 
 
 def _that_count(commits: Iterable[TableCommit], table: str) -> Iterator[TableCommit]:
-    """Without what a RESTORE has taken back."""
+    """Yield the commits, without those that a RESTORE has taken back."""
     newest: int | None = None
     for commit in commits:
         if newest is not None and commit.version > newest:
@@ -264,7 +300,7 @@ def _restored_version(commit: TableCommit, table: str) -> int:
 
 
 def _check_chain(records: Sequence[CommitRecord], table: str) -> None:
-    """Each record continues from the one before it."""
+    """Check that each record continues from the one before it."""
     if len(records) == 2 and records[0].number != records[1].number + 1:
         newest, before = records
         raise LakehouseError(
@@ -281,9 +317,16 @@ def _check_chain(records: Sequence[CommitRecord], table: str) -> None:
 def with_transactions(
     stands: TableStanding, name: str, transactions: Mapping[str, int] | None
 ) -> TableStanding:
-    """For a table whose log does not tell all: what its transactions, which stay when commits are
-    cleaned away, say of records that are gone. `transactions` is None where they cannot be read. A
-    name without any is new, if the others' records are known [it may be one of theirs, mistyped].
+    """Return where a table stands, given the numbers of its transactions.
+
+    Transactions stay when commits are cleaned away, and tell of records that are gone from the log.
+    A name without any transaction is new if the others' records are known. Otherwise it may be one
+    of theirs, mistyped.
+
+    Args:
+        stands: Where the table stands by its log.
+        name: The name that keeps the feed in the table.
+        transactions: The number of each app; None if they cannot be read.
     """
     if transactions is None:
         return stands
@@ -302,12 +345,12 @@ def with_transactions(
 
 
 def app_of(name: str, generation: int | str | None) -> str:
-    """The transaction's name."""
+    """Return the name of a transaction."""
     return f"zeh-spark:{name}:{generation}"
 
 
 def shown(cursors: Cursors) -> str:
-    """For messages: of many partitions the first ones."""
+    """Return cursors for messages, of many partitions the first ones."""
     texts = []
     for feed, positions in sorted(cursors.items()):
         some = dict(list(positions.items())[:4])
@@ -318,11 +361,11 @@ def shown(cursors: Cursors) -> str:
 
 
 def starting_cursors(record: CommitRecord, feed: str | None, table: str) -> str:
-    """A record's cursors as the option `startingCursors`. Raises LakehouseError."""
+    """Return a record's cursors as the option `startingCursors`. Raises LakehouseError."""
     feeds: dict[str, Any] = dict(record.cursors)
     if feed is None and len(feeds) > 1:
         raise LakehouseError(
-            f"table {table} has several feeds under name={record.name!r}: give one of them as "
+            f"table {table} has several feeds under name={record.name!r}. Give one of them as "
             f"feed=…: {', '.join(sorted(feeds))}",
             table=table,
             expected=sorted(feeds),

@@ -1,8 +1,8 @@
 """What a batch holds: the number of its rows, and a sum over them that their order does not change.
 
-A batch of a stateful query, or of a stream that is no feed, is known by its number only. After a
-crash Spark repeats it, and it may hold other rows then: the query's options were changed, or an
-expression depends on chance. The sum tells.
+A batch of a query with state, or of a stream that is not a feed, is known by its number only. After
+a crash Spark repeats it, and it may hold other rows then, because the query's options were changed
+or an expression depends on chance. The sum shows that.
 
 Rule for editors: the rows are evaluated once, by `persist`, before they are summed and before
 anything is written. Rejected: Spark's `Observation`, which is complete only after the commit that
@@ -44,7 +44,7 @@ _HALF = 32
 
 @contextmanager
 def evaluated(frame: DataFrame) -> Iterator[DataFrame]:
-    """Give the frame with its rows evaluated once, however often they are read."""
+    """Yield the frame with its rows evaluated once, however often they are read."""
     if _is_evaluated(frame):
         yield frame
         return
@@ -56,7 +56,7 @@ def evaluated(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _is_evaluated(frame: DataFrame) -> bool:
-    """Whether the frame's plan only reads rows that are persisted, as the frames of `route` do."""
+    """Return whether the frame's plan only reads persisted rows, as the frames of `route` do."""
     plan: Any = frame._jdf.queryExecution().withCachedData()
     leaves = plan.collectLeaves()
     names = [str(leaves.apply(place).nodeName()) for place in range(leaves.size())]
@@ -66,10 +66,10 @@ def _is_evaluated(frame: DataFrame) -> bool:
 def content_of(frame: DataFrame) -> BatchContent:
     """Count and sum the rows. Call it within `evaluated`.
 
-    The hash of a row is xxhash64 of its JSON: of the columns themselves it refuses MAP, and leaves
-    NULL out, so that rows with NULL in different columns would be equal. Its halves are summed by
-    themselves, because a sum of BIGINTs overflows. Maps are written as their sorted entries: equal
-    maps may have another order.
+    The hash of a row is xxhash64 of its JSON. Spark refuses to hash a MAP, and leaves NULL out of a
+    hash, so that rows with NULL in different columns would be equal. The halves of the hash are
+    summed separately, because a sum of BIGINTs overflows. Maps are written as their sorted entries,
+    because equal maps may have another order.
     """
     columns = [
         _ordered(F.col(_quoted(field.name)), field.dataType).alias(f"c{number}")
@@ -87,7 +87,7 @@ def content_of(frame: DataFrame) -> BatchContent:
 
 
 def _ordered(column: Column, kind: DataType) -> Column:
-    """The column with each map, at any depth, as a sorted array of its entries."""
+    """Return the column with each map, at any depth, as a sorted array of its entries."""
     if not _has_map(kind):
         return F.to_json(column) if isinstance(kind, VariantType) else column
     if isinstance(kind, ArrayType):
@@ -120,7 +120,7 @@ def _has_map(kind: DataType) -> bool:
 
 
 def _is_orderable(kind: DataType) -> bool:
-    """Whether Spark sorts such values, once maps are arrays."""
+    """Return whether Spark sorts such values, once maps are arrays."""
     unordered = isinstance(kind, VariantType | CalendarIntervalType)
     return not unordered and all(map(_is_orderable, _parts(kind)))
 

@@ -1,9 +1,9 @@
-"""Which of Delta's options, and of the session's settings, a table can be published with. Pure.
+"""Which of Delta's options, and of the session's settings, a table can be published with.
 
-Rule for editors: what would leave rows out without a word is refused by name, whether this version
-of Delta heeds it or not. Options that are not known here are Delta's business and pass, unless one
-that is known was probably meant [a table that is published from its beginning, for want of
-startingVersion, cannot be taken back].
+Rule for editors: refuse by name what would leave rows out without an error, whether this version of
+Delta heeds it or not. Options that are not known here are Delta's, and pass, unless a known one was
+probably meant: a table that is published from its beginning, because `startingVersion` was
+mistyped, cannot be taken back. The module has no side effects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PASSED = (
 )
 
 _AS_CHANGES = "publish the changes themselves, with change_feed=True"
-_GONE = "would be left out without a word; restore the files, or begin with a new checkpoint"
+_GONE = "would be left out without an error; restore the files, or begin with a new checkpoint"
 _CHOSEN = "say change_feed=True or False"
 _REFUSED = {
     "ignoreChanges": ("false", f"it hides deletions, and repeats rows: {_AS_CHANGES}"),
@@ -34,7 +34,7 @@ _REFUSED = {
     "skipChangeCommits": ("false", f"it hides commits that update or delete: {_AS_CHANGES}"),
     "failOnDataLoss": (
         "true",
-        "commits whose log was cleaned up would be left out without a word; begin with a new "
+        "commits whose log was cleaned up would be left out without an error; begin with a new "
         "checkpoint, and startingVersion",
     ),
     "excludeRegex": ("", "it leaves files out: filter the rows of the frame"),
@@ -43,10 +43,10 @@ _REFUSED = {
     "readChangeFeed": ("", _CHOSEN),
     "readChangeData": ("", _CHOSEN),
 }
-"""Each with the value that changes nothing, if it has one, and why any other is refused."""
+"""Options, each with the value that changes nothing ("" if none), and why others are refused."""
 
 SETTINGS = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
-"""Of the session: Delta's source heeds them, and not the reader's options of the same names."""
+"""Settings of the session, which Delta's source heeds instead of options with the same names."""
 
 _LIMITS = {"maxbytespertrigger", "maxfilespertrigger"}
 _BATCH_BYTES = "128m"
@@ -56,12 +56,19 @@ _ALL = 2**31 - 1
 def refusal(
     options: Options, settings: Mapping[str, str | None], *, change_feed: bool = False
 ) -> OptionError | None:
-    """What stands against them, if anything does."""
+    """Return why a table cannot be published with these options and settings; None if it can.
+
+    Args:
+        options: The options of `from_delta` that are for Delta.
+        settings: The session's values of SETTINGS.
+        change_feed: Whether the table's changes are published.
+    """
     for name, value in options.items():
         if change_feed and name.lower() in _LIMITS:
             return OptionError(
-                f"option {name!r} is refused with change_feed=True: Delta cuts commits where it "
-                f"strikes, and an insert could come batches before the deletion that it replaces",
+                f"option {name!r} is refused with change_feed=True, because Delta would cut "
+                f"commits anywhere, and an insert could come before the deletion that it "
+                f"replaces. Remove the option",
                 option=name,
                 anchor="an-option-of-from_delta-is-refused",
             )
@@ -94,8 +101,11 @@ def _problem(name: str, value: str) -> str | None:
 
 
 def limited(options: Options, *, change_feed: bool) -> Options:
-    """With a limit to a batch, if they have none [Delta's own is 1,000 files of any size; what the
-    publisher commits at once has to be less]; changes without any, so that no commit is cut.
+    """Return the options with a limit for a batch.
+
+    For changes without one, so that no commit is cut.
+
+    Delta's own limit is 1,000 files of any size. What the publisher commits at once has to be less.
     """
     if change_feed:
         return {**options, "maxFilesPerTrigger": _ALL}

@@ -33,11 +33,11 @@ _CHANGE = ("_change_type", "_commit_version", "_commit_timestamp")
 """The columns that Delta's change feed adds."""
 
 _LATE = ("insert", "update_postimage")
-"""Of a key in one commit these come after what they replace."""
+"""Changes of a key that come after what they replace in the same commit."""
 
 _PLACE = "place"
 _ROWS = 10_000
-"""About so many in a record batch, as Spark makes them."""
+"""About as many rows in a record batch as Spark's have."""
 
 
 def from_delta(
@@ -94,7 +94,7 @@ def from_delta(
 
 
 def _stream(place: LakeTable, options: Options, *, change_feed: bool) -> DataFrame:
-    """The table's rows, or its changes. Raises LakehouseError for what cannot be read so."""
+    """Return the table's rows, or its changes. Raises LakehouseError if they cannot be read."""
     if not place.exists():
         raise _refused(place, "there is none: give the path or the name of a Delta table")
     if not place.frame().columns:
@@ -123,7 +123,7 @@ def _refused(place: LakeTable, problem: str) -> LakehouseError:
 
 
 def _column(name: str) -> Column:
-    """By its exact name, whatever dots are in it."""
+    """Return a column by its exact name, whatever dots are in it."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
@@ -147,7 +147,7 @@ def _key(rows: DataFrame, key: str, table: str) -> Column:
 
 
 def key_problem(key: str, kind: T.DataType) -> str | None:
-    """Why this is no key, with the remedy."""
+    """Return why a column cannot be the key, with the remedy; None if it can."""
     if isinstance(kind, (*STRINGS, *INTEGERS)):
         return None
     return (
@@ -165,15 +165,15 @@ def _headers() -> Column:
 
 
 def _place() -> Column:
-    """Commits in their order; within each what is replaced before what replaces it."""
+    """Return the order of rows: by commit, and in it what is replaced before its replacement."""
     late = F.col("_change_type").isin(*_LATE)
     return F.col("_commit_version") * 2 + late.cast("long")
 
 
 def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task's rows, sorted by `place`, and without it [Spark itself sorts no streaming frame].
+    """Yield a task's rows, sorted by `place`, without that column.
 
-    All of them are in memory.
+    All of them are in memory. Spark itself does not sort a streaming frame.
     """
     runs = [_sorted(batch) for batch in batches if batch.num_rows]
     held: list[pa.RecordBatch] = []
@@ -189,7 +189,7 @@ def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def merged(runs: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pieces of sorted runs, in such an order that all is sorted; nothing is copied."""
+    """Yield pieces of sorted runs in such an order that all is sorted; nothing is copied."""
     places = [np.asarray(run.column(_PLACE)) for run in runs]
     for place in np.unique(np.concatenate(places)) if places else ():
         for run, each in zip(runs, places, strict=True):

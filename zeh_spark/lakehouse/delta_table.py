@@ -1,8 +1,8 @@
-"""A Delta table as the lakehouse sees it: where it is, its history, its transactions.
+"""A Delta table as the lakehouse sees it: its place, its history, and its transactions.
 
-Rule for editors: what Delta gives in public, `DeltaTable` and options, serves every platform. Its
-JVM classes are asked for what it does not give (transactions), or gives ten times slower (id and
-version), and there is another way where they cannot be reached.
+Rule for editors: prefer Delta's public API, `DeltaTable` and options, which every platform has. Ask
+its JVM classes only for what the API does not give (transactions) or gives ten times slower (id and
+version), and have another way for platforms that do not show them.
 
 Runs on the driver.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameWriter
 
 _PAGE = 50
-"""Commits that are looked at first; ten times more until one of the name is found."""
+"""Commits that are read first; ten times more until one of the name is found."""
 
 _ALL = 2**31 - 1
 
@@ -46,8 +46,12 @@ _INSTALL = (
 
 @dataclass(frozen=True, slots=True)
 class LakeTableState:
-    """What a table is now. A table that is dropped and made anew has another id, and may have the
-    same version. `version` is None where the platform does not tell it quickly.
+    """What a table is now. A table that was dropped and created again has another id.
+
+    Attributes:
+        id: The table's id.
+        version: The version, which a new table may have too; None if the platform tells it slowly.
+        properties: The table's properties.
     """
 
     id: str
@@ -69,8 +73,13 @@ def identifier(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table by path (`/lake/orders`, `s3://…`, delta.`/lake/orders`) or by name, of one to three
-    parts. Reads only; `writer` is Spark's.
+    """A Delta table by path or by name. It reads and changes properties; `save` writes rows.
+
+    Attributes:
+        spark: The Spark session.
+        text: The table as the user gave it: a path (`/lake/orders`, `s3://…`, delta.`/lake/orders`)
+            or a name of one to three parts.
+        page: The number of commits that are read first.
     """
 
     spark: SparkSession
@@ -94,7 +103,12 @@ class LakeTable:
         return self.text if self.path is None else identifier(self.path)
 
     def exists(self) -> bool:
-        """Raises LakehouseError for what is no Delta table, and for a session without Delta."""
+        """Return whether the table exists.
+
+        Raises:
+            LakehouseError: There is something that is not a Delta table, or the session has no
+                Delta.
+        """
         delta = delta_class(self.spark, self.text)
         with delta_errors(self.text):
             if self.path is None:
@@ -104,7 +118,7 @@ class LakeTable:
                 return True
         if self._has_files(self.path):
             raise LakehouseError(
-                f"table {self.text}: there are files, and they are no Delta table: take another "
+                f"table {self.text}: there are files, which are not a Delta table. Take another "
                 f"path, or CONVERT TO DELTA",
                 table=self.text,
             )
@@ -125,6 +139,7 @@ class LakeTable:
         return self._hadoop_path(path).getFileSystem(settings)
 
     def delta(self) -> DeltaTable:
+        """Return Delta's own object for the table."""
         delta = delta_class(self.spark, self.text)
         with delta_errors(self.text):
             if self.path is None:
@@ -132,14 +147,16 @@ class LakeTable:
             return delta.forPath(self.spark, self.path)
 
     def frame(self) -> DataFrame:
+        """Return the table's rows."""
         with delta_errors(self.text):
             return self.delta().toDF()
 
     def columns(self) -> list[str]:
+        """Return the names of the table's columns."""
         return self.frame().columns
 
     def save(self, writer: DataFrameWriter) -> None:
-        """Append, to a table that is made if there is none."""
+        """Append the writer's rows; create the table if it does not exist."""
         writer = writer.format("delta").mode("append")
         with delta_errors(self.text):
             if self.path is None:
@@ -148,8 +165,10 @@ class LakeTable:
                 writer.save(self.path)
 
     def standing(self, name: str, cursor_column: str | None = None) -> TableStanding:
-        """Where the table stands for a name: by its history; where that does not tell, by the
-        column that keeps cursors and by its transactions.
+        """Return where the table stands for a name.
+
+        The history decides; then, as far as that does not tell, the column that keeps cursors and
+        the table's transactions.
         """
         if not self.exists():
             return TableStanding(version=-1, generation=0)
@@ -171,8 +190,9 @@ class LakeTable:
             limit *= 10
 
     def versions(self, app: str) -> tuple[dict[int, CommitRecord], set[int]]:
-        """The records of an app that count, by number, and the numbers that a RESTORE took back:
-        those in the newest commits that hold any.
+        """Return an app's records that count, by number, and the numbers that a RESTORE took back.
+
+        They are those in the newest commits that have any.
         """
         limit = self.page
         while True:
@@ -183,15 +203,15 @@ class LakeTable:
             limit *= 10
 
     def has_transaction(self, app: str) -> bool:
-        """Whether Delta has a transaction of an app; False if it cannot be asked."""
+        """Return whether Delta has a transaction of an app; False if it cannot be asked."""
         return app in (self._transactions() or {})
 
     def feeds(self) -> set[str] | None:
-        """All feeds that the table has rows of, by its records; None if its log does not tell."""
+        """Return all feeds of the table's rows, by its records; None if its log does not tell."""
         return commits.feeds_of(self._history(_ALL), self.text)
 
     def _history(self, limit: int) -> list[TableCommit]:
-        """Newest first."""
+        """Return the newest commits, the newest first."""
         written = F.col("operationMetrics")["numOutputRows"]
         with delta_errors(self.text):
             rows = (
@@ -206,7 +226,7 @@ class LakeTable:
         ]
 
     def _by_column(self, name: str, column: str) -> CommitRecord | None:
-        """The newest record that is in the table's rows."""
+        """Return the newest record that is in the table's rows."""
         frame = self.frame()
         if column not in frame.columns:
             return None
@@ -217,7 +237,7 @@ class LakeTable:
         return commits.record_of(text, self.text)
 
     def _transactions(self) -> dict[str, int] | None:
-        """Each app's number; None where they cannot be read, or some may have expired."""
+        """Return each app's number; None if they cannot be read, or some may have expired."""
         table = self.delta()
         location, properties = _details(table, "location", "properties")
         if "delta.setTransactionRetentionDuration" in properties:
@@ -235,8 +255,8 @@ class LakeTable:
     def state(self) -> LakeTableState | None:
         """Return what the table is now, from its newest version; None if there is no table.
 
-        Delta's own log is asked, which takes a tenth of the time of `detail`. Where a platform does
-        not show it, the version stays unknown, and nothing may be cached.
+        Delta's own log is asked, which takes a tenth of the time of `detail`. On a platform that
+        does not show it, the version stays unknown, and nothing may be cached.
         """
         if not self.exists():
             return None
@@ -285,7 +305,7 @@ def _details(table: DeltaTable, *names: str) -> tuple[Any, ...]:
 
 
 def _literal(text: str) -> str:
-    """A raw string literal in SQL, which cannot hold a quotation mark: in JSON it is escaped."""
+    """Return a raw string literal of SQL, which cannot hold a quotation mark: JSON escapes it."""
     quote = "\\u0027"
     return f"r'{text.replace(chr(39), quote)}'"
 
@@ -297,7 +317,10 @@ def _member(jvm: Any, name: str) -> Any:
 
 
 def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
-    """Raises LakehouseError for a session, or a Python, without Delta."""
+    """Return the class DeltaTable.
+
+    Raises LakehouseError if the session, or Python, has no Delta.
+    """
     try:
         from delta import DeltaTable
     except ImportError as exc:
@@ -309,8 +332,8 @@ def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
         raise LakehouseError(
-            f"table {table}: this is a session of Spark Connect, which shows Delta's transactions "
-            f"to nobody: use a classic one (on Databricks a dedicated cluster)",
+            f"table {table}: this is a session of Spark Connect, which does not show Delta's "
+            f"transactions. Use a classic session (on Databricks a dedicated cluster)",
             table=table,
             anchor="this-session-has-no-delta",
         )
@@ -325,7 +348,7 @@ def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
 
 @contextlib.contextmanager
 def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]:
-    """For a statement that takes no options: Delta's settings for its commit, and no other's."""
+    """Set Delta's settings for the commit of one statement that takes no options."""
     names = {
         "txnAppId": f"{_CONFIGURATION}write.txnAppId",
         "txnVersion": f"{_CONFIGURATION}write.txnVersion",
@@ -346,7 +369,7 @@ def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]
 
 @contextlib.contextmanager
 def delta_errors(table: str) -> Iterator[None]:
-    """What Spark and Delta say about a table that cannot be used, with the remedy."""
+    """Turn errors of Spark and Delta about a table into LakehouseError, with the remedy."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as exc:
@@ -360,7 +383,7 @@ def delta_errors(table: str) -> Iterator[None]:
 
 
 def _said(exc: PySparkException | Py4JJavaError) -> str:
-    """An error's message, and the causes that Java tells."""
+    """Return an error's message with the causes that Java tells."""
     if not isinstance(exc, Py4JJavaError):
         return str(exc)
     cause: Any = exc.java_exception
@@ -371,7 +394,7 @@ def _said(exc: PySparkException | Py4JJavaError) -> str:
 
 
 def _condition(said: str) -> str:
-    """The first of Spark's and Delta's error conditions in a message.
+    """Return the first of Spark's and Delta's error conditions in a message.
 
     Rejected: getCondition(). A Py4JJavaError has none, and which of its causes has one differs
     between versions of Spark and Delta; the condition is in brackets in all of their messages.
@@ -382,7 +405,7 @@ def _condition(said: str) -> str:
 
 _MOST_CAUSES = 20
 _TABLE = "Give the path or the name of a Delta table"
-_COLUMNS = "Have the frame give the table's columns and types; mergeSchema=true adds new columns"
+_COLUMNS = "Give the frame the table's columns and types; mergeSchema=true adds new columns"
 _NEWER = "Use a newer Delta, that of the table's other writers"
 
 _REMEDIES = {

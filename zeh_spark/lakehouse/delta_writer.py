@@ -1,12 +1,12 @@
-"""A feed kept in a Delta table, each event once: also after the checkpoint is lost.
+"""A feed kept in a Delta table, each event once, even if the checkpoint is lost.
 
-Spark gives a batch again after a crash, and only the table knows whether it has it. So each batch
-is one Delta commit that holds the cursors after it, and before each batch the table's newest
-record is compared with the place where the batch begins: the same place, and it is written; the
-batch itself, and nothing is done; anything else is an error that shows both.
+Spark repeats a batch after a crash, and only the table knows whether it has the batch. So each
+batch is one Delta commit that holds the cursors after it. Before each batch the table's newest
+record is compared with the place where the batch begins. If they are equal, the batch is written.
+If the record is the batch itself, nothing is done. Anything else is an error that shows both.
 
-Rule for editors: one Delta write for each batch. A second one under the same transaction writes
-nothing and says nothing.
+Rule for editors: there is one Delta write for each batch. A second one under the same transaction
+writes nothing, without an error.
 
 Runs on the driver.
 """
@@ -47,16 +47,16 @@ _OURS = {
     "path": "the table is the second argument",
     "mode": "batches are appended, or merged by merge_keys",
     "userMetadata": "it holds the feed's cursors",
-    "txnAppId": "it is what makes a batch come once",
-    "txnVersion": "it is what makes a batch come once",
+    "txnAppId": "the writer sets it, so that each batch is written once",
+    "txnVersion": "the writer sets it, so that each batch is written once",
     "checkpointLocation": "it is an argument of its own",
     "dataChange": "streams of the table would leave the rows out",
 }
 _TRIES = 10
-"""Of a batch that other writers of the table get in the way of."""
+"""How often a batch is tried that conflicts with other writers of the table."""
 
 _written: dict[tuple[str, str], tuple[str, int]] = {}
-"""In this process: the run and batch that wrote each table, by its id, and name last."""
+"""The run and batch that last wrote each table and name in this process; tables by their ids."""
 
 
 class DeltaFeedWriter:
@@ -84,8 +84,8 @@ class DeltaFeedWriter:
     Raises:
         OptionError: an option is wrong.
 
-    Writes each batch once, or fails with an error that names the cause: through crashes, lost
-    checkpoints and restored tables.
+    Guarantee: each batch is written once, or fails with an error that names the cause, through
+    crashes, lost checkpoints and restored tables.
     """
 
     def __init__(
@@ -125,6 +125,12 @@ class DeltaFeedWriter:
 
     @at_spark_border
     def __call__(self, batch: DataFrame, number: int) -> None:
+        """Write a batch, as Spark calls it for `foreachBatch`.
+
+        Raises:
+            LakehouseError: The table is not where the batch begins, or cannot be used.
+            CheckpointError: `checkpointLocation` is not the query's.
+        """
         spark = batch.sparkSession
         delta_class(spark, self._table)
         from delta import exceptions
@@ -183,14 +189,15 @@ class DeltaFeedWriter:
         if _written.get((state.id, self._name)) == (run, number):
             raise LakehouseError(
                 f"table {self._table}, name={self._name!r}, was written in this batch ({number}) "
-                f"already: one call for each table and batch; unite the frames before",
+                f"already. Call it once for each table and batch: unite the frames before",
                 table=self._table,
                 got=number,
             )
 
     def _leave_out(self, frame: DataFrame, stands: TableStanding, place: QueryBatch) -> None:
-        """Leave out a batch that the table has. Spark has to see its rows evaluated all the same,
-        or the query's state would lack them.
+        """Leave out a batch that the table has, but evaluate its rows.
+
+        Otherwise the query's state would lack them.
         """
         if place.content and stands.record and stands.record.is_older:
             log.warning(
@@ -205,7 +212,10 @@ class DeltaFeedWriter:
     def _merge(
         self, table: LakeTable, frame: DataFrame, place: QueryBatch, added: dict[str, Column]
     ) -> Merge | None:
-        """The batch's MERGE, its table made and its columns there; None if rows are appended."""
+        """Return the batch's MERGE, whose table exists with its columns.
+
+        None if rows are appended.
+        """
         if self._merge_keys is None:
             return None
         if self._has_state and self._order is None:
@@ -233,9 +243,15 @@ class DeltaFeedWriter:
         return merge
 
     def _only_feed(self, table: LakeTable, place: QueryBatch, given: set[str]) -> str | None:
-        """The one feed of a table that an older version has merged; None if the batch has none.
+        """Return the only feed of a table that an older version has merged.
 
-        `given`: the feeds of the batch's events. An offset of an older version does not name them.
+        None if the batch has none.
+
+        Args:
+            table: The table.
+            place: The batch.
+            given: The feeds of the batch's events. An offset of an older version does not name
+                them.
         """
         ids = set(place.ids) or given
         known = table.feeds()
@@ -255,7 +271,7 @@ class DeltaFeedWriter:
         )
 
     def _standing(self, table: LakeTable, state: LakeTableState | None) -> TableStanding:
-        """Where the table stands; as after the last batch, if it is still the same."""
+        """Return where the table stands, from memory if it has not changed since the last batch."""
         known = self._known
         if known and state and (known.id, known.version) == (state.id, state.version):
             return known.stands
@@ -264,7 +280,7 @@ class DeltaFeedWriter:
     def _claimed(
         self, table: LakeTable, place: QueryBatch, before: LakeTableState | None
     ) -> LakeTableState:
-        """The table's state, with the feeds of the batch claimed for this name."""
+        """Return the table's state, with the feeds of the batch claimed for this name."""
         state = self._state(table, before)
         if wanted := self._missing_claims(table, place, state):
             table.set_properties(wanted)
@@ -278,7 +294,10 @@ class DeltaFeedWriter:
         return claims.missing(table.text, table.identifier, self._name, place.ids, state.properties)
 
     def _state(self, table: LakeTable, before: LakeTableState | None) -> LakeTableState:
-        """The table's state now. Raises LakehouseError if it is another table than before."""
+        """Return the table's state now.
+
+        Raises LakehouseError if it is another table than before.
+        """
         state = table.state()
         if state is None or (before and before.id != state.id):
             raise LakehouseError(
@@ -295,19 +314,19 @@ class DeltaFeedWriter:
     def _check_written(
         self, table: LakeTable, record: CommitRecord, place: QueryBatch, before: LakeTableState
     ) -> None:
-        """Check that the batch is in the table that was looked at before, and the feed still ours.
+        """Check that the batch is in the table that was read before, and the claim holds.
 
-        Delta writes nothing, and says nothing, where another writer came before with the same
-        number; and a restore, or a new table, may have come between.
+        Delta writes nothing, without an error, if another writer committed the same number first;
+        and the table may have been restored or replaced meanwhile.
         """
         state = self._state(table, before)
         self._missing_claims(table, place, state)
         stands = table.standing(self._name)
         if stands.record != record:
             raise LakehouseError(
-                f"table {self._table}, name={self._name!r}: {record} was to be written, and the "
+                f"table {self._table}, name={self._name!r}: {record} was to be written, but the "
                 f"table holds all up to {stands.record}: another query writes under this name, or "
-                f"the table was restored meanwhile. Stop the other one, and start this one again",
+                f"the table was restored meanwhile. Stop the other query, and start this one again",
                 table=self._table,
                 expected=record.cursors,
                 got=stands.record and stands.record.cursors,
@@ -320,7 +339,7 @@ class DeltaFeedWriter:
     def _check_appended(self, table: LakeTable, stands: TableStanding) -> None:
         if self._last is None and stands.version >= 0 and DELETED in table.columns():
             raise LakehouseError(
-                f"table {self._table} was made by a merge, which has one row for each key: give "
+                f"table {self._table} was made by a merge, and has one row for each key. Give "
                 f"merge_keys, or another table",
                 table=self._table,
             )
@@ -331,10 +350,10 @@ class DeltaFeedWriter:
         number, text = F.lit(record.number).cast("long"), F.lit(record.to_json())
         return {self._cursor_column: F.struct(number.alias("number"), text.alias("record"))}
 
-    # Where the batch lies
+    # Where the batch begins and ends
 
     def _place(self, spark: SparkSession, number: int) -> QueryBatch:
-        """The batch's query and cursors, by the checkpoint's files."""
+        """Return the batch's query and cursors, from the checkpoint's files."""
         checkpoint = CheckpointFiles(spark, self._checkpoint)
         query = self._checked_query(checkpoint)
         ends = checkpoint.feeds(number, self._table)
@@ -344,7 +363,7 @@ class DeltaFeedWriter:
         elif number:
             before = checkpoint.feeds(number - 1, self._table)
             start = {each.feed: each.cursors for each in before}
-        else:  # without a beginning of its own the first offset is the beginning
+        else:  # the first offset tells where the query began
             start = {each.feed: _beginning(each) for each in ends}
         self._has_state = checkpoint.has_state() if self._has_state is None else self._has_state
         ids = tuple(sorted(each.id for each in ends if each.id))
@@ -353,20 +372,20 @@ class DeltaFeedWriter:
         )
 
     def _checked_query(self, checkpoint: CheckpointFiles) -> str:
-        """The running query's id, which has to be that of the checkpoint."""
+        """Return the running query's id, which has to be that of the checkpoint."""
         running = checkpoint.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if running is None:
             raise LakehouseError(
-                f"table {self._table}: a DeltaFeedWriter is called by a query's foreachBatch, in "
-                f"its thread; this is none",
+                f"table {self._table}: a DeltaFeedWriter was called outside of a query's "
+                f"foreachBatch. Call it there, in the thread that Spark gives",
                 table=self._table,
             )
         if running != self._query:
             stored = checkpoint.query_id()
             if stored != running:
                 raise CheckpointError(
-                    f"checkpointLocation={self._checkpoint!r} is not that of the query which calls "
-                    f"(its id is {stored}, the query's {running}): give both the same",
+                    f"checkpointLocation={self._checkpoint!r} is not that of the calling query "
+                    f"(its id is {stored}, the query's {running}). Give both the same one",
                     expected=running,
                     got=stored,
                 )
@@ -376,7 +395,7 @@ class DeltaFeedWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Where the table stood after the last batch: it is the same while id and version are."""
+    """Where the table stood after the last batch, valid while its id and version stay."""
 
     id: str
     version: int
@@ -388,6 +407,7 @@ def _beginning(first: Reached) -> dict[str, str]:
 
 
 def checked_name(name: str) -> str:
+    """Return a valid name. Raises OptionError for another."""
     if not re.fullmatch(r"[A-Za-z0-9._@=-]{1,100}", name):
         raise OptionError(
             f"name={name!r} must be 1 to 100 letters, digits and ._@=-", option="name"

@@ -57,9 +57,7 @@ def to_delta(
     writer = DeltaFeedWriter(
         table, name=name, checkpointLocation=checkpointLocation, merge_keys=merge_keys, **options
     )
-    LakeTable(
-        df.sparkSession, table
-    ).exists()  # what is wrong with it shows here, and not in a stream
+    LakeTable(df.sparkSession, table).exists()  # raises here rather than in the stream
     stream = df.writeStream.foreachBatch(writer).queryName(f"{name} to {table}")
     if trigger:
         stream = stream.trigger(**trigger)
@@ -99,7 +97,7 @@ def cursors(
     if len(set(places.values())) != 1:
         shown = "; ".join(f"{each}: {place}" for each, place in places.items())
         raise LakehouseError(
-            f"the tables are at different places ({shown}): bring each of them to the feed's end "
+            f"the tables are at different places ({shown}). Bring each of them to the feed's end "
             f"by a query of its own, with a checkpoint of its own and the same name, before one "
             f"query writes them all again",
             got=places,
@@ -117,7 +115,7 @@ def _cursors(
     if stands.unknown is not None:
         raise LakehouseError(
             f"table {table} may hold events of name={name!r} up to cursors that are not known "
-            f"({stands.unknown}): give startingCursors that you know to be right; the writer then "
+            f"({stands.unknown}). Give startingCursors that you know to be right; the writer then "
             f"says what to accept",
             table=table,
             got=stands.unknown,

@@ -1,6 +1,6 @@
-"""What a batch may do in the table where it is to be written: next, already there, or refused.
+"""What a batch may do in its table: it is next, there already, or refused.
 
-Runs on the driver; pure.
+Runs on the driver; has no side effects.
 """
 
 from __future__ import annotations
@@ -25,8 +25,15 @@ from zeh_spark.lakehouse.commits import (
 class QueryBatch:
     """The batch that Spark gives: what lies between two places of its feeds.
 
-    `stateful`: it is a query's first one, and the query keeps state. `content`: what the batch of
-    such a query holds; a batch without state is known by its cursors. `ids`: the ids of its feeds.
+    Attributes:
+        query: The id of the query.
+        number: The number of the batch.
+        start: The cursors before the batch.
+        end: The cursors after the batch.
+        stateful: Whether it is the first batch of a query that keeps state.
+        content: What the batch of a query with state holds; other batches are known by their
+            cursors.
+        ids: The ids of its feeds.
     """
 
     query: str
@@ -41,9 +48,10 @@ class QueryBatch:
 def next_record(
     table: str, name: str, stands: TableStanding, batch: QueryBatch, accept: str | None
 ) -> CommitRecord | None:
-    """The record with which the batch is to be written; None if it is in the table already.
+    """Return the record with which the batch is to be written; None if the table has the batch.
 
-    Raises LakehouseError where the table is not at the place where the batch begins.
+    Raises:
+        LakehouseError: The table is not at the place where the batch begins.
     """
     last = stands.record
     if last is None:
@@ -83,9 +91,9 @@ def check_content(
     if content is None or last.content is None:
         raise LakehouseError(
             f"table {table}, name={last.name!r}: batch {last.batch} is in the table, written by a "
-            f"query {_with_state(last.content)}, and this query is {_with_state(content)}: it "
-            f"would give events again that are in the table, or lack them. Start the query as it "
-            f"was; for the changed one take a new checkpointLocation and a new table",
+            f"query {_with_state(last.content)}, and this query is {_with_state(content)}: events "
+            f"would be missing, or twice in the table. Start the query as it was; for the changed "
+            f"one take a new checkpointLocation and a new table",
             table=table,
             expected=last.content,
             got=content,
@@ -114,7 +122,10 @@ def _with_state(content: BatchContent | None) -> str:
 def _check_state(
     table: str, name: str, last: CommitRecord, batch: QueryBatch, accept: str | None
 ) -> None:
-    """Where a new query continues, what Spark's state held of the one before is gone."""
+    """Refuse a new query with state that continues where another ended.
+
+    The state of the other query is gone.
+    """
     wanted = f"{last.app}@{last.number} without state"
     begun = last.query != batch.query and any(batch.start.values())
     if batch.stateful and begun and accept != wanted:
@@ -131,8 +142,10 @@ def _check_state(
 
 
 def _follows(last: CommitRecord, batch: QueryBatch) -> bool:
-    """Whether a batch begins where the table is; in one query there is none between, either [those
-    of a stateful query may leave the cursors where they were].
+    """Return whether a batch begins where the table is, and within one query is the next one.
+
+    Batches of a query with state may leave the cursors where they were, so cursors alone do not
+    tell.
     """
     next_one = last.query != batch.query or last.batch + 1 == batch.number
     return next_one and last.cursors == batch.start
@@ -145,7 +158,10 @@ def _moved(last: CommitRecord) -> str:
 
 
 def _other_partitions(last: CommitRecord, batch: QueryBatch) -> str | None:
-    """For a new query whose feeds are cut into other partitions: what it has to accept."""
+    """Return what a new query has to accept whose feeds have other partitions.
+
+    None for another query.
+    """
     counts = [[len(feed[name]) for name in sorted(feed)] for feed in (last.cursors, batch.end)]
     same_feeds = last.cursors.keys() == batch.end.keys()
     if last.query == batch.query or not same_feeds or counts[0] == counts[1] or 0 in counts[0]:
@@ -156,7 +172,7 @@ def _other_partitions(last: CommitRecord, batch: QueryBatch) -> str | None:
 def _check_first(
     table: str, name: str, stands: TableStanding, batch: QueryBatch, accept: str | None
 ) -> None:
-    """A name's first batch in a table."""
+    """Refuse a name's first batch in a table if its feed may be there already."""
     for other in stands.others:
         if shared := sorted(batch.end.keys() & other.cursors.keys()):
             raise LakehouseError(
@@ -194,13 +210,13 @@ def _check_first(
 
 
 def _acceptance(unknown: str, batch: QueryBatch) -> str:
-    """Names both sides: what the table is, and where the batch begins."""
+    """Return the value of `accept`, which names the table's side and where the batch begins."""
     start = json.dumps(batch.start, sort_keys=True).encode()
     return f"{unknown} from {xxhash.xxh3_64_hexdigest(start)[:8]}"
 
 
 def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) -> LakehouseError:
-    """Which of the ways out of step it is."""
+    """Return the error for a batch that does not begin where the table is."""
     here = f"table {table}, name={name!r}, holds all up to {last}"
     new = (
         "start another new checkpointLocation (this one has planned its batch) with "
@@ -209,8 +225,8 @@ def _out_of_place(table: str, name: str, last: CommitRecord, batch: QueryBatch) 
     if partitions := _other_partitions(last, batch):
         why = (
             f"this query reads the feed in other partitions, from {shown(batch.start)}. If its "
-            f"startingCursors are those that docs/guides/read.md has for that, which may bring "
-            f"events again, say accept={_acceptance(partitions, batch)!r}"
+            f"startingCursors were found as docs/operate/recover.md says for another partition "
+            f"count, which may bring events again, say accept={_acceptance(partitions, batch)!r}"
         )
     elif last.cursors.keys() != batch.end.keys():
         why = (

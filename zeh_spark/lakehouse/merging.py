@@ -12,7 +12,7 @@ Which event wins is decided in `precedence`. A deleted key stays as a row, so th
 that arrives late does not bring it back, until `purge`.
 
 Rows that an older version wrote have no `_zeh_feed`. They are of the feed that the table's property
-`zeh_spark.unnamedFeed` names; where it names none, they are met only by events without a feed.
+`zeh_spark.unnamedFeed` names. If it names none, only events without a feed are compared with them.
 
 Runs on the driver; builds expressions.
 """
@@ -160,7 +160,17 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
 
 
 class Merge:
-    """One MERGE for each batch."""
+    """One MERGE for each batch.
+
+    Args:
+        table: The table.
+        keys: The columns by which a row is found.
+        deleted: A SQL condition, true for events that delete their key.
+        options: Delta's options.
+        feeds: The ids of the feeds that the query reads, if they are known. An event without
+            `zeh-feed` is of the only feed, if that has no epochs; otherwise it is refused.
+        by_arrival: Whether the event that arrives later is the newer one, whatever its number.
+    """
 
     def __init__(
         self,
@@ -172,10 +182,6 @@ class Merge:
         feeds: Sequence[str] = (),
         by_arrival: bool = False,
     ) -> None:
-        """`feeds`: the ids of the feeds that the query reads, if they are known. An event without
-        `zeh-feed` is of the one feed, if that has no epochs; else it is refused. `by_arrival`: the
-        event that arrives later is the newer one, whatever its number.
-        """
         self._table = table
         self._keys = [keys] if isinstance(keys, str) else list(keys)
         self._deleted = deleted
@@ -219,9 +225,7 @@ class Merge:
             builder.execute()
 
     def prepare(self, df: DataFrame, constants: Mapping[str, Column] | None = None) -> None:
-        """Make the table, or give it the columns that are new, in commits without rows before the
-        batch's own.
-        """
+        """Create the table, or add new columns, in commits without rows before the batch's own."""
         self._prepare(self._made(df, constants or {}).drop(ARRIVAL))
 
     def _made(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
@@ -229,7 +233,7 @@ class Merge:
         return self._events(df).withColumns(dict(constants))
 
     def _events(self, df: DataFrame) -> DataFrame:
-        """Each with its stamps and its place in the batch; checked for keys."""
+        """Return the events with their stamps and their place in the batch, checked for keys."""
         missing = [key for key in self._keys if key not in df.columns]
         if missing or not self._keys:
             raise LakehouseError(
@@ -268,7 +272,10 @@ class Merge:
         return condition
 
     def _not_null(self, key: str) -> Column:
-        """NULL equals nothing: such a row would be added again and again."""
+        """Return the key's column, which raises an error for NULL.
+
+        NULL equals nothing, so such a row would be added each time.
+        """
         column = F.col(quoted(key))
         complaint = (
             f"table {self._table.text}: an event has NULL in the merge key {key!r}: leave such "
@@ -277,13 +284,13 @@ class Merge:
         return F.when(column.isNull(), F.raise_error(F.lit(complaint))).otherwise(column)
 
     def _identity(self) -> dict[str, Column]:
-        """What events are compared by; nothing, if the order of arrival decides."""
+        """Return what events are compared by; nothing if the order of arrival decides."""
         if self._by_arrival:
             return {name: F.lit(None).cast(kind) for name, (_, kind) in IDENTITY.items()}
         return {FEED: self._named()}
 
     def _named(self) -> Column:
-        """The feed of each event that has a producer."""
+        """Return the feed of each event that has a producer."""
         if not self._feeds:
             return F.col(FEED)
         complaint = (
@@ -292,7 +299,7 @@ class Merge:
             f"headers; or take {FEED} and {TIME} along with the other columns of "
             f"lakehouse.stamped(df)"
         )
-        # Which epoch of a feed with an id an event belongs to, only its header tells.
+        # If the feed has an id, only the header tells to which of its epochs an event belongs.
         named = len(self._feeds) == 1 and not feed_identity.ID.fullmatch(self._feeds[0])
         only = F.lit(self._feeds[0]) if named else F.raise_error(F.lit(complaint))
         lacking = F.col(FEED).isNull() & F.col(STAMPS[0]).isNotNull()
@@ -308,12 +315,12 @@ class Merge:
         self._table.save(events.limit(0).write.options(**self._options))
 
     def feeds_of(self, df: DataFrame) -> set[str]:
-        """The feeds that a batch's events name. Reads the batch."""
+        """Return the feeds that a batch's events name. Reads the batch."""
         found = stamped(df).select(feed_of(F.col(FEED)).alias("feed")).distinct().collect()
         return {row.feed for row in found if row.feed is not None}
 
     def is_older(self) -> bool:
-        """Whether an older version has made the table, which did not tell feeds apart."""
+        """Return whether an older version has made the table, which did not tell feeds apart."""
         return self._table.exists() and bool(_lacking(self._table.frame().schema))
 
     def _add_identity(self, known: StructType) -> StructType:
@@ -329,7 +336,7 @@ class Merge:
         return given.get("mergeschema", "false").lower() == "true"
 
     def _check_keys(self, known: StructType, given: StructType) -> None:
-        """Of the table's types: after a cast another key could be equal, or the same one not."""
+        """Check the keys' types: after a cast another key could be equal, or the same one not."""
         types = {field.name.lower(): field.dataType for field in known}
         for key in self._keys:
             mine, theirs = given[key].dataType, types.get(key.lower())
@@ -359,14 +366,14 @@ class Merge:
 
 
 def _lacking(known: StructType) -> list[str]:
-    """The columns that a merged table of an older version does not have."""
+    """Return the columns that a merged table of an older version does not have."""
     names = set(known.fieldNames())
     merged = {*STAMPS, DELETED, CHANGED} <= names
     return [name for name in (FEED, TIME) if name not in names] if merged else []
 
 
 def _new_fields(known: DataType | None, given: DataType) -> bool:
-    """Whether a type has fields, at any depth, that the table's lacks."""
+    """Return whether a type has fields, at any depth, that the table's type lacks."""
     if isinstance(given, ArrayType) and isinstance(known, ArrayType):
         return _new_fields(known.elementType, given.elementType)
     if isinstance(given, StructType) and isinstance(known, StructType):
@@ -376,7 +383,7 @@ def _new_fields(known: DataType | None, given: DataType) -> bool:
 
 
 def check_free(table: str, df: DataFrame, names: Sequence[str]) -> None:
-    """Raises LakehouseError for a frame that has columns which are ours to fill."""
+    """Raise LakehouseError for a frame with columns that the writer itself fills."""
     mine = {name.lower() for name in names}
     if taken := [name for name in df.columns if name.lower() in mine]:
         raise LakehouseError(
@@ -388,5 +395,5 @@ def check_free(table: str, df: DataFrame, names: Sequence[str]) -> None:
 
 
 def option_text(value: object) -> str:
-    """As Spark's own options are given."""
+    """Return an option's value as Spark's own options are given."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Rows that an older version merged: they do not tell their feed. Whose they are is kept once.
+"""Rows that an older version merged, which do not name their feed. The feed is recorded once.
 
 Runs on the driver.
 """
@@ -10,14 +10,14 @@ from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.protocol import feed_identity
 
 UNNAMED = "zeh_spark.unnamedFeed"
-"""Property of a merged table: the feed of its rows that name none."""
+"""The property of a merged table that has the feed of its rows that name none."""
 
 ACCEPT = "rows without a feed are of "
-"""What `accept` begins with that names that feed."""
+"""The beginning of a value of `accept` that names that feed."""
 
 
 def accepted_feed(accept: str | None) -> str | None:
-    """Return the feed that `accept` names for the rows without one; None if it is about others."""
+    """Return the feed that `accept` names for the rows without one; None if it names none."""
     if accept is None or not accept.startswith(ACCEPT):
         return None
     feed = accept.removeprefix(ACCEPT).strip()
@@ -31,10 +31,13 @@ def accepted_feed(accept: str | None) -> str | None:
 
 
 def name_unnamed(table: LakeTable, feed: str | None = None) -> str | None:
-    """Keep in a property of the table which feed its rows are of that name none.
+    """Record in a property of the table the feed of those rows that name none.
 
-    Returns the feed that the table has named before, else `feed`; None if it is not known. Raises
-    LakehouseError if the table names another one.
+    Returns:
+        The feed that the table has recorded before, or else `feed`; None if it is not known.
+
+    Raises:
+        LakehouseError: The table has recorded another feed.
     """
     state = table.state()
     known = state.properties.get(UNNAMED) if state else None

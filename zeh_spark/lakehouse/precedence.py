@@ -1,13 +1,13 @@
 """Which event of a key a merged table shows: expressions for its MERGE.
 
-An event wins over the one that the table shows if its epoch or its sequence number is higher, where
-both are of one feed, producer and stored partition; else if it arrives later.
+An event wins over the one that the table shows if its epoch or its sequence number is higher,
+provided that both are of one feed, producer and stored partition. Otherwise the later arrival wins.
 
-Within a batch the newest event of each feed, producer and stored partition is left, by number, and
-of these the two that arrived last: the table's own event can outrank one of them only, as it is of
-one producer, so the MERGE needs no more to decide.
+Within a batch the newest event of each feed, producer and stored partition is kept, by number, and
+of these the two that arrived last. The table's event is of one producer, so it can outrank only one
+of them, and the MERGE needs no more to decide.
 
-Within an epoch numbers are given in the order of commits, so an event with a lower number and a
+Within an epoch numbers are assigned in the order of commits. So an event with a lower number and a
 later time than another one proves that the feed was restored: its numbers are used again for other
 events. The MERGE then fails.
 
@@ -37,13 +37,15 @@ IDENTITY = {
 """The columns that `stamped` adds, each with the header that it is made of and its type."""
 
 ARRIVAL = "_zeh_arrival"
-"""Where an event stands in its batch."""
+"""The column with an event's place in its batch."""
 
 
 def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
-    """For each key `_zeh_first` and `_zeh_second`, the events that arrived last of those which are
-    the newest of their feed, producer and stored partition; the second is NULL if there is no
-    other. The query fails where two events prove that the feed was restored.
+    """Return the events of each key that may win, as `_zeh_first` and `_zeh_second`.
+
+    They are those that arrived last among the newest of each feed, producer and stored partition.
+    The second is NULL if there is no other. The query fails if two events prove that the feed was
+    restored.
     """
     columns = [quoted(name) for name in events.columns if name != ARRIVAL]
     keys = [quoted(key) for key in keys]
@@ -77,7 +79,7 @@ def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
 
 
 def wins(event: str, unnamed: str | None, table: str) -> Column:
-    """Whether an event comes in the place of the table's. Without stamps: the later arrival.
+    """Return whether an event replaces the table's. Without stamps, the later arrival does.
 
     The MERGE fails for an event that cannot be compared: a row of its producer has no feed, or the
     feed was restored.
@@ -98,12 +100,12 @@ def wins(event: str, unnamed: str | None, table: str) -> Column:
 
 
 def feed_of(column: Column) -> Column:
-    """The feed of one of its epochs."""
+    """Return the feed of one of its epochs."""
     return F.regexp_replace(column, feed_identity.EPOCH, "$1")
 
 
 def _epoch(column: Column) -> Column:
-    """The number of an epoch; 0 for the first one, and where there is none."""
+    """Return the number of an epoch; 0 for the first one, and if there is none."""
     number = F.regexp_extract(column, feed_identity.EPOCH, 2).try_cast("int")
     return F.coalesce(number, F.lit(0))
 
@@ -113,7 +115,7 @@ def _fail(complaint: Column) -> Column:
 
 
 def _unnamed(table: str, event: Column, feed: Column) -> Column:
-    """What to do about a row whose feed is not known."""
+    """Return the message about a row whose feed is not known."""
     return F.concat(
         F.lit(f"table {table}: an event of the feed "),
         F.coalesce(feed, F.lit("that is not named")),
@@ -129,7 +131,7 @@ def _unnamed(table: str, event: Column, feed: Column) -> Column:
 
 
 def _restored(table: str, newest: Column, time: Column) -> Column:
-    """What to do about numbers that are used again."""
+    """Return the message about numbers that are used again."""
     return F.concat(
         F.lit(f"table {table}: the feed "),
         F.coalesce(newest[FEED], F.lit("(not named)")),
@@ -153,4 +155,5 @@ def _restored(table: str, newest: Column, time: Column) -> Column:
 
 
 def quoted(name: str) -> str:
+    """Return a column's name, quoted for SQL."""
     return f"`{name.replace('`', '``')}`"
