@@ -163,7 +163,7 @@ def _address(url: str) -> URL:
     drivers = {"postgresql", "postgres", "postgresql+psycopg"}
     if address is None or address.drivername not in drivers:
         raise StoreError(
-            f"{shown(url)} is not understood. Write a store in PostgreSQL as "
+            f"{shown(url)} is not understood. Write a PostgreSQL database as "
             f"postgresql+psycopg://USER@HOST:PORT/DATABASE. In a password, write @ as %40, : as "
             f"%3A and / as %2F, or better keep it in PGPASSFILE or PGPASSWORD. Write several hosts "
             f"as ?host=a:5432&host=b:5432"

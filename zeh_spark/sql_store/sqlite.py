@@ -70,7 +70,7 @@ def open_sqlite(
         receipts: how many receipts of a producer the store keeps.
 
     Raises:
-        StoreError: the file is missing or unreadable, or it is not a store of this version.
+        StoreError: the file is missing or unreadable, is not a store, or is a later version's.
     """
     path = _path(file, must_exist)
     write = _engine(path, "BEGIN IMMEDIATE")
@@ -79,7 +79,7 @@ def open_sqlite(
         _prepare(read, write)
     except DBAPIError as exc:
         raise StoreError(
-            f"{path} cannot be used as a store: {exc.orig}. Check the path and who may write there"
+            f"{path} cannot be used as a store: {exc.orig}. Check the path and its permissions"
         ) from exc
     watch, gate = _Watch(read), ReaderBarrier()
     writer = Writer(write, path.with_name(f"{path.name}-wal"), gate)
@@ -120,7 +120,7 @@ def backup(file: str, copy: Path) -> None:
     except (sqlite3.Error, OSError) as exc:
         part.unlink(missing_ok=True)
         raise StoreError(
-            f"{path} cannot be copied to {copy}: {exc}. Check the disk, and who may write there"
+            f"{path} cannot be copied to {copy}: {exc}. Check the disk and the permissions"
         ) from exc
 
 
@@ -206,12 +206,13 @@ def explained(exc: DBAPIError) -> StoreError:
     reason = str(exc.orig)
     if not isinstance(exc, OperationalError):
         return StoreError(
-            f"the store cannot be used: {reason}. Check the file, or restore it from a backup"
+            f"the SQLite database cannot be used: {reason}. Check its file, or restore it from a "
+            f"backup"
         )
     busy = "locked" in reason or "busy" in reason
     return (StoreBusyError if busy else StoreError)(
-        f"the store does not answer: {reason}. Check its disk, and which processes write to it; "
-        f"then try again"
+        f"the SQLite database cannot do it now: {reason}. Try again if it is locked; otherwise "
+        f"check its file, its tables and its disk"
     )
 
 

@@ -92,7 +92,7 @@ class SqlStore:
     or not at all.
 
     Args:
-        database: the open database, with what its dialect brings.
+        database: an open database, as its dialect brings it.
         clock: the time in milliseconds since 1970.
         receipts: how many receipts of a producer the store keeps.
     """
