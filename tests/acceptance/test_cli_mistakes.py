@@ -26,7 +26,7 @@ MISTAKES = [
     (
         ["serve", "--store", "sqlite:///nowhere.db"],
         1,
-        "there is no store nowhere.db; zeh-spark create",
+        "there is no store nowhere.db. Make it, with its first feed, with zeh-spark create",
     ),
     (["serve", "--store", "postgresql://x:y@127.0.0.1:1/z"], 1, "x:***@127.0.0.1:1/z cannot"),
     (["serve", "--store", "memory:"], 2, "ends with the command"),

@@ -222,7 +222,7 @@ def test_connection_lost_at_the_commit_itself_is_not_known_yet(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(postgresql_writer, "_commit", lose)
-        with pytest.raises(StoreOutcomeUnknownError, match="not known yet; ask again"):
+        with pytest.raises(StoreOutcomeUnknownError, match=r"not known yet\. Ask again"):
             store.commit(FEED, call(0), declared(one))
     assert store.receipt(FEED, "p", 0, None) is None
     assert store.commit(FEED, call(0), declared(one))[1]

@@ -1,4 +1,8 @@
-"""Cleaning up beside other work: one thread repeats steps until there is nothing left to do."""
+"""Cleaning up in the background: one thread repeats steps until there is nothing left to do.
+
+Rule for editors: a step is one short transaction, so that other writes do not wait long for it.
+Runs in the publisher and in commands that write.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,16 @@ from zeh_spark.store.outcome import logged
 log = logging.getLogger("zeh_spark.publisher")
 
 PAUSE_SECONDS = 0.2
-"""Between rounds, so that what many ask for is looked after once."""
+"""Seconds between rounds, so that a step that many ask for is done once."""
 
 
 class Chores:
-    """Begins with the first step, ends with `close`. A step that fails is left until it is asked
-    for again.
+    """A thread that cleans up, from the first step until `close`.
+
+    A step that fails is not tried again until it is added again.
+
+    Args:
+        write: does a step in a transaction, and returns whether there may be more to do.
     """
 
     def __init__(self, write: Callable[..., bool]) -> None:
@@ -29,6 +37,7 @@ class Chores:
         self._thread: threading.Thread | None = None
 
     def add(self, step: Step) -> None:
+        """Have a step repeated until nothing is left to do; return at once."""
         with self._news:
             self._steps[step] = None
             if self._thread is None:
@@ -37,6 +46,7 @@ class Chores:
             self._news.notify()
 
     def close(self) -> None:
+        """End the thread, after the step under way; wait for it."""
         self._ended.set()
         with self._news:
             self._news.notify()

@@ -1,4 +1,9 @@
-"""Noticing what others commit to a PostgreSQL database, for readers that wait."""
+"""Detects what other processes commit to a PostgreSQL database, for readers that wait.
+
+Rule for editors: a notification only says that it is worth to look. What `Look` returns decides,
+and it is asked regularly as well, because notifications may get lost. Runs in the publisher, also
+for tables of a service's own.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +18,29 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from zeh_spark.store.outcome import attempted
 
 POLL_SECONDS = 1.0
-"""Between looks, where nothing is notified [behind a pooler that hands out connections by
-transaction, notifications get lost].
+"""Seconds between looks if nothing is notified.
+
+A pooler that hands out connections by transaction loses notifications.
 """
 
 STANDBY_SECONDS = 0.1
-"""The same on a standby."""
+"""Seconds between looks on a standby, which notifies of nothing."""
 
 V = TypeVar("V")
 
 Look = Callable[[Connection], tuple[V, float]]
-"""What is different once something was committed, and after how many seconds to look again, at the
-latest.
-"""
+"""Returns a value that changes with each commit, and the most seconds to wait before a new look."""
 
 
 class Watch(Generic[V]):
-    """One connection that listens, in a thread that begins with the first question. It is taken out
-    of the engine's pool.
+    """A thread with one connection that listens for commits, from the first call of `version`.
+
+    The connection is taken out of the engine's pool.
+
+    Args:
+        engine: where the connection comes from.
+        channel: the channel on which commits are notified.
+        look: reads the value that changes with each commit (see `Look`).
     """
 
     def __init__(self, engine: Engine, channel: str, look: Look[V]) -> None:
@@ -43,7 +53,7 @@ class Watch(Generic[V]):
         self._failure: DBAPIError | None = None
 
     def version(self) -> V:
-        """Raises DBAPIError as long as the database does not answer."""
+        """Return the last look's value. Raises DBAPIError while the database does not answer."""
         with self._lock:
             if self._version is None:
                 with self._engine.connect() as connection:
@@ -54,6 +64,7 @@ class Watch(Generic[V]):
         return self._version
 
     def close(self) -> None:
+        """End the thread after its next look; does not wait for it."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -86,5 +97,5 @@ class Watch(Generic[V]):
                 self._ended.wait(min(patience, STANDBY_SECONDS))
 
     def _is_standby(self, connection: Connection) -> bool:
-        """Where nothing is notified, until it is promoted."""
+        """Return whether the database is a standby: it notifies of nothing until it is promoted."""
         return bool(connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar())

@@ -1,7 +1,9 @@
-"""Commits in a SQL database: what one transaction does. What is staged before is in `uploads`.
+"""Commits in a SQL database: what one transaction does. `uploads` holds what is staged before.
 
-Rule for editors: a commit compares what it has moved [verified first and moved then, a batch lost 4
-of 10 chunks to another process's clean-up]; locks are taken as `producers` says.
+Rule for editors: a commit moves its uploads first and then compares what it has moved. Rejected: to
+verify first and move then; a batch lost 4 of 10 chunks to another process's clean-up. Locks are
+taken as `producers` says. Runs inside a transaction of the caller, in the publisher and in commands
+that write.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ from zeh_spark.store.problems import Problem
 
 Commit = tuple[Call, Declared]
 Done = tuple[StoredReceipt, bool] | Problem
-"""The receipt, and whether it is new; or why there is none."""
+"""The receipt and whether it is new; or the Problem with which the commit is refused."""
 
 _FEED_MOVED_ON = update(feeds).where(feeds.c.id == bindparam("of"))
 
@@ -66,10 +68,24 @@ _FEED_MOVED_ON = update(feeds).where(feeds.c.id == bindparam("of"))
 def commit(
     connection: Connection, feed: str, asked: Sequence[Commit], clock: Clock, receipts: int
 ) -> list[Done]:
-    """Several commits as if one came after the other, in one transaction. One that is refused
-    changes nothing, and its Problem is its answer. `receipts`: how many of a producer are kept.
+    """Do several commits in one transaction, as if one came after the other.
 
-    Raises Problem for one that is refused when all have moved their uploads: then none holds.
+    A commit that is refused changes nothing, and its Problem is its answer.
+
+    Args:
+        connection: the transaction.
+        feed: the feed's name.
+        asked: the commits, in the order in which they were asked for.
+        clock: the time in milliseconds since 1970.
+        receipts: how many receipts of a producer are kept.
+
+    Returns:
+        An answer to each commit, in the order of `asked`.
+
+    Raises:
+        Problem: a commit is refused after all of them have moved their uploads. The transaction has
+            to be rolled back: none of the commits takes effect.
+        UnknownFeedError: the store has no such feed.
     """
     feed_id, state = find_feed(connection, feed, Lock.CHANGE)
     done: dict[int, Done] = {}
@@ -81,8 +97,9 @@ def commit(
 
 
 def _rounds(asked: Sequence[Commit]) -> list[list[int]]:
-    """Their numbers, so that no producer is twice in a round: what it does next depends on what it
-    did before.
+    """Return the commits' numbers in rounds, so that no producer is twice in a round.
+
+    What a producer's next commit does depends on the commit before it.
     """
     rounds: list[list[int]] = []
     before: Counter[str] = Counter()
@@ -102,7 +119,7 @@ def _commit(
     clock: Clock,
     receipts: int,
 ) -> tuple[list[Done], FeedState]:
-    """A round, and the feed behind it."""
+    """Do the commits of a round; return an answer to each, and the feed after them."""
     calls = [call for call, _ in asked]
     certain = what_is_certain(connection, feed, state.partitions, calls)
     decisions = [
@@ -128,7 +145,7 @@ def _moved(
     certain: Sequence[tuple[int | None, CommitFacts]],
     clock: Clock,
 ) -> list[Committed]:
-    """What is to be written down of each, now that its uploads are taken. Raises Problem."""
+    """Take the uploads of each commit and return what has to be written for it. Raises Problem."""
     numbers = next_sequences(connection, [key for key, _ in certain if key is not None])
     moves = _move(connection, feed, asked)
     batches: list[Committed] = []
@@ -144,6 +161,7 @@ def _moved(
 
 
 def _answer(decision: Decision) -> Done:
+    """Return the answer to a commit that needed nothing to be moved."""
     assert not isinstance(decision, Step)
     return decision if isinstance(decision, Problem) else (decision, False)
 
@@ -151,7 +169,11 @@ def _answer(decision: Decision) -> Done:
 def _move(
     connection: Connection, feed: int, asked: Sequence[Commit]
 ) -> list[tuple[dict[tuple[int, int], Found], list[tuple[tuple[int, int, int], Moved]]]]:
-    """Take the uploads of each commit's attempts out of its staging, and say what they were."""
+    """Take the uploads of each commit's attempts out of its staging.
+
+    Returns for each commit what was found of each attempt (task, attempt), and its chunks, each
+    with its task, upload and place in the upload.
+    """
     taken: list[Any] = [({}, []) for _ in asked]
     staged = _stagings(connection, feed, [call for call, _ in asked])
     of = {staging: taken[at] for at, staging in staged.items()}
@@ -178,7 +200,7 @@ def _move(
 
 
 def _stagings(connection: Connection, feed: int, calls: Sequence[Call]) -> dict[int, int]:
-    """Those of calls that have one, by the call's number; locked."""
+    """Lock the stagings of the calls that have one; return their ids by the call's number."""
     if not calls:
         return {}
     names = [stagings.c[each] for each in STAGED]
@@ -189,7 +211,7 @@ def _stagings(connection: Connection, feed: int, calls: Sequence[Call]) -> dict[
 
 
 def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[Moved]:
-    """Small chunks as one, of each pack."""
+    """Return one chunk for each pack; the frames of a pack's small chunks are joined to one."""
     ids = [each.blob for pack in packed if len(pack) > 1 for each in pack]
     frames: dict[int, bytes] = {}
     for some in parts(ids):
@@ -202,7 +224,7 @@ def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[M
 
 
 def _append(connection: Connection, feed: int, publications: Sequence[Publication]) -> None:
-    """One behind the other."""
+    """Append the chunks of these batches to the feed, one batch after the other."""
     new = [each for publication in publications for each in publication.chunks]
     execute_all(connection, insert(chunks), [{"feed": feed, **asdict(each)} for each in new])
     state = publications[-1].feed
@@ -213,7 +235,7 @@ def _append(connection: Connection, feed: int, publications: Sequence[Publicatio
 
 
 def remove(connection: Connection, feed: int, upto: int) -> None:
-    """All chunks up to g, and an anchor of each partition that had some."""
+    """Remove all chunks up to position `upto`; leave an anchor for each partition that had some."""
     old = chunks.c.feed == feed, chunks.c.g <= upto
     gone = delete(chunks).where(*old)
     rows = connection.execute(

@@ -1,8 +1,7 @@
-"""What a dialect brings to a store in a SQL database: how it reads, how it writes, and what its
-errors mean.
+"""What a dialect brings to a SQL store: how it reads and writes, and what its errors mean.
 
-Rule for editors: nothing here knows what is written; `store` asks for it, `sqlite` and
-`postgresql` give it.
+Rule for editors: nothing here knows what is written. `store` uses these interfaces; `sqlite` and
+`postgresql` implement them. Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -21,42 +20,88 @@ from zeh_spark.store.problems import Problem
 T = TypeVar("T")
 A = TypeVar("A", contravariant=True)
 Commits = Callable[[Connection, Sequence[A]], Sequence[T | Problem]]
-"""Several commits in a transaction, with an answer to each. A Problem has changed nothing; one
-that is raised stands against all of them.
+"""Several commits in a transaction, with an answer to each.
+
+A commit whose answer is a Problem has changed nothing. A Problem that is raised refuses all of
+them.
 """
 
 Step = Callable[[Connection], bool]
-"""Work in a transaction; true if there may be more to do."""
+"""Work in a transaction. It returns true if there may be more to do."""
 
 
 class Writes(Protocol):
-    """How a dialect writes. Each call has a transaction of its own, or the part of one, and is not
-    to be made from inside another one. Where others are in the way, work is done anew: it must
-    change nothing but the database.
+    """How a dialect writes.
+
+    Each call has a transaction of its own, or a part of one. No call may be made from inside
+    another one. If other transactions are in the way, the work is done again: it must change
+    nothing but the database.
     """
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
-        """On disk when it returns, unless it need not be `durable`."""
+        """Run `work` in a transaction and return its result.
+
+        Args:
+            work: what to do in the transaction.
+            durable: whether the transaction has to be on disk (fsync) when this returns.
+        """
 
     def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
-        """As `write`, for an upload: it leaves commits room."""
+        """Run `work`, which stages an upload, as `write` does; it leaves commits room.
+
+        Args:
+            work: what to do in the transaction.
+            durable: whether the transaction has to be on disk (fsync) when this returns.
+        """
 
     def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
-        """Durable; in the order in which a feed's commits and looks come to this process, perhaps
-        with others in one transaction, whose `share` is at most 1. `work` is the same for all.
+        """Do a commit, durably; perhaps together with other commits in one transaction.
+
+        A process does a feed's commits and consistent reads in the order in which they come.
+
+        Args:
+            feed: the feed's name.
+            about: the commit, as `work` takes it.
+            work: what to do in the transaction; it is the same for all commits.
+            share: how much of a transaction the commit fills, where 1 is a full one. Commits are
+                done together if their shares are at most 1 in total.
+
+        Returns:
+            The answer of `work` to this commit.
+
+        Raises:
+            Problem: the commit is refused.
         """
 
     def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
-        """In the same order, so that no commit is under way. Changes nothing."""
+        """Run `work`, which changes nothing, serialized with the feed's commits.
+
+        Args:
+            feed: the feed's name.
+            work: what to read in the transaction.
+        """
 
     def tidy(self, step: Step) -> None:
-        """Repeat a step in transactions of its own, when there is time, until it returns false."""
+        """Repeat a step, each time in a transaction of its own, until it returns false.
+
+        This may happen later, when there is time, and on another thread.
+
+        Args:
+            step: what to do in a transaction; it returns whether there may be more to do.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """What a dialect brings. `explained`: an error in our words; one that may pass by itself is a
-    StoreBusyError.
+    """What a dialect brings.
+
+    Args:
+        read: opens a connection for reading.
+        writes: how the dialect writes.
+        version: a number that changes after commits (see `Store.version`).
+        explained: a database's error as a StoreError; an error that may pass by itself as a
+            StoreBusyError.
+        close: closes files and connections.
     """
 
     read: Callable[[], AbstractContextManager[Connection]]
@@ -67,7 +112,7 @@ class Database:
 
 
 def only(answers: Sequence[T | Problem]) -> T:
-    """The answer to one. Raises Problem."""
+    """Return the only answer, or raise it if it is a Problem."""
     (answer,) = answers
     if isinstance(answer, Problem):
         raise answer

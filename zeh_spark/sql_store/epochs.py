@@ -1,4 +1,8 @@
-"""A feed's epochs in a SQL database: parts of a transaction."""
+"""A feed's epochs in a SQL database: parts of a transaction.
+
+Rule for editors: `zeh_spark.store.epochs` decides; this module only reads and writes rows. Runs
+inside a transaction of the caller, in the publisher and in commands that write.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,10 @@ def identity(connection: Connection, feed: str) -> FeedIdentity:
 def begin_epoch(
     connection: Connection, feed: str, clock: Clock, *, copy: bool, since: int | None
 ) -> FeedIdentity:
-    """Begin an epoch of a feed, whose row is locked from here on. Raises UnknownFeedError."""
+    """Begin an epoch of a feed, and lock the feed's row for the transaction.
+
+    See `Store.begin_epoch` for `copy` and `since`. Raises StoreError if the epoch cannot begin.
+    """
     feed_id, state = find_feed(connection, feed, Lock.CHANGE)
     known = _known(connection, feed_id, state)
     new = next_epoch(state, known, clock(), copy=copy, since=since)

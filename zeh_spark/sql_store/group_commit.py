@@ -1,11 +1,13 @@
-"""Commits of one feed, in PostgreSQL: one after the other, those that wait in one transaction.
+"""Group commit in PostgreSQL: commits of one feed that wait are done in one transaction.
 
-They would wait for each other anyway, at the feed's row, and each for its own fsync. So whoever is
-first leads: he does what has come in meanwhile, most of it in as many statements as for one.
+Without it they would wait for each other at the feed's row, and each for its own fsync. So the
+first thread to come leads: it does everything that has come in meanwhile. Most of that takes as
+many statements as one commit takes.
 
-Rule for editors: a lane is one process's; what keeps processes apart is the lock on the feed's row,
-which all take. Who has his answer goes, whoever leads next [waiting for the lead to be free as
-well, 16 writers stood 30 ms of 50 behind commits that were not theirs].
+Rule for editors: a queue belongs to one process. The lock on the feed's row, which all processes
+take, keeps processes apart. A thread that has its answer leaves at once, whichever thread leads
+next. Rejected: to wait until nobody leads as well; 16 writers then spent 30 of 50 ms waiting for
+commits that were not theirs. Runs in the publisher and in commands that write, on their threads.
 """
 
 from __future__ import annotations
@@ -25,19 +27,25 @@ from zeh_spark.sql_store.dialect import Commits
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 
 GROUP = 32
-"""Commits and looks in one transaction, at most."""
+"""How many commits and looks are in one transaction at most."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Asked:
-    """What somebody waits for: a commit, which may be done with others, or a look at the feed."""
+    """What a thread waits for: a commit, which may be done with others, or a look at the feed."""
 
     done: Future[Any] = field(default_factory=Future, init=False)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedCommit(Asked):
-    """`work` is the same for all commits of a feed; `share`: of what a group may take, 1 is all."""
+    """A commit that waits in the queue.
+
+    Args:
+        about: the commit, as `work` takes it.
+        work: what to do in the transaction; it is the same for all commits of a feed.
+        share: how much of a transaction the commit fills; 1 is a full one.
+    """
 
     about: Any
     work: Commits[Any, Any]
@@ -46,23 +54,29 @@ class QueuedCommit(Asked):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Look(Asked):
-    """It changes nothing."""
+    """A read that waits in the queue, so that no commit is under way. It changes nothing."""
 
     work: Callable[[Connection], Any]
 
 
 class CommitQueue:
-    """Guarantee: what is asked is done in the order in which it came, each once."""
+    """The commits and looks of one feed that wait in this process.
+
+    Guarantee: what is asked for is done in the order in which it came, each once.
+
+    Args:
+        do: does a group in one transaction, and sets the outcome of each. It raises only what
+            interrupts it.
+    """
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
-        """`do`: does them, and tells each its outcome; it raises nothing but what interrupts it."""
         self._do = do
         self._waiting: deque[Asked] = deque()
         self._changed = threading.Condition()
         self._led = False
 
     def through(self, asked: Asked) -> Any:
-        """Its answer; raises what stands against it."""
+        """Wait until a commit or look is done; return its answer, or raise the error it met."""
         with self._changed:
             self._waiting.append(asked)
         while not asked.done.done():
@@ -73,7 +87,10 @@ class CommitQueue:
 
     @contextmanager
     def lead(self, still_wanted: Callable[[], bool] = lambda: True) -> Iterator[bool]:
-        """Nobody else does anything meanwhile; false if it was not wanted any more before that."""
+        """Hold leadership; yield False if `still_wanted` turned false while waiting.
+
+        While one thread holds it, no other thread does anything for this feed.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._led or not still_wanted())
             mine = still_wanted()
@@ -99,7 +116,10 @@ class CommitQueue:
         except BaseException:
             for each in group:
                 if not each.done.done():
-                    unknown = "what was to be committed was interrupted; ask again whether it was"
+                    unknown = (
+                        "the commit was interrupted, and whether it took effect is not known. Ask "
+                        "again: the next answer tells"
+                    )
                     each.done.set_exception(StoreOutcomeUnknownError(unknown))
             raise
 
@@ -109,7 +129,11 @@ def _share(asked: Asked) -> float:
 
 
 class CommitQueues:
-    """One for each feed, while somebody uses it."""
+    """A queue for each feed, kept while a thread uses it.
+
+    Args:
+        do: see `CommitQueue`.
+    """
 
     def __init__(self, do: Callable[[Sequence[Asked]], None]) -> None:
         self._do = do
@@ -117,5 +141,6 @@ class CommitQueues:
         self._lanes: WeakValueDictionary[str, CommitQueue] = WeakValueDictionary()
 
     def of(self, feed: str) -> CommitQueue:
+        """Return the feed's queue; all threads that wait for one feed get the same."""
         with self._lock:
             return self._lanes.setdefault(feed, CommitQueue(self._do))

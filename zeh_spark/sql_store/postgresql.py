@@ -1,15 +1,17 @@
-"""PostgreSQL beneath `store.SqlStore`: its engines and its tables. How it is written to is in
-`postgresql_writer`.
+"""The PostgreSQL dialect of `store.SqlStore`: its engines and its tables.
 
-Several publishers may work on one database. Transactions are READ COMMITTED, whatever the
-database's default: rows are locked in one order, and what was moved is compared, so nothing rests
-on a snapshot. The tables are in a schema of their own. Frames are zstd, so they are stored as they
-are (EXTERNAL) [PostgreSQL compresses them once more by default: 77 MB/s against 90].
+`postgresql_writer` holds how it is written to. Several publishers may work on one database.
+Transactions are READ COMMITTED, whatever the database's default is: rows are locked in one order,
+and what was moved is compared, so nothing depends on a snapshot. The tables are in a schema of
+their own. Frames are zstd, so they are stored as they are (EXTERNAL). Rejected: PostgreSQL's
+default, which compresses them once more; it writes 77 MB/s, against 90.
 
-A trigger on the feeds' heads notifies in the transaction that commits, so every writer does. One
-connection of a process listens, and looks once a second as well [behind a pooler that hands out
-connections by transaction, notifications get lost]. Such a pooler is also why statements are not
-prepared, and settings are those of a transaction.
+A trigger on the feeds' heads notifies in the transaction that commits, so every writer notifies.
+One connection of a process listens. It also looks once a second, because a pooler that hands out
+connections by transaction loses notifications.
+
+Rule for editors: such a pooler must keep working. So no statement is prepared, and settings hold
+for one transaction. Runs in the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import Clock, now_ms
 
 SCHEMA = "zeroeventhub"
-"""Where the tables are; also the channel on which commits are notified."""
+"""The schema of the tables, and the channel on which commits are notified."""
 
 READERS, WRITERS = 8, 12
-"""Connections of a process, at most; the one that listens comes to them."""
+"""How many connections a process has at most, besides the one that listens."""
 
 CONNECT_SECONDS = 10
-"""How long to wait for a connection."""
+"""Seconds to wait for a new connection."""
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -52,18 +54,22 @@ _DEFAULTS = {
     "application_name": "zeh-spark",
     "client_encoding": "utf8",
     "connect_timeout": CONNECT_SECONDS,
-    # a host that is gone without a word is noticed within half a minute, not within hours
+    # A host that disappears without closing its connections is noticed within half a minute, not
+    # within hours.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-"""Of the connection, unless the URL says otherwise."""
+"""Settings of each connection, unless the URL has others."""
 
 _UPGRADES: Mapping[int, tuple[str, ...]] = {
-    3: (),  # epochs
+    3: (),  # adds epochs
 }
-"""What brings a store of a version to the next one, before tables that are missing are made."""
+"""The statements that upgrade a store of a version to the next version.
+
+Tables that are missing are made after them.
+"""
 
 _TABLES = (
     f"CREATE TABLE {SCHEMA}.store (version integer NOT NULL)",
@@ -82,9 +88,17 @@ _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 def open_postgresql(
     url: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
 ) -> SqlStore:
-    """Raises StoreError for a database that cannot be had, or whose tables are a later version's.
+    """Open a store in a PostgreSQL database, and make its tables if they are missing.
 
-    The tables are made if they are missing, unless they `must_exist`.
+    Args:
+        url: the database, as postgresql+psycopg://USER@HOST:PORT/DATABASE.
+        must_exist: whether missing tables are an error.
+        clock: the time in milliseconds since 1970.
+        receipts: how many receipts of a producer the store keeps.
+
+    Raises:
+        StoreError: the URL is wrong, the database cannot be used, or its tables are of another
+            version.
     """
     address = _address(url)
     write = _engine(address, isolation_level="READ COMMITTED", pool_size=WRITERS)
@@ -93,7 +107,10 @@ def open_postgresql(
         _prepare(write, must_exist)
     except DBAPIError as exc:
         write.dispose()
-        raise StoreError(f"{shown(url)} cannot be used as a store: {reason_of(exc)}") from exc
+        raise StoreError(
+            f"{shown(url)} cannot be used as a store: {reason_of(exc)}. Check the address, and "
+            f"whether the database answers"
+        ) from exc
     except StoreError:
         write.dispose()
         raise
@@ -116,7 +133,13 @@ def open_postgresql(
 
 
 def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:
-    """Connections with settings of PostgreSQL, for a service's own tables. Raises StoreError."""
+    """Return an engine for a service's own tables. Raises StoreError if the URL is wrong.
+
+    Args:
+        url: the database, as postgresql+psycopg://USER@HOST:PORT/DATABASE.
+        pool_size: how many connections it has at most.
+        settings: PostgreSQL's settings for its connections; those in the URL take precedence.
+    """
     address = _address(url)
     ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
     theirs = address.query.get("options", "")
@@ -125,7 +148,7 @@ def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:
 
 
 def shown(url: str) -> str:
-    """The URL without its passwords, however it is written."""
+    """Return the URL without its passwords, also if it is not valid."""
     where, _, query = url.partition("?")
     where = re.sub(r"//([^:/@]*):.*@", r"//\1:***@", where)
     query = re.sub(r"(?i)([^&=]*password[^&=]*)=[^&]*", r"\1=***", query)
@@ -133,22 +156,23 @@ def shown(url: str) -> str:
 
 
 def _address(url: str) -> URL:
+    """Return the URL of a PostgreSQL database. Raises StoreError if it is not one."""
     address = None
     with suppress(ArgumentError, ValueError):
         address = make_url(url)
     drivers = {"postgresql", "postgres", "postgresql+psycopg"}
     if address is None or address.drivername not in drivers:
         raise StoreError(
-            f"{shown(url)} is not understood: a store in PostgreSQL is "
-            f"postgresql+psycopg://USER@HOST:PORT/DATABASE. In a password, @ is %40, : is %3A and "
-            f"/ is %2F; it is better kept in PGPASSFILE or PGPASSWORD. Several hosts are "
-            f"?host=a:5432&host=b:5432"
+            f"{shown(url)} is not understood. Write a PostgreSQL database as "
+            f"postgresql+psycopg://USER@HOST:PORT/DATABASE. In a password, write @ as %40, : as "
+            f"%3A and / as %2F, or better keep it in PGPASSFILE or PGPASSWORD. Write several hosts "
+            f"as ?host=a:5432&host=b:5432"
         ) from None
     return address.set(drivername="postgresql+psycopg")
 
 
 class _Cursor(psycopg.Cursor[Any]):
-    """Gets bytes as bytes, not as text."""
+    """A cursor that receives values in binary form, so that bytes are not sent as text."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -156,6 +180,7 @@ class _Cursor(psycopg.Cursor[Any]):
 
 
 def _engine(address: URL, **options: Any) -> Engine:
+    """Return an engine with the defaults of a connection; the tables are in `SCHEMA`."""
     if "pool_size" in options:
         options.update(max_overflow=0, pool_timeout=TURN_SECONDS, pool_pre_ping=True)
     defaults = {name: value for name, value in _DEFAULTS.items() if name not in address.query}
@@ -167,18 +192,16 @@ def _engine(address: URL, **options: Any) -> Engine:
 
 
 def _prepare(engine: Engine, must_exist: bool) -> None:
-    """Make the tables where there are none, upgrade older ones; refuse what a later version has
-    made.
-    """
+    """Make the tables if there are none; upgrade older ones; refuse those of a later version."""
     with engine.begin() as connection:
-        # Two processes that start at once make them once, and upgrade them once.
+        # Two processes may start at once: they make the tables once, and upgrade them once.
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
         here = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.store"})
         if here is None:
             if must_exist:
                 raise StoreError(
-                    f"there is no store in database {engine.url.database!r}; zeh-spark create "
-                    f"makes it, with its first feed",
+                    f"there is no store in database {engine.url.database!r}. Make it, with its "
+                    f"first feed, with zeh-spark create FEED",
                     anchor="there-is-no-store-or-no-feed",
                 )
             if not connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}):
@@ -192,18 +215,22 @@ def _prepare(engine: Engine, must_exist: bool) -> None:
         version = connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one()
         if version != VERSION and version not in _UPGRADES:
             raise StoreError(
-                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it",
+                f"the store is of version {version}, and this zeh-spark knows versions up to "
+                f"{VERSION}. Upgrade zeh-spark",
                 anchor="the-store-is-of-version",
             )
         if version != VERSION:
             _upgrade(connection, version)
         if connection.scalar(text("SELECT current_setting('fsync')")) != "on":
-            log.warning("fsync is off in this PostgreSQL: what is acknowledged may get lost")
+            log.warning(
+                "fsync is off in this PostgreSQL: acknowledged batches may get lost. Set fsync=on"
+            )
 
 
 def _upgrade(connection: Connection, version: int) -> None:
-    """Bring the tables of an older version to VERSION, in the transaction of the caller. Publishers
-    of that version may go on meanwhile. Raises StoreError if the role may not do it.
+    """Upgrade the tables of an older version to VERSION, in the transaction of the caller.
+
+    Publishers of that version may continue meanwhile. Raises StoreError if the role may not do it.
     """
     try:
         for each in range(version, VERSION):
@@ -221,4 +248,5 @@ def _upgrade(connection: Connection, version: int) -> None:
 
 
 def _heads(connection: Connection) -> tuple[int, float]:
+    """Return the sum of the feeds' heads, and after how many seconds to look again."""
     return int(connection.scalar(_HEADS) or 0), POLL_SECONDS

@@ -1,8 +1,11 @@
-"""How a process writes to a store in PostgreSQL: transactions that are repeated if others were in
-the way, and commits of a feed together (`group_commit`).
+"""How a process writes to a store in PostgreSQL.
 
-Rule for editors: rows are locked in one order (`producers`), and settings are those of a
-transaction, because a pooler may stand between.
+Transactions are repeated if others were in the way. Commits of a feed that wait are done together
+(`group_commit`).
+
+Rule for editors: rows are locked in one order (`producers`). Settings hold for one transaction,
+because there may be a pooler between the process and the database. Runs in the publisher and in
+commands that write.
 """
 
 from __future__ import annotations
@@ -31,13 +34,16 @@ from zeh_spark.store.problems import Problem
 T = TypeVar("T")
 
 UPLOADS = 2
-"""Uploads that a process writes at a time, so that commits have room [with 12, each of 16 writers
-waited 120 ms for its commit, and 80 ms with 2; all together they wrote as much].
+"""How many uploads a process writes at a time, so that commits have room.
+
+Measured: with 12, each of 16 writers waited 120 ms for its commit, and 80 ms with 2. All together
+they wrote as much.
 """
 
 LOCK_SECONDS, IDLE_SECONDS, TURN_SECONDS = 10, 30, 10
-"""How long to wait for a lock, for a process that stopped within a transaction, and for a free
-connection.
+"""Seconds to wait for a lock, for a process that stopped inside a transaction, and for a turn.
+
+A turn is a free connection, or room for an upload.
 """
 
 _RETRIES = 6
@@ -52,10 +58,16 @@ _BEGIN = text(
 
 
 class Writer:
-    """Transactions. What others were in the way of is done anew.
+    """A process's transactions that write to a store in PostgreSQL (see `Writes`).
 
-    Guarantee: what is returned is committed, and durable if that was asked for; what is raised was
-    not done, except for an error of the commit itself, whose outcome nobody knows.
+    Work is done again if another transaction was in the way.
+
+    Guarantee: if a method returns, its work is committed, and durable if that was asked for. If it
+    raises, nothing was done, except after a StoreOutcomeUnknownError: COMMIT itself failed, and
+    whether it took effect is not known.
+
+    Args:
+        engine: a pool of connections whose transactions are READ COMMITTED.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -65,6 +77,7 @@ class Writer:
         self._chores = Chores(self.write)
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        """Do work in a transaction, repeated if others are in the way (see `Writes.write`)."""
         for tried in count(1):
             try:
                 with self._engine.connect() as connection:
@@ -79,43 +92,54 @@ class Writer:
         raise AssertionError("unreachable")
 
     def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
+        """Stage an upload; at most `UPLOADS` are staged at a time (see `Writes.stage`)."""
         if not self._uploads.acquire(timeout=TURN_SECONDS):
-            raise StoreBusyError("other uploads to the store take long; ask again")
+            raise StoreBusyError(
+                f"other uploads to the store have taken more than {TURN_SECONDS} s. Try again in a "
+                f"few seconds"
+            )
         try:
             return self.write(work, durable=durable)
         finally:
             self._uploads.release()
 
     def commit(self, feed: str, about: A, work: Commits[A, T], share: float) -> T:
+        """Do a commit, with others that wait for the feed (see `Writes.commit`)."""
         result: T = self._lanes.of(feed).through(QueuedCommit(about, work, share))
         return result
 
     def consistent_read(self, feed: str, work: Callable[[Connection], T]) -> T:
+        """Read in the order of the feed's commits (see `Writes.consistent_read`)."""
         result: T = self._lanes.of(feed).through(Look(work))
         return result
 
     def tidy(self, step: Step) -> None:
+        """Have a step repeated in the background (see `Writes.tidy`)."""
         self._chores.add(step)
 
     def close(self) -> None:
+        """End cleaning up; the engine stays as it is."""
         self._chores.close()
 
     def _do(self, group: Sequence[Asked]) -> None:
-        """Together, if none stands against the others; else each as if it had come alone."""
+        """Do a group in one transaction; if one of them fails there, do each by itself."""
         if len(group) > 1 and self._together(group):
             return
         for each in group:
             hand_on(_answer(each, attempted(partial(self._alone, each))), each.done)
 
     def _alone(self, asked: Asked) -> Any:
+        """Do one commit or look in a transaction of its own, and return its answer."""
         if isinstance(asked, QueuedCommit):
             return self.write(lambda connection: only(asked.work(connection, [asked.about])))
         assert isinstance(asked, Look)
         return self.write(asked.work, durable=False)
 
     def _together(self, group: Sequence[Asked]) -> bool:
-        """In one transaction; false if that has to be done otherwise. Nobody hears of a success
-        before it is committed; a database that fails, fails for all.
+        """Do a group in one transaction; return False if each has to be done by itself.
+
+        No success is reported before it is committed. If the database itself fails, all get its
+        error.
         """
         commits = [each for each in group if isinstance(each, QueuedCommit)]
         looks = [each for each in group if isinstance(each, Look)]
@@ -133,12 +157,12 @@ class Writer:
         return True
 
     def _transaction(self, commits: Sequence[QueuedCommit], looks: Sequence[Look]) -> list[Any]:
-        """An answer to each. A Problem is one, too."""
+        """Return an answer, perhaps a Problem, to each: first to the commits, then to the looks."""
         answers: list[Any] = []
         with self._engine.connect() as connection:
             connection.execute(_BEGIN, {"durable": bool(commits)})
-            # Commits first: they lock more than looks do [a look first, and both publishers would
-            # wait for each other to give theirs up].
+            # Commits first: they lock more than looks do. Rejected: looks first; two publishers
+            # would wait for each other to release their locks.
             if commits:
                 answers += commits[0].work(connection, [each.about for each in commits])
             answers += [_seen(each, connection) for each in looks]
@@ -148,18 +172,19 @@ class Writer:
 
 
 def _answer(asked: Asked, outcome: Future[Any]) -> Future[Any]:
-    """The outcome as it concerns who asked: a look has nothing that could be unknown."""
+    """Return the outcome for one member of a group; a look's outcome is never unknown."""
     failure = outcome.exception()
     if isinstance(asked, Look) and isinstance(failure, StoreOutcomeUnknownError):
-        busy = StoreBusyError("the store failed; ask again")
+        busy = StoreBusyError("the store failed while it was read. Try again in a few seconds")
         busy.__cause__ = failure
         return failed(busy)
     return outcome
 
 
 def _fails_all(failure: BaseException) -> bool:
-    """Whether a group's failure is that of each of its members. Otherwise one of them may be to
-    blame, or another transaction was in the way.
+    """Return whether a group's failure is the failure of each of its members.
+
+    If not, one of them may be the cause, or another transaction was in the way.
     """
     if isinstance(failure, DBAPIError):
         return not is_in_the_way(failure)
@@ -167,7 +192,7 @@ def _fails_all(failure: BaseException) -> bool:
 
 
 def _seen(look: Look, connection: Connection) -> Any:
-    """What a look brings. A Problem is an answer, too: it has changed nothing."""
+    """Return the result of a look. A Problem is an answer, too: a look has changed nothing."""
     try:
         return look.work(connection)
     except Problem as problem:
@@ -175,10 +200,11 @@ def _seen(look: Look, connection: Connection) -> Any:
 
 
 def _commit(connection: Connection) -> None:
+    """Commit; raise an error of COMMIT as a StoreOutcomeUnknownError."""
     try:
         connection.commit()
     except DBAPIError as exc:
         raise StoreOutcomeUnknownError(
-            f"the store failed while it committed ({reason_of(exc)}): whether it did is not known "
-            f"yet; ask again"
+            f"the store failed while it committed ({reason_of(exc)}), and whether the commit took "
+            f"effect is not known yet. Ask again: the next answer tells"
         ) from exc

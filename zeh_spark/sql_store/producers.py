@@ -1,10 +1,11 @@
 """Producers and their receipts in a SQL database: parts of a transaction.
 
-Rule for editors: the database decides, not what was read before the transaction: rows are locked,
-feed first, then producer [the producer alone: two commits took the same positions, 647 of 968 were
-refused by the table]. The locks leave the keys alone (FOR NO KEY UPDATE), so that uploads, which
-only refer to the feed, do not wait. Nothing is cached between transactions: commands and other
-publishers write to the same database.
+Rule for editors: the database decides, not what was read before the transaction. Rows are locked,
+first the feed's, then the producer's. Rejected: to lock the producer's alone; two commits took the
+same positions, and the table refused 647 of 968. The locks leave the keys alone (FOR NO KEY
+UPDATE), so that uploads, which only refer to the feed, do not wait. Nothing is cached between
+transactions: commands and other publishers write to the same database. Runs inside a transaction
+of the caller, in the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ _PRODUCER = [
 
 
 class Lock(Enum):
-    """What one wants of a row: to change it, or to know that nobody is about to."""
+    """Why a row is locked: to CHANGE it, or to be CERTAIN that no transaction is changing it."""
 
     CHANGE = auto()
     CERTAIN = auto()
 
 
 def _locked(query: Select[Any], lock: Lock | None) -> Select[Any]:
+    """Return the query, with its rows locked as `lock` says."""
     if lock is None:
         return query
     return query.with_for_update(read=lock is Lock.CERTAIN, key_share=lock is Lock.CHANGE)
@@ -78,8 +80,8 @@ _decode_receipt = msgspec.json.Decoder(StoredReceipt).decode
 
 
 def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tuple[int, FeedState]:
-    """Its row's id, and the feed. Raises UnknownFeedError."""
-    if "\0" in name:  # which PostgreSQL cannot even look for
+    """Return the id of the feed's row, and the feed. Raises UnknownFeedError."""
+    if "\0" in name:  # PostgreSQL cannot even search for it
         raise unknown_feed(name)
     row = connection.execute(_FEEDS[lock], {"wanted": name}).one_or_none()
     if row is None:
@@ -90,6 +92,7 @@ def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tu
 def find_producer(
     connection: Connection, feed: int, name: str, lock: Lock | None = None
 ) -> tuple[int | None, ProducerState]:
+    """Return a producer with its row's id; None and defaults if it never published."""
     found = find_producers(connection, feed, [name], lock)
     return found.get(name, (None, ProducerState(name)))
 
@@ -97,7 +100,7 @@ def find_producer(
 def find_producers(
     connection: Connection, feed: int, names: Sequence[str], lock: Lock | None = None
 ) -> dict[str, tuple[int, ProducerState]]:
-    """Those that ever published, by name, each with its row's id."""
+    """Return by name those producers that ever published, each with its row's id."""
     rows = connection.execute(_PRODUCERS[lock], {"of": feed, "names": names})
     return {row.name: (row[0], ProducerState(*row[1:])) for row in rows}
 
@@ -105,6 +108,7 @@ def find_producers(
 def some_producers(
     connection: Connection, feed: int, after: str, limit: int
 ) -> list[ProducerState]:
+    """Return at most `limit` producers by name, with a name after `after`."""
     query = select(*_PRODUCER).where(producers.c.feed == feed, producers.c.name > after)
     rows = connection.execute(query.order_by(producers.c.name).limit(limit))
     return [ProducerState(*row) for row in rows]
@@ -113,7 +117,10 @@ def some_producers(
 def what_is_known(
     connection: Connection, feed: int, partitions: int, call: Call
 ) -> tuple[int | None, CommitFacts]:
-    """The id of the producer's row, if it has one, and all that the decision goes by."""
+    """Return the id of the producer's row, if it has one, and the facts for the commit decision.
+
+    Nothing is locked: the facts may change before the caller uses them.
+    """
     found = find_producer(connection, feed, call.producer)
     return _known(connection, feed, partitions, call, *found)
 
@@ -121,7 +128,10 @@ def what_is_known(
 def what_is_certain(
     connection: Connection, feed: int, partitions: int, calls: Sequence[Call]
 ) -> list[tuple[int | None, CommitFacts]]:
-    """The same of several calls, each of another producer; their rows are locked."""
+    """Return what `what_is_known` returns, for each of several calls, and lock the producers' rows.
+
+    Each call has to be of another producer.
+    """
     found = find_producers(connection, feed, [each.producer for each in calls], Lock.CHANGE)
     certain = []
     for each in calls:
@@ -138,6 +148,7 @@ def _known(
     key: int | None,
     producer: ProducerState,
 ) -> tuple[int | None, CommitFacts]:
+    """Return what is known of a call's producer; deleting P deletes its named batches P#K, too."""
     if base(call.producer) != call.producer:
         _, above = find_producer(connection, feed, base(call.producer))
         producer = replace(producer, deleted=producer.deleted or above.deleted)
@@ -160,6 +171,7 @@ def _known(
 def find_receipt(
     connection: Connection, producer: int, incarnation: str, batch: int
 ) -> StoredReceipt | None:
+    """Return the receipt of a batch, or None if it is not kept."""
     query = select(receipts.c.document).where(
         receipts.c.producer == producer,
         receipts.c.incarnation == incarnation,
@@ -172,6 +184,7 @@ def find_receipt(
 def newest_receipts(
     connection: Connection, producer: int, below: int, limit: int
 ) -> list[StoredReceipt]:
+    """Return at most `limit` receipts with a number less than `below`, newest first."""
     query = (
         select(receipts.c.document)
         .where(receipts.c.producer == producer, receipts.c.number < below)
@@ -183,8 +196,13 @@ def newest_receipts(
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit writes down of one batch: `key` of the producer's row, if there is one, what
-    was known of it, and its next sequence numbers so far.
+    """What a commit writes of one batch.
+
+    Args:
+        key: the id of the producer's row, None if it has none yet.
+        known: what was known of the producer before.
+        numbers: the producer's next sequence numbers before the batch, by stored partition.
+        publication: the batch's chunks, receipt and new sequence numbers.
     """
 
     key: int | None
@@ -194,13 +212,17 @@ class Committed:
 
     @property
     def receipt(self) -> StoredReceipt:
+        """The receipt of the batch."""
         return self.publication.receipt
 
 
 def write_receipts(
     connection: Connection, feed: int, batches: Sequence[Committed], kept: int
 ) -> None:
-    """Each of another producer, whose newest `kept` ones stay."""
+    """Write the receipts of these batches, and what their producers are after them.
+
+    Each batch has to be of another producer. Each producer's newest `kept` receipts stay.
+    """
     keys = _write_producers(connection, feed, batches)
     for key, each in zip(keys, batches, strict=True):
         before = each.known.producer
@@ -229,7 +251,7 @@ def write_receipts(
 
 
 def _write_producers(connection: Connection, feed: int, batches: Sequence[Committed]) -> list[int]:
-    """The ids of their rows."""
+    """Write the producers of these batches and return the ids of their rows, in the same order."""
     known = [(each.key, asdict(after(each.receipt))) for each in batches]
     changed = [{"key": key, **values} for key, values in known if key is not None]
     execute_all(connection, _CHANGED, changed)
@@ -242,6 +264,7 @@ def _write_producers(connection: Connection, feed: int, batches: Sequence[Commit
 def _write_sequences(
     connection: Connection, keys: Sequence[int], batches: Sequence[Committed]
 ) -> None:
+    """Write the next sequence numbers of each batch's producer."""
     moved: list[dict[str, int]] = []
     new: list[dict[str, int]] = []
     for key, each in zip(keys, batches, strict=True):
@@ -255,7 +278,7 @@ def _write_sequences(
 
 
 def next_sequences(connection: Connection, keys: Sequence[int]) -> dict[int, dict[int, int]]:
-    """By producer's row and partition."""
+    """Return the next sequence numbers by the id of the producer's row and by stored partition."""
     found: dict[int, dict[int, int]] = {key: {} for key in keys}
     columns = sequences.c.producer, sequences.c.partition, sequences.c.next
     if keys:
@@ -265,7 +288,7 @@ def next_sequences(connection: Connection, keys: Sequence[int]) -> dict[int, dic
 
 
 def delete_producer(connection: Connection, feed: int, name: str) -> None:
-    """The row stays, as a tombstone."""
+    """Mark a producer as deleted; its row stays, so that it can never publish again."""
     key, producer = find_producer(connection, feed, name, Lock.CHANGE)
     values = asdict(replace(producer, deleted=True))
     if key is None:
@@ -277,7 +300,7 @@ def delete_producer(connection: Connection, feed: int, name: str) -> None:
 def _change_incarnation(
     connection: Connection, key: int, producer: ProducerState, incarnation: str
 ) -> None:
-    """Remember where the old one ended, in case that it comes back."""
+    """Keep the last batch of the producer's old incarnation, in case that it comes back."""
     here = former_incarnations.c.producer == key
     names = [producer.incarnation, incarnation]
     connection.execute(
@@ -288,6 +311,7 @@ def _change_incarnation(
 
 
 def _run_known(connection: Connection, producer: int, call: Call) -> bool:
+    """Return whether the call's run has committed a batch whose receipt is kept."""
     query = select(receipts.c.number).where(
         receipts.c.producer == producer,
         receipts.c.incarnation == call.incarnation,
@@ -297,12 +321,13 @@ def _run_known(connection: Connection, producer: int, call: Call) -> bool:
 
 
 def inserted(connection: Connection, statement: Any, row: Mapping[str, Any]) -> int:
+    """Insert a row and return its id."""
     key = connection.execute(statement, row).inserted_primary_key
     assert key is not None
     return int(key[0])
 
 
 def execute_all(connection: Connection, statement: Executable, rows: Sequence[Any]) -> None:
-    """Once for each row."""
+    """Execute a statement once for each row."""
     if rows:
         connection.execute(statement, rows if len(rows) > 1 else rows[0])

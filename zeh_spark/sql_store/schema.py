@@ -1,5 +1,7 @@
-"""The tables of a SQL store. A change here is a new VERSION, and a step in `sqlite` and
-`postgresql` that brings an older store up to it.
+"""The tables of a SQL store.
+
+Rule for editors: a change here needs a new VERSION, and a step in `sqlite` and in `postgresql` that
+upgrades an older store to it. Times are in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ chunks = Table(
     Column("sequence", BigInteger),
     Index("chunks_by_partition", "feed", "partition", "g", unique=True),
 )
-# What retention has removed last of each partition, and how much it is to keep.
+# The last chunk that retention has removed of each partition, and how much retention keeps.
 anchors = Table(
     "anchors",
     metadata,
@@ -101,7 +103,7 @@ cursor_sets = Table(
     Column("cursor", String, nullable=False),
 )
 
-# A batch on its way: one staging for each run that uploads it.
+# Batches that are uploaded and not committed yet: one staging for each run that uploads one.
 stagings = Table(
     "stagings",
     metadata,
@@ -109,7 +111,7 @@ stagings = Table(
     Column("feed", ForeignKey("feeds.id"), nullable=False),
     Column("producer", _PRODUCER_NAME, nullable=False),
     Column("incarnation", String(100), nullable=False),
-    Column("batch", BigInteger, nullable=False),  # -1: the next one
+    Column("batch", BigInteger, nullable=False),  # -1: gets its number at its commit
     Column("run", String(100), nullable=False),
     Column("touched", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
@@ -129,7 +131,7 @@ uploads = Table(
     Column("chunks", LargeBinary, nullable=False),  # msgpack of [blob, partition, events, …]
 )
 
-# Who publishes, and what was published.
+# Producers, and what they published.
 producers = Table(
     "producers",
     metadata,

@@ -1,12 +1,13 @@
-"""SQLite beneath `store.SqlStore`: everything that is SQLite's own.
+"""The SQLite dialect of `store.SqlStore`: everything that only SQLite needs.
 
-One file for all feeds. WAL, so that readers and the one writer do not wait for each other;
-synchronous=FULL, so that a commit is on disk when it returns; pages of 16 KiB, which write large
-blobs fastest [262 MB/s against 221 with 4 KiB].
+One file holds all feeds. WAL keeps readers and the one writer from waiting for each other.
+synchronous=FULL puts a commit on disk before it returns. Pages of 16 KiB write large blobs fastest.
+Measured: 262 MB/s, against 221 with 4 KiB.
 
-pysqlite begins transactions by itself, and too late: its own handling is off, and a write begins
-with BEGIN IMMEDIATE [a transaction that begins by reading fails at its first write, whatever the
-busy timeout, when somebody else has written between].
+Rule for editors: a write begins with BEGIN IMMEDIATE. pysqlite begins transactions by itself, and
+too late, so its own handling is off. Rejected: a transaction that begins by reading; it fails at
+its first write, whatever the busy timeout is, if another connection has written meanwhile. Runs in
+the publisher and in commands that write.
 """
 
 from __future__ import annotations
@@ -35,35 +36,51 @@ from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import Clock, StoreBusyError, now_ms
 
 APPLICATION_ID = 0x5A454831
-"""What says in the file's header that it is ours: "ZEH1"."""
+"""The number in the file's header that marks it as a store of zeh_spark: "ZEH1"."""
 
 BUSY_MS = 30_000
+"""Milliseconds for which a connection waits for a lock."""
 
 _UPGRADES = {
-    1: (  # producers, uploads; what was staged and not committed is dropped
+    1: (  # adds producers and uploads; drops what was staged and not committed
         "DELETE FROM blobs WHERE id IN (SELECT blob FROM staged)",
         "DROP TABLE staged",
         "ALTER TABLE chunks ADD COLUMN producer VARCHAR(201)",
         "ALTER TABLE chunks ADD COLUMN batch BIGINT",
         "ALTER TABLE chunks ADD COLUMN sequence BIGINT",
     ),
-    2: (),  # retention
-    3: (),  # epochs
+    2: (),  # adds retention
+    3: (),  # adds epochs
 }
-"""What brings a store of a version to the next one, before tables that are missing are made."""
+"""The statements that upgrade a store of a version to the next version.
+
+Tables that are missing are made after them.
+"""
 
 
 def open_sqlite(
     file: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
 ) -> SqlStore:
-    """Raises StoreError for a file that is missing, unreadable, or not a store of ours."""
+    """Open a store in a SQLite file, and make it if it is missing.
+
+    Args:
+        file: the path of the file.
+        must_exist: whether a missing file is an error.
+        clock: the time in milliseconds since 1970.
+        receipts: how many receipts of a producer the store keeps.
+
+    Raises:
+        StoreError: the file is missing or unreadable, is not a store, or is a later version's.
+    """
     path = _path(file, must_exist)
     write = _engine(path, "BEGIN IMMEDIATE")
     read = _engine(path, None)
     try:
         _prepare(read, write)
     except DBAPIError as exc:
-        raise StoreError(f"{path} cannot be used as a store: {exc.orig}") from exc
+        raise StoreError(
+            f"{path} cannot be used as a store: {exc.orig}. Check the path and its permissions"
+        ) from exc
     watch, gate = _Watch(read), ReaderBarrier()
     writer = Writer(write, path.with_name(f"{path.name}-wal"), gate)
 
@@ -83,9 +100,17 @@ def open_sqlite(
 
 
 def backup(file: str, copy: Path) -> None:
-    """A consistent copy of a store in a new file, also while others write. Raises StoreError."""
+    """Make a consistent copy of a store in a new file, also while other processes write.
+
+    Args:
+        file: the path of the store's file.
+        copy: the path of the new file. It exists only once the copy is complete and on disk.
+
+    Raises:
+        StoreError: there is no such store, or it cannot be copied.
+    """
     path = _path(file, must_exist=True)
-    part = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}.part")  # what has its name is whole
+    part = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}.part")  # `copy` itself is complete
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as source:
             source.execute("VACUUM INTO ?", (str(part),))
@@ -94,30 +119,36 @@ def backup(file: str, copy: Path) -> None:
         part.rename(copy)
     except (sqlite3.Error, OSError) as exc:
         part.unlink(missing_ok=True)
-        raise StoreError(f"{path} cannot be copied to {copy}: {exc}") from exc
+        raise StoreError(
+            f"{path} cannot be copied to {copy}: {exc}. Check the disk and the permissions"
+        ) from exc
 
 
 def _path(file: str, must_exist: bool) -> Path:
     if not file or file == ":memory:":
         raise StoreError(
-            "sqlite:/// needs a file, like sqlite:///feeds.db; memory: keeps feeds in memory"
+            "sqlite:/// needs a file. Name one, like sqlite:///feeds.db; memory: keeps feeds in "
+            "memory"
         )
     path = Path(file)
     if path.is_dir() or not path.parent.is_dir():
         problem = (
             "is a directory" if path.is_dir() else f"cannot be made: there is no {path.parent}"
         )
-        raise StoreError(f"{path} {problem}; a store is one file, like sqlite:///feeds.db")
+        raise StoreError(f"{path} {problem}. A store is one file: name it, like sqlite:///feeds.db")
     if must_exist and not path.exists():
         raise StoreError(
-            f"there is no store {path}; zeh-spark create makes it, with its first feed",
+            f"there is no store {path}. Make it, with its first feed, with zeh-spark create FEED",
             anchor="there-is-no-store-or-no-feed",
         )
     return path
 
 
 def _engine(path: Path, begin: str | None) -> Engine:
-    """Connections whose transactions start with `begin`; without it each statement is its own."""
+    """Return an engine whose transactions start with the statement `begin`.
+
+    Without it each statement is a transaction of its own.
+    """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         poolclass=QueuePool,
@@ -142,7 +173,7 @@ def _engine(path: Path, begin: str | None) -> Engine:
 
 
 def _prepare(read: Engine, write: Engine) -> None:
-    """Make the tables in a new file, upgrade an older one; refuse a file of somebody else."""
+    """Make the tables in a new file; upgrade an older store; refuse another program's file."""
     with read.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     with write.begin() as connection:
@@ -150,7 +181,8 @@ def _prepare(read: Engine, write: Engine) -> None:
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         if owner == APPLICATION_ID and version > VERSION:
             raise StoreError(
-                f"the store is of version {version}; this zeh-spark knows {VERSION}: upgrade it",
+                f"the store is of version {version}, and this zeh-spark knows versions up to "
+                f"{VERSION}. Upgrade zeh-spark",
                 anchor="the-store-is-of-version",
             )
         if owner == APPLICATION_ID and version == VERSION:
@@ -161,7 +193,8 @@ def _prepare(read: Engine, write: Engine) -> None:
                     connection.exec_driver_sql(statement)
         elif inspect(connection).get_table_names():
             raise StoreError(
-                f"{write.url.database} is another program's database, not a store of feeds"
+                f"{write.url.database} is another program's database, not a store of feeds. Name "
+                f"another file"
             )
         metadata.create_all(connection)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -169,16 +202,25 @@ def _prepare(read: Engine, write: Engine) -> None:
 
 
 def explained(exc: DBAPIError) -> StoreError:
+    """Return an error of SQLite as a StoreError; as a StoreBusyError if it may pass by itself."""
     reason = str(exc.orig)
     if not isinstance(exc, OperationalError):
-        return StoreError(f"the store cannot be used: {reason}")
+        return StoreError(
+            f"the SQLite database cannot be used: {reason}. Check its file, or restore it from a "
+            f"backup"
+        )
     busy = "locked" in reason or "busy" in reason
-    return (StoreBusyError if busy else StoreError)(f"the store does not answer: {reason}")
+    return (StoreBusyError if busy else StoreError)(
+        f"the SQLite database cannot do it now: {reason}. Try again if it is locked; otherwise "
+        f"check its file, its tables and its disk"
+    )
 
 
 class _Watch:
-    """Notices commits of any connection and process: `data_version` of one that never writes tells
-    that something was written, the feeds' heads whether that was a commit.
+    """Detects commits of any connection and process.
+
+    `data_version` of a connection that never writes tells that something was written. The feeds'
+    heads tell whether that was a commit.
     """
 
     def __init__(self, engine: Engine) -> None:

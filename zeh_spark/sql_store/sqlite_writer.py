@@ -1,13 +1,16 @@
-"""How a SQLite store is written to by one thread, and how that keeps its log of changes short.
+"""The thread that writes to a SQLite store, and that keeps its write-ahead log short.
 
-SQLite has one writer at a time, and its busy wait is neither fair nor short: so all of a process's
-writes go through one thread and one connection, which waits only for other processes. It takes what
-has come in meanwhile as one transaction (group commit), each piece of work under a savepoint of its
-own. What has to be durable goes first, then uploads, then cleaning up.
+SQLite has one writer at a time, and its busy wait is neither fair nor short. So one thread with one
+connection does all of a process's writes, and waits only for other processes. It does everything
+that has come in meanwhile in one transaction (group commit), each piece of work under a savepoint
+of its own. Durable work goes first, then uploads, then cleaning up.
 
-Readers keep the log from being emptied for as long as one of them is always reading. So above
-LOG_BYTES the writer lets no new reader in, waits for those that are reading, and empties it [left
-alone, 32 readers made it 310 MiB, and checkpoints that wait for readers held the writer for 64 s].
+While there is always a reader, the log cannot be emptied. So above LOG_BYTES the writer lets no new
+reader in, waits until the others have ended, and empties the log. Rejected: to leave it alone; 32
+readers made it 310 MiB. Rejected: checkpoints that wait for readers; they held the writer for 64 s.
+
+Rule for editors: only the writer's thread uses the connection that writes. Runs in the publisher
+and in commands that write.
 """
 
 from __future__ import annotations
@@ -38,22 +41,22 @@ log = logging.getLogger("zeh_spark.publisher")
 T = TypeVar("T")
 
 LOG_BYTES = 64 << 20
-"""What SQLite's write-ahead log may grow to before it is emptied."""
+"""The size in bytes above which SQLite's write-ahead log is emptied."""
 
 _GROUP = 32
-"""Uploads in one transaction, at most."""
+"""How many pieces of work are in one transaction at most."""
 
 _CHORE_EVERY = 16
-"""Transactions, of which one cleans up where there is always something else to do."""
+"""One of so many transactions cleans up, also if there is always something else to do."""
 
 _READERS_SECONDS = 2.0
-"""How long reads may take to end when the log is to be emptied; else it is tried again later."""
+"""Seconds to wait for reads to end before the log is emptied; then it is tried again later."""
 
 Work = Callable[[Connection], Any]
 
 
 class ReaderBarrier:
-    """Lets readers in, unless it is closed."""
+    """A barrier that lets readers in unless the writer has closed it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -62,6 +65,7 @@ class ReaderBarrier:
 
     @contextmanager
     def reader(self) -> Iterator[None]:
+        """Be one of the readers; wait first while the barrier is closed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
             self._readers += 1
@@ -74,7 +78,7 @@ class ReaderBarrier:
 
     @contextmanager
     def closed(self, timeout: float) -> Iterator[bool]:
-        """Nobody reads meanwhile; false if that could not be had in time."""
+        """Keep new readers out; yield whether all others ended within `timeout` seconds."""
         with self._changed:
             self._closed = True
             alone = self._changed.wait_for(lambda: not self._readers, timeout)
@@ -87,10 +91,16 @@ class ReaderBarrier:
 
 
 class Writer:
-    """The thread that writes. Started by the first work, ended by `close`.
+    """The thread that writes, from the first work until `close` (see `Writes`).
 
-    Guarantee: what `write` returns is committed, and durable if that was asked for; what it raises
-    was not done, except for an error of the commit itself, whose outcome nobody knows.
+    Guarantee: if `write` returns, its work is committed, and durable if that was asked for. If it
+    raises, nothing was done, except after a StoreOutcomeUnknownError: COMMIT itself failed, and
+    whether it took effect is not known.
+
+    Args:
+        engine: connections whose transactions begin with BEGIN IMMEDIATE.
+        log: the path of SQLite's write-ahead log.
+        gate: the barrier that all of the process's readers pass.
     """
 
     def __init__(self, engine: Engine, log: Path, gate: ReaderBarrier) -> None:
@@ -108,30 +118,35 @@ class Writer:
         self._groups = 0
 
     def write(self, work: Callable[[Connection], T], *, durable: bool = True) -> T:
+        """Do work in the writer's thread (see `Writes.write`)."""
         done: Future[T] = Future()
         with self._news:
             if self._ended:
-                raise StoreError("the store is closed")
+                raise StoreError("the store is closed. Open it again")
             (self._durable if durable else self._uploads).append((work, done))
             self._wake()
         return done.result()
 
     def stage(self, work: Callable[[Connection], T], *, durable: bool) -> T:
+        """Stage an upload in the writer's thread (see `Writes.stage`)."""
         return self.write(work, durable=durable)
 
     def commit(self, _feed: str, about: A, work: Commits[A, T], _share: float) -> T:
+        """Do a commit in the writer's thread (see `Writes.commit`)."""
         return self.write(lambda connection: only(work(connection, [about])))
 
     def consistent_read(self, _feed: str, work: Callable[[Connection], T]) -> T:
+        """Read in the writer's thread, between writes (see `Writes.consistent_read`)."""
         return self.write(work)
 
     def tidy(self, step: Step) -> None:
+        """Have a step repeated when there is time (see `Writes.tidy`)."""
         with self._news:
             self._chores[step] = None
             self._wake()
 
     def close(self) -> None:
-        """What was begun is done first."""
+        """End the thread; wait until it has done all work that was begun."""
         with self._news:
             self._ended = True
             self._news.notify()
@@ -145,7 +160,10 @@ class Writer:
         self._news.notify()
 
     def _run(self) -> None:
-        """To the end, whatever fails: who waits is told, and the next work is tried anew."""
+        """Do work until the end, whatever fails.
+
+        Threads that wait get the failure, and the next work gets a new connection.
+        """
         while group := self._next():
             if failure := attempted(partial(self._connected, *group)).exception():
                 log.error("the store's writer failed", exc_info=failure)
@@ -159,8 +177,9 @@ class Writer:
             self._keep_the_log_short(connection)
 
     def _next(self) -> tuple[list[tuple[Work, Future[Any]]], bool] | None:
-        """What to do in the next transaction, and whether it has to be durable. Durable work and
-        uploads take turns where there is both.
+        """Return what to do in the next transaction, and whether it has to be durable.
+
+        Durable work and uploads take turns if both wait. Returns None at the end.
         """
         with self._news:
             self._news.wait_for(
@@ -184,6 +203,8 @@ class Writer:
         return chore
 
     def _again(self, chore: Step) -> Work:
+        """Return work that does a step of a chore, and adds it again if there is more to do."""
+
         def work(connection: Connection) -> None:
             if chore(connection):
                 with self._news:
@@ -194,7 +215,7 @@ class Writer:
     def _do(
         self, connection: Connection, group: list[tuple[Work, Future[Any]]], durable: bool
     ) -> None:
-        """Nobody hears of a success before the transaction is committed."""
+        """Do a group in one transaction; report no success before it is committed."""
         works = [work for work, _ in group]
         together = attempted(partial(_transaction, connection, works, durable))
         connection.rollback()  # what a failed COMMIT left: SQLAlchemy's transaction and SQLite's
@@ -204,6 +225,7 @@ class Writer:
             hand_on(outcome, done)
 
     def _keep_the_log_short(self, connection: Connection) -> None:
+        """Empty the write-ahead log if it is longer than its limit."""
         size = os.path.getsize(self._log) if self._log.exists() else 0
         if size <= self._limit:
             return
@@ -222,14 +244,17 @@ class Writer:
 
 
 def _sqlite(connection: Connection) -> Any:
-    """The connection of sqlite3 itself: SQLAlchemy's would begin a transaction for a PRAGMA."""
+    """Return the connection of sqlite3: SQLAlchemy's would begin a transaction for a PRAGMA."""
     return connection.connection.driver_connection
 
 
 def _transaction(connection: Connection, works: Sequence[Work], durable: bool) -> list[Future[Any]]:
-    """Do and commit works, and return the outcome of each. Raises what none of them survives."""
-    # An upload that a power cut undoes is missed by its commit, which stands behind it in the log:
-    # synchronising the one synchronises the other.
+    """Do several pieces of work, commit them, and return the outcome of each.
+
+    Raises the error if all of them failed together.
+    """
+    # Uploads need no fsync. A commit comes after its uploads in the log, so that its fsync writes
+    # them, too; and it notices if a power cut has undone one of them before.
     _sqlite(connection).execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     with connection.begin() as transaction:
         outcomes = [_under_savepoint(connection, work) for work in works]
@@ -239,8 +264,9 @@ def _transaction(connection: Connection, works: Sequence[Work], durable: bool) -
 
 
 def _under_savepoint(connection: Connection, work: Work) -> Future[Any]:
-    """The outcome of a work. Raises what made SQLite give up the whole transaction, like a full
-    disk.
+    """Do a piece of work under a savepoint and return its outcome.
+
+    Raises the error if SQLite gave up the whole transaction, for instance because of a full disk.
     """
 
     def nested() -> Any:
@@ -249,16 +275,17 @@ def _under_savepoint(connection: Connection, work: Work) -> Future[Any]:
 
     outcome = attempted(nested)
     if outcome.exception() and not _sqlite(connection).in_transaction:
-        outcome.result()  # which raises it
+        outcome.result()  # raises the error
     return outcome
 
 
 @contextmanager
 def _outcome_unknown() -> Iterator[None]:
+    """Raise an error of COMMIT as a StoreOutcomeUnknownError."""
     try:
         yield
     except DBAPIError as exc:
         raise StoreOutcomeUnknownError(
-            f"the store failed while it committed ({exc.orig}): whether it did is not known yet; "
-            f"ask again"
+            f"the store failed while it committed ({exc.orig}), and whether the commit took effect "
+            f"is not known yet. Ask again: the next answer tells"
         ) from exc

@@ -1,11 +1,12 @@
 """A store in a SQL database, through SQLAlchemy Core.
 
-Rule for editors: only SQL that every dialect knows; what differs (pragmas, how a write begins, how
-a foreign commit is noticed, what errors mean) is in `sqlite` and `postgresql`. A read is one short
-statement or a few, never held open while a client is waited for. A write is one short transaction,
-and what it does with uploads and batches is in `uploads` and `commits`.
+Rule for editors: use only SQL that every dialect knows. `sqlite` and `postgresql` hold what
+differs: pragmas, how a write begins, how another process's commit is noticed, what errors mean. A
+read is one short statement or a few; it is never held open while a client is waited for. A write
+is one short transaction; `uploads` and `commits` hold what it does with uploads and batches.
 
-Payload is written once, into `blobs`, when it is staged; a commit moves rows of a few numbers.
+Payload is written once, into `blobs`, when it is staged. A commit moves rows of a few numbers.
+Runs in the publisher and in commands that write, on threads that may block.
 """
 
 from __future__ import annotations
@@ -78,14 +79,22 @@ _LAST_CHUNK = (
 
 
 GROUP_EVENTS, GROUP_TASKS = 10_000, 1_000
-"""What commits may have that are done together, about: a feed's other writers wait that long."""
+"""About how many events and tasks commits in one transaction may have together.
+
+The feed's other writers wait while such a transaction lasts.
+"""
 
 
 class SqlStore:
-    """Feeds in a SQL database.
+    """Feeds in a SQL database (see `Store`).
 
     Guarantee: `commit` returns after its transaction is on disk (fsync), and readers see it whole
     or not at all.
+
+    Args:
+        database: an open database, as its dialect brings it.
+        clock: the time in milliseconds since 1970.
+        receipts: how many receipts of a producer the store keeps.
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class SqlStore:
         return self._write(lambda connection: work(connection, find_feed(connection, feed)[0]))
 
     def _look(self, feed: str, work: Callable[[Connection, int], T]) -> T:
-        """Among the commits, so that none is under way."""
+        """Run `work`, which only reads, serialized with this feed's commits."""
 
         def in_feed(connection: Connection) -> T:
             return work(connection, find_feed(connection, feed, Lock.CERTAIN)[0])
@@ -118,7 +127,10 @@ class SqlStore:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """The database's errors in our words. Constraint violations pass: callers know them."""
+        """Raise the database's errors as StoreErrors.
+
+        Constraint violations pass unchanged: the callers handle them.
+        """
         try:
             yield
         except IntegrityError:
@@ -126,23 +138,30 @@ class SqlStore:
         except DBAPIError as exc:
             raise self._database.explained(exc) from exc
         except NoConnection as exc:
-            raise StoreBusyError("all connections to the store are in use; ask again") from exc
+            raise StoreBusyError(
+                "all connections to the store are in use. Try again in a few seconds"
+            ) from exc
         except SQLAlchemyError as exc:
-            raise StoreError(f"the store cannot be used: {exc}") from exc
+            raise StoreError(
+                f"the store cannot be used: {exc}. Check the store's address and its database"
+            ) from exc
 
     def create(self, name: str, partitions: int) -> FeedState:
+        """Create a feed (see `Store.create`)."""
         feed = new_feed(name, partitions)
         try:
             self._write(lambda connection: connection.execute(insert(feeds), asdict(feed)))
         except IntegrityError:
-            raise StoreError(f"feed {name!r} exists already") from None
+            raise StoreError(f"feed {name!r} exists already. Choose another name") from None
         return feed
 
     def feed(self, name: str) -> FeedState:
+        """Return a feed as it is now (see `Store.feed`)."""
         with self._reading() as connection:
             return find_feed(connection, name)[1]
 
     def feeds(self) -> list[FeedSummary]:
+        """Return all feeds by name (see `Store.feeds`)."""
         totals = (
             select(
                 feeds.c.name,
@@ -163,41 +182,48 @@ class SqlStore:
             ]
 
     def identity(self, feed: str) -> FeedIdentity:
+        """Return the feed's id and epochs (see `Store.identity`)."""
         with self._reading() as connection:
             return epochs.identity(connection, feed)
 
     def begin_epoch(
         self, feed: str, *, copy: bool = False, since: int | None = None
     ) -> FeedIdentity:
+        """Begin an epoch of a feed (see `Store.begin_epoch`)."""
+
         def work(connection: Connection) -> FeedIdentity:
             return epochs.begin_epoch(connection, feed, self.now, copy=copy, since=since)
 
         return self._write(work)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
+        """Return the receipt if the call's batch is committed (see `Store.admit`)."""
         with self._reading() as connection, suppress(Problem):
             return uploads.admit(connection, feed, call)
 
         def work(connection: Connection, _: int) -> StoredReceipt | None:
             return uploads.admit(connection, feed, call)
 
-        return self._look(feed, work)  # what is refused may have been committed between two reads
+        # The call was refused. Its batch may have been committed between the two reads.
+        return self._look(feed, work)
 
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> StagingResult | StoredReceipt:
+        """Keep an upload until its batch is committed (see `Store.stage`)."""
+
         def work(connection: Connection) -> StagingResult | StoredReceipt:
             return uploads.stage(connection, feed, call, upload, quota, self.now)
 
         def stage() -> StagingResult | StoredReceipt:
-            # An upload that is lost is missed by its commit. One without events is there to be
-            # counted: a commit that is to be refused because of it would go through without it.
+            # The commit notices that an upload with events is lost. An upload without events is
+            # only counted: without it, a commit would succeed that has to be refused.
             with self._errors():
                 return self._database.writes.stage(work, durable=not upload.chunks)
 
         try:
             done = stage()
-        except Problem:  # perhaps of a commit between two reads
+        except Problem:  # perhaps because of a commit between two reads
             receipt = self._look(feed, lambda c, _: uploads.admit(c, feed, call))
             if receipt is not None:
                 return receipt
@@ -206,6 +232,8 @@ class SqlStore:
         return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
+        """Make a batch visible (see `Store.commit`)."""
+
         def work(connection: Connection, asked: Sequence[commits.Commit]) -> list[commits.Done]:
             return commits.commit(connection, feed, asked, self.now, self._receipts)
 
@@ -225,7 +253,7 @@ class SqlStore:
         run: str,
         attempt: tuple[int, int] | None = None,
     ) -> int:
-        """In steps, so that other writers get their turn."""
+        """Drop what a run has staged, in small transactions (see `Store.release`)."""
         dropped = 0
 
         def work(connection: Connection, feed_id: int) -> int | None:
@@ -236,17 +264,21 @@ class SqlStore:
         return dropped
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
+        """Return the feed's producers by name (see `Store.producers`)."""
         with self._reading() as connection:
             feed_id, _ = find_feed(connection, feed)
             return producers.some_producers(connection, feed_id, after, limit)
 
     def producer(self, feed: str, name: str) -> ProducerState:
+        """Return a producer's state, after commits under way (see `Store.producer`)."""
+
         def work(connection: Connection, feed_id: int) -> ProducerState:
             return producers.find_producer(connection, feed_id, name)[1]
 
         return self._look(feed, work)
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
+        """Return the producer's next sequence numbers (see `Store.next_sequences`)."""
         with self._reading() as connection:
             key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
             return {} if key is None else producers.next_sequences(connection, [key])[key]
@@ -254,6 +286,8 @@ class SqlStore:
     def receipt(
         self, feed: str, name: str, batch: int, incarnation: str | None
     ) -> StoredReceipt | None:
+        """Return a batch's receipt, after commits under way (see `Store.receipt`)."""
+
         def work(connection: Connection, feed_id: int) -> StoredReceipt | None:
             _, producer = producers.find_producer(connection, feed_id, name)
             which = producer.incarnation if incarnation is None else incarnation
@@ -264,11 +298,14 @@ class SqlStore:
         return self._look(feed, work)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
+        """Return a producer's receipts, newest first (see `Store.receipts`)."""
         with self._reading() as connection:
             key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
             return [] if key is None else producers.newest_receipts(connection, key, below, limit)
 
     def delete_producer(self, feed: str, name: str) -> None:
+        """Delete a producer permanently (see `Store.delete_producer`)."""
+
         def work(connection: Connection) -> None:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)  # its named batches have ended
             producers.delete_producer(connection, feed_id, name)
@@ -276,6 +313,7 @@ class SqlStore:
         self._write(work)
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
+        """Return chunks after these positions (see `Store.chunks`)."""
         found: list[Chunk] = []
         with self._reading() as connection:
             for partition, after in positions.items():
@@ -290,6 +328,7 @@ class SqlStore:
         return sorted(found, key=lambda each: each.g)
 
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
+        """Return the frames of chunks (see `Store.frames`)."""
         with self._reading() as connection:
             rows = connection.execute(_frames(blobs))
             found: dict[int, bytes] = {row.id: row.frame for row in rows}
@@ -298,6 +337,7 @@ class SqlStore:
         return [found[blob] for blob in blobs]
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
+        """Return the tags of chunks by position (see `Store.tags`)."""
         query = select(chunks.c.g, chunks.c.tag).where(
             chunks.c.feed == _FEED_ID, chunks.c.g == bindparam("g")
         )
@@ -309,6 +349,7 @@ class SqlStore:
             return {row.g: row.tag for row in rows if row}
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
+        """Return the newest chunk of these partitions (see `Store.last`)."""
         with self._reading() as connection:
             rows = [
                 connection.execute(
@@ -319,6 +360,7 @@ class SqlStore:
         return max((Chunk(*row) for row in rows if row), key=lambda each: each.g, default=None)
 
     def anchors(self, feed: str) -> dict[int, Anchor]:
+        """Return what retention removed last, by partition (see `Store.anchors`)."""
         query = select(anchors.c.partition, anchors.c.g, anchors.c.tag).where(
             anchors.c.feed == _FEED_ID
         )
@@ -327,6 +369,8 @@ class SqlStore:
             return {row.partition: Anchor(row.g, row.tag) for row in rows}
 
     def remove(self, feed: str, upto: int) -> None:
+        """Remove all chunks up to a position (see `Store.remove`)."""
+
         def work(connection: Connection) -> None:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
             commits.remove(connection, feed_id, upto)
@@ -334,6 +378,7 @@ class SqlStore:
         self._write(work, durable=False)
 
     def retention(self, feed: str) -> Retention:
+        """Return what the feed keeps (see `Store.retention`)."""
         query = select(retentions.c.age_ms, retentions.c.bytes, retentions.c.readers).where(
             retentions.c.feed == _FEED_ID
         )
@@ -342,6 +387,7 @@ class SqlStore:
         return Retention(row[0], row[1], tuple(json.loads(row[2]))) if row else Retention()
 
     def set_retention(self, feed: str, retention: Retention) -> None:
+        """Set what the feed keeps (see `Store.set_retention`)."""
         values = {**asdict(retention), "readers": json.dumps(retention.readers)}
 
         def work(connection: Connection, feed_id: int) -> None:
@@ -351,9 +397,11 @@ class SqlStore:
         self._write_to(feed, work)
 
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
+        """Keep a consumer's cursors under a name (see `Store.save_cursors`)."""
         self._write_to(feed, partial(_save_cursors, name=name, n=n, cursors=cursors))
 
     def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
+        """Return the cursors kept under a name and n (see `Store.load_cursors`)."""
         query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
             cursor_sets.c.feed == _FEED_ID, cursor_sets.c.name == name, cursor_sets.c.n == n
         )
@@ -361,6 +409,7 @@ class SqlStore:
             return {row.partition: row.cursor for row in connection.execute(query, {"feed": feed})}
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        """Return the cursors kept under a name, for every n (see `Store.saved_cursors`)."""
         columns = cursor_sets.c.n, cursor_sets.c.partition, cursor_sets.c.cursor
         here = cursor_sets.c.feed == _FEED_ID, cursor_sets.c.name == name
         found: dict[int, dict[int, str]] = {}
@@ -370,10 +419,12 @@ class SqlStore:
         return found
 
     def version(self) -> int:
+        """Return a number that changes after commits (see `Store.version`)."""
         with self._errors():
             return self._database.version()
 
     def close(self) -> None:
+        """Close files and connections (see `Store.close`)."""
         self._database.close()
 
 

@@ -1,7 +1,8 @@
-"""What is staged in a SQL database, and not yet committed: what one transaction does.
+"""Uploads that are staged in a SQL database and not committed yet: what one transaction does.
 
-Rule for editors: locks are taken as `producers` says; an upload that nobody needs any more is
-dropped whole, with its frames.
+Rule for editors: locks are taken as `producers` says. An upload that nobody needs any more is
+dropped whole, with its frames. Runs inside a transaction of the caller, in the publisher and in
+commands that write.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from zeh_spark.store.commit_plan import Moved
 from zeh_spark.store.interface import IDLE, STAGED_FOR, Clock, StagingResult, check_partitions
 
 NEXT = -1
-"""How a staging's batch is stored if it takes the next number at its commit."""
+"""The number that is stored for a staging whose batch gets its number at its commit."""
 
 T = TypeVar("T")
 
 _AT_A_TIME = 500
-"""Values in one statement; databases allow some thousands."""
+"""How many values one statement has at most. Databases allow some thousands."""
 
 STAGED = "producer", "incarnation", "batch", "run"
-"""What tells one staging of a feed from another."""
+"""The columns that identify a staging within its feed."""
 
 decode_chunks = msgspec.msgpack.Decoder(list[Moved]).decode
-"""Of an upload's row."""
+"""Decode the chunks in an upload's row."""
 
 _STAGING = select(stagings.c.id).where(
     *(stagings.c[each] == bindparam(each) for each in ("feed", *STAGED))
@@ -63,6 +64,11 @@ _TOUCHED = (
 
 
 def admit(connection: Connection, feed: str, call: Call) -> StoredReceipt | None:
+    """Return the receipt of a batch that is committed, or None if its uploads are wanted.
+
+    Raises:
+        Problem: the call is refused.
+    """
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
     decision = unwrapped(commit_decision.decide(known, call))
@@ -77,6 +83,11 @@ def stage(
     quota: int | None,
     clock: Clock,
 ) -> StagingResult | StoredReceipt:
+    """Keep an upload, invisible, until its batch is committed (see `Store.stage`).
+
+    `quota` is how many bytes the producer may have staged, None for any number. `clock` returns the
+    time in milliseconds since 1970.
+    """
     feed_id, state = find_feed(connection, feed)
     _, known = what_is_known(connection, feed_id, state.partitions, call)
     decision = unwrapped(commit_decision.decide(known, call))
@@ -96,7 +107,7 @@ def stage(
     elif digest != upload.digest:
         name = f"{call.run}.{upload.task}.{upload.attempt}.{upload.number}"
         raise refusals.upload_conflict(call, name)
-    _touch(connection, staging, more, clock())  # last: other tasks' uploads wait for the row
+    _touch(connection, staging, more, clock())  # last: the uploads of other tasks wait for this row
     return StagingResult.NEW if digest is None else StagingResult.SAME
 
 
@@ -108,7 +119,14 @@ def release(
     run: str,
     attempt: tuple[int, int] | None = None,
 ) -> int | None:
-    """A step: how many uploads it dropped; None if there was nothing left."""
+    """Drop some uploads of a batch's run, or of one attempt (task, attempt) of it.
+
+    `feed` is the id of the feed's row. `batch` is None for a batch that gets its number at its
+    commit.
+
+    Returns:
+        How many uploads were dropped; None if nothing is left. Callers repeat it until then.
+    """
     wanted = select(stagings.c.id).where(
         stagings.c.feed == feed,
         stagings.c.producer == producer,
@@ -124,13 +142,19 @@ def release(
 
 
 def tidy(connection: Connection, now: int) -> bool:
-    """A step of cleaning up; False if there was nothing to do."""
+    """Drop some uploads that nobody needs any more; return False if there were none.
+
+    `now` is the time in milliseconds since 1970. Callers repeat it until it returns False.
+    """
     wanted = _superfluous(now - int(STAGED_FOR * 1000))
     return _drop_some(connection, wanted) is not None
 
 
 def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:
-    """Drop up to 64 uploads of the staging that `wanted` selects, at last the staging itself."""
+    """Drop up to 64 uploads of the staging that `wanted` selects; once it is empty, drop it too.
+
+    Returns how many uploads were dropped, None if `wanted` selects no staging.
+    """
     staging = connection.scalar(wanted)
     if staging is None:
         return None
@@ -141,7 +165,11 @@ def _drop_some(connection: Connection, wanted: Select[Any]) -> int | None:
 
 
 def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None = None) -> int:
-    """Drop uploads; frames only of those that this statement took, and no commit before it."""
+    """Drop uploads and return how many.
+
+    Only the frames of uploads that this statement deleted are dropped. A commit may have taken
+    other uploads before it.
+    """
     which = uploads.c.staging, uploads.c.task, uploads.c.attempt, uploads.c.number
     some = select(*which).where(wanted).limit(limit)
     taken = delete(uploads).where(tuple_(*which).in_(some))
@@ -155,7 +183,7 @@ def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None
 
 
 def drop_blobs(connection: Connection, ids: Sequence[int]) -> int:
-    """Returns their bytes."""
+    """Delete frames and return how many bytes they had."""
     freed = 0
     for some in parts(ids):
         dropped = delete(blobs).where(blobs.c.id.in_(some)).returning(func.length(blobs.c.frame))
@@ -164,8 +192,10 @@ def drop_blobs(connection: Connection, ids: Sequence[int]) -> int:
 
 
 def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select[Any]:
-    """A staging that nobody needs: not touched since `before`, or of a batch that is committed, or
-    of a run that another one has overtaken. It is locked; what others work on is not looked at.
+    """Return a query that selects and locks one staging that nobody needs any more.
+
+    Such a staging was not touched since `before`; or its batch is committed; or another run has
+    overtaken its run. Stagings that other transactions have locked are skipped.
     """
     same = and_(
         producer_table.c.feed == stagings.c.feed,
@@ -197,7 +227,7 @@ def _superfluous(before: int, only: ColumnElement[bool] | None = None) -> Select
 def _within_quota(
     connection: Connection, feed: int, call: Call, upload: Upload, quota: int | None, now: int
 ) -> None:
-    """Makes room first of what nobody needs. Raises Problem."""
+    """Raise Problem if the upload exceeds the quota, after dropping what nobody needs any more."""
     if quota is None:
         return
     name = base(call.producer)
@@ -217,11 +247,13 @@ def _within_quota(
 
 
 def _staging(connection: Connection, feed: int, call: Call) -> int | None:
+    """Return the id of the call's staging, if there is one."""
     given = dict(zip(STAGED, place_of(call), strict=True))
     return connection.scalar(_STAGING, {"feed": feed, **given})
 
 
 def _new_staging(connection: Connection, feed: int, call: Call, now: int) -> int:
+    """Insert a staging for the call's batch and run, and return its id."""
     row = {
         "feed": feed,
         "producer": call.producer,
@@ -235,7 +267,7 @@ def _new_staging(connection: Connection, feed: int, call: Call, now: int) -> int
 
 
 def _touch(connection: Connection, staging: int, more: int, now: int) -> None:
-    """Keep it alive; and count what has come."""
+    """Note the time of the last upload, which keeps a staging alive, and add the new bytes."""
     connection.execute(_TOUCHED, {"of": staging, "now": now, "more": more})
 
 
@@ -259,6 +291,7 @@ def _insert_upload(connection: Connection, staging: int, upload: Upload) -> None
 
 
 def insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[int]:
+    """Insert frames and return their ids, in the same order."""
     if not frames:
         return []
     ids = insert(blobs).returning(blobs.c.id, sort_by_parameter_order=True)
@@ -266,9 +299,11 @@ def insert_blobs(connection: Connection, frames: Sequence[bytes]) -> Sequence[in
 
 
 def place_of(call: Call) -> tuple[str, str, int, str]:
+    """Return the call's values of the columns `STAGED`."""
     batch = NEXT if call.batch is None else call.batch
     return call.producer, call.incarnation, batch, call.run
 
 
 def parts(values: Sequence[T]) -> Iterable[Sequence[T]]:
+    """Yield the values in parts that are small enough for one statement."""
     return (values[begin : begin + _AT_A_TIME] for begin in range(0, len(values), _AT_A_TIME))
