@@ -225,7 +225,7 @@ def test_producer_that_was_overtaken_is_fenced(publisher: Publisher, event: int)
     old = Producer(publisher.url, "till-7")
     published(old, 0)
     published(Producer(publisher.url, "till-7"), 1)
-    with pytest.raises(PublishError, match="somebody else publishes under this name") as raised:
+    with pytest.raises(PublishError, match="another program publishes under this name") as raised:
         published(old, event)
     assert ("fenced", "fenced") == (raised.value.problem, refusal(old, event))
     assert ([b"0", b"1"], 0) == (events_of(publisher.store), old.last.batch)

@@ -162,7 +162,7 @@ def test_trigger_that_is_made_while_readers_read_counts_at_once(database: Databa
     database.run(database.feed().ddl(retention=True))
     assert [2, 3] == read(feed, cursor).data
     database.execute("DELETE FROM outbox WHERE id = 2")
-    with pytest.raises(Problem, match="events behind it were removed"):
+    with pytest.raises(Problem, match="events after it were removed"):
         read(feed, cursor)
 
 

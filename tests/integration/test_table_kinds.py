@@ -150,5 +150,5 @@ def test_partitioned_table_is_served(
     database.execute("UPDATE outbox SET data = '22' WHERE id = 2")
     assert ([1, 2, 3], [7, 4, 22]) == (before.data, read(feed, before.cursors, n=1).data)
     database.execute("DELETE FROM outbox WHERE id IN (1, 7)")
-    with pytest.raises(Problem, match="events behind it were removed"):
+    with pytest.raises(Problem, match="events after it were removed"):
         read(feed, before.cursors, n=1)

@@ -1,7 +1,7 @@
-"""What a producer, its batches and their receipts are. Values, no decisions.
+"""Producers, their batches and their receipts, as values.
 
-A batch is known by producer, incarnation (the writer's memory: Spark's checkpoint) and number; its
-content by count and sum (`upload_format.Content`). A run is one start of the writer.
+A batch is known by producer, incarnation (the writer's memory, like Spark's checkpoint) and number.
+Its content is known by count and sum (`upload_format.Content`). A run is one start of the writer.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import msgspec
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content, StagedChunk
 
 RECEIPTS = 1000
-"""Receipts that a store keeps for each producer, unless it is opened with another number: batches
-older than that can be neither confirmed nor denied.
+"""Receipts that a store keeps for each producer, unless it is opened with another number.
+
+Batches older than that can be neither confirmed nor denied.
 """
 
 MAX_NUMBER = 2**53 - 1
-"""Of batches and sequence numbers: what every JSON reader can hold."""
+"""The highest number of a batch and of an event: what every JSON reader can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What an operator allows once, in the words of the error that asked for it."""
+    """What an operator allows once, with the values that a refusal printed."""
 
     accept_gap: str | None = None
     replace_incarnation: str | None = None
@@ -33,7 +34,7 @@ class Overrides:
 
     @staticmethod
     def named(given: Mapping[str, str]) -> Overrides:
-        """Out of parameters or options, by the names that refusals print."""
+        """Return the overrides among parameters or options, by the names that refusals print."""
         return Overrides(
             given.get("acceptGap"), given.get("replaceIncarnation"), given.get("keepFirst")
         )
@@ -41,9 +42,15 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who calls, and for which batch. `batch` None takes the next number when it is committed.
+    """Who calls, and for which batch.
 
-    `partition_count` is the feed's as the caller knows it.
+    Attributes:
+        producer: The producer's name.
+        incarnation: The producer's memory, like the id of a Spark checkpoint.
+        run: The id of one start of the writer.
+        batch: The number of the batch; None takes the next number at the commit.
+        partition_count: The number of the feed's partitions, as the caller knows it.
+        overrides: What an operator allows.
     """
 
     producer: str
@@ -56,8 +63,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A part of a batch, by task, attempt and number within it. `digest` tells it from others: the
-    SHA-256 of its body.
+    """A part of a batch.
+
+    Attributes:
+        task: The number of the task.
+        attempt: The number of the task's attempt.
+        number: The number of the upload in the attempt.
+        digest: The SHA-256 of its body, which tells it from other uploads.
+        chunks: Its chunks.
     """
 
     task: int
@@ -68,16 +81,18 @@ class Upload:
 
     @property
     def content(self) -> Content:
+        """The number of its events, and the sum of their contents."""
         return sum((each.content for each in self.chunks), Content())
 
     @property
     def bytes(self) -> int:
+        """The bytes of its frames."""
         return sum(len(each.frame) for each in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """What a task says that it uploaded. `attempt` tells tries of the same task apart."""
+    """What a task says that it uploaded. `attempt` distinguishes attempts at the same task."""
 
     task: int
     attempt: int
@@ -103,8 +118,13 @@ class Declared:
 
 
 class StoredRange(msgspec.Struct, frozen=True):
-    """A batch's sequence numbers in one stored partition, both ends included, and the feed's cursor
-    behind it.
+    """A batch's sequence numbers in one stored partition.
+
+    Attributes:
+        partition: The stored partition.
+        first: The first number.
+        last: The last number, included.
+        cursor: The feed's cursor after these events.
     """
 
     partition: int
@@ -114,8 +134,24 @@ class StoredRange(msgspec.Struct, frozen=True):
 
 
 class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
-    """That a batch was committed, and how. `number` counts a producer's receipts from 1; `previous`
-    is the hash of the one before; `hash` is that of this one, see `chained`.
+    """The record of a committed batch.
+
+    Attributes:
+        number: The number among the producer's receipts, from 1.
+        producer: The producer's name.
+        incarnation: The producer's incarnation.
+        batch: The number of the batch.
+        run: The run that committed it.
+        level: The owner level of that run.
+        events: The number of events.
+        digest: The digest of their contents.
+        digest_version: How the digest was computed.
+        partition_count: The number of the feed's partitions.
+        ranges: The sequence numbers in each partition that has some of the events.
+        positions: The first and the last position g; None without events.
+        time: The time of the commit, in ms since 1970.
+        previous: The hash of the producer's receipt before this one.
+        hash: The hash of this receipt (see `chained`).
     """
 
     number: int
@@ -136,7 +172,7 @@ class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def identity(self) -> str:
-        """Its content, short, as overrides name it."""
+        """Its content in short, as overrides name it."""
         return self.digest[:8]
 
 
@@ -144,8 +180,16 @@ class StoredReceipt(msgspec.Struct, frozen=True, rename="camel"):
 class ProducerState:
     """A producer of a feed, as of now; all zero while it is unknown.
 
-    `last` is the last batch of `incarnation`; `time`, in ms since 1970, and `chain`, the hash of
-    its receipt, are those of the last commit. A deleted producer leaves this behind, for ever.
+    Attributes:
+        name: The producer's name.
+        incarnation: Its current incarnation.
+        level: The owner level of the current run.
+        run: The run that committed last.
+        last: The number of the last batch in `incarnation`; -1 before the first.
+        receipts: How many batches it has committed.
+        chain: The hash of its newest receipt.
+        time: The time of its last commit, in ms since 1970.
+        deleted: Whether it was deleted, which stays so for ever.
     """
 
     name: str
@@ -161,9 +205,14 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
-    """All that `decide` goes by. `last`: the last batch of the caller's own incarnation, -1 if it
-    never committed one; `run_known`: whether the caller's run has committed in it; `receipt`: that
-    of the caller's batch.
+    """All facts by which `commit_decision.decide` decides.
+
+    Attributes:
+        producer: The producer's state.
+        partition_count: The number of the feed's partitions.
+        last: The last batch in the caller's own incarnation; -1 before the first.
+        run_known: Whether the caller's run has committed in its incarnation.
+        receipt: The receipt of the caller's batch.
     """
 
     producer: ProducerState
@@ -174,7 +223,7 @@ class CommitFacts:
 
 
 def base(producer: str) -> str:
-    """P of the named batch P#K, which is deleted with P and shares its quota."""
+    """Return P of a named batch P#K, which is deleted with P and shares its quota."""
     return producer.partition("#")[0]
 
 
@@ -182,9 +231,17 @@ def receipt_for(
     known: CommitFacts, call: Call, declared: Declared, ranges: Iterable[StoredRange],
     heads: tuple[int, int], time: int,
 ) -> StoredReceipt:  # fmt: skip
-    """The receipt of a batch that `decide` says to publish; `heads`: the feed's before and behind.
+    """Return the receipt of a batch that is to be published.
 
-    A run takes the next owner level with the first batch that it commits.
+    A run gets the next owner level with the first batch that it commits.
+
+    Args:
+        known: The facts of the decision.
+        call: The call.
+        declared: What the batch holds.
+        ranges: Its sequence numbers.
+        heads: The feed's head before and after the batch.
+        time: The time of the commit, in ms since 1970.
     """
     producer = known.producer
     same_run = (producer.run, producer.incarnation) == (call.run, call.incarnation)
@@ -208,15 +265,16 @@ def receipt_for(
 
 
 def chained(receipt: StoredReceipt) -> str:
-    """The hash that a receipt has to have: the SHA-256 of its JSON, without spaces, keys sorted,
-    `hash` empty.
+    """Return the hash that a receipt must have.
+
+    It is the SHA-256 of its JSON, without spaces, with sorted keys, and with an empty `hash`.
     """
     bare = msgspec.structs.replace(receipt, hash="")
     return hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
 
 
 def after(receipt: StoredReceipt) -> ProducerState:
-    """The producer behind its newest receipt."""
+    """Return the producer's state after its newest receipt."""
     return ProducerState(
         name=receipt.producer,
         incarnation=receipt.incarnation,

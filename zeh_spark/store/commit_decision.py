@@ -1,12 +1,12 @@
-"""The commit decision: what becomes of a producer's batch. Pure.
+"""The commit decision: what becomes of a producer's batch. It has no side effects.
 
-`decide` is asked for every upload and for every commit, always with what the store knows inside the
-same transaction.
+`decide` is called for every upload and for every commit, always with what the store knows inside
+the same transaction.
 
-Rule for editors: safety rests on incarnation, number and content. Levels only name a second driver
-early, and overrides are inert unless they say exactly what the publisher would print now [a remedy
-left in the code lost or doubled data in 396 of 400 simulated runs]. Each case names the alternative
-that was rejected; tests/contract/test_mutations.py shows that each is needed.
+Rule for editors: safety depends on incarnation, number and content. Levels only detect a second
+driver early. Overrides do nothing unless they are exactly what the publisher would print now:
+otherwise, a remedy left in the code lost or doubled data in 396 of 400 simulated runs. Each case
+names the alternative that was rejected; tests/contract/test_mutations.py shows that each is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zeh_spark.store.problems import Problem
 
 
 class Step(Enum):
-    """What to do next, where nothing is refused and nothing was committed before."""
+    """What to do next, if nothing is refused and nothing was committed before."""
 
     STAGE = auto()
     MOVE = auto()
@@ -30,7 +30,7 @@ class Step(Enum):
 
 
 Decision = Step | StoredReceipt | Problem
-"""A receipt means: committed already, this is what was answered then."""
+"""A receipt means that the batch is committed already, with this receipt."""
 
 
 def decide(
@@ -39,50 +39,64 @@ def decide(
     declared: Declared | None = None,
     found: Mapping[tuple[int, int], Found] | None = None,
 ) -> Decision:
-    """What becomes of a call: of an upload without `declared`; of a commit in two steps, the second
-    one with what was `found` of its attempts, by task and attempt, when they were moved.
+    """Return what becomes of a call.
+
+    An upload is decided without `declared`. A commit is decided twice: first without `found`, then
+    with what was found of its attempts when they were moved.
+
+    Args:
+        known: What the store knows.
+        call: The call.
+        declared: What the caller says its batch holds.
+        found: What was found, by task and attempt.
     """
     producer, batch = known.producer, call.batch
     if batch is None:
         batch = known.last + 1
-    # 1. The producer was deleted. [Starting again at -1: late requests would be published anew.]
+    # 1. The producer was deleted. Rejected: starting again at -1, because late requests would be
+    #    published again.
     if producer.deleted:
         return refusals.producer_deleted(call)
-    # 2. Another incarnation: a lost checkpoint, or two jobs with one name. [Going by the number
-    #    alone: batches 0, 1, … of the new checkpoint would count as published, and be lost.]
+    # 2. Another incarnation: a lost checkpoint, or two jobs with one name. Rejected: deciding by
+    #    the number alone, because batches 0, 1, … of the new checkpoint would count as published,
+    #    and be lost.
     if producer.receipts and call.incarnation != producer.incarnation:
         remedy = f"{producer.incarnation}@{producer.last}:{call.incarnation}"
         if call.overrides.replace_incarnation != remedy:
             return refusals.incarnation_changed(call, producer, remedy)
-    # 3. A run that another one has overtaken. [Levels at a run's first request: two drivers that
-    #    restart would fence each other for ever.] Not for what it published itself. [A call whose
-    #    answer was lost would hear that nothing was published.]
+    # 3. A run that another one has overtaken, except for what it published itself. Rejected: levels
+    #    at a run's first request, because two drivers that restart would fence each other for ever.
+    #    Rejected: no exception, because a call whose answer was lost would be told that nothing
+    #    was published.
     overtaken = known.run_known and call.run != producer.run
     if overtaken and not _published_by(call, declared, known.receipt):
         return refusals.fenced(call, producer)
     if batch <= known.last:
         return _committed_before(known.receipt, call, declared)
-    # 5. Batches are missing between. [Going on: what a restore or an emptied store undid would be
-    #    lost in silence; also for a producer that is unknown, whose last batch is -1.]
+    # 5. Batches are missing between, also for an unknown producer, whose last batch is -1.
+    #    Rejected: continuing, because what a restore or an emptied store undid would be lost
+    #    without an error.
     remedy = f"{call.incarnation}@{known.last}:{batch}"
     if batch != known.last + 1 and call.overrides.accept_gap != remedy:
         return refusals.batch_gap(call, producer, known.last, remedy)
-    # 6. Routed for another number of partitions. [Taking it: keys would change their partition.]
+    # 6. Made for another number of partitions. Rejected: taking it, because keys would change their
+    #    partition.
     if call.partition_count != known.partition_count:
         return refusals.layout_changed(call, known.partition_count)
     if declared is None:
         return Step.STAGE
-    # 7. Counted in a way that is not known here. [Keeping a receipt that nothing compares with.]
+    # 7. Counted in a way that is not known here. Rejected: keeping a receipt with which nothing
+    #    can be compared.
     if declared.digest_version != DIGEST_VERSION:
         return refusals.digest_version(call, declared.digest_version, DIGEST_VERSION)
     if found is None:
         return Step.MOVE
-    # 8. Not all of it is there. [Publishing what is there: a torn batch.]
+    # 8. Not all of it is there. Rejected: publishing what is there, a part of a batch.
     for each in declared.attempts:
         here = found.get((each.task, each.attempt), Found())
         if (here.uploads, here.content.events) != (each.uploads, each.events):
             return refusals.upload_missing(call, each, here)
-    # 9. It is not what the driver counted. [Trusting the transport.]
+    # 9. It is not what the driver counted. Rejected: trusting the transport.
     content = sum((each.content for each in found.values()), Content())
     if content != declared.content:
         return refusals.content_mismatch(call, declared.content, content)
@@ -92,25 +106,27 @@ def decide(
 def _committed_before(
     receipt: StoredReceipt | None, call: Call, declared: Declared | None
 ) -> Decision:
-    """Case 4: the batch's number is taken, in the caller's own incarnation."""
-    # 4a. Its receipt is gone. [Answering "committed": other rows would be lost in silence.]
+    """Decide case 4: the batch's number is taken, in the caller's own incarnation."""
+    # 4a. Its receipt is gone. Rejected: answering "committed", because other rows would be lost
+    #     without an error.
     if receipt is None:
         return refusals.batch_expired(call)
-    # An upload learns that it need not be sent; its content shows at the commit.
+    # An upload need not be sent; its content is compared at the commit.
     if declared is None:
         return receipt
-    # 4b. Contents that cannot be compared. [Comparing all the same: a conflict that is none.]
+    # 4b. Contents that cannot be compared. Rejected: comparing them, which gives false conflicts.
     if declared.digest_version != receipt.digest_version:
         return refusals.digest_version(call, declared.digest_version, receipt.digest_version)
-    # 4c. The same. [Asking for the same tasks or order, too: a replay has others.]
+    # 4c. The same. Rejected: requiring the same tasks or order, because a replay has others.
     content = declared.content
     if (content.events, content.digest) == (receipt.events, receipt.digest):
         return receipt
-    # 4d. Somebody without a memory was quicker. [Offering to keep the first: it is another's.]
+    # 4d. Another program with the same name was quicker. Rejected: offering to keep the first,
+    #     because that is the other program's.
     if call.incarnation == wire.PLAIN_INCARNATION:
         return refusals.number_taken(call, content, receipt)
-    # 4e. The operator keeps the first one. 4f. Nobody does. [Keeping it always: other rows under
-    #     the same number would be lost in silence.]
+    # 4e. The operator keeps the first one. 4f. The operator does not. Rejected: keeping it always,
+    #     because other rows under the same number would be lost without an error.
     keep = keeping(call, receipt, content)
     if call.overrides.keep_first == keep:
         return receipt
@@ -118,9 +134,12 @@ def _committed_before(
 
 
 def keeping(call: Call, receipt: StoredReceipt, content: Content) -> str:
-    """The override that keeps what was published. A stream's names the batch: its rows may be
-    others at each try, and its number moves on. That of a named batch, which can come again for
-    ever, names the rows, too [without them it went on to drop whatever came under the same name].
+    """Return the override that keeps what was published.
+
+    A stream's override names the batch: its rows may be others at each try, and its number moves
+    on. A named batch can be repeated for ever, so its override names the rows, too. Rejected:
+    leaving them out, because the override then also dropped whatever was published under that name
+    later.
     """
     if call.incarnation == wire.BATCH_INCARNATION:
         given = content.digest[:8]
@@ -129,7 +148,7 @@ def keeping(call: Call, receipt: StoredReceipt, content: Content) -> str:
 
 
 def _published_by(call: Call, declared: Declared | None, receipt: StoredReceipt | None) -> bool:
-    """Whether the call's run has published this itself; an upload's content shows at the commit."""
+    """Return whether the call's run has published this; an upload's content shows at the commit."""
     if receipt is None or call.run != receipt.run:
         return False
     if declared is None:
@@ -139,7 +158,11 @@ def _published_by(call: Call, declared: Declared | None, receipt: StoredReceipt 
 
 
 def known_receipt(known: CommitFacts, call: Call) -> StoredReceipt | None:
-    """What is answered to who asks for a batch's receipt. Raises Problem if it is gone (4a)."""
+    """Return the receipt of the call's batch; None if it is not committed.
+
+    Raises:
+        Problem: The receipt is gone (case 4a).
+    """
     assert call.batch is not None
     if known.receipt is None and call.batch <= known.last:
         raise refusals.batch_expired(call)
@@ -147,7 +170,7 @@ def known_receipt(known: CommitFacts, call: Call) -> StoredReceipt | None:
 
 
 def unwrapped(decision: Decision) -> Step | StoredReceipt:
-    """Raises the Problem, if it is one."""
+    """Return the decision, unless it is a Problem, which is raised."""
     if isinstance(decision, Problem):
         raise decision
     return decision

@@ -1,5 +1,7 @@
-"""What a commit makes of the chunks that were uploaded: in order, small ones packed, with
-positions, tags and sequence numbers. Pure, and the same for every store.
+"""What a commit makes of the uploaded chunks: positions, tags and sequence numbers.
+
+Chunks are put in order, and small ones are packed together. The rules are the same for every store,
+and have no side effects.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from zeh_spark.store.batches import (
 from zeh_spark.store.interface import Chunk, FeedState
 
 SMALL_EVENTS, SMALL_BYTES, PACKED_BYTES = 200, 32 << 10, 4 << 20
-"""What a small chunk is, and how much of a batch's small ones are packed together at its commit."""
+"""Most events and bytes of a small chunk, and bytes of a batch's chunks packed at its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,13 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a commit writes down: the feed behind it, its chunks, the receipt, and for each
-    partition the producer's next sequence number.
+    """What a commit writes.
+
+    Attributes:
+        feed: The feed after the commit.
+        chunks: The chunks.
+        receipt: The receipt.
+        sequences: The producer's next sequence number for each partition.
     """
 
     feed: FeedState
@@ -50,17 +57,20 @@ class Publication:
 
 
 def in_batch_order(chunks: Iterable[tuple[tuple[int, int, int], Moved]]) -> list[Moved]:
-    """Chunks of a batch, each with its task, upload and place in that, in the order that they get
-    in the feed.
+    """Return a batch's chunks in the order that they get in the feed.
+
+    Args:
+        chunks: Each chunk with its task, its upload, and its place in the upload.
     """
     return [moved for _, moved in sorted(chunks, key=lambda each: (each[1].partition, each[0]))]
 
 
 def packs(chunks: Iterable[Moved]) -> Iterator[list[Moved]]:
-    """Neighbours that become one chunk: small ones of one partition, as many as fit in one; and a
-    bounded number of bytes, for a commit has to be short.
+    """Yield neighbours that become one chunk.
 
-    [Kept as they come, a batch of a few rows in each of 200 tasks is read five times slower.]
+    They are small chunks of one partition, as many as fit in one, and a bounded number of bytes in
+    all, because a commit has to be short. Measured: unpacked, a batch of a few rows in each of 200
+    tasks is read five times slower.
     """
     left = PACKED_BYTES
     for _, neighbours in groupby(chunks, key=lambda each: each.partition):
@@ -82,12 +92,12 @@ def packs(chunks: Iterable[Moved]) -> Iterator[list[Moved]]:
 
 
 def joined(frames: Iterable[bytes]) -> bytes:
-    """The frame of a pack's chunks as one."""
+    """Return the frame of a pack's chunks as one."""
     return frame_of(b"".join(map(lines_of, frames)))
 
 
 def as_one(pack: Sequence[Moved], blob: int, frame: bytes) -> Moved:
-    """A pack, once its joined frame is kept as `blob`."""
+    """Return a pack as one chunk, whose joined frame is kept as `blob`."""
     events, size = sum(each.events for each in pack), sum(each.size for each in pack)
     return Moved(blob, pack[0].partition, events, size, hashlib.sha256(frame).digest())
 
@@ -101,10 +111,19 @@ def published(
     sequences: Mapping[int, int],
     now: int,
 ) -> Publication:
-    """What to write for a batch that is to be published: its chunks in order, with positions and
-    sequence numbers. `sequences`: the producer's next numbers so far.
+    """Return what to write for a batch that is to be published.
 
-    H(g) = SHA-256(H(g-1) ‖ partition, 4 bytes ‖ SHA-256 of the frame).
+    Its chunks are in order, with positions and sequence numbers. The history continues with H(g) =
+    SHA-256(H(g-1) ‖ partition, 4 bytes ‖ SHA-256 of the frame).
+
+    Args:
+        known: The facts of the decision.
+        call: The call.
+        declared: What the batch holds.
+        feed: The feed before the commit.
+        moved: The chunks in order.
+        sequences: The producer's next sequence numbers before the commit.
+        now: The clock, in ms since 1970.
     """
     moment, history = max(now, feed.time), feed.history
     batch = known.last + 1 if call.batch is None else call.batch
@@ -135,4 +154,5 @@ def published(
 
 
 def tag(history: bytes) -> str:
+    """Return the tag of a history, which cursors carry."""
     return history[:4].hex()

@@ -1,19 +1,20 @@
-"""A feed's id and its epochs, as the store keeps them: which id the next epoch gets, and from when.
+"""A feed's id and its epochs, as the store keeps them: the id of the next epoch, and its time.
 
 Each store keeps the later epochs of a feed; the first one is implicit (the feed's id, time 0).
-Every store decides with the functions here. Pure, but for the random id of a copy.
+Every store decides with the functions here, which have no side effects, except for the random id of
+a copy.
 
 Invariant, which `Store.begin_epoch` keeps: events committed before an epoch began have a `zeh-time`
-below the epoch's time, events committed after it have one at or above it, also if the clock goes
-back. The feed's row therefore gets the epoch's time, and a commit takes the later of its clock and
-the feed's time (`commit_plan.published`). An epoch that begins `since` an earlier time also has the
-events from then on: those that were published between a restore and the command.
+below the epoch's time, and events committed after it have one at or above it, even if the clock
+goes back. The feed's row therefore gets the epoch's time, and a commit takes the later of its clock
+and the feed's time (`commit_plan.published`). An epoch that begins `since` an earlier time also has
+the events from then on: those that were published between a restore and the command.
 
-The number of a later epoch is that of the second in which it began. A restore to a state before an
-epoch takes the epoch back, and events that were published in it have been read: the next epoch must
-neither get the same id, or its events would be taken for those, nor a lower number, or they would
-be taken for older ones. Rejected: to count 1, 2, 3, which gives the same id again when a backup is
-restored for the second time; random numbers, which may be lower then.
+The number of a later epoch is the second in which it began. A restore to a state before an epoch
+takes the epoch back, but readers may have read events of it. So the next epoch must not get the
+same id, or its events would be taken for those, nor a lower number, or they would be taken for
+older ones. Rejected: to count 1, 2, 3, which gives the same id again when a backup is restored for
+the second time; random numbers, which may be lower then.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _NUMBERED_FROM = 1_577_836_800_000
 """2020-01-01, in ms since 1970: numbers of epochs are seconds since then, until 2051."""
 
 _MAX_NUMBER = 999_999_999
-"""As many digits as `feed_identity.EPOCH` has."""
+"""The highest number with as many digits as `feed_identity.EPOCH` allows."""
 
 
 def identity_of(feed: FeedState, later: Sequence[Epoch]) -> FeedIdentity:
-    """Return the identity of a feed whose later epochs are these, by time."""
+    """Return the identity of a feed with these later epochs, which are ordered by time."""
     epochs = (Epoch(feed.origin[:8].hex()), *later)
     return FeedIdentity(feed_of(epochs[-1].id), epochs)
 
@@ -78,11 +79,10 @@ def next_epoch(
 
 
 def over_at(epoch: Epoch) -> int:
-    """Return when the second is over that the epoch's number stands for, in ms since 1970; 0 if it
-    has none.
+    """Return when the second of the epoch's number is over, in ms since 1970; 0 without a number.
 
-    Whoever begins an epoch waits for it, so that the next one gets a higher number, even if a
-    restore has taken this one back meanwhile.
+    `begin_epoch` waits for it, so that the next epoch gets a higher number, even if a restore has
+    taken this one back meanwhile.
     """
     number = epoch.id.partition("~")[2]
     return _NUMBERED_FROM + (int(number) + 1) * 1000 if number else 0

@@ -2,18 +2,18 @@
 
 Rules of a page of `ChunkFeed`, in this order:
 
-1. a cursor is `g.tag`, the last chunk that was read, or `_first` (before the oldest chunk), or
-   `_last` (the last chunk of the partitions that the asked one covers); another spelling is
-   refused, and so is a tag that the feed did not give at g, and one behind which something that it
-   covers was removed unread (410);
-2. partition v of a reader's n is made of the stored partitions p with p mod n == v: the same rule
-   for n equal, smaller, larger;
-3. chunks of all asked partitions come in order of g, whole, until the hint is reached, at least
-   one; hint 0 brings none;
-4. a cursor follows each chunk; an asked partition without a chunk gets the one it came with,
-   `_first` and `_last` as `g.tag`.
+1. A cursor is `g.tag`, the last chunk that was read, or `_first` (before the oldest chunk), or
+   `_last` (the last chunk of the partitions that the reader's partition covers). Any other spelling
+   is refused, and so is a tag that the feed did not give at g, and a cursor after which something
+   that it covers was removed unread (410).
+2. Partition v of a reader's n has the stored partitions p with p mod n == v: the same rule for n
+   equal, smaller or larger.
+3. Chunks of all asked partitions come in order of g, as wholes, until the hint is reached, at least
+   one. Hint 0 gives none.
+4. A cursor follows each chunk. An asked partition without a chunk gets the cursor with which it was
+   asked for; `_first` and `_last` become `g.tag`.
 
-The same request brings the same answer until more is committed. Runs in the publisher's worker
+The same request gets the same answer until more is committed. Runs in the publisher's worker
 threads.
 """
 
@@ -35,24 +35,29 @@ from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
 from zeh_spark.store.problems import bad_cursor, cursor_gone, other_history
 
 DEFAULT_HINT = 10_000
+"""Events of a page, about, if the reader gives no hint."""
+
 READ_BYTES = 1 << 20
-"""Lines that one read of the store brings, about, where chunks are small."""
+"""Bytes of lines, about, that one read of the store brings if chunks are small."""
 
 EVERY = (wire.ALL_HEADERS,)
-"""How a reader asks for all headers."""
+"""The headers of a reader that wants all."""
 
 _CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
 _WINDOW, _LEAST_WINDOW = 1024, 4
-"""Chunks that are looked up at a time, for all partitions together and for each."""
+"""Most chunks that are looked up at a time for all partitions, and least for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Events of one stored partition, and the cursor behind them.
+    """Events of one stored partition, and the cursor after them.
 
-    `lines` as wire.event_line makes them, each ended by one b"\\n"; empty where nothing was read,
-    and `partition` is then the asked one. `stamps`: headers that each of these lines gets when it
-    is served; `sequence`: the producer's number of the first line, each next line has the next one.
+    Attributes:
+        partition: The stored partition; the asked one if nothing was read.
+        lines: Lines as `wire.event_line` makes them, each ended by one b"\n"; may be empty.
+        cursor: The cursor after these events.
+        stamps: Headers that each of these lines gets when it is served.
+        sequence: The producer's number of the first line; each line has the next one.
     """
 
     partition: int
@@ -67,30 +72,31 @@ class Feed(Protocol):
 
     @property
     def partitions(self) -> int:
-        """How many there are."""
+        """The number of stored partitions."""
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
     ) -> Iterator[Block]:
-        """An answer to `asked`, cursors by partition of the reader's n, of about `hint` events.
+        """Yield the answer to a request, of about `hint` events.
 
-        At least one block for each asked partition, none but empty ones for hint 0, and never a
-        special cursor in one.
+        There is at least one block for each asked partition. With hint 0 all blocks are empty. No
+        block has a special cursor.
 
         Args:
-            asked: cursors by partition.
-            n: how many partitions the reader works with.
-            hint: None where the feed decides.
-            headers: names of those that the reader wants, or `_all` among them. The feed need not
-                read the others; if they are in its lines, the publisher leaves them out.
+            asked: Cursors by partition of the reader's n.
+            n: How many partitions the reader works with.
+            hint: How many events to give, about; None if the feed decides.
+            headers: Names of the headers that the reader wants, or `_all` among them. The feed need
+                not read the others; if they are in its lines, the publisher leaves them out.
 
         Raises:
-            Problem: before the first block, for cursors, or an n, that it refuses.
+            Problem: Cursors or n are refused. It is raised before the first block.
         """
 
     def version(self) -> object:
-        """Something that is different once there may be more events; asked every few ms while a
-        reader waits.
+        """Return a value that differs once there may be more events.
+
+        It is called every few milliseconds while a reader waits.
         """
 
 
@@ -98,14 +104,16 @@ class Feed(Protocol):
 class KeepsCursors(Protocol):
     """A feed that can also keep cursors for its readers, the spec's `cursorset`."""
 
-    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None: ...
+    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
+        """Keep a reader's cursors under a name (see `Store.save_cursors`)."""
 
-    def load_cursors(self, name: str, n: int) -> dict[int, str]: ...
+    def load_cursors(self, name: str, n: int) -> dict[int, str]:
+        """Return the kept cursors (see `Store.load_cursors`)."""
 
 
 @runtime_checkable
 class TellsIdentity(Protocol):
-    """A feed that tells its readers which feed it is, see `protocol.feed_identity`.
+    """A feed that tells its readers which feed it is (see `protocol.feed_identity`).
 
     Readers name any other feed by its URL, or by their option `feedId`.
     """
@@ -113,20 +121,27 @@ class TellsIdentity(Protocol):
     def identity(self) -> FeedIdentity | None:
         """Return the feed's id and its epochs as of now; None if it has no id. May block.
 
-        Raises StoreError, as `Feed.page` does: to tell none because the store does not answer would
-        make another feed of it.
+        Raises:
+            StoreError: The store does not answer. Returning None then would make another feed of
+                it.
         """
 
 
 class ChunkFeed:
     """A feed of a store.
 
-    Guarantee: every event once and in order of g, however the reader cuts its pages; memory for one
-    read, whatever the hint.
+    Guarantee: a reader gets every event once and in order of g, however it cuts its pages. Memory
+    is that of one read, whatever the hint.
+
+    Args:
+        store: The store.
+        name: The feed's name.
+
+    Raises:
+        UnknownFeedError: The store has no such feed.
     """
 
     def __init__(self, store: Store, name: str) -> None:
-        """Raises UnknownFeedError."""
         self.partitions = store.feed(name).partitions
         self._store = store
         self._name = name
@@ -134,7 +149,7 @@ class ChunkFeed:
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
     ) -> Iterator[Block]:
-        """As `Feed.page`. Stored lines have all their headers, whichever are wanted."""
+        """Yield a page (see `Feed.page`). Lines have all their headers, whichever are wanted."""
         feed = self._store.feed(self._name)
         positions = self._positions(feed, asked, n)
         cursors = {each: cursor for each, (_, cursor) in positions.items()}
@@ -150,21 +165,25 @@ class ChunkFeed:
             yield Block(each, b"", cursor)
 
     def version(self) -> object:
+        """Return the store's version (see `Feed.version`)."""
         return self._store.version()
 
     def identity(self) -> FeedIdentity:
+        """Return the feed's id and its epochs (see `TellsIdentity.identity`)."""
         return self._store.identity(self._name)
 
     def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
+        """Keep a reader's cursors under a name (see `Store.save_cursors`)."""
         self._store.save_cursors(self._name, name, n, cursors)
 
     def load_cursors(self, name: str, n: int) -> dict[int, str]:
+        """Return the kept cursors (see `Store.load_cursors`)."""
         return self._store.load_cursors(self._name, name, n)
 
     def _positions(
         self, feed: FeedState, asked: Mapping[int, str], n: int
     ) -> dict[int, tuple[int, str]]:
-        """For each asked partition its g and cursor. Raises Problem."""
+        """Return g and cursor of each asked partition. Raises Problem."""
         given = {each: parse_cursor(each, text) for each, text in asked.items()}
         numbers = {found[0] for found in given.values() if found}
         tags = {0: tag(feed.origin), **self._store.tags(self._name, numbers)}
@@ -185,7 +204,7 @@ class ChunkFeed:
         return positions
 
     def _last(self, feed: FeedState, partition: int, n: int) -> Chunk | None:
-        """The last chunk below an asked partition, as of this page's head."""
+        """Return the last chunk that an asked partition covers, as of this page's head."""
         return self._store.last(self._name, covered(partition, n, feed.partitions), feed.head)
 
     def _blocks(self, positions: Mapping[int, int], head: int, hint: int) -> Iterator[Block]:
@@ -207,9 +226,7 @@ class ChunkFeed:
                 )
 
     def _check_kept(self, positions: Mapping[int, int]) -> None:
-        """Raises Problem if chunks behind these positions are gone: whoever looked for them before
-        may have missed them.
-        """
+        """Raise Problem if chunks after these positions are gone: a read may have missed some."""
         anchors = self._store.anchors(self._name)
         for partition, g in positions.items():
             if partition in anchors and anchors[partition].g > g:
@@ -217,7 +234,7 @@ class ChunkFeed:
 
 
 def stamps(chunk: Chunk) -> dict[str, str]:
-    """What all of a chunk's events are stamped with."""
+    """Return the headers with which all of a chunk's events are stamped."""
     publication = {"zeh-partition": str(chunk.partition), "zeh-time": str(chunk.time)}
     if chunk.producer is None:
         return publication
@@ -225,14 +242,15 @@ def stamps(chunk: Chunk) -> dict[str, str]:
 
 
 def covered(partition: int, n: int, partitions: int) -> range:
-    """The stored partitions that a reader's partition is made of; none where n is larger than what
-    is stored.
+    """Return the stored partitions of a reader's partition.
+
+    None if n is larger than their number.
     """
     return range(partition, partitions, n)
 
 
 def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
-    """g and tag, None for a special cursor. Raises Problem for anything else."""
+    """Return g and tag; None for a special cursor. Raises Problem for anything else."""
     if cursor in (wire.FIRST, wire.LAST):
         return None
     match = _CURSOR.fullmatch(cursor)
@@ -252,8 +270,15 @@ def check_history(
     *,
     removed: bool,
 ) -> None:
-    """Raises Problem for a cursor that the feed, as it is now, cannot have given. `removed`: some
-    tags are gone with their chunks.
+    """Raise Problem for a cursor that the feed, as it is now, cannot have given.
+
+    Args:
+        partition: The asked partition.
+        cursor: The cursor.
+        found: Its g and tag.
+        tags: The feed's tags by g.
+        head: The position of the newest chunk.
+        removed: Whether some tags are gone with their chunks.
     """
     g, given = found
     if g > head:
@@ -269,8 +294,14 @@ def in_order(
     positions: Mapping[int, int],
     limit: int = 8,
 ) -> Iterator[Chunk]:
-    """Chunks of several partitions in order of g: a merge of what `look_up` brings of each, at most
-    `limit` at a time. That grows, because most pages are short.
+    """Yield chunks of several partitions in order of g.
+
+    Args:
+        look_up: Returns chunks after some positions, at most as many of each as its second
+            argument.
+        positions: For each stored partition, the position after which to begin.
+        limit: How many chunks of a partition are looked up first. The number grows, because most
+            pages are short.
     """
     most = max(_LEAST_WINDOW, _WINDOW // max(1, len(positions)))
     limits = dict.fromkeys(positions, min(limit, most))
@@ -295,7 +326,7 @@ def in_order(
 
 
 def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:
-    """Whole chunks until there are `hint` events; at least one, unless the hint is 0."""
+    """Yield whole chunks until there are `hint` events, at least one, unless the hint is 0."""
     events = 0
     if not hint:
         return
@@ -307,7 +338,7 @@ def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:
 
 
 def groups(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Neighbours that are read together: one, or several small ones."""
+    """Yield neighbours that are read together: one chunk, or several small ones."""
     group: list[Chunk] = []
     size = 0
     for chunk in chunks:

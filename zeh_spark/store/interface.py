@@ -1,11 +1,11 @@
-"""Where a publisher keeps its feeds: the interface of every store, and the rules they share.
+"""Where a publisher keeps its feeds: the interface of every store, and the rules that they share.
 
-A feed is a log of chunks. A chunk holds events of one partition and gets its position g, feed-wide
-and without gaps from 1, when its batch is committed. A batch is staged first, in uploads that
-nobody sees, then committed whole.
+A feed is a log of chunks. A chunk holds events of one partition. It gets its position g, which
+counts from 1 without gaps over all partitions, when its batch is committed. A batch is first
+staged, in uploads that no reader sees, then committed as a whole.
 
 Rule for editors: what a store decides is in `commit_decision`, `commit_plan` and the functions
-here, the same for every store; `zeh_spark.testing.store_contract` holds all of them against it.
+here, the same for every store; `zeh_spark.testing.store_contract` checks each store against them.
 Runs in the publisher and in commands that write, never on an event loop.
 """
 
@@ -25,18 +25,19 @@ from zeh_spark.store import refusals
 from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, Upload
 
 MAX_PARTITIONS = 1024
+"""Most partitions of a feed."""
+
 STAGED_FOR = 24 * 3600.0
-"""Seconds after its last request in which a batch that is not committed is kept: a longer silence
-means that its writer has crashed.
+"""Seconds for which a batch that is not committed is kept after its last request.
+
+A longer silence means that its writer has crashed.
 """
 
 IDLE = 600.0
-"""The same where the producer's quota is used up."""
+"""The same in seconds, if the producer's quota is used up."""
 
 Clock = Callable[[], int]
-"""The time in ms since 1970. Every store takes one, as its keyword `clock`; `now_ms` unless it is
-given.
-"""
+"""Returns the time in ms since 1970. Every store takes one, as its keyword `clock`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESERVED_NAMES = {"healthz", "metrics", "openapi.json"}
@@ -47,19 +48,30 @@ class UnknownFeedError(StoreError):
 
 
 class StoreBusyError(StoreError):
-    """Another process holds the store; trying again later may work."""
+    """Another process holds the store. A later try may succeed."""
 
 
 class StoreOutcomeUnknownError(StoreError):
-    """Whether a commit took effect is not known yet; asking again, or committing again, tells."""
+    """It is not known yet whether a commit took effect. Asking or committing again tells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A committed chunk, without its lines: `blob` is what `frames` takes.
+    """A committed chunk, without its lines.
 
-    `sequence`: the producer's number of its first event, in the chunk's partition. Chunks of stores
-    that are older than producers have none of the last three.
+    Chunks of stores that are older than producers have no producer, batch and sequence.
+
+    Attributes:
+        g: The position in the feed, from 1.
+        partition: The stored partition.
+        events: The number of events.
+        size: The bytes of its lines.
+        time: The time of its commit, in ms since 1970.
+        tag: A short hash of the history up to this chunk.
+        blob: What `Store.frames` takes to read the lines.
+        producer: The producer's name.
+        batch: The number of the producer's batch.
+        sequence: The producer's number of the first event, in the chunk's partition.
     """
 
     g: int
@@ -75,14 +87,21 @@ class Chunk:
 
     @property
     def cursor(self) -> str:
+        """The feed's cursor after this chunk."""
         return f"{self.g}.{self.tag}"
 
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """A feed as of now. `origin` is random, the history before its first chunk; its first 8 bytes
-    are the feed's id. `history` is the one up to `head`. `time` is that of the last commit or of
-    the last epoch, whichever is later, in ms since 1970.
+    """A feed as of now.
+
+    Attributes:
+        name: The name.
+        partitions: The number of stored partitions.
+        origin: 32 random bytes, the history before the first chunk. The first 8 are the feed's id.
+        head: The position of the newest chunk; 0 if there is none.
+        history: The hash of the history up to `head`.
+        time: The time of the last commit or epoch, whichever is later, in ms since 1970.
     """
 
     name: str
@@ -95,7 +114,15 @@ class FeedState:
 
 @dataclass(frozen=True, slots=True)
 class FeedSummary:
-    """`time` of the last commit or epoch in ms since 1970, 0 if there was none."""
+    """What a list of feeds shows about one.
+
+    Attributes:
+        name: The name.
+        partitions: The number of stored partitions.
+        events: The number of events.
+        size: The bytes of their lines.
+        time: The time of the last commit or epoch, in ms since 1970; 0 if there was none.
+    """
 
     name: str
     partitions: int
@@ -106,21 +133,25 @@ class FeedSummary:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The last chunk that retention has removed of a partition."""
+    """The last chunk that retention has removed from a partition: its position and tag."""
 
     g: int
     tag: str
 
     @property
     def cursor(self) -> str:
+        """The feed's cursor after this chunk."""
         return f"{self.g}.{self.tag}"
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a feed keeps: events younger than `age_ms`, and the newest `bytes` of them; all, if
-    neither is set. Nothing goes that one of the `readers`, by the names of their cursor sets, has
-    not passed.
+    """What a feed keeps; everything if neither `age_ms` nor `bytes` is set.
+
+    Attributes:
+        age_ms: Events younger than this, in milliseconds, are kept.
+        bytes: The newest events up to this size are kept.
+        readers: Cursor sets of readers. Nothing is removed that one of them has not passed.
     """
 
     age_ms: int | None = None
@@ -129,30 +160,31 @@ class Retention:
 
 
 class StagingResult(Enum):
-    """What became of an upload: NEW, or the SAME as one that was there already."""
+    """What became of an upload: it is NEW, or the SAME as one that was there already."""
 
     NEW = auto()
     SAME = auto()
 
 
 class Store(Protocol):
-    """Every method may block, and may be called from any thread.
+    """Keeps the feeds of a publisher. Every method may block, and may be called from any thread.
 
-    A store is opened with the keywords `clock` (see `Clock`) and `receipts`, how many of a producer
-    it keeps (`batches.RECEIPTS`).
+    A store is opened with the keywords `clock` (see `Clock`) and `receipts`, the number of receipts
+    that it keeps for each producer (`batches.RECEIPTS`). Every method raises UnknownFeedError for
+    an unknown feed, and StoreBusyError or StoreError if the store cannot answer.
 
-    Guarantee: a committed batch is durable as far as the store is, and visible whole, in all
-    partitions at once; whoever sees position g sees all before it.
+    Guarantee: a committed batch is durable as far as the store is, and visible as a whole, in all
+    partitions at once. Whoever sees position g sees all positions before it.
     """
 
     def create(self, name: str, partitions: int) -> FeedState:
-        """Raises StoreError for a name that exists or is not allowed."""
+        """Create a feed. Raises StoreError if the name exists or is not allowed."""
 
     def feed(self, name: str) -> FeedState:
-        """Raises UnknownFeedError."""
+        """Return a feed as of now. Raises UnknownFeedError."""
 
     def feeds(self) -> list[FeedSummary]:
-        """All feeds by name."""
+        """Return all feeds in the order of their names."""
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs. Raises UnknownFeedError."""
@@ -171,34 +203,52 @@ class Store(Protocol):
         and its `time` set to the epoch's, if that is later.
 
         Args:
-            copy: the store is a copy that goes on beside the original: its feed is another feed
+            feed: The feed.
+            copy: The store is a copy that is used beside the original. Its feed is another feed
                 from now on, with a new id.
-            since: the `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
+            since: The `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
                 were published between the restore and this call.
 
         Raises:
-            StoreError: the store has no such feed, the clock is far ahead, or `since` is in the
+            StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
                 future or not after the beginning of the last epoch.
         """
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
-        """Whether an upload is wanted, as of now; the receipt if its batch is committed.
+        """Return None if an upload is wanted, as of now; the receipt if its batch is committed.
 
-        Raises Problem.
+        Raises:
+            Problem: The call is refused.
         """
 
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> StagingResult | StoredReceipt:
-        """Keep an upload until `commit`, invisible; the receipt if its batch is committed.
+        """Keep an upload until `commit`, invisible to readers.
 
-        `quota`: bytes that the producer may have staged. Raises Problem.
+        Args:
+            feed: The feed.
+            call: The producer and the batch.
+            upload: The upload.
+            quota: Bytes that the producer may have staged; None for any number.
+
+        Returns:
+            Whether the upload is new; the receipt if its batch is committed.
+
+        Raises:
+            Problem: The call is refused.
         """
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
-        """Make a batch visible, of exactly the attempts that are named; and whether it is new.
+        """Publish a batch of exactly the attempts that `declared` names.
 
-        Its order: by partition, task, number of the upload, order in the upload. Raises Problem.
+        Its events are ordered by partition, task, number of the upload, and order in the upload.
+
+        Returns:
+            The receipt, and whether the batch is new; False if it was committed before.
+
+        Raises:
+            Problem: The call is refused, and nothing is published.
         """
 
     def release(
@@ -209,82 +259,99 @@ class Store(Protocol):
         run: str,
         attempt: tuple[int, int] | None = None,
     ) -> int:
-        """Drop what a run, or one attempt (task, attempt) of it, has staged for a batch, and
-        nothing that is committed; returns how many uploads.
+        """Delete what a run, or one attempt (task, attempt) of it, has staged for a batch.
+
+        Nothing that is committed is deleted. Returns the number of uploads.
         """
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
-        """Those that ever published, by name, with a name behind `after`."""
+        """Return all producers that ever published, sorted by name, after the name `after`."""
 
     def producer(self, feed: str, name: str) -> ProducerState:
-        """All zero for one that never published. Certain, as `receipt` is."""
+        """Return a producer's state, after commits under way; all zero if it never published."""
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
-        """The number that a producer's next event gets, by stored partition; else it is 0."""
+        """Return the number of a producer's next event by stored partition.
+
+        0 for those left out.
+        """
 
     def receipt(
         self, feed: str, name: str, batch: int, incarnation: str | None
     ) -> StoredReceipt | None:
-        """Of the current incarnation if none is named. Certain: None is answered only when nobody
-        is about to commit that batch. Raises Problem for one whose receipt is gone.
+        """Return the receipt of a batch, after commits under way; None if it is not committed.
+
+        Args:
+            feed: The feed.
+            name: The producer.
+            batch: The number of the batch.
+            incarnation: The incarnation; None for the current one.
+
+        Raises:
+            Problem: The batch is so old that its receipt is gone.
         """
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
-        """The newest ones with a number less than `below`, newest first."""
+        """Return the newest receipts whose number is less than `below`, the newest first."""
 
     def delete_producer(self, feed: str, name: str) -> None:
-        """For ever: it publishes no more, under any incarnation. What it published stays."""
+        """Permanently delete a producer: it can publish no more. What it published stays."""
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        """Chunks of the stored partitions in `positions`, each from behind its position up to g =
-        `upto`.
+        """Return chunks of some stored partitions, in the order of g.
 
-        At most `limit` of each partition; all in order of g.
+        Args:
+            feed: The feed.
+            positions: For each stored partition, the position after which to begin.
+            upto: The highest position.
+            limit: Most chunks of each partition.
         """
 
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
-        """The frames of chunks, in the order asked for. One short read."""
+        """Return the frames of chunks, in the given order. It is one short read."""
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
-        """The tags of chunks by g, as far as they exist."""
+        """Return the tags of chunks by g, for those that exist."""
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
-        """The chunk with the highest g, at most `upto`, among these stored partitions."""
+        """Return the chunk with the highest g, at most `upto`, of some stored partitions."""
 
     def anchors(self, feed: str) -> dict[int, Anchor]:
-        """What was removed last, by stored partition, of those of which something was."""
+        """Return what was removed last, by stored partition, as far as something was removed."""
 
     def remove(self, feed: str, upto: int) -> None:
         """Remove all chunks up to g = `upto`, in one transaction, and leave their anchors."""
 
     def retention(self, feed: str) -> Retention:
-        """As `set_retention` left it."""
+        """Return what the feed keeps (see `set_retention`)."""
 
-    def set_retention(self, feed: str, retention: Retention) -> None: ...
+    def set_retention(self, feed: str, retention: Retention) -> None:
+        """Set what the feed keeps."""
 
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
-        """Keep a consumer's cursors under a name, for each partition of its n the last one."""
+        """Keep a reader's cursors under a name, the last one for each partition of its n."""
 
     def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
-        """What `save_cursors` kept."""
+        """Return the cursors that `save_cursors` kept."""
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
-        """The same for every n."""
+        """Return the cursors that `save_cursors` kept for a name, by n and partition."""
 
     def now(self) -> int:
-        """The time by the store's clock, in ms since 1970."""
+        """Return the time by the store's clock, in ms since 1970."""
 
     def version(self) -> int:
-        """A number that changes soon after anybody, in any process, has committed events: mostly at
-        once, after a second at the latest. Cheap.
+        """Return a number that changes soon after any process has committed events.
+
+        Mostly it changes at once, after a second at the latest. The call is cheap.
         """
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 def check_new_feed(name: str, partitions: int) -> None:
-    """Raises StoreError."""
+    """Raise StoreError if a feed cannot have this name or number of partitions."""
     if not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise StoreError(
             f"a feed cannot be called {name!r}: at most 100 letters, digits, '.', '_' and '-', the "
@@ -297,30 +364,34 @@ def check_new_feed(name: str, partitions: int) -> None:
 
 
 def new_feed(name: str, partitions: int) -> FeedState:
+    """Return a new feed, with a random origin. Raises StoreError as `check_new_feed`."""
     check_new_feed(name, partitions)
     origin = secrets.token_bytes(32)
     return FeedState(name, partitions, origin, head=0, history=origin, time=0)
 
 
 def check_partitions(call: Call, upload: Upload, partition_count: int) -> None:
-    """Raises Problem for events that nobody would read."""
+    """Raise Problem for events of a partition that the feed does not have."""
     for each in upload.chunks:
         if not 0 <= each.partition < partition_count:
             raise refusals.partition_lacking(call, each.partition, partition_count)
 
 
 def unknown_feed(name: str) -> UnknownFeedError:
+    """Return the error for a feed that the store does not have."""
     return UnknownFeedError(
         f"there is no feed {name!r} in this store", anchor="there-is-no-store-or-no-feed"
     )
 
 
 def frame_missing(blob: int) -> StoreError:
+    """Return the error for a chunk whose frame the store has lost."""
     return StoreError(
-        f"the store is damaged: it has no frame {blob}; restore it", anchor="the-store-is-damaged"
+        f"the store is damaged: it has no frame {blob}. Restore it from a backup",
+        anchor="the-store-is-damaged",
     )
 
 
 def now_ms() -> int:
-    """The time by the system's clock, in ms since 1970."""
+    """Return the time by the system's clock, in ms since 1970."""
     return time.time_ns() // 1_000_000

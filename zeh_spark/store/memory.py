@@ -1,4 +1,8 @@
-"""A store in this process's memory."""
+"""A store in this process's memory.
+
+Rule for editors: readers go by the head and take no lock, so a commit sets the head last. Methods
+have the contracts of `interface.Store`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ from zeh_spark.store.interface import (
 from zeh_spark.store.memory_log import Log
 
 Place = tuple[int, int, int]
-"""Of an upload in its staging: task, attempt, number."""
+"""The key of an upload in its staging: task, attempt, number."""
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class _Staging:
 
 @dataclass(slots=True)
 class _Account:
-    """All about a producer of a feed."""
+    """All that is known of a producer of a feed."""
 
     state: ProducerState
     former: dict[str, int] = field(default_factory=dict)
@@ -78,7 +82,11 @@ class _Account:
 class MemoryStore:
     """Feeds in this process's memory: for tests, and for services that fill a feed themselves.
 
-    Guarantee: as every store's; durable as long as the process lives.
+    Guarantee: that of `Store`; events are durable as long as the process lives.
+
+    Args:
+        clock: Returns the time in milliseconds since 1970.
+        receipts: How many receipts of each producer are kept.
     """
 
     def __init__(self, *, clock: Clock = now_ms, receipts: int = RECEIPTS) -> None:
@@ -96,22 +104,25 @@ class MemoryStore:
         self._version = 0
 
     def create(self, name: str, partitions: int) -> FeedState:
+        """Create a feed (see `Store.create`)."""
         feed = new_feed(name, partitions)
         with self._lock:
             if name in self._feeds:
-                raise StoreError(f"feed {name!r} exists already")
+                raise StoreError(f"feed {name!r} exists already. Choose another name")
             self._logs[name] = Log(partitions)
             self._stagings[name] = []
             self._feeds[name] = feed
         return feed
 
     def feed(self, name: str) -> FeedState:
+        """Return a feed as of now (see `Store.feed`)."""
         try:
             return self._feeds[name]
         except KeyError:
             raise unknown_feed(name) from None
 
     def feeds(self) -> list[FeedSummary]:
+        """Return all feeds (see `Store.feeds`)."""
         with self._lock:
             logs = ((feed, self._logs[name]) for name, feed in sorted(self._feeds.items()))
             return [
@@ -120,11 +131,13 @@ class MemoryStore:
             ]
 
     def identity(self, feed: str) -> FeedIdentity:
+        """Return the feed's id and its epochs (see `Store.identity`)."""
         return identity_of(self.feed(feed), self._epochs.get(feed, ()))
 
     def begin_epoch(
         self, feed: str, *, copy: bool = False, since: int | None = None
     ) -> FeedIdentity:
+        """Begin an epoch (see `Store.begin_epoch`)."""
         with self._lock:
             state = self.feed(feed)
             new = next_epoch(state, self.identity(feed), self.now(), copy=copy, since=since)
@@ -133,6 +146,7 @@ class MemoryStore:
         return self.identity(feed)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
+        """Return None if an upload is wanted (see `Store.admit`)."""
         with self._lock:
             decision = unwrapped(commit_decision.decide(self._known(feed, call), call))
         return decision if isinstance(decision, StoredReceipt) else None
@@ -140,6 +154,7 @@ class MemoryStore:
     def stage(
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> StagingResult | StoredReceipt:
+        """Keep an upload until `commit` (see `Store.stage`)."""
         place = (upload.task, upload.attempt, upload.number)
         with self._lock:
             self._tidy(feed, STAGED_FOR)
@@ -164,6 +179,7 @@ class MemoryStore:
         return StagingResult.NEW
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
+        """Publish a batch (see `Store.commit`)."""
         with self._lock:
             known = self._known(feed, call)
             decision = unwrapped(commit_decision.decide(known, call, declared))
@@ -223,6 +239,7 @@ class MemoryStore:
         run: str,
         attempt: tuple[int, int] | None = None,
     ) -> int:
+        """Delete staged uploads (see `Store.release`)."""
         self.feed(feed)
         with self._lock:
             return self._drop(
@@ -232,6 +249,7 @@ class MemoryStore:
             )
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
+        """Return the producers (see `Store.producers`)."""
         self.feed(feed)
         with self._lock:
             mine = [each.state for (of, _), each in self._accounts.items() if of == feed]
@@ -239,12 +257,14 @@ class MemoryStore:
         return sorted(behind, key=lambda each: each.name)[:limit]
 
     def producer(self, feed: str, name: str) -> ProducerState:
+        """Return a producer's state (see `Store.producer`)."""
         self.feed(feed)
         with self._lock:
             account = self._accounts.get((feed, name))
             return account.state if account else ProducerState(name)
 
     def next_sequences(self, feed: str, name: str) -> dict[int, int]:
+        """Return a producer's next numbers (see `Store.next_sequences`)."""
         self.feed(feed)
         with self._lock:
             account = self._accounts.get((feed, name))
@@ -253,6 +273,7 @@ class MemoryStore:
     def receipt(
         self, feed: str, name: str, batch: int, incarnation: str | None
     ) -> StoredReceipt | None:
+        """Return the receipt of a batch (see `Store.receipt`)."""
         with self._lock:
             account = self._accounts.get((feed, name), _Account(ProducerState(name)))
             which = account.state.incarnation if incarnation is None else incarnation
@@ -260,6 +281,7 @@ class MemoryStore:
             return known_receipt(self._known(feed, call), call)
 
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
+        """Return the newest receipts (see `Store.receipts`)."""
         self.feed(feed)
         with self._lock:
             account = self._accounts.get((feed, name), _Account(ProducerState(name)))
@@ -267,6 +289,7 @@ class MemoryStore:
             return [account.receipts[number] for number in numbers[:limit]]
 
     def delete_producer(self, feed: str, name: str) -> None:
+        """Permanently delete a producer (see `Store.delete_producer`)."""
         self.feed(feed)
         with self._lock:
             account = self._accounts.setdefault((feed, name), _Account(ProducerState(name)))
@@ -304,7 +327,7 @@ class MemoryStore:
         return sum(upload.bytes for each in mine for upload, _ in each.uploads.values())
 
     def _tidy(self, feed: str, patience: float) -> None:
-        """Drop what nobody needs: silent for too long, committed, or of an overtaken run."""
+        """Delete what is not needed: silent for too long, committed, or of an overtaken run."""
         before = self.now() - int(patience * 1000)
 
         def superfluous(each: _Staging) -> bool:
@@ -347,44 +370,55 @@ class MemoryStore:
         return as_one(pack, len(self._blobs) - 1, frame)
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
+        """Return chunks in the order of g (see `Store.chunks`)."""
         return self._logs[feed].behind(positions, upto, limit)
 
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
+        """Return the frames of chunks (see `Store.frames`)."""
         found = [self._blobs[blob] for blob in blobs]
         if b"" in found:
             raise frame_missing(blobs[found.index(b"")])
         return found
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
+        """Return the tags of chunks (see `Store.tags`)."""
         return self._logs[feed].tags(positions)
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
+        """Return the last chunk of some partitions (see `Store.last`)."""
         return self._logs[feed].last(partitions, upto)
 
     def anchors(self, feed: str) -> dict[int, Anchor]:
+        """Return what was removed last (see `Store.anchors`)."""
         return dict(self._logs[feed].anchors)
 
     def remove(self, feed: str, upto: int) -> None:
+        """Remove the oldest chunks (see `Store.remove`)."""
         self.feed(feed)
         with self._lock:
             for each in self._logs[feed].remove(upto):
                 self._blobs[each.blob] = b""
 
     def retention(self, feed: str) -> Retention:
+        """Return what the feed keeps (see `Store.retention`)."""
         return self._retentions.get(feed, Retention())
 
     def set_retention(self, feed: str, retention: Retention) -> None:
+        """Set what the feed keeps (see `Store.set_retention`)."""
         self.feed(feed)
         self._retentions[feed] = retention
 
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
+        """Keep a reader's cursors (see `Store.save_cursors`)."""
         with self._lock:
             self._cursors.setdefault((feed, name, n), {}).update(cursors)
 
     def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
+        """Return a reader's cursors (see `Store.load_cursors`)."""
         return dict(self._cursors.get((feed, name, n), {}))
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
+        """Return a reader's cursors for every n (see `Store.saved_cursors`)."""
         with self._lock:
             return {
                 n: dict(cursors)
@@ -393,7 +427,8 @@ class MemoryStore:
             }
 
     def version(self) -> int:
+        """Return a number that changes with each commit (see `Store.version`)."""
         return self._version
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to close."""

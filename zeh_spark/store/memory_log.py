@@ -1,8 +1,7 @@
 """The committed chunks of one feed in this process's memory.
 
-Rule for editors: readers come without a lock, so a list that they may hold is appended to or
-replaced, never shortened; what calls `append` and `remove` sees to it that one of them runs at a
-time.
+Rule for editors: readers take no lock. So a list that a reader may hold is appended to or replaced,
+never shortened. The callers of `append` and `remove` run one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from zeh_spark.store.interface import Anchor, Chunk
 
 
 class Log:
-    """Chunks in order of g, as a whole and by stored partition."""
+    """Chunks in the order of g, all together and by stored partition."""
 
     def __init__(self, partitions: int) -> None:
         self.anchors: Mapping[int, Anchor] = {}
@@ -23,20 +22,22 @@ class Log:
 
     @property
     def events(self) -> int:
+        """The number of events."""
         return sum(each.events for each in self._all)
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The bytes of their lines."""
         return sum(each.size for each in self._all)
 
     def append(self, chunks: Iterable[Chunk]) -> None:
+        """Add chunks at the end."""
         for each in chunks:
             self._all.append(each)
             self._by_partition[each.partition].append(each)
 
     def remove(self, upto: int) -> Sequence[Chunk]:
-        """Returns what is gone."""
+        """Remove all chunks up to a position, and return them."""
         gone = self._all[: bisect_right(self._all, upto, key=_position)]
         last = {each.partition: Anchor(each.g, each.tag) for each in gone}
         self.anchors = {**self.anchors, **last}  # before they are gone
@@ -47,7 +48,7 @@ class Log:
         return gone
 
     def behind(self, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        """As `Store.chunks`."""
+        """Return chunks after some positions (see `Store.chunks`)."""
         found: list[Chunk] = []
         for partition, position in positions.items():
             here = self._by_partition[partition]
@@ -56,11 +57,13 @@ class Log:
         return sorted(found, key=_position)
 
     def tags(self, positions: Iterable[int]) -> dict[int, str]:
+        """Return the tags of chunks by g (see `Store.tags`)."""
         chunks, wanted = self._all, set(positions)
         found = (chunks[bisect_left(chunks, g, key=_position) :][:1] for g in wanted)
         return {each.g: each.tag for some in found for each in some if each.g in wanted}
 
     def last(self, partitions: Iterable[int], upto: int) -> Chunk | None:
+        """Return the last chunk of some partitions (see `Store.last`)."""
         found: list[Chunk] = []
         for partition in partitions:
             here = self._by_partition[partition]

@@ -1,7 +1,7 @@
-"""Work whose failure is handed on as a value: to the thread that waits for it, or to the log.
+"""Work whose failure becomes a value, for the thread that waits for it, or for the log.
 
-Rule for editors: the only broad `except` of the stores is here. Whoever calls `attempted` raises
-the failure, hands it on, or logs it; nobody drops it.
+Rule for editors: the only broad `except` of the stores is here. A caller of `attempted` raises the
+failure, passes it on, or logs it, and never drops it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ T = TypeVar("T")
 
 
 def attempted(work: Callable[[], T]) -> Future[T]:
-    """Do work in this thread. Returns a future that is done: with what the work returned, or with
-    the Exception that it raised.
+    """Do work in this thread, and return a finished future.
+
+    The future has what the work returned, or the Exception that it raised.
     """
     try:
         result = work()
@@ -32,14 +33,14 @@ def attempted(work: Callable[[], T]) -> Future[T]:
 
 
 def failed(exc: BaseException) -> Future[T]:
-    """A future that raises this."""
+    """Return a future that raises this error."""
     done: Future[T] = Future()
     done.set_exception(exc)
     return done
 
 
 def hand_on(outcome: Future[T], waiting: Future[T]) -> None:
-    """Tell whoever waits for a future the outcome of one that is done."""
+    """Give a waiting future the outcome of a finished one."""
     if exc := outcome.exception():
         waiting.set_exception(exc)
     else:
@@ -47,10 +48,10 @@ def hand_on(outcome: Future[T], waiting: Future[T]) -> None:
 
 
 def logged(log: logging.Logger, consequence: str, work: Callable[[], object]) -> None:
-    """Do work of a thread that goes on whatever fails: a failure is logged, with the consequence.
+    """Do work in a thread that continues whatever fails, and log a failure with its consequence.
 
     What a database or a store may raise at any time is a warning of one line. Anything else is a
-    fault of ours: an error with its traceback.
+    bug: an error with its traceback.
     """
     failure = attempted(work).exception()
     if isinstance(failure, SQLAlchemyError | StoreError):

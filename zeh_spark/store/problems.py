@@ -1,6 +1,6 @@
 """What a publisher refuses, made from the declared types (`protocol.problems`).
 
-Rule for editors: `detail` says the value that came and what is allowed; facts are also members of
+Rule for editors: `detail` has the value that came and what is allowed. Facts are also members of
 the document, so that a program need not read the sentence.
 """
 
@@ -33,10 +33,12 @@ class Problem(ZeroEventHubError):
 
     @property
     def name(self) -> str:
+        """The name of its type, like "batch-gap"."""
         return self.type.name
 
     @property
     def status(self) -> int:
+        """The HTTP status."""
         return self.type.status
 
     def document(self) -> dict[str, Any]:
@@ -55,6 +57,7 @@ class Problem(ZeroEventHubError):
 
 
 def bad_cursor(partition: int, cursor: str, allowed: str) -> Problem:
+    """Return the problem of a cursor that no feed gives."""
     return Problem(
         problems.MALFORMED_CURSOR,
         f"cursor{partition} is {cursor!r}; allowed are {allowed}",
@@ -64,10 +67,11 @@ def bad_cursor(partition: int, cursor: str, allowed: str) -> Problem:
 
 
 def cursor_gone(partition: int, cursor: str, oldest: str) -> Problem:
+    """Return the problem of a cursor after which events were removed."""
     return Problem(
         problems.CURSOR_GONE,
-        f"cursor{partition} is {cursor!r}, and events behind it were removed because of the feed's "
-        f"retention; the oldest that are left are behind {oldest!r}",
+        f"cursor{partition} is {cursor!r}, and events after it were removed because of the feed's "
+        f"retention; the oldest that are left are after {oldest!r}",
         partition=partition,
         cursor=cursor,
         oldest=oldest,
@@ -75,6 +79,7 @@ def cursor_gone(partition: int, cursor: str, oldest: str) -> Problem:
 
 
 def other_history(partition: int, cursor: str, why: str) -> Problem:
+    """Return the problem of a cursor that this feed, as it is now, did not give."""
     return Problem(
         problems.CURSOR_OF_ANOTHER_HISTORY,
         f"cursor{partition} is {cursor!r}, but {why}: it belongs to another feed, or to a history "

@@ -17,6 +17,7 @@ from zeh_spark.store.problems import Problem
 
 
 def producer_deleted(call: Call) -> Problem:
+    """Return the refusal of a batch of a deleted producer."""
     return _refused(
         problems.PRODUCER_DELETED,
         call,
@@ -26,6 +27,7 @@ def producer_deleted(call: Call) -> Problem:
 
 
 def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Problem:
+    """Return the refusal of a batch of another incarnation."""
     return _refused(
         problems.INCARNATION_CHANGED,
         call,
@@ -34,7 +36,7 @@ def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Pro
         f"{moment(producer.time)}; this call comes from incarnation {call.incarnation!r}: a new "
         f"or lost checkpoint, or another job with the same producerId",
         f"go back to the old checkpoint; or publish under another producerId; or, if this "
-        f"checkpoint shall go on in its place (events that the old one has published and this one "
+        f"checkpoint replaces the old one (events that the old one has published and this one "
         f"reads again are doubled, those that neither reads are missing), set once "
         f"replaceIncarnation={option}",
         current={"incarnation": producer.incarnation, "lastBatch": producer.last},
@@ -43,11 +45,12 @@ def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Pro
 
 
 def fenced(call: Call, producer: ProducerState) -> Problem:
+    """Return the refusal of a batch of a run that was overtaken."""
     remedy = "two drivers run on one checkpoint; stop one of them"
     if call.incarnation == wire.PLAIN_INCARNATION:
         remedy = (
-            "somebody else publishes under this name: let each one who publishes have a producer "
-            "of its own; a new start of this one goes on behind what is published"
+            "another program publishes under this name: give each program a producer name of its "
+            "own; started again, this one continues after what is published"
         )
     return _refused(
         problems.FENCED,
@@ -61,17 +64,19 @@ def fenced(call: Call, producer: ProducerState) -> Problem:
 
 
 def batch_expired(call: Call) -> Problem:
+    """Return the refusal of a batch whose receipt is gone."""
     return _refused(
         problems.BATCH_EXPIRED,
         call,
         f"batch {call.batch} of producer {call.producer!r} is so old that its receipt is gone: it "
         f"can be neither confirmed nor denied",
         "the checkpoint was rolled back too far; restore a newer one, or start a new checkpoint "
-        "behind what the feed holds",
+        "after what the feed holds",
     )
 
 
 def digest_version(call: Call, given: int, expected: int) -> Problem:
+    """Return the refusal of a batch whose content cannot be compared."""
     return _refused(
         problems.DIGEST_VERSION,
         call,
@@ -85,6 +90,7 @@ def digest_version(call: Call, given: int, expected: int) -> Problem:
 
 
 def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option: str) -> Problem:
+    """Return the refusal of other rows under a batch's number or name."""
     cause = "publish other rows under another name"
     if call.incarnation != wire.BATCH_INCARNATION:
         cause = (
@@ -106,19 +112,21 @@ def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option:
 
 
 def number_taken(call: Call, content: Content, receipt: StoredReceipt) -> Problem:
+    """Return the refusal of a number that another program has used."""
     return _refused(
         problems.NUMBER_TAKEN,
         call,
-        f"somebody else published under the name {call.producer!r} at the same time: batch "
+        f"another program published under the name {call.producer!r} at the same time: batch "
         f"{call.batch}, {_events(receipt.events)}; nothing of these "
         f"{_events(content.events)} was published",
-        "publish them again, and let each one who publishes have a producer of its own",
+        "publish them again, and give each program a producer name of its own",
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
     )
 
 
 def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Problem:
+    """Return the refusal of a batch that leaves numbers out."""
     if last < 0:
         seen = f"batch {call.batch} of producer {call.producer!r} is the first that this feed sees"
         cause = (
@@ -144,6 +152,7 @@ def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Pr
 
 
 def layout_changed(call: Call, partition_count: int) -> Problem:
+    """Return the refusal of a batch made for another number of partitions."""
     return _refused(
         problems.LAYOUT_CHANGED,
         call,
@@ -154,6 +163,7 @@ def layout_changed(call: Call, partition_count: int) -> Problem:
 
 
 def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
+    """Return the refusal of a commit that names uploads which are not there."""
     return _refused(
         problems.UPLOAD_MISSING,
         call,
@@ -167,6 +177,7 @@ def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
 
 
 def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
+    """Return the refusal of a commit whose uploads do not add up to the declared content."""
     return _refused(
         problems.CONTENT_MISMATCH,
         call,
@@ -180,6 +191,7 @@ def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
 
 
 def partition_lacking(call: Call, partition: int, partition_count: int) -> Problem:
+    """Return the refusal of events of a partition that the feed does not have."""
     return Problem(
         problems.INVALID_UPLOAD,
         f"a chunk of batch {call.batch} is of partition {partition}, the feed has 0 to "
@@ -188,6 +200,7 @@ def partition_lacking(call: Call, partition: int, partition_count: int) -> Probl
 
 
 def upload_conflict(call: Call, name: str) -> Problem:
+    """Return the refusal of an upload whose name has other content already."""
     return _refused(
         problems.UPLOAD_CONFLICT,
         call,
@@ -197,6 +210,7 @@ def upload_conflict(call: Call, name: str) -> Problem:
 
 
 def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
+    """Return the refusal of an upload above the producer's quota."""
     return _refused(
         problems.QUOTA_EXCEEDED,
         call,
@@ -211,7 +225,7 @@ def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
 def unknown_batch(
     producer: str, incarnation: str | None, batch: int, partition_count: int, origin: bytes
 ) -> Problem:
-    """Not committed, and nobody is committing it."""
+    """Return the answer for a batch that is not committed, and not about to be."""
     which = f"incarnation {incarnation!r}" if incarnation else "in its current incarnation"
     return Problem(
         problems.UNKNOWN_BATCH,
@@ -229,6 +243,7 @@ def _events(count: int) -> str:
 
 
 def moment(time_ms: int) -> str:
+    """Return a time, given in milliseconds since 1970, as text."""
     return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 

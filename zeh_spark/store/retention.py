@@ -1,9 +1,11 @@
-"""How long a feed keeps its events: what may go, and how it goes.
+"""How long a feed keeps its events: what may be removed, and how it is removed.
 
-Chunks go whole, oldest first, in order of g over all partitions, a few at a time. What was removed
-last of each partition stays known (its anchor): only who has not read what is gone is told so.
+Chunks are removed whole, the oldest first, in order of g over all partitions, a few at a time. What
+was removed last from each partition stays known (its anchor). So only a reader that has not read
+the removed events is told of it.
 
-Rule for editors: what may go is decided by `removable`, pure; it is always a beginning of the log.
+Rule for editors: `removable` decides what may be removed. It has no side effects, and its result is
+always a beginning of the log.
 """
 
 from __future__ import annotations
@@ -21,16 +23,25 @@ from zeh_spark.store.outcome import logged
 from zeh_spark.store.problems import Problem
 
 EVERY_SECONDS = 60.0
+"""Seconds between two rounds of a Pruner."""
+
 STEP_CHUNKS, STEP_BYTES = 64, 16 << 20
-"""What goes in one transaction, at most: others wait that long."""
+"""Most chunks and bytes that one transaction removes, while others wait."""
 
 log = logging.getLogger("zeh_spark.publisher")
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What may go, or has gone. `upto`: the last position; `held_by`: the reader that has not
-    passed the next one, which else would go, too.
+    """What may be removed, or was removed.
+
+    Attributes:
+        chunks: The number of chunks.
+        events: The number of their events.
+        bytes: The bytes of their lines.
+        upto: The last position g.
+        newest: The time of the newest event, in ms since 1970.
+        held_by: The reader because of which the next chunk stays, if it would be removed otherwise.
     """
 
     chunks: int = 0
@@ -41,10 +52,12 @@ class Removal:
     held_by: str | None = None
 
     def with_chunk(self, chunk: Chunk) -> Removal:
+        """Return the removal with one chunk more."""
         events, size = self.events + chunk.events, self.bytes + chunk.size
         return Removal(self.chunks + 1, events, size, chunk.g, chunk.time)
 
     def with_step(self, step: Removal) -> Removal:
+        """Return the removal with another one after it."""
         events, size = self.events + step.events, self.bytes + step.bytes
         return Removal(self.chunks + step.chunks, events, size, step.upto, step.newest)
 
@@ -56,8 +69,14 @@ def removable(
     now: int,
     unread_by: Callable[[Chunk], str | None],
 ) -> Iterator[Removal]:
-    """What may go, chunk by chunk: all so far. `oldest`: the log from its beginning; `size`: its
-    bytes; `now` in ms; `unread_by`: a reader that is waited for and has not passed a chunk.
+    """Yield what may be removed, chunk by chunk: each value has all so far.
+
+    Args:
+        oldest: The log from its beginning.
+        size: The bytes of the log.
+        retention: What the feed keeps.
+        now: The time, in ms since 1970.
+        unread_by: Returns a reader that is waited for and has not passed a chunk; None if all have.
     """
     removal = Removal()
     for chunk in oldest:
@@ -73,16 +92,21 @@ def removable(
 
 
 def plan(store: Store, feed: str, retention: Retention) -> Removal:
-    """What would go now."""
+    """Return what would be removed now."""
     newest = deque(_steps(store, feed, retention), maxlen=1)
     return newest.pop() if newest else Removal()
 
 
 def prune(store: Store, feed: str, retention: Retention | None = None) -> Removal:
-    """Remove what may go now, by the feed's own retention if none is given; what that was.
+    """Remove what may be removed now, and return what that was.
 
-    Step by step, each after a look at what may go then: who changes the retention, or a reader that
-    goes back, is heeded. Several may do it at a time.
+    It is done step by step, each after another look at what may be removed, so that a changed
+    retention or a reader that goes back is respected. Several processes may do it at the same time.
+
+    Args:
+        store: The store.
+        feed: The feed.
+        retention: What to keep; by default the feed's own retention.
     """
     done = Removal()
     while True:
@@ -114,15 +138,16 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
 
 
 class Readers:
-    """Those that are waited for: what each has passed, by all cursors that it keeps here."""
+    """The readers that are waited for, and what each has passed by all its kept cursors."""
 
     def __init__(self, store: Store, feed: str, names: Iterable[str]) -> None:
         self._cursors = {name: _passed(store, feed, name) for name in names}
 
     def unread_by(self, chunk: Chunk) -> str | None:
+        """Return the first reader that has not passed a chunk; None if all have."""
         for name, by_n in self._cursors.items():
             if not by_n:
-                return name  # it never kept any
+                return name  # it has not kept a cursor yet
             for n, passed in by_n.items():
                 if passed.get(chunk.partition % n, 0) < chunk.g:
                     return name
@@ -130,7 +155,7 @@ class Readers:
 
 
 def _passed(store: Store, feed: str, name: str) -> dict[int, dict[int, int]]:
-    """By n and partition: the position behind which a reader is."""
+    """Return by n and partition the position after which a reader is."""
     found: dict[int, dict[int, int]] = {}
     for n, cursors in store.saved_cursors(feed, name).items():
         given = {each: _position(each, cursor) for each, cursor in cursors.items()}

@@ -242,7 +242,7 @@ def test_who_has_not_read_what_is_gone_is_told_so(store: Store) -> None:
     anchor = cursor(store, 3)
     prune(store, FEED, NOTHING)
     publish(store, chunk(0, b"4"))
-    with pytest.raises(Problem, match="events behind it were removed") as refused:
+    with pytest.raises(Problem, match="events after it were removed") as refused:
         read(store, {0: first})
     assert (410, "cursor-gone", anchor) == (
         refused.value.status,
