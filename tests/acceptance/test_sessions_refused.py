@@ -27,10 +27,10 @@ from zeh_spark.stateful.requirements import PROVIDER
         ({"max_events": 1.5}, "max_events=1.5 must be a whole number from 1"),
         ({"session": "order_id"}, "session='order_id' is no expression on the frame's columns"),
         ({"sequence": "headers["}, "sequence='headers[' is no expression"),
-        ({"time": "partition"}, "time='partition' has to be a TIMESTAMP, and is int"),
+        ({"time": "partition"}, "time='partition' must be a TIMESTAMP, but is int"),
         ({"gap_timeout": 600}, "gap_timeout=600 must be a duration"),
         ({"keep_closed": None}, "keep_closed=None must be a duration"),
-        ({"session": "headers"}, "session='headers' has to be one value, and is map<"),
+        ({"session": "headers"}, "session='headers' must be one value, but is map<"),
         ({"heartbeat": True}, "heartbeat=True needs time='batch'"),
     ],
 )

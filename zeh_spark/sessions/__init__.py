@@ -1,6 +1,11 @@
-"""Events in the order of their sessions, and dead letters where there is none.
+"""Events in the order of their sessions, and dead letters for those that cannot be ordered.
 
-Spark's side is imported on first use, as in the package.
+A batch on its way: `ordering` builds the query, `operator` is Spark's operator for a bucket of
+sessions, `bucket` takes the rows of a bucket, `logic` decides for each session (with the words of
+`model`), `state` keeps sessions from batch to batch. `routing` gives the result to two writers,
+`letters` brings dead letters to a feed and back, `inspecting` looks at sessions from outside.
+
+Rule for editors: what needs Spark is imported on first use, as in the package.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The sessions of one bucket through a batch: rows in, the rows to give, and what is kept. Pure
-but for the state that it is handed. Runs in tasks.
+"""The sessions of one bucket through a batch: rows in, rows out, and what is kept.
+
+It has no side effects except on the state that it is given. Runs in tasks.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ from zeh_spark.sessions.state import (
 )
 
 _SLICES = 8
-"""Of tombstones, in the time for which they are kept."""
+"""Slices of closed sessions in the time for which they are remembered."""
 
 
 class SessionEvent(NamedTuple):
-    """An event as it comes to its bucket. -1 and '' are none; `problem` says why it is invalid.
+    """An event as it arrives in its bucket.
 
-    A `clock` below zero is of an event whose own time is in the future: -1 minus the time that it
-    has instead.
+    -1 and '' stand for missing values. `problem` says why it is invalid. A `clock` below zero
+    belongs to an event whose own time is in the future: it is -1 minus the time that is used
+    instead.
     """
 
     session: str
@@ -60,7 +62,10 @@ class SessionEvent(NamedTuple):
 
     @classmethod
     def parted(cls, row: str) -> SessionEvent:
-        """As `state_buckets.joined` put it together; for each row, so in as few steps as can be."""
+        """Return the event that `state_buckets.joined` made a text of.
+
+        It is called for each row, so it has as few steps as possible.
+        """
         number, clock, last, a, b, c, texts = row.split(" ", 6)
         session, control = int(a), int(a) + int(b)
         problem = control + int(c)
@@ -76,7 +81,10 @@ class SessionEvent(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A row that leaves: an event, and why it is dead, as JSON; or the batch's counts, as JSON."""
+    """A row that leaves the bucket: an event, and why it is dead, as JSON.
+
+    Or the counts, as JSON.
+    """
 
     event: str | None
     dead: str | None
@@ -84,7 +92,7 @@ class Given(NamedTuple):
 
 
 class DeadInfo(msgspec.Struct):
-    """The column `dead`, as JSON. `held_since` in ms."""
+    """The column `dead` as JSON. `held_since` is in milliseconds since 1970."""
 
     reason: str
     session: str | None = None
@@ -112,16 +120,22 @@ class BucketBatch:
 
     @property
     def timer(self) -> int | None:
+        """When Spark's timer fires, in milliseconds since 1970; None if there is none."""
         return self._bucket.timer
 
     def take(self, rows: list[SessionEvent], now: int) -> Iterator[Given]:
-        """The rows of a batch, in any order. `now`: what the clock had reached before, ms."""
+        """Take the rows of a batch, in any order, and yield the rows that leave.
+
+        Args:
+            rows: The events.
+            now: The time that the clock had reached before the batch, in milliseconds since 1970.
+        """
         self._forget(now)
         for name, group in groupby(sorted(rows), key=itemgetter(0)):
             yield from self._take(name, [self._timed(row) for row in group], now)
 
     def judge(self, now: int) -> Iterator[Given]:
-        """All sessions that are due."""
+        """Judge all sessions that are due at `now`, and yield the rows that leave."""
         waits = self._bucket.waits
         for name in sorted(waits):
             due = waits[name].due
@@ -132,8 +146,11 @@ class BucketBatch:
                 self._store(name, stored, now)
 
     def save(self, *, again: bool = False) -> tuple[bytes, Given]:
-        """The new state, with the time of its timer; and the batch's counts. `again`: the bucket
-        has given its counts in this batch, so these say what has changed.
+        """Return the bucket's new value and the batch's counts, and set its timer.
+
+        Args:
+            again: Whether the bucket has given its counts in this batch already, so that these have
+                to say what has changed.
         """
         waits = self._bucket.waits.values()
         self._bucket.timer = min((w.due for w in waits if w.due is not None), default=None)
@@ -153,7 +170,7 @@ class BucketBatch:
         }
 
     def _adopt(self, policy: Policy) -> None:
-        """Another policy than that of the batch before is for sessions that wait already, too."""
+        """Apply a changed policy to sessions that wait already."""
         judging: list[int | str | None] = [policy.gap_timeout, policy.on_gap, policy.idle_timeout]
         if self._bucket.judging == judging:
             return
@@ -184,7 +201,7 @@ class BucketBatch:
             if row.number >= 0:
                 arrivals.append(_arrival(row))
                 events.setdefault(row.number, []).append(row.event)
-        if not arrivals and not controls:  # invalid ones, and heartbeats
+        if not arrivals and not controls:  # there were only invalid events or heartbeats
             return
         self._counts["controls"] += len(controls)
         closed = self._tombstone(name)

@@ -1,6 +1,6 @@
-"""Looking at sessions from outside: their state in a checkpoint, and what a feed has of a gap.
+"""Look at sessions from outside: their state in a checkpoint, and what a feed has of a gap.
 
-Functions run on the driver, what they hand to `mapInArrow` in tasks.
+Functions run on the driver, and what they give to `mapInArrow` runs in tasks.
 """
 
 from __future__ import annotations
@@ -36,12 +36,22 @@ _SESSIONS = pa.schema(
 
 
 def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
-    """The sessions in a query's checkpoint, as its last committed batch left them; it may run.
+    """Return the sessions in a query's checkpoint, as its last committed batch left them.
 
-    Columns: session; status: "open", "waiting" (it holds events), "stale" (its gap was reported),
-    "closed" (remembered for a while); expected, the next number; last, if it is known; held and
-    held_bytes; missing, the first gap; held_since; newest, the time of its newest event; given_up,
-    numbers that it continued without. Raises CheckpointError for a checkpoint without sessions.
+    The query may run meanwhile.
+
+    Args:
+        spark: The Spark session.
+        checkpoint: The query's checkpointLocation.
+
+    Returns:
+        A frame with the columns session; status: "open", "waiting" (it holds events), "stale" (its
+        gap was reported) or "closed" (remembered for a while); expected, the next number; last, if
+        it is known; held and held_bytes; missing, the first gap; held_since; newest, the time of
+        its newest event; given_up, numbers without which it continued.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be read, or has no sessions.
     """
     where = _operator(spark, checkpoint)
     state = (
@@ -106,16 +116,22 @@ def explain(
     sequence: str | Column,
     **options: str,
 ) -> DataFrame:
-    """What a feed has, now, of the numbers that dead letters missed.
-
-    `dead` has the column `dead`, as `route` gave it; `session` and `sequence` are as for
-    `in_order`, on the columns of the feed as it is read; `options` are the source's.
-
-    For each missing number on the feed there is a row with its partition and its position there,
-    counted from 0 at the oldest event that the feed has; for each run of numbers that are not, a
-    row without them. Columns: session, first, last, partition, position, explanation.
+    """Return what a feed has now of the numbers that dead letters missed.
 
     The feed is read to its end. The gaps are collected on the driver.
+
+    Args:
+        dead: A frame with the column `dead`, as `route` gave it.
+        url: The address of the feed.
+        session: As for `in_order`, on the columns of the feed as it is read.
+        sequence: As for `in_order`, on the columns of the feed as it is read.
+        **options: Options of the source, like `token`.
+
+    Returns:
+        A frame with the columns session, first, last, partition, position, explanation. Each
+        missing number on the feed has a row with its partition and its position there, counted from
+        0 at the oldest event that the feed has. Each run of numbers that are not on the feed has a
+        row without them.
     """
     spark = dead.sparkSession
     head = last_cursors(url, **options)
@@ -138,7 +154,7 @@ def explain(
 
 
 def _placed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task reads one partition of the feed, in its order."""
+    """Add the position of each event in its partition; a task reads one partition in order."""
     position = 0
     for batch in batches:
         places = pa.array(range(position, position + batch.num_rows), pa.int64())

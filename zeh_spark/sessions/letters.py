@@ -1,10 +1,10 @@
 """Dead letters of sessions on a feed, and repaired ones back into their session.
 
-On a feed they have the form of the sink's own, so `zeh-spark dead-letters` prints them and
-`zeh-spark replay-dead` publishes them. What is published again has the header
-`session-control: replay`: its session takes it although its place has passed, once.
+On a feed they have the form of the sink's dead letters, so `zeh-spark dead-letters` prints them and
+`zeh-spark replay-dead` publishes them. A replayed event has the header `session-control: replay`:
+its session takes it once, although its place has passed.
 
-Functions run on the driver, what they hand to `mapInArrow` in tasks.
+Functions run on the driver, and what they give to `mapInArrow` runs in tasks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ _ENVELOPE = ("headers", "key", "partition")
 
 
 def to_feed(url: str, producerId: str, **options: str) -> Writer:
-    """A writer for `route(dead=…)`: dead letters become events of a feed, each batch once.
+    """Return a writer for `route(dead=…)`: dead letters become events of a feed, each batch once.
 
-    `options` are the sink's. What has no event, as the record of a gap that was skipped, is there
-    as a letter whose `row` is null.
+    A row without an event, like the report of a gap that was skipped, becomes a dead letter whose
+    `row` is null.
+
+    Args:
+        url: The address of the dead-letter feed.
+        producerId: The name under which the query publishes dead letters.
+        **options: Options of the sink, like `token`.
+
+    Returns:
+        A function of (frame, batchId).
     """
 
     def write(batch: DataFrame, number: int) -> None:
@@ -45,15 +53,26 @@ def to_feed(url: str, producerId: str, **options: str) -> Writer:
 
 
 def replay(dead: DataFrame, url: str, *, producerId: str, batchId: str, **options: str) -> None:
-    """Publish the events of repaired dead letters to the feed that their sessions are read from.
+    """Publish the events of repaired dead letters to the feed from which their sessions are read.
 
-    `dead` is a batch frame with the columns that `route` gave to its writer, from a Delta table for
-    instance; change what is wrong, and filter what shall not go back. The same rows under the same
-    `batchId` are published once, others are refused. Records, which have no event, are left out.
+    The same rows under the same `batchId` are published once; other rows are refused. Rows without
+    an event are left out.
+
+    Args:
+        dead: A batch frame with the columns that `route` gave to its writer, for instance from a
+            Delta table. Repair what is wrong, and filter out what must not be published again.
+        url: The address of the feed of the sessions.
+        producerId: The name under which the events are published.
+        batchId: The name of this publication.
+        **options: Options of the sink, like `token`.
+
+    Raises:
+        OptionError: The frame is a stream, or does not have the columns.
+        PublishError: The publisher refuses the batch.
     """
     _check(dead)
     if dead.isStreaming:
-        raise OptionError("replay: the frame is a stream; read the dead letters with spark.read")
+        raise OptionError("replay: the frame is a stream. Read the dead letters with spark.read")
     events = dead.where(~F.col("dead.reason").isin(*RECORDS))
     event = _event(events)
     written = event.drop(_FACTS).write.format("zeroeventhub")
@@ -63,7 +82,7 @@ def replay(dead: DataFrame, url: str, *, producerId: str, batchId: str, **option
 
 
 def letters(dead: DataFrame, producer: str, batch: int) -> DataFrame:
-    """Dead letters as events of a dead-letter feed: key, data."""
+    """Return dead letters as events of a dead-letter feed, with the columns key and data."""
     _check(dead)
     events = _event(dead)
     columns = [name for name in events.columns if name != _FACTS]
@@ -72,7 +91,7 @@ def letters(dead: DataFrame, producer: str, batch: int) -> DataFrame:
 
 
 def _event(dead: DataFrame) -> DataFrame:
-    """As the sink takes it, to be published again; and why it is dead."""
+    """Return the event as the sink takes it, to be published again, and why it is dead."""
     names = [name for name in dead.columns if name not in ("dead", "dedup")]
     where = "key" if "key" in names else "partition"
     columns = [F.col(quoted(name)) for name in names if name in ("data", where)]
@@ -82,7 +101,7 @@ def _event(dead: DataFrame) -> DataFrame:
     elif others := [name for name in names if name not in ("data", *_ENVELOPE)]:
         raise OptionError(
             f"dead letters with the columns 'data' and {others[0]!r}: the event is in 'data', "
-            f"beside which there may be headers, key or partition; .drop({others[0]!r}) before",
+            f"beside which there may be headers, key or partition. Call .drop({others[0]!r}) first",
             option=others[0],
         )
     if not {"key", "partition"} & set(names):
@@ -92,7 +111,7 @@ def _event(dead: DataFrame) -> DataFrame:
 
 
 def _headers(dead: DataFrame) -> Column:
-    """The event's own, and `replay` where it does not say anything else itself."""
+    """Return the event's headers, with `replay` unless they have another control word."""
     control = F.create_map(F.lit(CONTROL), F.lit("replay"))
     if not requirements.has_headers(dead):
         return control
@@ -104,8 +123,8 @@ def _headers(dead: DataFrame) -> Column:
 def _check(dead: DataFrame) -> None:
     if "dead" not in dead.columns:
         raise OptionError(
-            f"this takes what route gives to its dead= writer, with the column 'dead'; the frame "
-            f"has {dead.columns}",
+            f"the frame has no column 'dead', but {dead.columns}. Give the frame that route gives "
+            f"to its dead= writer",
             option="dead",
         )
 
@@ -131,7 +150,7 @@ def _rendering(
 
 
 def reason(dead: dict[str, Any]) -> str:
-    """For people; the same for the same letter."""
+    """Return the reason as text for people; the same for the same dead letter."""
     text = str(dead["reason"])
     if dead["session"] is not None:
         text += f": session {dead['session']!r}"

@@ -1,28 +1,29 @@
-"""What becomes of the events of a session: one decision for each batch. Pure.
+"""What becomes of the events of a session: one decision for each batch. It has no side effects.
 
-A session stands before a number, `next`. Events from there on are delivered as far as they follow
-each other; later ones are held, as runs of numbers. Numbers before it were delivered, or given up.
+A session expects a number, `next`. Events from there on are delivered as far as they follow each
+other; later ones are held, as runs of numbers. Numbers before it were delivered, or given up.
 
     numbers   0 ……………… | next  …  first ━━━━ last   first ━━━━ last …     declared last
               delivered | missing  held             held
               or given up
 
-Only numbers are known here: whoever keeps the events does what the outcomes say, in their order.
+Only numbers are known here. The caller keeps the events, and does what the outcomes say, in their
+order.
 
 Decisions
-- A session's events of one batch are a set, as Spark gives them in any order. Control events act
-  after the data of their batch.
-- A gap is judged run by run: what lies after the first gap continues or is given up, and then the
-  next gap has its own age. (Rejected: to give up all that is held at once; it would lose runs whose
-  gaps are young.)
+- A session's events of one batch are a set, because Spark gives them in any order. Control events
+  act after the data of their batch.
+- A gap is judged run by run: what follows the first gap is delivered or given up, and then the next
+  gap has its own age. Rejected: to give up all that is held at once, because runs whose gaps are
+  young would be lost.
 - A number is the event's identity: the second event with a number is a duplicate, whatever it
-  holds. (Rejected: to compare what they hold; of what was delivered nothing is kept.)
+  holds. Rejected: to compare what they hold, because nothing of delivered events is kept.
 - A hold's age counts from the event's own time, or from the time at which it was read if that is
-  later, so a backlog from another partition has its full `gap_timeout`.
-- An event over the cap is a dead letter, and its number stays expected: replayed, it is taken.
+  later. So a backlog from another partition has its full `gap_timeout`.
+- An event above the cap is a dead letter, and its number stays expected: replayed, it is taken.
 
-Rule for editors: the same state and input give the same outcomes, byte for byte. No clock, no
-order of arrival, no randomness.
+Rule for editors: the same state and input give the same outcomes, byte for byte. Use no clock, no
+order of arrival and no randomness.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from zeh_spark.stateful import ranges
 
 
 class SessionLogic:
-    """Decides by a policy. Its methods change the session that they are given and return it."""
+    """Decides by a policy. Its methods change the session that they are given, and return it."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -62,8 +63,17 @@ class SessionLogic:
         controls: Iterable[str] = (),
         now: int = 0,
     ) -> tuple[Session | None, list[Outcome]]:
-        """A batch's events of one session, ascending by number, and its control words. `now` is
-        what the clock had reached when they were read, ms. None where there is no session still.
+        """Take a batch's events of one session, and its control events.
+
+        Args:
+            session: The session; None if there is none yet.
+            arrivals: The events, ascending by number.
+            controls: Words of control events.
+            now: The time that the clock had reached when the events were read, in milliseconds
+                since 1970.
+
+        Returns:
+            The session, None if there still is none; and what becomes of the events.
         """
         outcomes: list[Outcome] = []
         controls = set(controls)
@@ -78,7 +88,7 @@ class SessionLogic:
                 self._pass_gap(session, "skip", outcomes)
         if "close" in controls and not session.closed:
             self._close(session, outcomes)
-        begun = known or fresh or session.closed  # and not by what is only invalid
+        begun = known or fresh or session.closed  # invalid events alone do not begin a session
         return session if begun else None, outcomes
 
     def _begun(self, arrivals: Sequence[Arrival]) -> Session:
@@ -94,7 +104,7 @@ class SessionLogic:
     def _fresh(
         self, session: Session, arrivals: Sequence[Arrival], outcomes: list[Outcome]
     ) -> list[Arrival]:
-        """What may follow, or has to wait; all others are judged."""
+        """Return the events that may follow or have to wait; decide about all others."""
         fresh: list[Arrival] = []
         lowest = 0 if self._policy.first == "seen" else self._policy.first
         for each in arrivals:
@@ -123,7 +133,7 @@ class SessionLogic:
         return None
 
     def _passed(self, session: Session, each: Arrival, outcomes: list[Outcome]) -> None:
-        """Its place is after the session, or the session is closed."""
+        """Decide about an event whose place has passed, or whose session is closed."""
         number = each.number
         if number < session.next and not ranges.contains(session.given_up, number):
             outcomes.append(Duplicate(number))
@@ -142,8 +152,8 @@ class SessionLogic:
     def _receive(
         self, session: Session, fresh: list[Arrival], now: int, outcomes: list[Outcome]
     ) -> None:
-        """Deliver what follows, hold the rest, as far as the cap has room for it."""
-        if self._all_follow(session, fresh):  # most do: nothing else is looked at
+        """Deliver what follows, and hold the rest as far as the caps allow."""
+        if self._all_follow(session, fresh):  # the usual case, kept short
             session.next = fresh[-1].number + 1
             outcomes.append(Deliver(fresh[0].number, fresh[-1].number))
             self._close_if_complete(session, outcomes)
@@ -166,7 +176,7 @@ class SessionLogic:
         self._close_if_complete(session, outcomes)
 
     def _all_follow(self, session: Session, fresh: list[Arrival]) -> bool:
-        end = session.next + len(fresh) - 1  # numbers ascend, and none is there twice
+        end = session.next + len(fresh) - 1  # numbers ascend, and none is repeated
         return (
             not session.held
             and fresh[-1].number == end
@@ -176,7 +186,7 @@ class SessionLogic:
     def _hold(
         self, held: Sequence[Held], waiting: list[Arrival], outcomes: list[Outcome]
     ) -> list[Arrival]:
-        """Those for which there is no room beside what is held."""
+        """Hold events as far as the caps allow, and return the others."""
         events, size = sum(run.count for run in held), sum(run.size for run in held)
         refused = []
         for each in waiting:
@@ -219,7 +229,7 @@ class SessionLogic:
     # Time
 
     def due(self, session: Session) -> int | None:
-        """When `judge` has something to do, ms; None for never."""
+        """Return when `judge` has something to do, in milliseconds since 1970; None for never."""
         if session.closed:
             return None
         found = []
@@ -231,7 +241,7 @@ class SessionLogic:
         return min(found, default=None)
 
     def judge(self, session: Session, now: int) -> tuple[Session, list[Outcome]]:
-        """What has waited for too long when the clock has reached `now`, ms."""
+        """Decide about what has waited too long at the time `now`, in milliseconds since 1970."""
         outcomes: list[Outcome] = []
         timeout = self._policy.gap_timeout
         while timeout is not None and not session.closed and not session.stale:
@@ -282,7 +292,7 @@ class SessionLogic:
 
 
 class _Following:
-    """How far a session would get with the numbers it is asked for, in ascending order."""
+    """How far a session would get with numbers that are asked for in ascending order."""
 
     def __init__(self, session: Session) -> None:
         self.next = session.next
@@ -290,6 +300,7 @@ class _Following:
         self._at = 0
 
     def reached(self, number: int) -> bool:
+        """Return whether the session would get to this number, and go there."""
         if number != self.next:
             return False
         self.next += 1
@@ -305,7 +316,7 @@ class _Following:
 
 
 def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
-    """What of a run belongs to a session that ends with `last`, and what lies beyond."""
+    """Return the part of a run up to a session's last number, and the part after it."""
     if last is None or run.last <= last:
         return run, None
     if run.first > last:
@@ -314,7 +325,7 @@ def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
 
 
 def _gaps(session: Session) -> Iterator[tuple[Held, Missing | None]]:
-    """What is held, each run with the numbers that are missing directly before it."""
+    """Yield the held runs, each with the numbers that are missing directly before it."""
     begin = session.next
     for run in session.held:
         end = run.first - 1 if session.last is None else min(run.first - 1, session.last)
@@ -328,7 +339,7 @@ def _is_held(session: Session, number: int) -> bool:
 
 
 def _joined(held: list[Held], fresh: list[Held]) -> list[Held]:
-    """One list of runs, by number."""
+    """Return two lists of runs as one, by number."""
     found: list[Held] = []
     for run in sorted([*held, *fresh], key=lambda each: each.first):
         if found and found[-1].last + 1 == run.first:

@@ -1,4 +1,7 @@
-"""What a session is, what comes to it and what becomes of it: the words of `logic`. Pure."""
+"""The words of `logic`: a session, what arrives for it, and what becomes of that.
+
+No side effects.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,37 @@ from typing import Literal, NamedTuple
 import msgspec
 
 OnGap = Literal["hold", "skip", "dead-letter"]
+"""What happens to the events after a gap that is too old."""
+
 First = Literal[0, 1, "seen"]
+"""A session's first number."""
 
 CONTROL = "session-control"
 """The header in which an event says `close`, `release` or `replay`."""
 
 RECORDS = ("skipped", "stale", "unfinished")
-"""Reasons without an event: what happened to the session itself."""
+"""Reasons of rows without an event, which report on the session itself."""
 
 REASONS = ("gap", "late", "closed", "overflow", "invalid", *RECORDS)
+"""All reasons of the column `dead`."""
 
 
 class Missing(NamedTuple):
-    """Numbers that were waited for, both ends included."""
+    """Numbers that have not come, both ends included."""
 
     first: int
     last: int
 
 
 class Arrival(NamedTuple):
-    """An event as far as the decision needs it. `clock` is its time in ms; `last` the session's
-    last number, if it declares one; `replay` whether somebody sends it again on purpose.
+    """An event as far as the decision needs it.
+
+    Attributes:
+        number: Its number in the session.
+        clock: Its time, in milliseconds since 1970.
+        size: Its bytes.
+        last: The session's last number, if the event declares one.
+        replay: Whether it was sent again on purpose.
     """
 
     number: int
@@ -39,7 +52,14 @@ class Arrival(NamedTuple):
 
 
 class Held(msgspec.Struct, array_like=True):
-    """Events with the numbers first to last. `since`: ms, the first of them."""
+    """Events with the numbers `first` to `last` that wait.
+
+    Attributes:
+        first: The first number.
+        last: The last number, included.
+        since: When the first of them began to wait, in milliseconds since 1970.
+        size: The bytes of all of them.
+    """
 
     first: int
     last: int
@@ -48,12 +68,21 @@ class Held(msgspec.Struct, array_like=True):
 
     @property
     def count(self) -> int:
+        """The number of events."""
         return self.last - self.first + 1
 
 
 class Session(msgspec.Struct, array_like=True):
-    """`given_up`: runs of numbers before `next` that were not delivered. `seen`: the newest time of
-    its events, ms. `stale`: its gap was reported and waits for somebody.
+    """What is kept of a session.
+
+    Attributes:
+        next: The number that is expected.
+        seen: The newest time of its events, in milliseconds since 1970.
+        last: The last number, if it is known.
+        held: Events after a gap, as runs.
+        given_up: Runs of numbers before `next` that were not delivered.
+        stale: Whether its gap was reported and waits for a control event.
+        closed: Whether it has ended.
     """
 
     next: int
@@ -66,30 +95,44 @@ class Session(msgspec.Struct, array_like=True):
 
     @property
     def held_count(self) -> int:
+        """The number of held events."""
         return sum(run.count for run in self.held)
 
     @property
     def held_size(self) -> int:
+        """The bytes of held events."""
         return sum(run.size for run in self.held)
 
     @property
     def since(self) -> int | None:
-        """When the oldest hold began."""
+        """When the oldest hold began, in milliseconds since 1970; None if nothing is held."""
         return min((run.since for run in self.held), default=None)
 
     @property
     def missing(self) -> Missing | None:
-        """The first gap."""
+        """The first gap; None if nothing is held."""
         return Missing(self.next, self.held[0].first - 1) if self.held else None
 
 
 class Deliver(NamedTuple):
+    """Deliver the events with these numbers, both ends included."""
+
     first: int
     last: int
 
 
 class Dead(NamedTuple):
-    """Events that cannot be ordered. `expected` is the number that the session waited for."""
+    """Events that cannot be ordered.
+
+    Attributes:
+        first: The first number.
+        last: The last number, included.
+        reason: One of REASONS.
+        expected: The number that the session expected.
+        missing: The gap before them.
+        since: Since when they waited, in milliseconds since 1970.
+        detail: More about the reason.
+    """
 
     first: int
     last: int
@@ -101,7 +144,15 @@ class Dead(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """Something about the session that has no event. `received`: with which number it continues."""
+    """A report on the session, without an event.
+
+    Attributes:
+        reason: One of RECORDS.
+        expected: The number that the session expected.
+        received: The number with which it continues; None if it has ended.
+        missing: The gap.
+        since: Since when events waited, in milliseconds since 1970.
+    """
 
     reason: str
     expected: int
@@ -111,13 +162,13 @@ class SessionRecord(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Keep this event."""
+    """Keep this event until the events before it come."""
 
     number: int
 
 
 class Duplicate(NamedTuple):
-    """Drop an event of the batch; of several with this number, the last."""
+    """Drop an event of the batch; if several have this number, the last of them."""
 
     number: int
 
@@ -127,7 +178,16 @@ Outcome = Deliver | Dead | SessionRecord | Hold | Duplicate
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Times in ms. `first`: a session's first number. None: no limit, or never."""
+    """How sessions are judged. Times are in milliseconds; None means never, or no limit.
+
+    Attributes:
+        gap_timeout: How long a gap may be open.
+        on_gap: What happens after that.
+        first: A session's first number.
+        max_events: How many events a session may hold.
+        max_bytes: How many bytes a session may hold.
+        idle_timeout: How long a session may have no events before it is closed.
+    """
 
     gap_timeout: int | None = None
     on_gap: OnGap = "dead-letter"

@@ -26,12 +26,13 @@ SEGMENTS = "zeh_segments"
 
 
 class SessionProcessor(StatefulProcessor):
-    """Gives each event once, in order, or as a dead letter; the same for the same batches."""
+    """Gives each event once, in order or as a dead letter; the same result for the same batches."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state (see `StatefulProcessor`)."""
         self._handle = handle
         self._counted: set[int] = set()
         self._state = handle.getValueState(STATE, "sessions BINARY")
@@ -40,14 +41,16 @@ class SessionProcessor(StatefulProcessor):
         )
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """In the first batch, for each bucket: so a bucket without state is one of another
-        number.
+        """Give a bucket its first value, in the first batch.
+
+        So a bucket without a value shows that the number of buckets was changed.
         """
         self._state.update((state.empty(self._settings),))
 
     def handleInputRows(
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
+        """Take the rows of a batch (see `StatefulProcessor`)."""
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, before = self._open()
         given = batch.take([SessionEvent.parted(each) for each in state_buckets.rows(rows)], now)
@@ -57,13 +60,14 @@ class SessionProcessor(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
+        """Judge the sessions that are due (see `StatefulProcessor`)."""
         now = max(0, timerValues.getCurrentWatermarkInMs())
         batch, _ = self._open()
         yield from state_buckets.frames(batch.judge(now), Given._fields)
         yield from self._close(int(key[0]), batch, expiredTimerInfo.getExpiryTimeInMs(), fired=True)
 
     def close(self) -> None:
-        pass
+        """Do nothing: there is nothing to close."""
 
     def _open(self) -> tuple[BucketBatch, int | None]:
         value = self._state.get()
@@ -78,7 +82,7 @@ class SessionProcessor(StatefulProcessor):
         self._counted.add(key)
         self._state.update((blob,))
         if batch.timer != timer:
-            if timer is not None and not fired:  # Spark removes one that fired
+            if timer is not None and not fired:  # Spark removes a timer that fired
                 self._handle.deleteTimer(timer)
             if batch.timer is not None:
                 self._handle.registerTimer(batch.timer)
@@ -86,7 +90,7 @@ class SessionProcessor(StatefulProcessor):
 
 
 class _Segments:
-    """Spark's map state as the bucket knows it."""
+    """Spark's map state as `state.Segments`."""
 
     def __init__(self, state: MapState) -> None:
         self._state = state

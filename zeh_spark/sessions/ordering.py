@@ -1,12 +1,12 @@
-"""`in_order`: a frame of events as one in the order of its sessions, and dead letters.
+"""Build the query of `in_order`: a frame of events as one in the order of its sessions.
 
-Runs on the driver; builds a query.
+Runs on the driver.
 
 Time is the watermark of a column that is dropped after it. So timers fire, a finite run ends, and
-Spark leaves out no late row. (Rejected: processing time, with which a finite run never
-ends; a watermark on a column that stays, whose late rows Spark drops.) No time counts that
-is later than the batch's own; and an event's own time that is later than its publication is wrong,
-and does not move the watermark: it would make all gaps old and forget all that is closed.
+Spark leaves out no late row. Rejected: processing time, with which a finite run never ends; a
+watermark on a column that stays, because Spark drops its late rows. A time later than the batch's
+own does not count. An event's own time that is later than its publication is wrong, and does not
+move the watermark: it would make all gaps old, and forget all that is closed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ DEAD = (
     "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING"
 )
 _SKEW = "1 MINUTE"
-"""How far an event's own time may be ahead of its publication, before it does not count."""
+"""How far an event's own time may be ahead of its publication and still count."""
 
 _LAST_TIME = 253_402_300_799_999
-"""The end of the year 9999, ms."""
+"""The end of the year 9999, in milliseconds since 1970."""
 
 _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
@@ -47,7 +47,10 @@ T = TypeVar("T")
 class _Clock(NamedTuple):
     """Where an event's time comes from.
 
-    `time`: a TIMESTAMP; `latest`: what it cannot be later than; `complaint`: the error for NULL.
+    Attributes:
+        time: A TIMESTAMP.
+        latest: The time than which it cannot be later.
+        complaint: The error for NULL.
     """
 
     time: Column
@@ -158,14 +161,14 @@ def _rows(
     last: str | Column | None,
     control: str | Column | None,
 ) -> DataFrame:
-    """The frame as the bucket's rows, and the column of its clock."""
+    """Return the frame as the bucket's rows, and the column of its clock."""
     column, kind = requirements.typed(df, "session", session)
     if isinstance(kind, ArrayType | MapType | StructType):
         raise OptionError(
-            f"session={session!r} has to be one value, and is {kind.simpleString()}",
+            f"session={session!r} must be one value, but is {kind.simpleString()}",
             option="session",
         )
-    # In steps, each a projection of its own: what is named once is computed once for a row.
+    # Each step is a projection of its own, so that what it names is computed once for a row.
     said = packed(df, requirements.EVENT).select(
         F.coalesce(column.cast("string"), F.lit("")).alias("session"),
         requirements.text(df, "sequence", sequence).alias("sequence"),
@@ -205,7 +208,7 @@ def _rows(
 
 
 def _problem() -> Column:
-    """What is wrong with an event; NULL if nothing is."""
+    """Return what is wrong with an event; NULL if nothing is."""
     number, text, last, word = map(F.col, ("number", "sequence", "last", "control"))
     flag, declared = F.lower(last), F.col("declared")
     bad_end = flag.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
@@ -228,7 +231,7 @@ def _problem() -> Column:
 
 
 def _time(complaint: str) -> Column:
-    """An event's; only what closes or releases a session needs none."""
+    """Return an event's time, which only control events may lack."""
     needed = F.col("time").isNull() & ~F.col("control").isin("close", "release")
     return F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).otherwise(
         F.col("time")
@@ -236,7 +239,7 @@ def _time(complaint: str) -> Column:
 
 
 def _published(df: DataFrame) -> Column:
-    """When an event was published, by the feed's clock; NULL if it does not say so."""
+    """Return when an event was published, by the feed's clock; NULL if it does not say."""
     if not requirements.has_headers(df):
         return F.lit(None).cast("timestamp")
     ms = F.col("headers")["zeh-time"].try_cast("bigint")
@@ -264,16 +267,16 @@ def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
         column, kind = requirements.typed(df, "time", time)
         if not isinstance(kind, TimestampType):
             raise OptionError(
-                f"time={time!r} has to be a TIMESTAMP, and is {kind.simpleString()}; for the clock "
-                f"at which a batch begins say time='batch'",
+                f"time={time!r} must be a TIMESTAMP, but is {kind.simpleString()}. For the time at "
+                f"which a batch begins, set time='batch'",
                 option="time",
             )
         latest = F.coalesce(published, now)
         return _Clock(column, latest, f"sessions: an event has no time: time={time!r} is NULL")
     if not requirements.has_headers(df):
         raise OptionError(
-            "the frame has no column 'headers', whose zeh-time would be the clock: give "
-            "time=, a TIMESTAMP of the events, or time='batch'",
+            "the frame has no column 'headers', whose zeh-time would be the clock. Give time=, a "
+            "TIMESTAMP of the events, or time='batch'",
             option="time",
         )
     complaint = (
@@ -285,7 +288,7 @@ def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
 
 
 def _heartbeat(rows: DataFrame) -> DataFrame:
-    """One row for each trigger, which belongs to no session."""
+    """Return one row for each trigger, which belongs to no session."""
     reader = rows.sparkSession.readStream.format("rate-micro-batch")
     beat = reader.option("rowsPerBatch", 1).option("numPartitions", 1).load()
     numbers = [F.lit(-1), F.lit(0), F.lit(-1)]
@@ -322,18 +325,18 @@ def _result(given: DataFrame, df: DataFrame) -> DataFrame:
 
 
 def _check_watermark(df: DataFrame) -> None:
-    """Spark would find it out in the second batch; with one clock for a whole query, never."""
+    """Refuse a watermark, which Spark would find out in the second batch, or never."""
     if str(df.sparkSession.conf.get(_MULTIPLE, "true")).lower() != "true":
         raise OptionError(
             f"sessions.in_order: with {_MULTIPLE}=false a watermark after it would drop events "
-            f"that it held: leave that at true, the default",
+            f"that it held. Leave that at true, the default",
             option=_MULTIPLE,
             anchor="the-frame-has-a-watermark-already",
         )
     if "EventTimeWatermark" in requirements.plan(df):
         raise OptionError(
             "sessions.in_order: the frame has a watermark already (of withWatermark, or of another "
-            "in_order), and Spark takes one for each query: put a table or a feed between the two",
+            "in_order), and Spark takes one for each query. Put a table or a feed between the two",
             anchor="the-frame-has-a-watermark-already",
         )
 

@@ -1,4 +1,4 @@
-"""`route`: what is in order to one writer, dead letters to another. Runs on the driver."""
+"""Give ordered events to one writer, and dead letters to another. Runs on the driver."""
 
 from __future__ import annotations
 

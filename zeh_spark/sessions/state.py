@@ -1,14 +1,14 @@
-"""What is kept of the sessions of a bucket, from batch to batch: its value, and its segments.
+"""What is kept of the sessions of a bucket from batch to batch: its value, and its segments.
 
-All sessions of a bucket are one value of Spark's state, read once and written once for each batch:
-access by session costs a round trip each. What of it is not touched stays packed.
+All sessions of a bucket are one value of Spark's state, which each batch reads once and writes
+once, because access by session costs a round trip each. What a batch does not touch stays packed.
 
     Bucket     sessions    name -> Stored: the session, and the events that it holds
                waits       name -> Wait: those that hold something or have a time
                closed      slices of tombstones, by when they are forgotten
 
 A session that holds more than `SPILL` events or `SPILL_BYTES` keeps them outside, in segments of
-`SEGMENT` numbers each, so that one with a million of them costs the others nothing.
+`SEGMENT` numbers each. So a session with a million of them costs the others nothing.
 
 Runs in tasks.
 """
@@ -26,14 +26,27 @@ from zeh_spark.sessions.model import Policy, Session
 from zeh_spark.stateful import state_buckets
 
 VERSION = 1
+"""The first byte of a bucket's value."""
+
 SPILL = 100
+"""Most events of a session that are kept in the bucket itself."""
+
 SPILL_BYTES = 64 << 10
+"""Most bytes of a session's events that are kept in the bucket itself."""
+
 SEGMENT = 100
+"""How many numbers a segment covers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`keep_closed`: ms for which a closed session is remembered."""
+    """The settings of `in_order`.
+
+    Attributes:
+        policy: How sessions are judged.
+        buckets: The number of buckets, fixed for a checkpoint.
+        keep_closed: Milliseconds for which a closed session is remembered.
+    """
 
     policy: Policy
     buckets: int
@@ -41,13 +54,22 @@ class Settings:
 
 
 class Stored(msgspec.Struct, array_like=True):
+    """A session with its events, unless they are `spilled` to segments."""
+
     session: Session
     events: dict[int, str] = {}
     spilled: bool = False
 
 
 class Wait(msgspec.Struct, array_like=True):
-    """`since`: of its oldest hold, ms. `due`: when it has to be judged, ms."""
+    """What a bucket has to know of a session without unpacking it.
+
+    Attributes:
+        held: The number of held events.
+        since: Since when the oldest waits, in milliseconds since 1970.
+        due: When the session has to be judged, in milliseconds since 1970.
+        stale: Whether its gap was reported.
+    """
 
     held: int
     since: int | None
@@ -56,12 +78,24 @@ class Wait(msgspec.Struct, array_like=True):
 
 
 class Slice(msgspec.Struct, array_like=True):
+    """Closed sessions that are forgotten at the time `expires`, in milliseconds since 1970."""
+
     expires: int
     sessions: dict[str, Raw]
 
 
 class SessionBucket(msgspec.Struct, array_like=True):
-    """`buckets` and `first` are the checkpoint's for ever; `judging` is what `waits` go by."""
+    """The value of a bucket.
+
+    Attributes:
+        buckets: The number of buckets, which never changes in a checkpoint.
+        first: A session's first number, which never changes in a checkpoint.
+        timer: When Spark's timer fires, in milliseconds since 1970.
+        sessions: Open sessions by name, packed.
+        waits: Sessions that hold events or have to be judged.
+        closed: Closed sessions that are still remembered.
+        judging: The part of the policy by which `waits` were computed.
+    """
 
     buckets: int
     first: Literal[0, 1, "seen"]
@@ -75,9 +109,14 @@ class SessionBucket(msgspec.Struct, array_like=True):
 class Segments(Protocol):
     """The events that do not fit into a bucket: (session, segment) -> bytes."""
 
-    def get(self, session: str, segment: int) -> bytes | None: ...
-    def put(self, session: str, segment: int, value: bytes) -> None: ...
-    def remove(self, session: str, segment: int) -> None: ...
+    def get(self, session: str, segment: int) -> bytes | None:
+        """Return a segment; None if there is none."""
+
+    def put(self, session: str, segment: int, value: bytes) -> None:
+        """Keep a segment."""
+
+    def remove(self, session: str, segment: int) -> None:
+        """Remove a segment."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,19 +127,22 @@ _segment = msgspec.msgpack.Decoder(dict[int, str]).decode
 
 
 def raw_of(value: Session | Stored) -> Raw:
+    """Return a session packed."""
     return Raw(_encode(value))
 
 
 def encoded(bucket: SessionBucket) -> bytes:
+    """Return a bucket as the value of Spark's state."""
     return bytes([VERSION]) + _encode(bucket)
 
 
 def decoded(blob: bytes) -> SessionBucket:
+    """Return the bucket in a value of Spark's state, which is not checked."""
     return _bucket(memoryview(blob)[1:])
 
 
 def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
-    """All that a bucket knows, the closed ones last."""
+    """Yield all sessions that a bucket knows by name, the closed ones last."""
     bucket = decoded(blob)
     for name, raw in bucket.sessions.items():
         yield name, stored_of(raw).session
@@ -110,11 +152,12 @@ def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
 
 
 def empty(settings: Settings) -> bytes:
+    """Return the value of a bucket without sessions."""
     return encoded(SessionBucket(settings.buckets, settings.policy.first))
 
 
 def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
-    """Raises CheckpointError for the state of other settings, or of another version."""
+    """Return a bucket. Raises CheckpointError for other settings or another version."""
     bucket = _bucket(state_buckets.opened(blob, VERSION, settings.buckets))
     state_buckets.same("buckets", settings.buckets, bucket.buckets)
     state_buckets.same("first", settings.policy.first, bucket.first)
@@ -134,12 +177,15 @@ class Kept:
         self._open: dict[int, dict[int, str]] = {}
 
     def hold(self, number: int) -> None:
+        """Keep an event of the batch."""
         self._home(number)[number] = self._arrived[number].pop(0)
 
     def drop(self, number: int) -> None:
+        """Drop an event of the batch."""
         self._arrived[number].pop()
 
     def pop(self, number: int) -> str:
+        """Return an event that leaves the session: one of the batch, or else a held one."""
         if arrived := self._arrived.get(number):
             return arrived.pop(0)
         home = self._home(number)
@@ -150,6 +196,7 @@ class Kept:
         return event
 
     def save(self) -> None:
+        """Keep the held events, in segments if there are many."""
         stored = self._stored
         if len(stored.events) > SPILL or (stored.events and stored.session.held_size > SPILL_BYTES):
             stored.spilled = True
