@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zeh_spark.parsing import parsed
     from zeh_spark.progress import ProgressListener, drain
     from zeh_spark.session_config import configure
+    from zeh_spark.sink.receipts import receipts
     from zeh_spark.source.batch import last_cursors
     from zeh_spark.source.shared_cursors import shared_cursors
 
@@ -30,6 +31,7 @@ __all__ = [
     "drain",
     "last_cursors",
     "parsed",
+    "receipts",
     "register",
     "shared_cursors",
 ]
@@ -42,6 +44,7 @@ __getattr__ = names_of(
         "drain": "zeh_spark.progress",
         "last_cursors": "zeh_spark.source.batch",
         "parsed": "zeh_spark.parsing",
+        "receipts": "zeh_spark.sink.receipts",
         "register": "zeh_spark.datasource",
         "shared_cursors": "zeh_spark.source.shared_cursors",
     },

@@ -15,10 +15,11 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from zeh_spark.client.batch_attempt import BatchAttempt, nothing_published
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
@@ -27,7 +28,10 @@ from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
-__all__ = ["OpenBatch", "Producer", "ProducerProgress", "PublishedRange", "Receipt"]
+__all__ = [
+    "AddedEvent", "OpenBatch", "Producer", "ProducerProgress", "PublishedNumbers",
+    "PublishedRange", "Receipt",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,13 @@ class ProducerProgress:
     receipt: Receipt | None = None
 
 
+class PublishedNumbers(NamedTuple):
+    """The sequence numbers of a producer's events in one partition, both ends included."""
+
+    first: int
+    last: int
+
+
 class Producer:
     """Publishes batches to one feed under one name, one after the other, from any thread.
 
@@ -55,6 +66,7 @@ class Producer:
         url: the feed's address.
         producer: the name: 1 to 100 letters, digits and `. _ : @ = -`. Two programs that publish at
             the same time need two names.
+        max_wait: seconds for which a batch waits for another thread's batch to end.
         **options: options of the format that say how to reach the publisher, like `token` or
             `retryTimeout`. A value of None counts as not given.
 
@@ -65,15 +77,17 @@ class Producer:
     it is not known which; every other error says that it is not published.
     """
 
-    def __init__(self, url: str, producer: str, **options: object) -> None:
+    def __init__(
+        self, url: str, producer: str, *, max_wait: float = 60.0, **options: object
+    ) -> None:
         given = {name: str(value) for name, value in options.items() if value is not None}
         self._client = PublishClient(parse(ClientOptions, {"url": url, **given}))
         self.name = _checked("producer", producer)
         self.run = uuid.uuid4().hex
         self._process = os.getpid()
         self._lock = threading.RLock()
+        self._turn = _Turn(max_wait)
         self._attempts = 0
-        self._open: OpenBatch | None = None
         self._in_doubt: OpenBatch | None = None
         self._overtaken: PublishError | None = None
         self._state: ProducerProgress | None = None
@@ -92,10 +106,28 @@ class Producer:
                 self._state = self._asked()
             return self._state
 
+    def numbers(self) -> dict[int, PublishedNumbers]:
+        """Ask the publisher which sequence numbers the producer's events have, by partition.
+
+        Events of named batches have numbers of their own, which are in the batches' receipts.
+
+        Raises:
+            PublishError: the publisher does not have the feed.
+            UnavailableError: the publisher did not answer within `retryTimeout`.
+        """
+        known = self._client.producer(self.name)["nextSequences"]
+        return {int(each): PublishedNumbers(0, known[each] - 1) for each in known}
+
     def batch(
-        self, name: str | None = None, *, allow: Mapping[str, str] | None = None
+        self,
+        name: str | None = None,
+        *,
+        allow: Mapping[str, str] | None = None,
+        keep: bool = False,
     ) -> OpenBatch:
         """Return a batch to fill inside a `with` block, whose end publishes it.
+
+        The block waits for a batch of another thread to end, for up to `max_wait` seconds.
 
         Args:
             name: the batch's name, of the same characters as a producer's. A batch that is
@@ -103,13 +135,15 @@ class Producer:
                 producer's next number.
             allow: overrides, by name, like `{"keepFirst": "5d41…"}`. A refusal has the ones that it
                 accepts in `PublishError.facts["option"]`.
+            keep: keep the events in memory, so that `OpenBatch.publish_again` can publish them
+                after an error.
 
         Raises:
             OptionError: the name is not valid.
         """
         if name is not None:
             _checked("batch", name)
-        return OpenBatch(self, name, dict(allow or {}))
+        return OpenBatch(self, name, dict(allow or {}), keep=keep)
 
     def _asked(self) -> ProducerProgress:
         known = self._client.producer(self.name)
@@ -130,21 +164,24 @@ class Producer:
 
     # Called by open batches
 
-    def _begin(self, batch: OpenBatch, allow: Mapping[str, str]) -> BatchAttempt:
-        """Ask what is not known yet, and return the attempt; raise if the batch cannot begin."""
+    def _begin(self, batch: OpenBatch, allow: Mapping[str, str], *, keep: bool) -> BatchAttempt:
+        """Wait for the batch's turn, ask what is not known yet, and return the attempt.
+
+        Raises if the batch cannot begin; then it is another batch's turn.
+        """
         self._check_process()
-        with self._lock:
-            if self._open is not None:
-                raise RuntimeError(
-                    f"producer {self.name!r} has an open batch. Begin one after the other has ended"
-                )
-            if batch.name is None:
-                self._check_numbers()
-            with nothing_published():
-                which, count = self._identity(batch.name, allow)
-            self._open = batch
-            self._attempts += 1
-            return BatchAttempt(self._client, which, count, self._attempts)
+        self._turn.take(self.name)
+        try:
+            with self._lock:
+                if batch.name is None:
+                    self._check_numbers()
+                with nothing_published():
+                    which, count = self._identity(batch.name, allow)
+                self._attempts += 1
+                return BatchAttempt(self._client, which, count, self._attempts, keep=keep)
+        except BaseException:
+            self._turn.end()
+            raise
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -205,7 +242,90 @@ class Producer:
                 )
 
     def _ended(self) -> None:
-        self._open = None
+        self._turn.end()
+
+
+class _Turn:
+    """Lets one batch at a time be open; the others wait in the order in which they came.
+
+    Args:
+        max_wait: seconds that a batch waits.
+    """
+
+    def __init__(self, max_wait: float) -> None:
+        self._max_wait = max_wait
+        self._changed = threading.Condition()
+        self._line: deque[int] = deque()
+        """The threads of the open batch and of those that wait."""
+
+    def take(self, name: str) -> None:
+        """Wait for the turn.
+
+        Raises:
+            RuntimeError: this thread has an open batch, so that it would wait for itself.
+            TimeoutError: other batches were open for `max_wait` seconds.
+        """
+        mine = threading.get_ident()
+        with self._changed:
+            if mine in self._line:
+                raise RuntimeError(
+                    f"producer {name!r} has an open batch in this thread. Begin one after the "
+                    f"other has ended"
+                )
+            self._line.append(mine)
+            try:
+                if not self._changed.wait_for(lambda: self._line[0] == mine, self._max_wait):
+                    raise TimeoutError(
+                        f"producer {name!r}: other batches were open for {self._max_wait:g} s. "
+                        f"Nothing of this one was published: publish it later, use a producer for "
+                        f"each thread, or set a larger max_wait"
+                    )
+            except BaseException:  # also Ctrl-C
+                self._line.remove(mine)
+                self._changed.notify_all()
+                raise
+
+    def end(self) -> None:
+        """Let the next batch begin."""
+        with self._changed:
+            self._line.popleft()
+            self._changed.notify_all()
+
+
+class AddedEvent:
+    """An event that was added to a batch; after the batch is published, it tells where it is."""
+
+    __slots__ = ("_batch", "_index", "_partition")
+
+    def __init__(self, batch: OpenBatch, partition: int, index: int) -> None:
+        self._batch = batch
+        self._partition = partition
+        self._index = index
+
+    @property
+    def partition(self) -> int:
+        """The stored partition of the event. Raises as `sequence`."""
+        return self._place()[0]
+
+    @property
+    def sequence(self) -> int:
+        """The event's sequence number, which its header `zeh-sequence` shows.
+
+        Raises:
+            RuntimeError: the batch is not known to be published; or it was published before under
+                its name, so that the events may have another order there.
+        """
+        return self._place()[1]
+
+    def _place(self) -> tuple[int, int]:
+        self._batch.receipt  # noqa: B018 - raises if there is none
+        number = self._batch._attempt.sequence(self._partition, self._index)
+        if number is None:
+            raise RuntimeError(
+                f"batch {self._batch.name!r} was published before, and its events may have another "
+                f"order there. The batch's receipt has the numbers of all of them"
+            )
+        return self._partition, number
 
 
 class OpenBatch:
@@ -216,13 +336,18 @@ class OpenBatch:
     batch. Threads may share it.
 
     The end of the block raises PublishError (refused) or UnavailableError (no answer) if nothing
-    was published, and OutcomeUnknownError if that is not known: then call `settle`.
+    was published, and OutcomeUnknownError if that is not known: then call `settle`, or
+    `publish_again` if the batch keeps its events.
     """
 
-    def __init__(self, producer: Producer, name: str | None, allow: Mapping[str, str]) -> None:
+    def __init__(
+        self, producer: Producer, name: str | None, allow: Mapping[str, str], *, keep: bool
+    ) -> None:
         self.name = name
         self._producer = producer
         self._allow = allow
+        self._keep = keep
+        self._complete = False
         self._lock = threading.Lock()
         self._begun: BatchAttempt | None = None
         self._filling = False
@@ -267,7 +392,7 @@ class OpenBatch:
     def __enter__(self) -> OpenBatch:
         if self._begun is not None:
             raise RuntimeError("a batch can be begun once. Call producer.batch() for another one")
-        self._begun = self._producer._begin(self, self._allow)
+        self._begun = self._producer._begin(self, self._allow, keep=self._keep)
         self._filling = True
         return self
 
@@ -278,7 +403,7 @@ class OpenBatch:
         key: str | int | None = None,
         partition: int | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> AddedEvent:
         """Add an event to the batch.
 
         Args:
@@ -287,6 +412,9 @@ class OpenBatch:
             partition: the partition, from 0, instead of a key. Without both, the event goes to any
                 partition.
             headers: the event's own headers.
+
+        Returns:
+            The event, whose `partition` and `sequence` are known once the batch is published.
 
         Raises:
             RowError: this event cannot be published. It is a ValueError. If you catch it inside the
@@ -302,7 +430,7 @@ class OpenBatch:
                 )
             self._producer._check_process()
             try:
-                self._attempt.add(data, key, partition, headers)
+                return AddedEvent(self, *self._attempt.add(data, key, partition, headers))
             except PublishError as exc:
                 self._producer._refused(self, exc)
                 raise
@@ -314,22 +442,62 @@ class OpenBatch:
         with self._lock:
             self._filling = False
             self._producer._check_process()  # a fork must not end its parent's batch
-            try:
-                if exc is None:
-                    self._attempt.commit()
-                else:
-                    self._attempt.release()
-            except PublishError as refusal:
-                self._producer._refused(self, refusal)
-                raise
-            except OutcomeUnknownError as exc:
-                said = f"{exc.what}. In this program, call the batch's settle() to find out"
-                raise OutcomeUnknownError(
-                    said, batch=exc.batch, run=exc.run, advice=exc.advice
-                ) from exc
-            finally:
-                self._producer._keep(self, self._attempt)
-                self._producer._ended()
+            self._complete = exc is None
+            self._finish()
+
+    def publish_again(self) -> Receipt:
+        """Publish the batch's events again after an error, as a batch of the same name.
+
+        If it is not known whether the batch was published, that is found out first, and nothing is
+        published a second time. A batch without a name gets the producer's next number. It may be
+        called until it succeeds.
+
+        Returns:
+            The receipt.
+
+        Raises:
+            RuntimeError: the batch does not keep its events, or its block raised an error.
+            PublishError: the publisher refuses the batch, and nothing is published.
+            UnavailableError: the publisher does not answer, and nothing is published.
+            OutcomeUnknownError: it is not known whether the batch is published.
+        """
+        with self._lock:
+            if not (self._keep and self._complete):
+                raise RuntimeError(
+                    "the batch cannot be published again: its block has to end without an error, "
+                    "and it has to keep its events, as in producer.batch(keep=True)"
+                )
+            if found := self._settled():
+                return found
+            before = self._attempt
+            attempt = self._producer._begin(self, self._allow, keep=True)
+            self._begun = attempt
+            self._finish(before)
+            return self.receipt
+
+    def _finish(self, before: BatchAttempt | None = None) -> None:
+        """End the block: commit the batch, with the events of an attempt `before`, or release it.
+
+        Raises what `commit` raises.
+        """
+        try:
+            if before:
+                self._attempt.add_all_of(before)
+            if self._complete:
+                self._attempt.commit()
+            else:
+                self._attempt.release()
+        except PublishError as refusal:
+            self._producer._refused(self, refusal)
+            raise
+        except OutcomeUnknownError as exc:
+            said = f"{exc.what}. In this program, call the batch's settle() to find out"
+            raise OutcomeUnknownError(
+                said, batch=exc.batch, run=exc.run, advice=exc.advice
+            ) from exc
+        finally:
+            self._producer._keep(self, self._attempt)
+            self._producer._ended()
 
     def settle(self) -> Receipt | None:
         """Find out whether the batch was published.
@@ -344,9 +512,12 @@ class OpenBatch:
             OutcomeUnknownError: the publisher does not tell. Call `settle` again later.
         """
         with self._lock:
-            receipt = self._attempt.settle()
-            self._producer._keep(self, self._attempt)
-            return receipt
+            return self._settled()
+
+    def _settled(self) -> Receipt | None:
+        receipt = self._attempt.settle()
+        self._producer._keep(self, self._attempt)
+        return receipt
 
 
 def _checked(what: str, name: Any) -> str:

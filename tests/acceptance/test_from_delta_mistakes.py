@@ -79,7 +79,7 @@ def test_what_is_no_delta_table_is_refused(source, spark, tmp_path):
         for table, problem in [
             (source.path, "there is none: give the path or the name of a Delta table"),
             ("from_delta_nowhere", "there is none: give the path or the name of a Delta table"),
-            (other, "they are no Delta table"),
+            (other, "which are not a Delta table"),
             ("from_delta_empty", "it has no columns yet"),
         ]:
             with pytest.raises(LakehouseError, match=problem) as raised:

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import BatchCall, PublishClient
@@ -190,7 +191,7 @@ def identity_of(url: str, **options: str) -> FeedIdentity:
     return client.discover().named(client.transport.url.identity)
 
 
-def replay(url: str, letters: Sequence[RepairedLetter], **options: str) -> Iterator[Replayed]:
+def replay(url: str, letters: Sequence[RepairedLetter], **options: Any) -> Iterator[Replayed]:
     """Publish dead letters one after the other, and continue after those that are refused.
 
     The same call can be repeated after an error: it publishes those that are left.

@@ -35,7 +35,7 @@ from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import wire
 from zeh_spark.publish import Producer
 
-_PATIENCE = {"retryTimeout": "10s"}
+_PATIENCE: dict[str, Any] = {"retryTimeout": "10s"}
 
 
 @click.command()

@@ -51,12 +51,15 @@ class BatchAttempt:
         batch: the batch.
         count: the feed's number of partitions.
         number: a number that no other attempt of the same run has.
+        keep: whether to keep the events in memory, for `add_all_of` of another attempt.
 
     Guarantee: a batch for which `commit` or `settle` returns a receipt is published, once. A batch
     that they call not published never will be published by this attempt.
     """
 
-    def __init__(self, client: PublishClient, batch: BatchCall, count: int, number: int) -> None:
+    def __init__(
+        self, client: PublishClient, batch: BatchCall, count: int, number: int, *, keep: bool
+    ) -> None:
         self.batch = batch
         self.in_doubt = False
         self.receipt: Receipt | None = None
@@ -64,6 +67,7 @@ class BatchAttempt:
         self._count = count
         self._number = number
         self._uploader = BatchUploader(self._send, count, f"{batch.producer}/{batch.number}")
+        self._kept: list[tuple[bytes, int | None]] | None = [] if keep else None
         self._given = 0
         self._released = False
 
@@ -78,8 +82,11 @@ class BatchAttempt:
         key: str | int | None,
         partition: int | None,
         headers: Mapping[str, str] | None,
-    ) -> None:
+    ) -> tuple[int, int]:
         """Add an event (arguments as in `OpenBatch.add`).
+
+        Returns:
+            Its partition, and its index among the batch's events there, from 0.
 
         Raises:
             RowError: the event cannot be published. The batch continues without it.
@@ -94,7 +101,40 @@ class BatchAttempt:
         except ValueError as exc:
             said = f"event {number} of the batch cannot be published: {exc}"
             raise RowError(said, row=number, reason=str(exc)) from None
-        self._uploader.add([rest], where)
+        if self._kept is not None:
+            self._kept.append((rest, where))
+        return self._place(rest, where)
+
+    def add_all_of(self, other: BatchAttempt) -> None:
+        """Add the events of another attempt, which has ended. Raises as `add`."""
+        self._kept = other._kept
+        try:
+            for rest, where in other._kept or ():
+                self._place(rest, where)
+        except BaseException:  # also Ctrl-C
+            self.release()
+            raise
+
+    def sequence(self, partition: int, index: int) -> int | None:
+        """Return an event's sequence number; None if the receipt does not tell it.
+
+        A receipt tells it if this attempt committed the batch. If the batch was committed before
+        under its name, its events may have had another order.
+
+        Args:
+            partition: The event's partition.
+            index: The event's index among the batch's events there.
+        """
+        receipt = self.receipt
+        plain = self.batch.incarnation == PLAIN_INCARNATION  # its receipt is of this attempt
+        if receipt is None or not (plain or receipt.status == "committed"):
+            return None
+        first = {each.partition: each.first for each in receipt.ranges}
+        return first[partition] + index
+
+    def _place(self, rest: bytes, where: int | None) -> tuple[int, int]:
+        ((partition, index, _),) = self._uploader.add([rest], where)
+        return partition, index
 
     def commit(self) -> Receipt:
         """Publish the events that were added. After an interruption, call `settle`.

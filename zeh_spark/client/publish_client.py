@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -36,6 +36,8 @@ from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 log = logging.getLogger(__name__)
 
 Document = dict[str, Any]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,26 @@ class Receipt(msgspec.Struct, frozen=True, rename="camel"):
     run: str
     digest: str
     partition_count: int
+
+
+class _ProducerAnswer(msgspec.Struct, rename="camel"):
+    """What an answer about a producer has at least."""
+
+    producer: str
+    last_batch: int
+    receipts: int
+    deleted: bool
+    incarnation: str | None
+    time: int | None
+    next_sequences: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _ProducersAnswer(msgspec.Struct):
+    producers: list[_ProducerAnswer]
+
+
+class _ReceiptsAnswer(msgspec.Struct):
+    receipts: list[Document]
 
 
 class PublishClient:
@@ -262,14 +284,18 @@ class PublishClient:
         )
 
     def _receipt(self, answer: Document) -> Receipt:
+        found = answer.get("receipt")
+        receipt = found if isinstance(found, dict) else {}
+        status = answer.get("status", "already-committed")
+        return self.converted({**receipt, "status": status}, Receipt, "a receipt")
+
+    def converted(self, answer: object, kind: type[T], what: str) -> T:
+        """Return an answer as a value. Raises PublisherError if it does not have its form."""
         try:
-            found = answer.get("receipt")
-            receipt = found if isinstance(found, dict) else {}
-            status = answer.get("status", "already-committed")
-            return msgspec.convert({**receipt, "status": status}, Receipt)
+            return msgspec.convert(answer, kind)
         except msgspec.ValidationError as exc:
             raise PublisherError(
-                f"{self._transport.url}: the answer is no receipt ({exc}). Check that this is the "
+                f"{self._transport.url}: the answer is not {what} ({exc}). Check that this is the "
                 f"address of a publisher of zeh_spark"
             ) from None
 
@@ -287,12 +313,18 @@ class PublishClient:
 
     def producer(self, name: str) -> Document:
         """Return the publisher's state of a producer, as the publish API has it."""
-        return self._answer("GET", producer_path(name))
+        found = self._answer("GET", producer_path(name))
+        answer = self.converted(found, _ProducerAnswer, "the state of a producer")
+        return {**found, "nextSequences": answer.next_sequences or {}}
 
     def producers(self) -> Iterator[Document]:
         """Yield the states of all producers that ever published, ordered by name."""
         query = ""
-        while found := self._answer("GET", "/producers", query)["producers"]:
+        while True:
+            answer = self._answer("GET", "/producers", query)
+            self.converted(answer, _ProducersAnswer, "a list of producers")
+            if not (found := answer["producers"]):
+                return
             yield from found
             query = urlencode({"after": found[-1]["producer"]})
 
@@ -307,8 +339,8 @@ class PublishClient:
         """
         path = f"{producer_path(producer)}/batches"
         query = {"limit": limit} if below is None else {"limit": limit, "below": below}
-        found: list[Document] = self._answer("GET", path, urlencode(query))["receipts"]
-        return found
+        answer = self._answer("GET", path, urlencode(query))
+        return self.converted(answer, _ReceiptsAnswer, "a list of receipts").receipts
 
     def _answer(
         self,

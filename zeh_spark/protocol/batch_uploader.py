@@ -36,6 +36,9 @@ The publisher reads all of them before it answers, and a task waits for its last
 is 7 % slower.
 """
 
+Placed = tuple[int, int, int]
+"""Where events were placed: partition, index of the first one there in the batch, how many."""
+
 Send = Callable[[int, list[StagedChunk]], bool]
 """Stages upload `number` of these chunks; returns False if the batch turns out to be committed.
 
@@ -88,6 +91,7 @@ class BatchUploader:
         self._executor = executor
         self._spread = Spread(partition_count, partition_of(name, partition_count))
         self._chunker = Chunker(OPEN_UPLOADS * upload_bytes)
+        self._added: dict[int, int] = {}
         self._group = Group(upload_bytes)
         self._under_way: Future[bool] | None = None
         self._failed: BaseException | None = None
@@ -103,8 +107,10 @@ class BatchUploader:
         """The bytes of all events as lines of the feed."""
         return self._chunker.bytes
 
-    def add(self, rests: Sequence[bytes], partitions: np.ndarray | int | None = None) -> None:
-        """Add events.
+    def add(
+        self, rests: Sequence[bytes], partitions: np.ndarray | int | None = None
+    ) -> list[Placed]:
+        """Add events, and return where they were placed, in runs.
 
         Args:
             rests: for each event, what follows the partition in its line (see
@@ -117,13 +123,18 @@ class BatchUploader:
         """
         if self._failed:
             raise self._failed
+        placed = []
         try:
             for partition, some in self._spread.parts(rests, partitions):
+                before = self._added.get(partition, 0)
+                placed.append((partition, before, len(some)))
+                self._added[partition] = before + len(some)
                 if full := self._chunker.extend(partition, some):
                     self._stage(full)
         except BaseException as exc:  # also Ctrl-C: events may be missing, so the batch has failed
             self._failed = exc
             raise
+        return placed
 
     def finish(self) -> None:
         """Send the rest, and wait for all answers. Raises what `send` raised."""

@@ -57,9 +57,9 @@ def batch(number, query="q", start=None, end=None):
     st.builds(
         CommitRecord,
         *[st.text(min_size=1)] * 2,
-        st.integers(0),
+        st.integers(0, 2**63 - 1),
         st.text(),
-        st.integers(0),
+        st.integers(0, 2**63 - 1),
         st.dictionaries(st.text(), st.dictionaries(st.text(), st.text())),
     )
 )

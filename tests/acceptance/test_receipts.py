@@ -1,0 +1,71 @@
+"""What a job has published, as a DataFrame."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+import pytest
+
+import zeh_spark
+from zeh_spark.errors import OptionError, PublishError
+from zeh_spark.publish import Producer
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import running_publisher
+
+
+@pytest.fixture
+def url():
+    store = MemoryStore()
+    store.create("orders", 2)
+    with running_publisher(store) as base:
+        yield f"{base}/orders"
+
+
+def test_receipts_of_a_producer_are_rows(spark, url):
+    """I see which batch holds which sequence numbers, and when it was committed."""
+    producer = Producer(url, "till-7")
+    began = datetime.now()
+    expected = []
+    for number in range(230):
+        with producer.batch() as batch:
+            for event in range(number % 3):
+                batch.add(event, partition=event)
+        expected.append(batch.receipt)
+
+    found = zeh_spark.receipts(url, "till-7", spark=spark)
+
+    rows = found.orderBy("batch").collect()
+    assert [each.batch for each in rows] == list(range(230))
+    assert [each.events for each in rows] == [each % 3 for each in range(230)]
+    assert {each.run for each in rows} == {producer.run}
+    assert [[(r.partition, r.first, r.last, r.cursor) for r in each.ranges] for each in rows] == [
+        [(r.partition, r.first, r.last, r.cursor) for r in each.ranges] for each in expected
+    ]
+    assert rows[0].positions is None
+    assert (rows[1].positions.first, rows[1].positions.last) == (1, 1)
+    assert all(began - timedelta(seconds=1) <= each.time <= datetime.now() for each in rows)
+    assert [each.digest for each in rows] == [each.digest for each in expected]
+    total = found.selectExpr("inline(ranges)").groupBy("partition").agg({"last": "max"})
+    assert {row[0]: row[1] for row in total.collect()} == {0: 152, 1: 75}
+
+
+def test_batches_of_a_frame_have_receipts(spark, url):
+    """A stream's batches, and a named write, which is a producer of its own."""
+    frame = spark.range(5).selectExpr("id AS key", "id")
+    write = frame.write.format("zeroeventhub").options(url=url, producerId="job")
+    write.option("batchId", "day").mode("append").save()
+
+    (row,) = zeh_spark.receipts(url, "job#day").collect()
+
+    assert (0, 5) == (row.batch, row.events)
+    assert 0 == zeh_spark.receipts(url, "job").count()
+
+
+def test_what_cannot_be_asked_is_an_error(spark, url):
+    with pytest.raises(OptionError, match="did you mean"):
+        zeh_spark.receipts(url, "job", spark=spark, tokn="x")
+    began = time.monotonic()
+    with pytest.raises(PublishError, match="there is no feed 'none'"):
+        zeh_spark.receipts(url.replace("orders", "none"), "job", spark=spark)
+    assert time.monotonic() - began < 30

@@ -1,0 +1,238 @@
+"""Where a program's events are once they are published, batches that wait in line, and batches that
+are published again after an error.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.fix_gateway import Gateway, answer_lost, lost, passed
+from tests.fix_producer import published
+from tests.fix_publish import events_of
+from tests.fix_publisher import Publisher
+from tests.fix_raw_server import RawServer, ok
+from zeh_spark.client.publish_client import PublishClient
+from zeh_spark.errors import OutcomeUnknownError, PublisherError, PublishError, UnavailableError
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+def served(publisher: Publisher) -> dict[str, tuple[int, int]]:
+    """Partition and sequence number of each event, as readers see them."""
+    lines = publisher.get("n=2&cursor0=_first&cursor1=_first&headers=_all").lines
+    return {
+        each["data"]: (each["partition"], int(each["headers"]["zeh-sequence"]))
+        for each in lines
+        if "data" in each
+    }
+
+
+def place(event: AddedEvent) -> tuple[int, int]:
+    return event.partition, event.sequence
+
+
+def far_producer(gateway: Gateway) -> Producer:
+    """A producer behind the gateway, without patience, that has asked how far it is."""
+    producer = Producer(f"{gateway.address}/orders", "till-7", retryTimeout="1ms")
+    assert producer.last.batch == -1
+    return producer
+
+
+# Where events are
+
+
+def test_each_event_tells_its_partition_and_number(publisher: Publisher, till: Producer) -> None:
+    """I keep the numbers of my events beside my own records (EH: numbers after a send)."""
+    published(till, 0)
+    with till.batch() as batch:
+        added = {f"e{n}": batch.add(f'"e{n}"', key=n % 7) for n in range(3_000)}
+        added |= {f"f{n}": batch.add(f'"f{n}"') for n in range(2_500)}
+        with pytest.raises(RuntimeError, match="not known to be published"):
+            added["e0"].sequence  # noqa: B018
+    hint = "n=2&cursor0=_first&cursor1=_first&headers=_all&pagesizehint=100000"
+    lines = [each for each in publisher.get(hint).lines if "data" in each]
+    seen = {e["data"]: (e["partition"], int(e["headers"]["zeh-sequence"])) for e in lines}
+    assert {name: place(each) for name, each in added.items()} == {n: seen[n] for n in added}
+
+
+def test_events_of_a_batch_that_was_published_before_do_not_tell(
+    publisher: Publisher, till: Producer
+) -> None:
+    """They may have another order there, so the receipt has to do."""
+    with till.batch("day") as first:
+        one = first.add('"a"', partition=0), first.add('"b"', partition=0)
+    with till.batch("day") as again:
+        other = again.add('"b"', partition=0), again.add('"a"', partition=0)
+    assert ([(0, 0), (0, 1)], {"a": (0, 0), "b": (0, 1)}) == ([*map(place, one)], served(publisher))
+    for each in other:
+        with pytest.raises(RuntimeError, match="'day' was published before"):
+            each.sequence  # noqa: B018
+    assert again.receipt.ranges == first.receipt.ranges
+
+
+def test_event_of_a_commit_whose_answer_was_lost_tells_once_it_is_found_out(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    far = far_producer(gateway)
+    gateway.fate = lambda gate, request: (
+        answer_lost(gate, request) if request.method == "POST" else passed(gate, request)
+    )
+    with pytest.raises(OutcomeUnknownError), far.batch() as batch:
+        event = batch.add('"a"')
+    gateway.fate = passed
+    assert batch.settle()
+    assert {"a": place(event)} == served(publisher)
+
+
+def test_publisher_tells_the_numbers_of_each_partition(
+    publisher: Publisher, till: Producer
+) -> None:
+    """The state of a producer, by partition (EH: partition publishing properties)."""
+    assert {} == till.numbers()
+    with till.batch() as batch:
+        for number in range(5):
+            batch.add(number, partition=number % 2)
+    assert {0: PublishedNumbers(0, 2), 1: PublishedNumbers(0, 1)} == till.numbers()
+
+
+# Publishing again
+
+
+@pytest.mark.parametrize("name", [None, "day"])
+def test_batch_that_was_not_published_is_published_again(
+    publisher: Publisher, gateway: Gateway, name: str | None
+) -> None:
+    """The publisher was away for a while; I need not make the events again (EH: send again)."""
+    far = far_producer(gateway)
+    if name:
+        published(far, 0, name="other")  # the partition count is known
+    gateway.fate = lost
+    with pytest.raises(UnavailableError), far.batch(name, keep=True) as batch:
+        event = batch.add('"a"', key="k")
+        batch.add('"b"')
+    with pytest.raises(UnavailableError):
+        batch.publish_again()
+    gateway.fate = passed
+    receipt = batch.publish_again()
+    assert receipt == batch.publish_again() == batch.receipt
+    assert ("committed", 2) == (receipt.status, receipt.events)
+    assert served(publisher)["a"] == place(event)
+    assert [b'"a"', b'"b"'] == sorted(set(events_of(publisher.store)) - {b"0"})
+    assert 2 + bool(name) == len(events_of(publisher.store))
+
+
+@pytest.mark.parametrize("name", [None, "day"])
+def test_batch_that_was_published_is_not_published_again(
+    publisher: Publisher, gateway: Gateway, name: str | None
+) -> None:
+    """Its answer was lost: that is found out first."""
+    far = far_producer(gateway)
+    gateway.fate = lambda gate, request: (
+        answer_lost(gate, request) if request.method == "POST" else passed(gate, request)
+    )
+    with pytest.raises(OutcomeUnknownError), far.batch(name, keep=True) as batch:
+        batch.add('"a"')
+    with pytest.raises(OutcomeUnknownError):
+        gateway.fate = lost
+        batch.publish_again()
+    gateway.fate = passed
+    assert 1 == batch.publish_again().events
+    assert [b'"a"'] == events_of(publisher.store)
+    published(far, 1)
+
+
+def test_only_whole_batches_that_keep_their_events_are_published_again(
+    publisher: Publisher, till: Producer
+) -> None:
+    with till.batch() as plain:
+        plain.add(1)
+    with pytest.raises(ZeroDivisionError), till.batch(keep=True) as torn:
+        torn.add(2)
+        torn.add(1 / 0)
+    for batch in (plain, torn):
+        with pytest.raises(RuntimeError, match=r"producer.batch\(keep=True\)"):
+            batch.publish_again()
+    assert [b"1"] == events_of(publisher.store)
+
+
+def test_refused_batch_is_refused_again(publisher: Publisher, till: Producer) -> None:
+    """Other events under a name stay refused, and nothing is left open."""
+    published(till, 1, name="day")
+    with pytest.raises(PublishError), till.batch("day", keep=True) as batch:
+        batch.add(2)
+    with pytest.raises(PublishError) as raised:
+        batch.publish_again()
+    assert ("batch-conflict", [b"1"]) == (raised.value.problem, events_of(publisher.store))
+    published(till, 3)
+
+
+# In line
+
+
+def test_batches_of_threads_wait_in_line(publisher: Publisher, till: Producer) -> None:
+    """Threads share a producer; their batches come one after the other (EH-07)."""
+    order: list[int] = []
+
+    def later(number: int) -> None:
+        with till.batch() as batch:
+            order.append(number)
+            batch.add(number)
+
+    with till.batch() as batch:
+        batch.add(0)
+        threads = []
+        for number in range(1, 6):
+            threads.append(threading.Thread(target=later, args=(number,)))
+            threads[-1].start()
+            while len(till._turn._line) <= number:
+                time.sleep(0.001)
+        assert [] == order
+    for thread in threads:
+        thread.join(60)
+    assert [1, 2, 3, 4, 5] == order
+    assert [b"0", b"1", b"2", b"3", b"4", b"5"] == events_of(publisher.store)
+
+
+def test_wait_for_another_batch_ends(publisher: Publisher) -> None:
+    """Nothing of the batch is published, and the producer continues."""
+    till = Producer(publisher.url, "till-7", max_wait=0.05)
+    raised: list[BaseException] = []
+
+    def second() -> None:
+        try:
+            published(till, 2)
+        except TimeoutError as exc:
+            raised.append(exc)
+
+    with till.batch() as batch:
+        batch.add(1)
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(60)
+    assert "other batches were open for 0.05 s" in str(raised[0])
+    published(till, 3)
+    assert [b"1", b"3"] == events_of(publisher.store)
+
+
+# A peer that is no publisher
+
+
+@pytest.mark.parametrize("answer", [b"{}", b'{"producers": 7, "receipts": [1], "lastBatch": "x"}'])
+def test_answer_of_another_form_is_a_named_error(raw_server: RawServer, answer: bytes) -> None:
+    """A wrong address is an error that says so, not a KeyError (EH-03)."""
+    raw_server.respond = lambda request: ok(answer)
+    client = PublishClient(parse(ClientOptions, {"url": f"{raw_server.url}/orders"}))
+    calls = [
+        lambda: client.producer("p"),
+        lambda: list(client.producers()),
+        lambda: client.receipts("p", 5),
+        lambda: Producer(f"{raw_server.url}/orders", "p").last,
+    ]
+    for call in calls:
+        with pytest.raises(PublisherError, match="Check that this is the address of a publisher"):
+            call()
