@@ -35,7 +35,7 @@ from zeh_spark.publisher.long_polling import VersionPoller, unless_gone
 from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import body, renderer
-from zeh_spark.store.feed import Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
+from zeh_spark.store.feed import DELIVERY, Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
 from zeh_spark.store.interface import (
     Store,
     StoreBusyError,
@@ -175,7 +175,10 @@ class Publisher:
             identity = await self._in_thread(name, feed.identity)
             if identity is None:
                 raise
-            raise problem.with_members(feed=identity.document()) from None
+            described = identity.document()
+            if isinstance(feed, ChunkFeed):
+                described["delivery"] = DELIVERY
+            raise problem.with_members(feed=described) from None
 
     async def _page(
         self, request: Request, name: str, feed: Feed, ask: Ask, cursors: Mapping[int, str]

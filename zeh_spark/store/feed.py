@@ -40,6 +40,9 @@ DEFAULT_HINT = 10_000
 READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""
 
+DELIVERY = "exactly-once"
+"""What discovery tells of a store's feed as `delivery`: see docs/explanation/protocols.md."""
+
 EVERY = (wire.ALL_HEADERS,)
 """The headers of a reader that wants all."""
 
