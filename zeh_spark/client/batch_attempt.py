@@ -219,7 +219,7 @@ class BatchAttempt:
         which = self.batch
         if which.incarnation == PLAIN_INCARNATION and receipt.run != which.run:
             raise PublishError(
-                f"somebody else published batch {which.number} of producer {which.producer!r}, "
+                f"another program published batch {which.number} of producer {which.producer!r}, "
                 f"with the same events. This call added nothing: publish them again if they are "
                 f"wanted twice, and give each program a producer name of its own",
                 problem=problems.NUMBER_TAKEN.name,

@@ -50,7 +50,7 @@ def to_delta(
     """
     if not df.isStreaming:
         raise LakehouseError(
-            f"table {table}: the frame is not a stream; read the feed with spark.readStream, and "
+            f"table {table}: the frame is not a stream. Read the feed with spark.readStream, and "
             f"trigger={{'availableNow': True}} for a run that ends",
             table=table,
         )

@@ -2,8 +2,9 @@
 
 A batch on its way: `ordering` builds the query, `operator` is Spark's operator for a bucket of
 sessions, `bucket` takes the rows of a bucket, `logic` decides for each session (with the words of
-`model`), `state` keeps sessions from batch to batch. `routing` gives the result to two writers,
-`letters` brings dead letters to a feed and back, `inspecting` looks at sessions from outside.
+`model`), `state` keeps sessions from batch to batch. `steps` gives names of steps their numbers,
+`routing` gives the result to two writers, `letters` brings dead letters to a feed and back,
+`inspecting` looks at sessions from outside.
 
 Rule for editors: what needs Spark is imported on first use, as in the package.
 """

@@ -81,9 +81,12 @@ class SessionEvent(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A row that leaves the bucket: an event, and why it is dead, as JSON.
+    """A row that leaves the bucket: an event, a dead letter, or the counts of the batch.
 
-    Or the counts, as JSON.
+    Attributes:
+        event: The event; None for a report on a session and for counts.
+        dead: Why it is dead, as JSON (see `DeadInfo`); None for an ordered event and for counts.
+        counts: The counts of the batch, as JSON; None for all other rows.
     """
 
     event: str | None
@@ -107,7 +110,16 @@ _json = msgspec.json.Encoder().encode
 
 
 class BucketBatch:
-    """One bucket in one batch. Give it rows or the time, then `save` what is left."""
+    """One bucket in one batch. Give it rows or the time, then `save` what is left.
+
+    Args:
+        blob: The bucket's value in Spark's state; None if it has none.
+        settings: The settings of `in_order`.
+        segments: The events that do not fit into the bucket.
+
+    Raises:
+        CheckpointError: The bucket has no value, or one of other settings or another version.
+    """
 
     def __init__(self, blob: bytes | None, settings: Settings, segments: Segments) -> None:
         self._bucket = opened(blob, settings)

@@ -19,6 +19,7 @@ from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
 from zeh_spark.sessions.model import Session
 from zeh_spark.sessions.operator import STATE
+from zeh_spark.sessions.steps import Key, Names, Steps, checked, key
 from zeh_spark.source.batch import last_cursors
 from zeh_spark.stateful import ranges, requirements
 
@@ -112,8 +113,11 @@ def _row(name: str, session: Session) -> dict[str, Any]:
 def explain(
     dead: DataFrame,
     url: str,
-    session: str | Column,
+    session: Key,
     sequence: str | Column,
+    *,
+    steps: Names | None = None,
+    kind: str | Column | None = None,
     **options: str,
 ) -> DataFrame:
     """Return what a feed has now of the numbers that dead letters missed.
@@ -125,6 +129,8 @@ def explain(
         url: The address of the feed.
         session: As for `in_order`, on the columns of the feed as it is read.
         sequence: As for `in_order`, on the columns of the feed as it is read.
+        steps: As for `in_order`.
+        kind: As for `in_order`, on the columns of the feed as it is read.
         **options: Options of the source, like `token`.
 
     Returns:
@@ -132,16 +138,29 @@ def explain(
         missing number on the feed has a row with its partition and its position there, counted from
         0 at the oldest event that the feed has. Each run of numbers that are not on the feed has a
         row without them.
+
+    Raises:
+        OptionError: `session`, `sequence` or an option of the source is not valid.
+        PublisherError: The publisher refuses, or breaks the protocol.
+        UnavailableError: The publisher did not answer within `retryTimeout`.
     """
     spark = dead.sparkSession
     head = last_cursors(url, **options)
     wanted = dead.select("dead.session", "dead.missing.first", "dead.missing.last")
     gaps = wanted.where("session IS NOT NULL AND first IS NOT NULL").distinct()
     feed = spark.read.format("zeroeventhub").options(**{**options, "endingCursors": head}).load(url)
-    name = requirements.text(feed, "session", session).alias("session")
-    text = requirements.text(feed, "sequence", sequence).alias("sequence")
-    events = feed.select(name, text, "partition")
-    placed = events.select("session", requirements.number("sequence"), "partition").mapInArrow(
+    named = checked(feed, steps, kind)
+    of_kind = F.coalesce(named.kind, F.lit("")) if named else F.lit("")
+    events = feed.select(
+        key(feed, session, named.key_part if named else None).alias("session"),
+        requirements.text(feed, "sequence", sequence).alias("sequence"),
+        of_kind.alias("kind"),
+        "partition",
+    )
+    number = requirements.number("sequence")
+    if named:
+        number = Steps(named.lists, F.col("kind")).number(F.col("sequence"))
+    placed = events.select("session", number, "partition").mapInArrow(
         _placed, "session STRING, number BIGINT, partition INT, position BIGINT"
     )
     found = placed.join(F.broadcast(gaps), "session").where("number BETWEEN first AND last")

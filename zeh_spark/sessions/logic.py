@@ -23,7 +23,7 @@ Decisions
 - An event above the cap is a dead letter, and its number stays expected: replayed, it is taken.
 
 Rule for editors: the same state and input give the same outcomes, byte for byte. Use no clock, no
-order of arrival and no randomness.
+order of arrival and no randomness. Runs in tasks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ from zeh_spark.stateful import ranges
 
 
 class SessionLogic:
-    """Decides by a policy. Its methods change the session that they are given, and return it."""
+    """Decides by a policy. Its methods change the session that they are given, and return it.
+
+    Args:
+        policy: How sessions are judged; its times are in milliseconds.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -1,6 +1,6 @@
 """The words of `logic`: a session, what arrives for it, and what becomes of that.
 
-No side effects.
+The module has no side effects. It runs in tasks; the driver uses `Policy` and the constants.
 """
 
 from __future__ import annotations

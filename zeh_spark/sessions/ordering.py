@@ -15,13 +15,14 @@ from typing import NamedTuple, TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+from pyspark.sql.types import TimestampType
 
 from zeh_spark.errors import OptionError
 from zeh_spark.sessions.bucket import Given
 from zeh_spark.sessions.model import CONTROL, REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
 from zeh_spark.sessions.state import Settings
+from zeh_spark.sessions.steps import Key, Names, Steps, checked, key
 from zeh_spark.stateful import requirements, state_buckets
 from zeh_spark.stateful.ranges import MAX_NUMBER
 from zeh_spark.stateful.row_codec import packed, unpacked
@@ -60,10 +61,12 @@ class _Clock(NamedTuple):
 
 def in_order(
     df: DataFrame,
-    session: str | Column,
+    session: Key,
     sequence: str | Column,
     *,
     last: str | Column | None = None,
+    steps: Names | None = None,
+    kind: str | Column | None = None,
     gap_timeout: str | None = "10 minutes",
     on_gap: OnGap = "dead-letter",
     first: First = 0,
@@ -90,9 +93,16 @@ def in_order(
 
     Args:
         df: a streaming frame without a watermark.
-        session: a column or SQL expression, the key whose events are put in order.
-        sequence: a column or SQL expression, the event's number in its session; may be text.
+        session: a column or SQL expression, the key whose events are put in order; or several, as
+            a list. An event is invalid if one of them is NULL.
+        sequence: a column or SQL expression, the event's number in its session, which may be text;
+            with `steps`, the name of its step.
         last: a column or SQL expression: the session's last number, or true on its last event.
+        steps: the names of the steps in their order, like ["placed", "paid", "shipped"]. The last
+            one closes the session. Or such lists by kind of session, as a mapping. A checkpoint
+            keeps the list of each kind, and refuses another one.
+        kind: a column or SQL expression, the kind of an event's session; needed if `steps` is a
+            mapping. It is a part of the session's key.
         gap_timeout: how long a gap may be open; None means for ever.
         on_gap: what happens to the events after a gap that is older than `gap_timeout`.
             "dead-letter": they become dead letters. "skip": they are delivered. "hold": they wait
@@ -130,7 +140,14 @@ def in_order(
         max_bytes=requirements.at_least("max_bytes", max_bytes, 1),
         idle_timeout=_duration("idle_timeout", idle_timeout),
     )
-    settings = Settings(policy, buckets, requirements.milliseconds("keep_closed", keep_closed))
+    named = checked(df, steps, kind)
+    _check_steps(named, first, last)
+    settings = Settings(
+        policy,
+        buckets,
+        requirements.milliseconds("keep_closed", keep_closed),
+        named.lists if named else {},
+    )
     late = f"{requirements.milliseconds('delay', delay)} milliseconds"
     requirements.check_free(df, ["status", "dead"])
     _check_watermark(df)
@@ -140,7 +157,7 @@ def in_order(
             "heartbeat=True needs time='batch': other clocks continue with the events",
             option="heartbeat",
         )
-    rows = _rows(df, clock, session, sequence, last, control)
+    rows = _rows(df, clock, session, sequence, last, control, named)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
     timed = rows.withWatermark(requirements.CLOCK, late).drop(requirements.CLOCK)
@@ -156,21 +173,17 @@ def in_order(
 def _rows(
     df: DataFrame,
     clock: _Clock,
-    session: str | Column,
+    session: Key,
     sequence: str | Column,
     last: str | Column | None,
     control: str | Column | None,
+    named: Steps | None,
 ) -> DataFrame:
     """Return the frame as the bucket's rows, and the column of its clock."""
-    column, kind = requirements.typed(df, "session", session)
-    if isinstance(kind, ArrayType | MapType | StructType):
-        raise OptionError(
-            f"session={session!r} must be one value, but is {kind.simpleString()}",
-            option="session",
-        )
     # Each step is a projection of its own, so that what it names is computed once for a row.
     said = packed(df, requirements.EVENT).select(
-        F.coalesce(column.cast("string"), F.lit("")).alias("session"),
+        key(df, session, named.key_part if named else None).alias("session"),
+        F.coalesce(named.kind if named else F.lit(""), F.lit("")).alias("kind"),
         requirements.text(df, "sequence", sequence).alias("sequence"),
         _last(df, last).alias("last"),
         F.lower(F.trim(F.coalesce(_control(df, control), F.lit("")))).alias("control"),
@@ -178,9 +191,11 @@ def _rows(
         clock.latest.alias("latest"),
         F.col(requirements.EVENT).alias("event"),
     )
-    numbered = said.withColumns(
-        {"number": requirements.number("sequence"), "declared": requirements.number("last")}
-    )
+    numbers = {"number": requirements.number("sequence"), "declared": requirements.number("last")}
+    if named:
+        named = Steps(named.lists, F.col("kind"))
+        numbers = {"number": named.number(F.col("sequence")), "declared": named.last()}
+    numbered = said.withColumns(numbers)
     read = numbered.select(
         "session",
         "control",
@@ -189,7 +204,7 @@ def _rows(
         F.when(F.lower("last") == "true", F.col("number"))
         .otherwise(F.col("declared"))
         .alias("end"),
-        F.coalesce(_problem(), F.lit("")).alias("problem"),
+        F.coalesce(_problem(named), F.lit("")).alias("problem"),
         _time(clock.complaint).alias("time"),
         "latest",
     )
@@ -198,18 +213,22 @@ def _rows(
     time = F.when(F.col("time").isNotNull(), F.least("time", "latest", F.current_timestamp()))
     ms = F.greatest(F.coalesce(F.unix_millis(time), F.lit(0)), F.lit(0))
     signed = F.when(future, -1 - ms).otherwise(ms)
-    numbers = [F.coalesce("number", none), signed, F.coalesce("end", none)]
+    parts = [F.coalesce("number", none), signed, F.coalesce("end", none)]
     texts = [F.col(each) for each in ("session", "control", "problem", "event")]
     return read.select(
         "session",
-        state_buckets.joined(numbers, texts).alias("row"),
+        state_buckets.joined(parts, texts).alias("row"),
         F.when(~future, time).alias(requirements.CLOCK),
     )
 
 
-def _problem() -> Column:
+def _problem(named: Steps | None) -> Column:
     """Return what is wrong with an event; NULL if nothing is."""
     number, text, last, word = map(F.col, ("number", "sequence", "last", "control"))
+    whole = requirements.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}")
+    other = requirements.says("sequence", text, "a whole number")
+    if named:
+        whole = other = named.problem(text)
     flag, declared = F.lower(last), F.col("declared")
     bad_end = flag.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
     return (
@@ -218,14 +237,8 @@ def _problem() -> Column:
             requirements.says(f"header {CONTROL}", word, "close, release or replay"),
         )
         .when(F.col("session") == "", F.lit("no session"))
-        .when(
-            number.isNull() & ~word.isin("close", "release"),
-            requirements.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}"),
-        )
-        .when(
-            number.isNull() & text.isNotNull(),
-            requirements.says("sequence", text, "a whole number"),
-        )
+        .when(number.isNull() & ~word.isin("close", "release"), whole)
+        .when(number.isNull() & text.isNotNull(), other)
         .when(bad_end, requirements.says("last", last, "a number, true or false"))
     )
 
@@ -322,6 +335,18 @@ def _result(given: DataFrame, df: DataFrame) -> DataFrame:
 
 
 # Options
+
+
+def _check_steps(named: Steps | None, first: First, last: str | Column | None) -> None:
+    if named and last is not None:
+        raise OptionError(
+            "last= and steps= exclude each other: the last step closes the session", option="last"
+        )
+    if named and first != 0:
+        raise OptionError(
+            f"first={first!r} and steps= exclude each other: a session begins with its first step",
+            option="first",
+        )
 
 
 def _check_watermark(df: DataFrame) -> None:

@@ -22,11 +22,11 @@ def route(*, ordered: Writer, dead: Writer) -> Callable[[DataFrame, int], None]:
     `DeltaFeedWriter` do.
 
     Args:
-        ordered: the writer of the ordered events; its frame has the events' own columns.
-        dead: the writer of the dead letters; its frame has these columns and the column `dead`.
+        ordered: The writer of the ordered events; its frame has the events' own columns.
+        dead: The writer of the dead letters; its frame has these columns and the column `dead`.
 
     Raises:
-        OptionError: a writer is no function; when called, if the batch is not of `in_order`.
+        OptionError: A writer is no function; when called, if the batch is not of `in_order`.
     """
     for name, writer in (("ordered", ordered), ("dead", dead)):
         if not callable(writer):

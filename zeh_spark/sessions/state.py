@@ -15,8 +15,8 @@ Runs in tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import msgspec
@@ -25,8 +25,8 @@ from msgspec import Raw
 from zeh_spark.sessions.model import Policy, Session
 from zeh_spark.stateful import state_buckets
 
-VERSION = 1
-"""The first byte of a bucket's value."""
+VERSION = 2
+"""The first byte of a bucket's value. Version 1 knew no steps by name, and is read."""
 
 SPILL = 100
 """Most events of a session that are kept in the bucket itself."""
@@ -46,11 +46,13 @@ class Settings:
         policy: How sessions are judged.
         buckets: The number of buckets, fixed for a checkpoint.
         keep_closed: Milliseconds for which a closed session is remembered.
+        steps: The names of steps by the kind of session; empty if steps are numbers.
     """
 
     policy: Policy
     buckets: int
     keep_closed: int
+    steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -95,6 +97,8 @@ class SessionBucket(msgspec.Struct, array_like=True):
         waits: Sessions that hold events or have to be judged.
         closed: Closed sessions that are still remembered.
         judging: The part of the policy by which `waits` were computed.
+        steps: The names of steps by kind, as far as they were ever given. They never change,
+            because events that wait have their numbers.
     """
 
     buckets: int
@@ -104,6 +108,7 @@ class SessionBucket(msgspec.Struct, array_like=True):
     waits: dict[str, Wait] = {}
     closed: list[Slice] = []
     judging: list[int | str | None] = []
+    steps: dict[str, list[str]] = {}
 
 
 class Segments(Protocol):
@@ -153,19 +158,43 @@ def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
 
 def empty(settings: Settings) -> bytes:
     """Return the value of a bucket without sessions."""
-    return encoded(SessionBucket(settings.buckets, settings.policy.first))
+    steps = {kind: list(names) for kind, names in settings.steps.items()}
+    return encoded(SessionBucket(settings.buckets, settings.policy.first, steps=steps))
 
 
 def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
     """Return a bucket. Raises CheckpointError for other settings or another version."""
-    bucket = _bucket(state_buckets.opened(blob, VERSION, settings.buckets))
+    version = 1 if blob is not None and blob[0] == 1 else VERSION
+    bucket = _bucket(state_buckets.opened(blob, version, settings.buckets))
     state_buckets.same("buckets", settings.buckets, bucket.buckets)
     state_buckets.same("first", settings.policy.first, bucket.first)
+    _keep_steps(bucket, settings.steps)
     return bucket
 
 
+def _keep_steps(bucket: SessionBucket, steps: Mapping[str, Sequence[str]]) -> None:
+    """Add the steps of new kinds. Raises CheckpointError for other steps of a known kind.
+
+    A single list is of the kind "". Steps by number are no kind: sessions that wait for them would
+    wait for others from then on.
+    """
+    if bool(steps) != bool(bucket.steps) or ("" in steps) != ("" in bucket.steps):
+        state_buckets.same("steps", dict(steps) or None, bucket.steps or None)
+    for kind, names in steps.items():
+        known = bucket.steps.setdefault(kind, list(names))
+        name = f"steps[{kind!r}]" if kind else "steps"
+        state_buckets.same(name, list(names), known)
+
+
 class Kept:
-    """The events of a session: those that it holds, and those of the batch."""
+    """The events of a session: those that it holds, and those of the batch.
+
+    Args:
+        name: The session.
+        stored: What is kept of it.
+        segments: The events that do not fit into the bucket.
+        arrived: The events of the batch, by number.
+    """
 
     def __init__(
         self, name: str, stored: Stored, segments: Segments, arrived: dict[int, list[str]]

@@ -28,6 +28,8 @@ from zeh_spark.stateful import state_buckets
 from zeh_spark.stateful.seen import Reuse, Seen
 
 VERSION = 2
+"""The first byte of a bucket's value."""
+
 NO_FEED = ""
 """Stands for the feed of an event that does not tell it."""
 
@@ -71,11 +73,11 @@ class SeenBucket(msgspec.Struct, array_like=True):
 
         Args:
             slots: (feed, key) of all events of a batch; the feed is `NO_FEED` if it is not told.
-            sources: how many feeds the query reads, as far as its plan tells.
-            accepted: what the user has said.
+            sources: How many feeds the query reads, as far as its plan tells.
+            accepted: What the user has said.
 
         Raises:
-            CheckpointError: the numbers may be of several feeds.
+            CheckpointError: The numbers may be of several feeds.
         """
         untold = [key for feed, key in slots if feed == NO_FEED]
         if not self.numbers and not untold:

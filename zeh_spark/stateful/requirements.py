@@ -161,6 +161,6 @@ def check_free(df: DataFrame, names: list[str]) -> None:
     """Raise OptionError for a frame that has a column with the name of one that is added."""
     if taken := [name for name in df.columns if name.lower() in (*names, EVENT)]:
         raise OptionError(
-            f"the frame has the column {taken[0]!r} already, which is added here: rename it",
+            f"the frame has the column {taken[0]!r} already, which is added here. Rename it",
             option=taken[0],
         )

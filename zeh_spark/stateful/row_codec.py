@@ -190,7 +190,7 @@ def _packed_type(kind: DataType, place: str = "") -> DataType:
     if isinstance(kind, _AS_IT_IS):
         return kind
     raise OptionError(
-        f"column {place}: events with {kind.simpleString()} cannot wait in state: leave the column "
+        f"column {place}: events with {kind.simpleString()} cannot wait in state. Leave the column "
         f"out, or CAST it to a type that can (STRING, for instance)",
         option=place,
         anchor="events-cannot-wait-in-state",

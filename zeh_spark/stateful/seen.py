@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NEW, UNKNOWN, SEEN = 0, 1, 2
+"""What is known of a number: not seen, not known any more, seen."""
 
 
 class Seen(msgspec.Struct, array_like=True):
@@ -115,9 +116,10 @@ def reused(seen: Seen, numbers: NDArray[np.int64], times: NDArray[np.int64]) -> 
     A publisher that was restored from a backup counts on from there, at later times.
 
     Args:
-        seen: what was kept of the batches before.
-        numbers: the batch's, ascending. Events with one number may be in any order.
-        times: of their commits, in ms; -1 for an event without a time, which is not judged.
+        seen: What was kept of the batches before.
+        numbers: The batch's, ascending. Events with one number may be in any order.
+        times: The times of their commits, in milliseconds since 1970; -1 for an event without
+            a time, which is not judged.
     """
     if len(times) and times.min() < 0:
         numbers, times = numbers[times >= 0], times[times >= 0]

@@ -45,15 +45,15 @@ def next_epoch(
     """Return the epoch to begin.
 
     Args:
-        feed: the feed as of now, locked: nothing is committed to it meanwhile.
-        known: its identity so far.
-        now: the clock, in ms since 1970.
-        copy: the store is a copy that goes on beside the original; its feed gets a new id.
-        since: the time from which events belong to the epoch, in ms since 1970; None: from now on.
+        feed: The feed as of now, locked: nothing is committed to it meanwhile.
+        known: Its identity so far.
+        now: The clock, in ms since 1970.
+        copy: The store is a copy that is used beside the original; its feed gets a new id.
+        since: The time from which events belong to the epoch, in ms since 1970; None: from now on.
 
     Raises:
-        StoreError: no number is left for a later epoch, as the clock is far ahead; or `since` is in
-            the future, or not after the beginning of the last epoch.
+        StoreError: No number is left for a later epoch, because the clock is far ahead; or `since`
+            is in the future, or not after the beginning of the last epoch.
     """
     last = known.epochs[-1]
     time = max(now, feed.time + 1, last.time + 1)

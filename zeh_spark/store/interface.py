@@ -174,7 +174,7 @@ class Store(Protocol):
     an unknown feed, and StoreBusyError or StoreError if the store cannot answer.
 
     Guarantee: a committed batch is durable as far as the store is, and visible as a whole, in all
-    partitions at once. Whoever sees position g sees all positions before it.
+    partitions at once. A reader that sees position g sees all positions before it.
     """
 
     def create(self, name: str, partitions: int) -> FeedState:
@@ -197,7 +197,7 @@ class Store(Protocol):
         Events committed before have a `zeh-time` below the epoch's time, events committed after it
         have one at or above it, also if the clock goes back. Unless it goes back, the epoch's
         number is higher than that of any epoch that began in an earlier second, even if a restore
-        has taken that one back; whoever begins an epoch waits until `epochs.over_at`.
+        has taken that one back. The caller waits until `epochs.over_at`.
 
         What `epochs.next_epoch` decides is written in one transaction, with the feed's row locked
         and its `time` set to the epoch's, if that is later.

@@ -25,7 +25,7 @@ def attempted(work: Callable[[], T]) -> Future[T]:
     """
     try:
         result = work()
-    except Exception as exc:  # noqa: BLE001 - whoever asks the future for its result gets it raised
+    except Exception as exc:  # noqa: BLE001 - the future raises it in `result`
         return failed(exc)
     done: Future[T] = Future()
     done.set_result(result)

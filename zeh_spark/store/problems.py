@@ -17,11 +17,12 @@ class Problem(ZeroEventHubError):
     """A request that gets an error status instead of a page. A feed's `page` may raise it too.
 
     Args:
-        type: one of `zeh_spark.protocol.problems`; it decides the status.
-        detail: the value that came, what is allowed, what to do: for people.
-        members: the facts, under the names that the type declares.
+        type: One of `zeh_spark.protocol.problems`; it decides the status.
+        detail: The value that came, what is allowed, and what to do, for people.
+        members: The facts, under the names that the type declares.
 
-    Raises TypeError for a member that the type does not declare, and for one that lacks.
+    Raises:
+        TypeError: A member is not declared by the type, or a required one is missing.
     """
 
     def __init__(self, type: ProblemType, detail: str, **members: Any) -> None:

@@ -136,8 +136,8 @@ def batch_gap(call: Call, producer: ProducerState, last: int, option: str) -> Pr
     else:
         seen = f"producer {call.producer!r} has published up to batch {last}, this is {call.batch}"
         cause = (
-            "a restore of the publisher undid the batches between, or they never came, as where a "
-            "foreachBatch leaves out empty batches: write those, too"
+            "a restore of the publisher undid the batches between, or they never came, for example "
+            "because a foreachBatch leaves out empty batches: write those, too"
         )
     return _refused(
         problems.BATCH_GAP,

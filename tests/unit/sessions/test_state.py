@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from tests.unit.sessions.buckets import DAY, Memory, Told, row, rows, told
@@ -187,6 +188,53 @@ def test_another_version_is_refused():
     blob = bytes([state.VERSION + 1]) + state.empty(SETTINGS)[1:]
 
     assert "another version" in refused(blob, SETTINGS)
+
+
+STEPS = {"order": ["placed", "paid"]}
+
+
+@pytest.mark.parametrize(
+    ("before", "steps", "what"),
+    [
+        (STEPS, {"order": ["paid", "placed"]}, "steps['order']=['paid', 'placed']"),
+        (STEPS, {"order": ["placed", "paid", "shipped"]}, "made with steps['order']=['placed', 'p"),
+        (STEPS, {}, "steps=None, and the checkpoint's state was made with steps={'order'"),
+        ({}, STEPS, "the checkpoint's state was made with steps=None"),
+        ({"": ["a"]}, {"": ["b"]}, "steps=['b'], and the checkpoint's state was made with steps"),
+        ({"": ["a"]}, STEPS, "the checkpoint's state was made with steps={'': ['a']}"),
+    ],
+)
+def test_other_steps_are_refused(before, steps, what):
+    """They would give other numbers to what waits."""
+    blob = state.empty(Settings(Policy(), 4, DAY, before))
+
+    assert what in refused(blob, Settings(Policy(), 4, DAY, steps))
+
+
+def test_kinds_may_come_and_go():
+    """A kind that comes back has the steps that it had."""
+    both = {**STEPS, "return": ["sent", "checked"]}
+    it = Told(Settings(Policy(), 4, DAY, STEPS))
+    blob = it.blob
+    for steps in (both, STEPS, {"return": both["return"]}):
+        later = Told(Settings(Policy(), 4, DAY, steps), blob=blob)
+        later.take(row("a", 0))
+        blob = later.blob
+    other = Settings(Policy(), 4, DAY, {"order": ["paid"]})
+    assert "steps['order']=['paid']" in refused(blob, other)
+
+
+def test_state_of_the_version_without_steps_is_read():
+    """What it holds stays, and it is written in the new version."""
+    it = told()
+    it.take(row("a", 1))
+    older = bytes([1]) + msgspec.msgpack.encode(msgspec.msgpack.decode(it.blob[1:])[:-1])
+
+    later = Told(Settings(Policy(), 4, DAY), blob=older)
+    later.take(row("a", 0))
+
+    assert ["a 0", "a 1"] == later.ordered
+    assert state.VERSION == later.blob[0]
 
 
 def test_other_options_may_change():
