@@ -49,9 +49,8 @@ def test_our_publisher_tells_its_partition_count(publisher):
         refused(400, '{"partitionCount":"7"}'),
         refused(400, '{"partitionCount":true}'),
         refused(400, '{"partitionCount":0}'),
-        ok(b'{"token":"t","partitions":[{"id":"0"}]}'),
     ],
-    ids=["Go", "Python", "FastAPI", "text", "bool", "zero", "FeedAPI 2"],
+    ids=["Go", "Python", "FastAPI", "text", "bool", "zero"],
 )
 def test_a_publisher_that_does_not_tell_leaves_it_to_the_option(raw_server, answer):
     """The error names the option that is needed then."""
@@ -201,6 +200,42 @@ def test_an_identity_that_cannot_be_read_is_an_error(raw_server):
 
     with pytest.raises(PublisherError, match=r"'new-style'.*Upgrade zeh-spark"):
         client(raw_server).discover(7)
+
+
+V2 = (
+    b'{"token":"the-token","partitions":[{"id":"0"},{"id":"16000","startsAfterPartition":"0"}],'
+    b'"exactlyOnce":true}'
+)
+
+
+def test_the_successor_of_the_protocol_is_refused_by_name(raw_server):
+    """FeedAPI 2 answers a request without parameters with its partitions (D20)."""
+    raw_server.script(ok(V2, content_type="text/plain"))
+
+    with pytest.raises(PublisherError, match=r"speaks FeedAPI 2 here.*listed: 2\)") as caught:
+        client(raw_server).discover()
+
+    assert caught.value.anchor == "the-publisher-speaks-feedapi-2"
+
+
+def test_the_successor_that_is_asked_for_events_is_refused_by_name(raw_server):
+    """With partitionCount set, its description is not taken for an empty feed."""
+    raw_server.respond = lambda request: ok(V2 + b"\n")
+
+    with pytest.raises(PublisherError, match="speaks FeedAPI 2 here"):
+        read(client(raw_server).page(ask()))
+
+
+def test_both_versions_at_one_address_are_read(raw_server):
+    """feedapi-go serves version 1 to a reader that sends n (D20)."""
+    raw_server.respond = lambda request: (
+        ok(V2)
+        if "n" not in request.query
+        else ok(b'{"partition":0,"data":1}\n{"partition":0,"cursor":"c1"}\n')
+    )
+
+    assert 7 == client(raw_server).discover(7).partition_count
+    assert read(client(raw_server).page(ask()))
 
 
 def test_a_refused_cursor_is_named(raw_server):

@@ -64,7 +64,7 @@ def discover(
 
     Raises:
         OptionError: the number of partitions is neither known nor told.
-        PublisherError: the answer is final, or its identity cannot be read.
+        PublisherError: the answer is final, is of FeedAPI 2, or its identity cannot be read.
         UnavailableError: there was no answer for `retryTimeout`.
     """
     while True:
@@ -125,10 +125,30 @@ def _is_foreign(failure: TransientError) -> bool:
     return failure.status in _OF_A_FRAMEWORK or not problems.is_transient(failure.status)
 
 
+def other_protocol(document: dict[str, Any], transport: Transport) -> PublisherError | None:
+    """Return the error for a publisher of FeedAPI 2, the successor of the protocol, if it is one.
+
+    It is refused by name. Rejected: reading it. A partition of it may split while it is read, and
+    tells neither its end nor, after the split, an earlier batch; and its specification is a draft.
+    """
+    if not isinstance(document.get("token"), str) or type(document.get("partitions")) is not list:
+        return None
+    return PublisherError(
+        f"the publisher of {transport.url} speaks FeedAPI 2 here, the successor of ZeroEventHub "
+        f"(partitions listed: {len(document['partitions'])}). zeh-spark reads ZeroEventHub "
+        f"(FeedAPI 1). Ask its owner for an address that serves it. If this address "
+        f"serves both, set 'partitionCount' to the number that its documentation names",
+        body=str(document)[:2000],
+        anchor="the-publisher-speaks-feedapi-2",
+    )
+
+
 def _count(document: dict[str, Any], transport: Transport) -> int:
     count = document.get("partitionCount")
     if type(count) is int and 0 < count <= MAX_PARTITIONS:
         return count
+    if other := other_protocol(document, transport):
+        raise other
     raise OptionError(
         f"option 'partitionCount' is missing, and the publisher of {transport.url} "
         f"does not tell it. Give the number of partitions that its documentation names",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote, urlencode
 
 from zeh_spark.client.credentials import masked
-from zeh_spark.client.discovery import Discovered, discover
+from zeh_spark.client.discovery import Discovered, discover, other_protocol
 from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
@@ -286,6 +286,9 @@ class _PageReader:
             )
 
     def _nothing_known(self, scanner: PageScanner) -> PublisherError:
+        document = problem_document(bytes(scanner.unknown).decode(errors="replace"))
+        if other := other_protocol(document, self.client.transport):
+            return other
         said = masked(wire.excerpt(scanner.unknown))
         return PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
