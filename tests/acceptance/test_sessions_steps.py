@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
+from tests.fix_sessions import needs_batches
 from tests.patience import PATIENCE
 from zeh_spark import sessions
 from zeh_spark.errors import OptionError
@@ -136,3 +137,32 @@ def test_steps_that_make_no_sense_are_refused(orders, options, told):
         orders.frame(**options)
 
     assert told in str(refused.value)
+
+
+# Sessions that do not advance
+
+
+@pytest.mark.slow
+@needs_batches
+def test_a_session_that_does_not_advance_is_reported(orders):
+    """Its next step does not come; I see which one, and since when nothing came (SB-08)."""
+    orders.add(("a", 0), ("b", 0), ("b", 2), at=100)
+    orders.run(stale_timeout="50 seconds", gap_timeout=None)
+    orders.add(("c", 0), at=160)
+    orders.run(stale_timeout="50 seconds", gap_timeout=None)
+    orders.add(("a", 1), ("c", 1), at=161)
+    orders.run(stale_timeout="50 seconds", gap_timeout=None)
+
+    records = {each.dead.session: each for each in orders.dead}
+    assert {"a", "b"} == set(records)
+    assert [("stale", None)] * 2 == orders.reasons()
+    assert (1, None, None) == tuple(records["a"].dead[n] for n in ("expected", "missing", "detail"))
+    assert (1, (1, 1)) == (records["b"].dead.expected, tuple(records["b"].dead.missing))
+    assert records["a"].data is None
+    assert [0, 1] == orders.steps("a")
+    assert 2 == orders.count("stale")
+
+
+def test_a_report_that_could_not_come_is_refused(orders):
+    with pytest.raises(OptionError, match="must be shorter than idle_timeout"):
+        orders.frame(stale_timeout="1 hour", idle_timeout="1 hour")

@@ -184,12 +184,15 @@ class BucketBatch:
     def _adopt(self, policy: Policy) -> None:
         """Apply a changed policy to sessions that wait already."""
         judging: list[int | str | None] = [policy.gap_timeout, policy.on_gap, policy.idle_timeout]
+        if policy.stale_timeout is not None:
+            judging.append(policy.stale_timeout)
         if self._bucket.judging == judging:
             return
         self._bucket.judging = judging
         for name, raw in list(self._bucket.sessions.items()):
             stored = stored_of(raw)
             stored.session.stale = stored.session.stale and policy.on_gap == "hold"
+            stored.session.reported = stored.session.reported and policy.stale_timeout is not None
             self._keep(name, stored)
 
     # One session
@@ -272,8 +275,10 @@ class BucketBatch:
         self._bucket.waits.pop(name, None)
         self._bucket.sessions[name] = raw_of(stored)
         due = self._logic.due(session)
-        if session.held or due is not None:
-            self._bucket.waits[name] = Wait(session.held_count, session.since, due, session.stale)
+        if session.held or due is not None or session.reported:
+            self._bucket.waits[name] = Wait(
+                session.held_count, session.since, due, session.stale or session.reported
+            )
 
     def _invalid(self, name: str, row: SessionEvent) -> Given:
         self._counts["invalid"] += 1

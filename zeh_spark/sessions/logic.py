@@ -18,6 +18,8 @@ Decisions
   young would be lost.
 - A number is the event's identity: the second event with a number is a duplicate, whatever it
   holds. Rejected: to compare what they hold, because nothing of delivered events is kept.
+- A session that does not advance is reported once, with or without a gap. That changes nothing
+  else: its gap is judged by its own age, and `idle_timeout` closes it as before.
 - A hold's age counts from the event's own time, or from the time at which it was read if that is
   later. So a backlog from another partition has its full `gap_timeout`.
 - An event above the cap is a dead letter, and its number stays expected: replayed, it is taken.
@@ -83,10 +85,13 @@ class SessionLogic:
         controls = set(controls)
         known = session is not None
         session = session or self._begun(arrivals)
+        before = session.next
         fresh = self._fresh(session, arrivals, outcomes)
         if fresh:
             self._receive(session, fresh, now, outcomes)
         session.seen = max([session.seen, now, *(each.clock for each in arrivals)])
+        if session.next != before or not known:
+            self._advance(session, session.seen)
         if "release" in controls:
             while session.held and not session.closed:
                 self._pass_gap(session, "skip", outcomes)
@@ -94,6 +99,10 @@ class SessionLogic:
             self._close(session, outcomes)
         begun = known or fresh or session.closed  # invalid events alone do not begin a session
         return session if begun else None, outcomes
+
+    def _advance(self, session: Session, time: int) -> None:
+        """Begin to wait for the session's next event, at a time in milliseconds since 1970."""
+        session.advanced, session.reported = time, False
 
     def _begun(self, arrivals: Sequence[Arrival]) -> Session:
         first = self._policy.first
@@ -242,6 +251,8 @@ class SessionLogic:
             found.append(since + self._policy.gap_timeout)
         if self._policy.idle_timeout is not None:
             found.append(session.seen + self._policy.idle_timeout)
+        if self._policy.stale_timeout is not None and not session.reported:
+            found.append(_waits_since(session) + self._policy.stale_timeout)
         return min(found, default=None)
 
     def judge(self, session: Session, now: int) -> tuple[Session, list[Outcome]]:
@@ -252,7 +263,17 @@ class SessionLogic:
             since = session.since
             if since is None or since + timeout > now:
                 break
+            before = session.next
             self._pass_gap(session, self._policy.on_gap, outcomes)
+            if session.next != before:
+                self._advance(session, now)
+        patience = self._policy.stale_timeout
+        if patience is not None and not session.closed and not session.reported:
+            if _waits_since(session) + patience <= now:
+                session.reported = True
+                outcomes.append(
+                    SessionRecord("stale", session.next, None, session.missing, session.since)
+                )
         idle = self._policy.idle_timeout
         if idle is not None and not session.closed and session.seen + idle <= now:
             self._end(session, outcomes)
@@ -326,6 +347,11 @@ def _cut(run: Held, last: int | None) -> tuple[Held | None, Held | None]:
     if run.first > last:
         return None, run
     return Held(run.first, last, run.since, run.size), Held(last + 1, run.last, run.since, 0)
+
+
+def _waits_since(session: Session) -> int:
+    """Return since when a session has not advanced; state of version 1 does not tell."""
+    return session.advanced or session.seen
 
 
 def _gaps(session: Session) -> Iterator[tuple[Held, Missing | None]]:

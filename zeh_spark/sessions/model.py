@@ -83,6 +83,9 @@ class Session(msgspec.Struct, array_like=True):
         given_up: Runs of numbers before `next` that were not delivered.
         stale: Whether its gap was reported and waits for a control event.
         closed: Whether it has ended.
+        advanced: When it last delivered an event, in milliseconds since 1970; 0 if that is not
+            known.
+        reported: Whether it was reported since then that it does not advance.
     """
 
     next: int
@@ -92,6 +95,8 @@ class Session(msgspec.Struct, array_like=True):
     given_up: list[tuple[int, int]] = []
     stale: bool = False
     closed: bool = False
+    advanced: int = 0
+    reported: bool = False
 
     @property
     def held_count(self) -> int:
@@ -150,14 +155,14 @@ class SessionRecord(NamedTuple):
         reason: One of RECORDS.
         expected: The number that the session expected.
         received: The number with which it continues; None if it has ended.
-        missing: The gap.
+        missing: The gap; None if the session waits for its next event without one.
         since: Since when events waited, in milliseconds since 1970.
     """
 
     reason: str
     expected: int
     received: int | None
-    missing: Missing
+    missing: Missing | None
     since: int | None
 
 
@@ -187,6 +192,7 @@ class Policy:
         max_events: How many events a session may hold.
         max_bytes: How many bytes a session may hold.
         idle_timeout: How long a session may have no events before it is closed.
+        stale_timeout: How long a session may deliver no event before that is reported.
     """
 
     gap_timeout: int | None = None
@@ -195,3 +201,4 @@ class Policy:
     max_events: int = 10_000
     max_bytes: int = 16 << 20
     idle_timeout: int | None = None
+    stale_timeout: int | None = None

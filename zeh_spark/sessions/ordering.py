@@ -76,6 +76,7 @@ def in_order(
     max_events: int = 10_000,
     max_bytes: int = 16 << 20,
     idle_timeout: str | None = None,
+    stale_timeout: str | None = None,
     keep_closed: str = "1 day",
     buckets: int = 16,
     heartbeat: bool = False,
@@ -118,6 +119,8 @@ def in_order(
         max_bytes: how many bytes a session may hold.
         idle_timeout: closes sessions that had no events for so long. None means that sessions
             without a last number stay for ever.
+        stale_timeout: reports a session that delivered no event for so long, once, as a record with
+            the reason "stale". It has to be shorter than `idle_timeout`. None means no report.
         keep_closed: how long a closed session is remembered. A later event begins a new session.
         buckets: the number of parts of the state. It is fixed for a checkpoint.
         heartbeat: judge gaps on idle feeds, too. It needs `time="batch"` and a trigger interval, is
@@ -139,7 +142,9 @@ def in_order(
         max_events=requirements.at_least("max_events", max_events, 1),
         max_bytes=requirements.at_least("max_bytes", max_bytes, 1),
         idle_timeout=_duration("idle_timeout", idle_timeout),
+        stale_timeout=_duration("stale_timeout", stale_timeout),
     )
+    _check_timeouts(policy)
     named = checked(df, steps, kind)
     _check_steps(named, first, last)
     settings = Settings(
@@ -335,6 +340,16 @@ def _result(given: DataFrame, df: DataFrame) -> DataFrame:
 
 
 # Options
+
+
+def _check_timeouts(policy: Policy) -> None:
+    stale, idle = policy.stale_timeout, policy.idle_timeout
+    if stale is not None and idle is not None and stale >= idle:
+        raise OptionError(
+            f"stale_timeout, {stale} ms, must be shorter than idle_timeout, {idle} ms, which "
+            f"closes the session before it is reported",
+            option="stale_timeout",
+        )
 
 
 def _check_steps(named: Steps | None, first: First, last: str | Column | None) -> None:

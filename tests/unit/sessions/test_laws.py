@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,3 +136,26 @@ def test_what_is_due_is_judged_once(policy, several):
 
 def _ended(session: Session, due: int | None) -> bool:
     return session.closed and due is not None
+
+
+@given(policies, steps(), st.integers(0, 30))
+def test_reports_of_sessions_that_do_not_advance_change_nothing_else(policy, history, patience):
+    """Law: they are only added, one between two advances, and never before their time."""
+    plain, watched = SessionLogic(policy), SessionLogic(replace(policy, stale_timeout=patience))
+    mine = theirs = None
+    waits_since, reported = 0, False
+    for step in history:
+        before = mine.next if mine else None
+        theirs, expected = went(plain, theirs, step)
+        mine, found = went(watched, mine, step)
+        reports = [each for each in found if each[0] == "stale" and each.received is None]
+        assert [each for each in found if each not in reports] == expected
+        if mine is None:
+            continue
+        assert len(reports) <= (not reported or mine.next != before)
+        if reports and mine.next == before:
+            assert step.now >= waits_since + patience
+        if mine.next != before:
+            waits_since, reported = mine.advanced, False
+        reported = reported or bool(reports)
+        assert reported == mine.reported or mine.closed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sessions.cases import Told, again, event
-from zeh_spark.sessions.model import Dead
+from zeh_spark.sessions.model import Dead, Missing, SessionRecord
 
 # In order
 
@@ -209,3 +209,44 @@ def test_what_is_held_after_the_last_number_does_not_keep_a_session_open(on_gap)
     told = Told(gap_timeout=10, on_gap=on_gap).take(event(0, last=2), 5).judge(10)
 
     assert (True, [("closed", 5)]) == (told.session.closed, told.dead)
+
+
+# Sessions that do not advance
+
+
+def test_session_that_does_not_advance_is_reported_once():
+    """It has no gap: the next event just does not come."""
+    told = Told(stale_timeout=10).take(event(0, clock=5))
+    assert 15 == told.logic.due(told.session)
+
+    told.judge(14).judge(15).judge(1000)
+    assert [SessionRecord("stale", 1, None, None, None)] == told.outcomes[1:]
+    assert None is told.logic.due(told.session)
+
+    told.take(event(1, clock=1000)).judge(1010)
+    assert ([0, 1], 2) == (told.delivered, len([e for e in told.outcomes if e[0] == "stale"]))
+
+
+def test_events_that_are_held_or_dropped_are_no_advance():
+    """It was seen, and still waits for the same number."""
+    told = Told(stale_timeout=10, gap_timeout=None).take(event(0, clock=1))
+    told.take(event(2, clock=6)).take(event(0, clock=9)).judge(10).judge(11)
+
+    assert SessionRecord("stale", 1, None, Missing(1, 1), 6) == told.outcomes[-1]
+
+
+def test_gap_of_a_session_that_was_reported_is_judged_as_before():
+    """One report switches off no other."""
+    told = Told(stale_timeout=10, gap_timeout=20, on_gap="hold", idle_timeout=50)
+    told.take(event(0, clock=1)).take(event(2, clock=5)).judge(11).judge(25).judge(54).judge(55)
+
+    stale = [each for each in told.outcomes if isinstance(each, SessionRecord)]
+    assert [("stale", None), ("stale", 2)] == [(each.reason, each.received) for each in stale]
+    assert ([("closed", 2)], True) == (told.dead, told.session.closed)
+
+
+def test_session_of_an_older_version_is_reported_by_when_it_was_seen():
+    told = Told(stale_timeout=10).take(event(0, clock=5))
+    told.session.advanced = 0
+
+    assert 15 == told.logic.due(told.session)
