@@ -245,8 +245,8 @@ def test_other_dead_letters_in_a_batch_that_comes_again_are_refused(two: Two, ca
     assert {"deadLetterKeepFirst"} == remedy(said).keys()
     assert ([GOOD], 1) == (two.events(), len(two.letters()))
     assert (
-        "2 rows cannot be published and are dropped, for deadLetterKeepFirst keeps the 1 letters "
-        "that the batch had before"
+        "2 rows cannot be published and are dropped, because deadLetterKeepFirst keeps the 1 "
+        "dead letters that the batch had before"
     ) in caplog.text
 
 
