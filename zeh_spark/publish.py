@@ -462,10 +462,11 @@ class OpenBatch:
             OutcomeUnknownError: it is not known whether the batch is published.
         """
         with self._lock:
-            if not (self._keep and self._complete):
+            if not (self._keep and self._complete) or self._attempt.torn:
                 raise RuntimeError(
-                    "the batch cannot be published again: its block has to end without an error, "
-                    "and it has to keep its events, as in producer.batch(keep=True)"
+                    "the batch cannot be published again: its block and each add have to end "
+                    "without an error, and it has to keep its events, as in "
+                    "producer.batch(keep=True)"
                 )
             if found := self._settled():
                 return found

@@ -4,6 +4,8 @@ are published again after an error.
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 
@@ -17,6 +19,7 @@ from tests.fix_raw_server import RawServer, ok
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublisherError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -158,6 +161,40 @@ def test_only_whole_batches_that_keep_their_events_are_published_again(
         with pytest.raises(RuntimeError, match=r"producer.batch\(keep=True\)"):
             batch.publish_again()
     assert [b"1"] == events_of(publisher.store)
+
+
+def test_events_keep_their_places_if_the_number_was_taken_meanwhile(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """An event for any partition is told where it is, not where the first attempt had put it."""
+    begins = {partition_of(f"till-{n}/0", 2) != partition_of(f"till-{n}/1", 2): n for n in range(9)}
+    producer = Producer(f"{gateway.address}/orders", f"till-{begins[True]}", retryTimeout="1ms")
+    assert producer.last.batch == -1
+    gateway.fate = lost
+    with pytest.raises(UnavailableError), producer.batch(keep=True) as batch:
+        added = {f"e{n}": batch.add(f'"e{n}"') for n in range(3)}
+    gateway.fate = passed
+    published(producer, '"between"')
+    assert 1 == batch.publish_again().batch
+    seen = served(publisher)
+    assert {name: place(each) for name, each in added.items()} == {n: seen[n] for n in added}
+
+
+def test_batch_whose_add_failed_is_not_published_again(
+    publisher: Publisher, gateway: Gateway
+) -> None:
+    """The event that was being added may be missing, whatever the block does about the error."""
+    far = far_producer(gateway)
+    published(far, 0, name="other")
+    gateway.fate = lost
+    with pytest.raises(UnavailableError), far.batch(keep=True) as batch:
+        with pytest.raises(UnavailableError):
+            for _ in range(400):
+                batch.add(json.dumps(os.urandom(30_000).hex()))
+    gateway.fate = passed
+    with pytest.raises(RuntimeError, match="cannot be published again"):
+        batch.publish_again()
+    assert [b"0"] == events_of(publisher.store)
 
 
 def test_refused_batch_is_refused_again(publisher: Publisher, till: Producer) -> None:

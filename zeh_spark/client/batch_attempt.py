@@ -44,7 +44,8 @@ from zeh_spark.protocol.wire import PLAIN_INCARNATION
 class BatchAttempt:
     """Takes events, sends uploads as they fill up, and commits them, all in the caller's thread.
 
-    Its attribute `in_doubt` is true if a commit was sent and it is not known what became of it.
+    Its attribute `in_doubt` is true if a commit was sent and it is not known what became of it;
+    `torn` is true if an event may be missing, because `add` raised an error other than RowError.
 
     Args:
         client: sends the requests.
@@ -67,7 +68,8 @@ class BatchAttempt:
         self._count = count
         self._number = number
         self._uploader = BatchUploader(self._send, count, f"{batch.producer}/{batch.number}")
-        self._kept: list[tuple[bytes, int | None]] | None = [] if keep else None
+        self.torn = False
+        self._kept: list[tuple[bytes, int]] | None = [] if keep else None
         self._given = 0
         self._released = False
 
@@ -101,9 +103,14 @@ class BatchAttempt:
         except ValueError as exc:
             said = f"event {number} of the batch cannot be published: {exc}"
             raise RowError(said, row=number, reason=str(exc)) from None
-        if self._kept is not None:
-            self._kept.append((rest, where))
-        return self._place(rest, where)
+        try:
+            placed = self._place(rest, where)
+        except BaseException:  # also Ctrl-C
+            self.torn = True
+            raise
+        if self._kept is not None:  # with its partition, so that another attempt has the same
+            self._kept.append((rest, placed[0]))
+        return placed
 
     def add_all_of(self, other: BatchAttempt) -> None:
         """Add the events of another attempt, which has ended. Raises as `add`."""
