@@ -220,7 +220,7 @@ def test_the_successor_of_the_protocol_is_refused_by_name(raw_server):
 
 def test_the_successor_that_is_asked_for_events_is_refused_by_name(raw_server):
     """With partitionCount set, its description is not taken for an empty feed."""
-    raw_server.respond = lambda request: ok(V2 + b"\n")
+    raw_server.script(ok(V2 + b"\n"))  # it is not asked again
 
     with pytest.raises(PublisherError, match="speaks FeedAPI 2 here"):
         read(client(raw_server).page(ask()))

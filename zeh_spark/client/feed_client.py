@@ -255,6 +255,7 @@ class _PageReader:
             )
         self.complete = body.proven
         if scanner.ignored and not self.events and not scanner.checkpoints:
+            self._check_protocol(scanner)
             raise TransientError(self._nothing_known(scanner))
         if self.events and self.cursor == request.cursor and not self.any_end:
             raise _NoProgressError
@@ -285,10 +286,13 @@ class _PageReader:
                 anchor="bytes-came-without-a-checkpoint",
             )
 
-    def _nothing_known(self, scanner: PageScanner) -> PublisherError:
+    def _check_protocol(self, scanner: PageScanner) -> None:
+        """Raise PublisherError if the answer is of another protocol, which no retry changes."""
         document = problem_document(bytes(scanner.unknown).decode(errors="replace"))
-        if other := other_protocol(document, self.client.transport):
-            return other
+        if self.complete and (other := other_protocol(document, self.client.transport)):
+            raise other
+
+    def _nothing_known(self, scanner: PageScanner) -> PublisherError:
         said = masked(wire.excerpt(scanner.unknown))
         return PublisherError(
             f"partition {scanner.partition}, cursor {self.cursor!r}: the publisher of "
