@@ -1,11 +1,24 @@
 """Feeds and Delta tables: `to_delta` keeps a feed in a table, `from_delta` makes a table a feed.
 
-A batch on its way into a table: `feed_table` starts the query, `delta_writer` writes its batches,
-`checkpoint` reads where each begins and ends, `commits` reads what the table's log says,
-`following` decides whether the batch is next, there already, or refused, `merging` and `precedence`
-build the MERGE, `delta_table` is the table itself. `claims` keeps a feed under one name, `content`
-compares batches of queries with state, `app_versions` serves `merge` with a version, `old_rows` are
-rows of older versions. `delta_reader` and `delta_options` publish a table.
+A feed into a table:
+
+    feed_table      starts the query, and tells where a table stands
+    delta_writer    writes each batch once, with its cursors
+    checkpoint      reads where a batch begins and ends
+    commits         reads what the table's log says
+    following       decides whether a batch is next, there already, or refused
+    merging         builds the MERGE, and removes deleted keys
+    precedence      decides which event of a key a merged table shows
+    delta_table     reads and changes the table itself
+    claims          keeps each feed under one name
+    content         compares a repeated batch with the one that was written
+    app_versions    writes each version once for `merge` with a version
+    old_rows        names the feed of rows that an older version wrote
+
+A table as a feed:
+
+    delta_reader    makes the frame of a table's rows or changes
+    delta_options   decides which of Delta's options are accepted
 
 Rule for editors: what needs Spark is imported on first use, as in the package.
 """

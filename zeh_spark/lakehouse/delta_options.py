@@ -103,8 +103,7 @@ def _problem(name: str, value: str) -> str | None:
 def limited(options: Options, *, change_feed: bool) -> Options:
     """Return the options with a limit for a batch.
 
-    For changes without one, so that no commit is cut.
-
+    Changes get no limit, so that no commit is cut. Otherwise the limit that the user gave stays.
     Delta's own limit is 1,000 files of any size. What the publisher commits at once has to be less.
     """
     if change_feed:
