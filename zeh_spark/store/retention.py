@@ -107,6 +107,9 @@ def prune(store: Store, feed: str, retention: Retention | None = None) -> Remova
         store: The store.
         feed: The feed.
         retention: What to keep; by default the feed's own retention.
+
+    Raises:
+        RuntimeError: What was removed is there again, so that this would never end.
     """
     done = Removal()
     while True:
@@ -116,6 +119,12 @@ def prune(store: Store, feed: str, retention: Retention | None = None) -> Remova
                 break
         if not step.chunks:
             return replace(done, held_by=step.held_by)
+        if step.upto <= done.upto:
+            raise RuntimeError(
+                f"feed {feed!r}: events up to position {done.upto} were removed and are there"
+                " again. If the store was restored meanwhile, prune again. Otherwise the store is"
+                " faulty: run the tests of zeh_spark.testing.store_contract on it"
+            )
         store.remove(feed, step.upto)
         done = done.with_step(step)
 
