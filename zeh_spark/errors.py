@@ -15,6 +15,7 @@
     ├── ReplayError            a batch cannot be delivered again as it was
     ├── StagingError           `stagingLocation` cannot be written or read
     ├── LakehouseError         a Delta table, or its history, does not fit the query or the name
+    ├── ProcessingError        a handler of `sessions.process` stops the query: repair what it names
     └── StoreError             the publisher's own store, feed name or input
 
 Facts are attributes. The message is for people: the value, the place and the remedy. No program
@@ -357,6 +358,12 @@ class LakehouseError(ZeroEventHubError):
         self.table = table
         self.expected = expected
         self.got = got
+
+
+class ProcessingError(ZeroEventHubError):
+    """A handler of `sessions.process` stops the query; nothing of the batch is committed."""
+
+    anchor = "a-handler-stops-the-query"
 
 
 class StoreError(ZeroEventHubError):

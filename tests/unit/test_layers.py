@@ -22,7 +22,7 @@ LAYERS = {
     "stateful": {"errors", "protocol"},
     "source": {"_compat", "client", "errors", "options", "protocol"},
     "sink": {"_compat", "client", "errors", "options", "protocol"},
-    "sessions": {"_lazy", "errors", "protocol", "sink", "source", "stateful"},
+    "sessions": {"_lazy", "errors", "lakehouse", "protocol", "sink", "source", "stateful"},
     "lakehouse": {"_lazy", "errors", "protocol", "sink", "source"},
     "store": {"errors", "protocol"},
     "sql_store": {"errors", "protocol", "store"},

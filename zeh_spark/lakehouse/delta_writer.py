@@ -164,10 +164,10 @@ class DeltaFeedWriter:
             self._check_first_call(state, run, place.number)
         stands = self._standing(table, state)
         record = next_record(self._table, self._name, stands, place, self._accept)
-        frame = self._transform(batch, place.number) if self._transform else batch
         if record is None:
-            self._leave_out(frame, stands, place)
+            self._leave_out(batch, stands, place)
             return
+        frame = self._transform(batch, place.number) if self._transform else batch
         added = self._added(record)
         merge = self._merge(table, frame, place, added)
         if merge is None:
@@ -194,10 +194,10 @@ class DeltaFeedWriter:
                 got=number,
             )
 
-    def _leave_out(self, frame: DataFrame, stands: TableStanding, place: QueryBatch) -> None:
+    def _leave_out(self, batch: DataFrame, stands: TableStanding, place: QueryBatch) -> None:
         """Leave out a batch that the table has, but evaluate its rows.
 
-        Otherwise the query's state would lack them.
+        Otherwise the query's state would lack them. `transform` is not called.
         """
         if place.content and stands.record and stands.record.is_older:
             log.warning(
@@ -207,7 +207,7 @@ class DeltaFeedWriter:
                 self._name,
                 place.number,
             )
-        frame.write.format("noop").mode("overwrite").save()
+        batch.write.format("noop").mode("overwrite").save()
 
     def _merge(
         self, table: LakeTable, frame: DataFrame, place: QueryBatch, added: dict[str, Column]

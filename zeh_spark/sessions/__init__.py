@@ -4,7 +4,8 @@ A batch on its way: `ordering` builds the query, `operator` is Spark's operator 
 sessions, `bucket` takes the rows of a bucket, `logic` decides for each session (with the words of
 `model`), `state` keeps sessions from batch to batch. `steps` gives names of steps their numbers,
 `routing` gives the result to two writers, `letters` brings dead letters to a feed and back,
-`inspecting` looks at sessions from outside.
+`inspecting` looks at sessions from outside. `processing` calls a handler for each ordered event,
+and keeps the verdicts in a table; `handling` is what its tasks do.
 
 Rule for editors: what needs Spark is imported on first use, as in the package.
 """
@@ -16,35 +17,45 @@ from typing import TYPE_CHECKING
 from zeh_spark._lazy import names_of
 
 if TYPE_CHECKING:
+    from zeh_spark.sessions.handling import Event, Retry
     from zeh_spark.sessions.inspecting import explain, inspect
     from zeh_spark.sessions.letters import replay, to_feed
     from zeh_spark.sessions.logic import SessionLogic
     from zeh_spark.sessions.model import REASONS, RECORDS
     from zeh_spark.sessions.ordering import in_order
+    from zeh_spark.sessions.processing import process, unresolved
     from zeh_spark.sessions.routing import route
 
 __all__ = [
     "REASONS",
     "RECORDS",
+    "Event",
+    "Retry",
     "SessionLogic",
     "explain",
     "in_order",
     "inspect",
+    "process",
     "replay",
     "route",
     "to_feed",
+    "unresolved",
 ]
 
 _HOMES = {
     "REASONS": "zeh_spark.sessions.model",
     "RECORDS": "zeh_spark.sessions.model",
+    "Event": "zeh_spark.sessions.handling",
+    "Retry": "zeh_spark.sessions.handling",
     "SessionLogic": "zeh_spark.sessions.logic",
     "explain": "zeh_spark.sessions.inspecting",
     "in_order": "zeh_spark.sessions.ordering",
     "inspect": "zeh_spark.sessions.inspecting",
+    "process": "zeh_spark.sessions.processing",
     "replay": "zeh_spark.sessions.letters",
     "route": "zeh_spark.sessions.routing",
     "to_feed": "zeh_spark.sessions.letters",
+    "unresolved": "zeh_spark.sessions.processing",
 }
 
 

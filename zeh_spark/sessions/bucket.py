@@ -15,6 +15,7 @@ import msgspec
 
 from zeh_spark.sessions.logic import SessionLogic
 from zeh_spark.sessions.model import (
+    DECISIONS,
     Arrival,
     Dead,
     Deliver,
@@ -85,13 +86,25 @@ class Given(NamedTuple):
 
     Attributes:
         event: The event; None for a report on a session and for counts.
-        dead: Why it is dead, as JSON (see `DeadInfo`); None for an ordered event and for counts.
+        dead: Why it is dead, as JSON (see `DeadInfo`); None for an ordered event and for counts. If
+            `process` follows, an ordered event has a `Delivery` here.
         counts: The counts of the batch, as JSON; None for all other rows.
     """
 
     event: str | None
     dead: str | None
     counts: str | None = None
+
+
+class Delivery(msgspec.Struct):
+    """Which event of which session is delivered, or which one a decision is about, as JSON.
+
+    `begun` is when the session began, in milliseconds since 1970; None for decisions.
+    """
+
+    session: str
+    number: int
+    begun: int | None = None
 
 
 class DeadInfo(msgspec.Struct):
@@ -211,6 +224,10 @@ class BucketBatch:
             if row.problem:
                 yield self._invalid(name, row)
                 continue
+            if row.control in DECISIONS:
+                self._counts["controls"] += 1
+                yield Given(row.event, _json(Delivery(name, row.number)).decode())
+                continue
             if row.control in ("close", "release"):
                 controls.append(row.control)
             if row.number >= 0:
@@ -245,13 +262,15 @@ class BucketBatch:
             match outcome:
                 case Deliver(first, last):
                     self._counts["ordered"] += last - first + 1
+                    begun = stored.session.begun
                     for number in range(first, last + 1):
-                        yield Given(kept.pop(number), None)
+                        told = self._delivery(name, number, begun)
+                        yield Given(kept.pop(number), told)
                 case Hold(number):
                     kept.hold(number)
-                case Duplicate(number):
+                case Duplicate(number, passed):
                     self._counts["duplicates"] += 1
-                    kept.drop(number)
+                    kept.drop(number, first=passed)
                 case Dead():
                     self._counts[outcome.reason] += outcome.last - outcome.first + 1
                     for number in range(outcome.first, outcome.last + 1):
@@ -260,6 +279,11 @@ class BucketBatch:
                     self._counts[outcome.reason] += 1
                     yield Given(None, _record(name, outcome))
         kept.save()
+
+    def _delivery(self, name: str, number: int, begun: int) -> str | None:
+        if not self._settings.policy.processing:
+            return None
+        return _json(Delivery(name, number, begun)).decode()
 
     def _store(self, name: str, stored: Stored, now: int) -> None:
         session = stored.session

@@ -84,7 +84,7 @@ class SessionLogic:
         outcomes: list[Outcome] = []
         controls = set(controls)
         known = session is not None
-        session = session or self._begun(arrivals)
+        session = session or self._begun(arrivals, now)
         before = session.next
         fresh = self._fresh(session, arrivals, outcomes)
         if fresh:
@@ -104,15 +104,16 @@ class SessionLogic:
         """Begin to wait for the session's next event, at a time in milliseconds since 1970."""
         session.advanced, session.reported = time, False
 
-    def _begun(self, arrivals: Sequence[Arrival]) -> Session:
+    def _begun(self, arrivals: Sequence[Arrival], now: int) -> Session:
         first = self._policy.first
+        begun = max([now, *(each.clock for each in arrivals)])
         if first != "seen":
-            return Session(first)
+            return Session(first, begun=begun)
         possible = (
             each.number for each in arrivals if each.last is None or each.last >= each.number
         )
         number = next(possible, 0)
-        return Session(number, given_up=[(0, number - 1)] if number else [])
+        return Session(number, given_up=[(0, number - 1)] if number else [], begun=begun)
 
     def _fresh(
         self, session: Session, arrivals: Sequence[Arrival], outcomes: list[Outcome]
@@ -149,7 +150,8 @@ class SessionLogic:
         """Decide about an event whose place has passed, or whose session is closed."""
         number = each.number
         if number < session.next and not ranges.contains(session.given_up, number):
-            outcomes.append(Duplicate(number))
+            again = each.replay and self._policy.processing
+            outcomes.append(Deliver(number, number) if again else Duplicate(number, passed=True))
         elif not each.replay:
             reason = "closed" if session.closed else "late"
             outcomes.append(Dead(number, number, reason, session.next))

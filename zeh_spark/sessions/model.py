@@ -19,6 +19,9 @@ First = Literal[0, 1, "seen"]
 CONTROL = "session-control"
 """The header in which an event says `close`, `release` or `replay`."""
 
+DECISIONS = ("retry", "skip")
+"""Control words about an event whose processing failed. They pass the ordering as they are."""
+
 RECORDS = ("skipped", "stale", "unfinished")
 """Reasons of rows without an event, which report on the session itself."""
 
@@ -86,6 +89,8 @@ class Session(msgspec.Struct, array_like=True):
         advanced: When it last delivered an event, in milliseconds since 1970; 0 if that is not
             known.
         reported: Whether it was reported since then that it does not advance.
+        begun: When it began, in milliseconds since 1970; 0 if that is not known. It tells sessions
+            apart that have one name, because the first was forgotten.
     """
 
     next: int
@@ -97,6 +102,7 @@ class Session(msgspec.Struct, array_like=True):
     closed: bool = False
     advanced: int = 0
     reported: bool = False
+    begun: int = 0
 
     @property
     def held_count(self) -> int:
@@ -173,9 +179,16 @@ class Hold(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """Drop an event of the batch; if several have this number, the last of them."""
+    """Drop an event of the batch.
+
+    Attributes:
+        number: The event's number.
+        passed: Whether the place of all events with this number has passed. They are decided in
+            their order; of others with one number, the first is taken and the last is dropped.
+    """
 
     number: int
+    passed: bool = False
 
 
 Outcome = Deliver | Dead | SessionRecord | Hold | Duplicate
@@ -193,6 +206,8 @@ class Policy:
         max_bytes: How many bytes a session may hold.
         idle_timeout: How long a session may have no events before it is closed.
         stale_timeout: How long a session may deliver no event before that is reported.
+        processing: Whether `process` follows: a replayed event is delivered again, and each
+            delivery says what it is.
     """
 
     gap_timeout: int | None = None
@@ -202,3 +217,4 @@ class Policy:
     max_bytes: int = 16 << 20
     idle_timeout: int | None = None
     stale_timeout: int | None = None
+    processing: bool = False

@@ -19,7 +19,7 @@ from pyspark.sql.types import TimestampType
 
 from zeh_spark.errors import OptionError
 from zeh_spark.sessions.bucket import Given
-from zeh_spark.sessions.model import CONTROL, REASONS, First, OnGap, Policy
+from zeh_spark.sessions.model import CONTROL, DECISIONS, REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
 from zeh_spark.sessions.state import Settings
 from zeh_spark.sessions.steps import Key, Names, Steps, checked, key
@@ -27,13 +27,17 @@ from zeh_spark.stateful import requirements, state_buckets
 from zeh_spark.stateful.ranges import MAX_NUMBER
 from zeh_spark.stateful.row_codec import packed, unpacked
 
-CONTROLS = ("", "close", "release", "replay")
+CONTROLS = ("close", "release", "replay")
+ATTEMPT = "session-attempt"
+"""The header in which a `retry` or `skip` names the attempt that failed."""
+
 COUNTS = ("ordered", "duplicates", "controls", "future", *REASONS)
 GAUGES = ("held", "open_sessions", "stale_sessions", "buckets")
-DEAD = (
+_DEAD = (
     "reason STRING, session STRING, expected BIGINT, received BIGINT, "
     "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING"
 )
+_DELIVERY = "number BIGINT, begun BIGINT"
 _SKEW = "1 MINUTE"
 """How far an event's own time may be ahead of its publication and still count."""
 
@@ -81,6 +85,7 @@ def in_order(
     buckets: int = 16,
     heartbeat: bool = False,
     metrics: str = "sessions",
+    processing: bool = False,
 ) -> DataFrame:
     """Return the events of a stream with each session's events in the order of their numbers.
 
@@ -126,6 +131,10 @@ def in_order(
         heartbeat: judge gaps on idle feeds, too. It needs `time="batch"` and a trigger interval, is
             fixed for a checkpoint, and is not possible with a `DeltaFeedWriter`.
         metrics: the name of the counts in the query's progress.
+        processing: prepare the frame for `process`. It gets the column `delivery`, a
+            STRUCT<session, begun, number, control, attempt>; a replayed event is delivered again,
+            also if it was delivered before; and control events may say "retry" or "skip", which
+            become rows with the status "control".
 
     Returns:
         The streaming frame of ordered events and dead letters.
@@ -143,6 +152,7 @@ def in_order(
         max_bytes=requirements.at_least("max_bytes", max_bytes, 1),
         idle_timeout=_duration("idle_timeout", idle_timeout),
         stale_timeout=_duration("stale_timeout", stale_timeout),
+        processing=processing,
     )
     _check_timeouts(policy)
     named = checked(df, steps, kind)
@@ -154,7 +164,7 @@ def in_order(
         named.lists if named else {},
     )
     late = f"{requirements.milliseconds('delay', delay)} milliseconds"
-    requirements.check_free(df, ["status", "dead"])
+    requirements.check_free(df, ["status", "dead", *(["delivery"] if processing else [])])
     _check_watermark(df)
     clock = _clock(df, time)
     if heartbeat and time != "batch":
@@ -162,14 +172,16 @@ def in_order(
             "heartbeat=True needs time='batch': other clocks continue with the events",
             option="heartbeat",
         )
-    rows = _rows(df, clock, session, sequence, last, control, named)
+    words = (*CONTROLS, *DECISIONS) if processing else CONTROLS
+    rows = _rows(df, clock, session, sequence, last, control, named, words)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
     timed = rows.withWatermark(requirements.CLOCK, late).drop(requirements.CLOCK)
     given = state_buckets.grouped(
         timed, "session", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
-    return _result(_observed(given, metrics), df)
+    given = _observed(given, metrics)
+    return _to_process(given, df, control) if processing else _result(given, df)
 
 
 # What comes in
@@ -183,6 +195,7 @@ def _rows(
     last: str | Column | None,
     control: str | Column | None,
     named: Steps | None,
+    words: tuple[str, ...],
 ) -> DataFrame:
     """Return the frame as the bucket's rows, and the column of its clock."""
     # Each step is a projection of its own, so that what it names is computed once for a row.
@@ -191,7 +204,7 @@ def _rows(
         F.coalesce(named.kind if named else F.lit(""), F.lit("")).alias("kind"),
         requirements.text(df, "sequence", sequence).alias("sequence"),
         _last(df, last).alias("last"),
-        F.lower(F.trim(F.coalesce(_control(df, control), F.lit("")))).alias("control"),
+        _control(df, control).alias("control"),
         clock.time.alias("time"),
         clock.latest.alias("latest"),
         F.col(requirements.EVENT).alias("event"),
@@ -209,7 +222,7 @@ def _rows(
         F.when(F.lower("last") == "true", F.col("number"))
         .otherwise(F.col("declared"))
         .alias("end"),
-        F.coalesce(_problem(named), F.lit("")).alias("problem"),
+        F.coalesce(_problem(named, words), F.lit("")).alias("problem"),
         _time(clock.complaint).alias("time"),
         "latest",
     )
@@ -227,7 +240,7 @@ def _rows(
     )
 
 
-def _problem(named: Steps | None) -> Column:
+def _problem(named: Steps | None, words: tuple[str, ...]) -> Column:
     """Return what is wrong with an event; NULL if nothing is."""
     number, text, last, word = map(F.col, ("number", "sequence", "last", "control"))
     whole = requirements.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}")
@@ -238,8 +251,8 @@ def _problem(named: Steps | None) -> Column:
     bad_end = flag.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
     return (
         F.when(
-            ~word.isin(*CONTROLS),
-            requirements.says(f"header {CONTROL}", word, "close, release or replay"),
+            ~word.isin("", *words),
+            requirements.says(f"header {CONTROL}", word, f"{', '.join(words[:-1])} or {words[-1]}"),
         )
         .when(F.col("session") == "", F.lit("no session"))
         .when(number.isNull() & ~word.isin("close", "release"), whole)
@@ -269,11 +282,13 @@ def _last(df: DataFrame, last: str | Column | None) -> Column:
 
 
 def _control(df: DataFrame, control: str | Column | None) -> Column:
+    """Return an event's control word in lower case; '' if it has none."""
+    word = F.lit(None).cast("string")
     if control is not None:
-        return requirements.text(df, "control", control)
-    if requirements.has_headers(df):
-        return F.col("headers")[CONTROL]
-    return F.lit(None).cast("string")
+        word = requirements.text(df, "control", control)
+    elif requirements.has_headers(df):
+        word = F.col("headers")[CONTROL]
+    return F.lower(F.trim(F.coalesce(word, F.lit(""))))
 
 
 def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
@@ -326,17 +341,49 @@ def _observed(given: DataFrame, metrics: str) -> DataFrame:
 
 
 def _result(given: DataFrame, df: DataFrame) -> DataFrame:
-    dead = F.from_json("dead", DEAD, {"mode": "FAILFAST"})
+    return given.select(
+        *unpacked(F.col("event"), df.schema),
+        F.when(F.col("dead").isNotNull(), "dead").otherwise("ordered").alias("status"),
+        _dead(_DEAD).alias("dead"),
+    )
+
+
+def _to_process(given: DataFrame, df: DataFrame, control: str | Column | None) -> DataFrame:
+    """Return the result with what `process` needs."""
+    told = F.from_json("dead", f"{_DEAD}, {_DELIVERY}", {"mode": "FAILFAST"})
+    dead = told["reason"].isNotNull()
+    rows = given.select(
+        *unpacked(F.col("event"), df.schema),
+        F.when(dead, "dead").otherwise("ordered").alias("status"),
+        _dead(f"{_DEAD}, {_DELIVERY}").alias("dead"),
+        F.when(~dead, F.struct(told["session"], told["begun"], told["number"])).alias("delivery"),
+    )
+    word, attempt = _control(rows, control), F.lit(None).cast("string")
+    if requirements.has_headers(df):
+        attempt = F.col("headers")[ATTEMPT]
+    decided = word.isin(*DECISIONS) & F.col("delivery").isNotNull()
+    delivery = (
+        F.col("delivery")
+        .withField("begun", F.timestamp_millis("delivery.begun"))
+        .withField("control", word)
+        .withField("attempt", attempt.try_cast("bigint"))
+    )
+    return rows.withColumns(
+        {
+            "status": F.when(decided, "control").otherwise(F.col("status")),
+            "delivery": delivery,
+        }
+    )
+
+
+def _dead(schema: str) -> Column:
+    """Return the column `dead`: why an event is dead, NULL if it is not."""
+    dead = F.from_json("dead", schema, {"mode": "FAILFAST"})
     order = ["reason", "expected", "received", "missing", "held_since", "session", "detail"]
     fields = [
         (F.timestamp_millis(dead[n]) if n == "held_since" else dead[n]).alias(n) for n in order
     ]
-    why = F.col("dead").isNotNull()
-    return given.select(
-        *unpacked(F.col("event"), df.schema),
-        F.when(why, "dead").otherwise("ordered").alias("status"),
-        F.when(why, F.struct(*fields)).alias("dead"),
-    )
+    return F.when(dead["reason"].isNotNull(), F.struct(*fields))
 
 
 # Options

@@ -209,9 +209,9 @@ class Kept:
         """Keep an event of the batch."""
         self._home(number)[number] = self._arrived[number].pop(0)
 
-    def drop(self, number: int) -> None:
-        """Drop an event of the batch."""
-        self._arrived[number].pop()
+    def drop(self, number: int, *, first: bool) -> None:
+        """Drop the first or the last event of the batch that has this number."""
+        self._arrived[number].pop(0 if first else -1)
 
     def pop(self, number: int) -> str:
         """Return an event that leaves the session: one of the batch, or else a held one."""

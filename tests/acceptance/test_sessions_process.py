@@ -1,0 +1,410 @@
+"""Process the events of sessions: each arrow of the flow chart of seed 003 (1.2), on Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fix_lake import said, why_absent
+from tests.fix_sessions import needs_batches
+from tests.patience import PATIENCE
+
+pytest.importorskip("delta", reason=why_absent())
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from zeh_spark import sessions
+from zeh_spark.errors import OptionError
+
+
+class Shop:
+    """A handler that writes down its calls, and fails as the events say.
+
+    The header `fail` is a number of attempts that fail, or "retry", "slow" or "number".
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "calls.ndjson"
+
+    def __call__(self, event: sessions.Event) -> Any:
+        order, step = event.headers["order"], int(event.headers["step"])
+        call = {"place": [order, step], "attempt": event.attempt, "key": event.key}
+        with self.log.open("a") as file:
+            file.write(json.dumps(call) + "\n")
+        told = event.headers.get("fail", "0")
+        if told == "retry":
+            raise sessions.Retry("the shop is closed")
+        if told == "slow":
+            time.sleep(600)
+        if told == "number":
+            return 17
+        if event.attempt <= int(told):
+            raise ValueError(f"no {order}\x00 {event.attempt}")
+        return f"{order}{step}: {event.data}"
+
+    def calls(self) -> list[tuple[str, int, int]]:
+        return [(*each["place"], each["attempt"]) for each in self._read()]
+
+    def keys(self) -> dict[tuple[str, int], set[str]]:
+        found: dict[tuple[str, int], set[str]] = {}
+        for each in self._read():
+            found.setdefault(tuple(each["place"]), set()).add(each["key"])
+        return found
+
+    def _read(self) -> list[dict[str, Any]]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+class Unpicklable:
+    """It holds a lock, as an open connection does."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, event: sessions.Event) -> None: ...
+
+
+class Processing:
+    """Sessions of `orders`, processed into a table."""
+
+    def __init__(self, orders: Any) -> None:
+        self.orders = orders
+        self.at = str(orders.folder / "processed")
+        self.shop = Shop(orders.folder)
+        self.options: dict[str, Any] = {"retries": 0}
+
+    def run(self, *, frame: dict[str, Any] | None = None, **options: Any) -> None:
+        given = {"table": self.at, "name": "orders", "handler": self.shop, **self.options}
+        given = {"checkpointLocation": str(self.orders.checkpoint), **given, **options}
+        source = {"headers": "_all"}
+        query = (
+            self.orders.frame(processing=True, source=source, **(frame or {}))
+            .writeStream.foreachBatch(sessions.process(**given))
+            .option("checkpointLocation", str(self.orders.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(PATIENCE)
+
+    def fail(self, **options: Any) -> str:
+        with pytest.raises(Exception) as raised:
+            self.run(**options)
+        return said(raised.value)
+
+    def table(self) -> Any:
+        return self.orders.spark.read.format("delta").load(self.at)
+
+    def verdicts(self, order: str) -> list[tuple[int, str, int | None]]:
+        """(step, status, attempt) of all rows of an order, in the order of steps and attempts."""
+        rows = self.table().where(f"session = '{order}'").select("number", "status", "attempt")
+        found = [tuple(row) for row in rows.collect()]
+        return sorted(found, key=lambda row: (row[0], row[2] or 0, row[1]))
+
+    def details(self, status: str) -> list[str]:
+        rows = self.table().where(f"status = '{status}'").orderBy("session", "number").collect()
+        return [row.detail for row in rows]
+
+    def decide(self, order: str, word: str, number: int, attempt: object) -> None:
+        headers = {"session-control": word, "session-attempt": str(attempt)}
+        self.orders.add((order, number), **headers)
+
+
+@pytest.fixture
+def processing(orders):
+    return Processing(orders)
+
+
+def test_every_arrow_of_the_chart(processing):
+    """Next in sequence, deferred, last, failed to the dead letters, deferred found (003, 1.2)."""
+    add = processing.orders.add
+    add(("a", 1), ("a", 0))  # deferred, then found
+    add(("b", 0))
+    add(("b", 1), fail="9")  # fails: to the dead letters, and the session continues
+    add(("b", 2))
+    add(("c", 0), last="0")  # the last: the session is closed
+    add(("c", 1))
+    add(("d", 0), fail="9", last="0")  # the last one fails
+
+    processing.run(frame={"last": "headers['last']"})
+
+    assert [(0, "ok", 1), (1, "ok", 1)] == processing.verdicts("a")
+    assert [(0, "ok", 1), (1, "failed", 1), (2, "ok", 1)] == processing.verdicts("b")
+    assert [(0, "ok", 1), (1, "dead", None)] == processing.verdicts("c")
+    assert [(0, "failed", 1)] == processing.verdicts("d")
+    calls = processing.shop.calls()
+    assert [0, 1] == [step for order, step, _ in calls if order == "a"]
+    assert [0, 1, 2] == [step for order, step, _ in calls if order == "b"]
+    (row,) = processing.table().where("session = 'a' AND number = 1").collect()
+    assert 'a1: {"order":"a"}' == row.result.replace(" ", "").replace("a1:", "a1: ")
+    open_ = sessions.unresolved(processing.orders.spark, processing.at)
+    assert {("b", 1), ("d", 0)} == {
+        tuple(row) for row in open_.select("session", "number").collect()
+    }
+
+
+@pytest.mark.slow
+def test_dead_letters_are_read_from_the_table(processing):
+    """Failed events and those that cannot be ordered go to a feed by a query of their own."""
+    orders = processing.orders
+    orders.add(("b", 0), fail="9")
+    orders.add(("b", 1), last="1")
+    orders.add(("b", 2))
+    processing.run(frame={"last": "headers['last']"})
+    url = orders.create("dead")
+    letters = orders.spark.readStream.format("delta").load(processing.at)
+    letters = letters.where("status IN ('failed', 'dead')").select("headers", "data", "dead")
+
+    query = letters.writeStream.foreachBatch(sessions.to_feed(url, producerId="dead"))
+    query = query.option("checkpointLocation", str(orders.folder / "dead")).trigger(
+        availableNow=True
+    )
+    assert query.start().awaitTermination(PATIENCE)
+
+    rows = orders.spark.read.format("zeroeventhub").load(url).collect()
+    reasons = sorted(json.loads(row.data)["reason"] for row in rows)
+    assert reasons[0].startswith("closed: session 'b', number 2, expected 2")
+    assert reasons[1] == "failed: session 'b', number 0: ValueError: no b 1"
+
+
+@pytest.mark.slow
+def test_a_replayed_event_is_processed_unless_it_was(processing):
+    """It passes the ordering, and an `ok` drops it."""
+    add = processing.orders.add
+    add(("b", 0), ("b", 1), fail="1")
+    processing.run()
+    assert [(0, "failed", 1), (1, "failed", 1)] == processing.verdicts("b")
+
+    add(("b", 0), **{"session-control": "replay"})
+    add(("b", 0), **{"session-control": "replay"})
+    processing.run()
+    add(("b", 0), **{"session-control": "replay"})
+    processing.run()
+
+    verdicts = processing.verdicts("b")
+    assert [(0, "failed", 1), (0, "ok", 2), (1, "failed", 1)] == [
+        each for each in verdicts if each[1] != "ignored"
+    ]
+    assert ["it was processed before"] * 2 == processing.details("ignored")
+    assert 3 == len(processing.shop.calls())
+
+
+@pytest.mark.slow
+def test_a_call_is_repeated_at_once(processing):
+    """A passing fault needs nobody; the event's key is the same in all attempts."""
+    processing.orders.add(("a", 0), fail="2")
+    processing.orders.add(("a", 1))
+
+    processing.run(retries=2)
+
+    assert [(0, "ok", 3), (1, "ok", 1)] == processing.verdicts("a")
+    assert [("a", 0, 1), ("a", 0, 2), ("a", 0, 3), ("a", 1, 1)] == processing.shop.calls()
+    keys = processing.shop.keys()
+    assert [1, 1] == [len(each) for each in keys.values()]
+    assert 2 == len(set.union(*keys.values()))
+
+
+@pytest.mark.slow
+def test_a_session_is_held_until_somebody_decides(processing):
+    """on_failure="hold": what follows waits; a decision names the number and the attempt."""
+    add, decide = processing.orders.add, processing.decide
+    processing.options["on_failure"] = "hold"
+    add(("a", 0), ("x", 0))
+    add(("a", 1), fail="1")
+    add(("a", 2))
+    processing.run()
+    add(("a", 3), ("x", 1))
+    decide("a", "retry", 1, 7)  # it was attempt 1
+    decide("a", "retry", 2, 1)  # that one waits
+    decide("y", "skip", 0, 1)  # there is no such session
+    processing.run()
+    waiting = [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0), (3, "waiting", 0)]
+    assert waiting == [e for e in processing.verdicts("a") if e[1] not in ("ignored", "control")]
+    assert [(0, "ok", 1), (1, "ok", 1)] == processing.verdicts("x")
+    assert [
+        "retry of number 1, attempt 7: the session is held by number 1, attempt 1",
+        "retry of number 2, attempt 1: the session is held by number 1, attempt 1",
+        "skip of number 0, attempt 1: no event of the session is held",
+    ] == processing.details("ignored")
+
+    decide("a", "retry", 1, 1)
+    add(("a", 4))
+    processing.run()
+
+    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
+    assert [(0, "ok", 1), (1, "ok", 2), (2, "ok", 1), (3, "ok", 1), (4, "ok", 1)] == done
+    steps = [step for order, step, _ in processing.shop.calls() if order == "a"]
+    assert [0, 1, 1, 2, 3, 4] == steps
+    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
+
+
+@pytest.mark.slow
+def test_a_skip_acts_once(processing):
+    """The second one finds nothing to skip, also if the next event fails."""
+    processing.options["on_failure"] = "hold"
+    processing.orders.add(("a", 0), fail="9")
+    processing.orders.add(("a", 1), fail="9")
+    processing.orders.add(("a", 2))
+    processing.run()
+    for _ in range(2):
+        processing.decide("a", "skip", 0, 1)
+        processing.run()
+
+    assert [
+        (0, "failed", 1),
+        (0, "skipped", 1),
+        (1, "waiting", 0),
+        (1, "failed", 1),
+        (2, "waiting", 0),
+    ] == [each for each in processing.verdicts("a") if each[1] not in ("ignored", "control")]
+    assert 1 == len(processing.details("control"))
+    assert 1 == len(processing.details("ignored"))
+    open_ = sessions.unresolved(processing.orders.spark, processing.at).orderBy("number").collect()
+    assert [(1, "failed"), (2, "waiting")] == [(row.number, row.status) for row in open_]
+
+
+@pytest.mark.slow
+def test_a_repaired_event_releases_its_session(processing):
+    """A replay of the event that holds the session is a retry with other content."""
+    processing.options["on_failure"] = "hold"
+    processing.orders.add(("a", 0), fail="9")
+    processing.orders.add(("a", 1))
+    processing.run()
+
+    processing.orders.add(("a", 0), **{"session-control": "replay"})
+    processing.run()
+
+    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
+    assert [(0, "ok", 2), (1, "ok", 1)] == done
+    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
+
+
+@pytest.mark.slow
+def test_each_kind_has_its_handler(processing):
+    """The seed's Processor1 and Processor2 by ActivityInfo (003, 1.1); another kind fails."""
+    add = processing.orders.add
+    add(("a", 0), kind="pay")
+    add(("a", 1), kind="ship")
+    add(("a", 2), kind="fly")
+
+    processing.run(
+        handler={"pay": lambda event: "paid", "ship": lambda event: "shipped"},
+        activity="headers['kind']",
+    )
+
+    rows = processing.table().orderBy("number").select("status", "result", "detail").collect()
+    assert [
+        ("ok", "paid", None),
+        ("ok", "shipped", None),
+        ("failed", None, "no handler for 'fly'"),
+    ] == [tuple(row) for row in rows]
+
+
+@pytest.mark.slow
+def test_results_are_checked_after_the_call(processing):
+    """A number where text was promised is a failure, and is not tried again."""
+    processing.orders.add(("a", 0), fail="number")
+
+    processing.run(retries=5)
+
+    ((step, status, attempt),) = processing.verdicts("a")
+    assert (0, "failed", 1) == (step, status, attempt)
+    assert "the result is no string" in processing.details("failed")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fail", "options", "message"),
+    [
+        ("retry", {}, "session 'a', number 0, attempt 1: Retry: the shop is closed"),
+        ("slow", {"timeout": "1 second"}, "the handler took over timeout=1 seconds"),
+        ("9", {"max_failures": 0}, "more than max_failures=0 events of a batch failed"),
+        ("9", {"on_failure": "fail"}, "on_failure='fail' stops the query"),
+        ("9", {"retries": 3, "retry_time": "1 second"}, "took over retry_time=1 seconds"),
+    ],
+)
+def test_the_query_fails_and_no_event_does(processing, fail, options, message):
+    """Nothing is committed, and the batch is processed when the query starts again."""
+    processing.orders.add(("a", 0), fail=fail)
+
+    assert message in processing.fail(**options)
+
+    processing.run(handler=lambda event: "fine")
+    assert [(0, "ok", 1)] == processing.verdicts("a")
+
+
+@pytest.mark.slow
+def test_a_repeated_batch_that_is_committed_calls_nothing(processing):
+    """Spark forgets the batch in a crash; the table has it."""
+    processing.orders.add(("a", 0), ("a", 1))
+    processing.run()
+    processing.orders.forget(1)
+
+    processing.run()
+
+    assert {("a", 0): 1, ("a", 1): 1} == Counter(
+        (order, step) for order, step, _ in processing.shop.calls()
+    )
+    assert [(0, "ok", 1), (1, "ok", 1)] == processing.verdicts("a")
+
+
+@pytest.mark.slow
+def test_a_handler_is_opened_and_closed_once_in_a_task(processing):
+    """Connections live as long as a task."""
+    log = processing.orders.folder / "life"
+
+    class Connected:
+        def open(self) -> None:
+            with log.open("a") as file:
+                file.write("open ")
+
+        def __call__(self, event: sessions.Event) -> str:
+            with log.open("a") as file:
+                file.write(f"{event.number} ")
+            return "done"
+
+        def close(self) -> None:
+            with log.open("a") as file:
+                file.write("close ")
+
+    processing.orders.add(("a", 0), ("a", 1), ("a", 2))
+
+    processing.run(handler=Connected())
+
+    assert "open 0 1 2 close " == log.read_text()
+
+
+def test_wrong_arguments_are_named(processing):
+    """Before anything runs."""
+    given = {"table": "t", "name": "n", "checkpointLocation": "c"}
+    for arguments, message in [
+        ({"handler": 7}, "must be a function of an Event"),
+        ({"handler": str, "activity": "data"}, "belong together"),
+        ({"handler": {"a": str}}, "belong together"),
+        ({"handler": str, "on_failure": "ignore"}, "on_failure='ignore' must be one of"),
+        ({"handler": str, "result": "TEXTS"}, "result='TEXTS' must be a type"),
+        ({"handler": str, "retries": -1}, "retries=-1"),
+        ({"handler": str, "merge_keys": ["a"]}, "'merge_keys' is not for you"),
+        ({"handler": Unpicklable()}, "cannot be pickled"),
+    ]:
+        with pytest.raises(OptionError, match=message.replace("(", "\\(")):
+            sessions.process(**{**given, **arguments})
+
+
+@pytest.mark.slow
+@needs_batches
+def test_frames_without_processing_are_refused(processing):
+    """The frame has to say which event of which session each row is."""
+    orders = processing.orders
+    orders.add(("a", 0))
+    given = {"table": processing.at, "name": "n", "checkpointLocation": str(orders.checkpoint)}
+    query = orders.frame().writeStream.foreachBatch(sessions.process(str, **given))
+    query = query.option("checkpointLocation", str(orders.checkpoint)).trigger(availableNow=True)
+    with pytest.raises(Exception) as raised:
+        query.start().awaitTermination()
+    assert "in_order(…, processing=True)" in said(raised.value)

@@ -1,0 +1,89 @@
+"""What the ordering does for `process`: replays, decisions, and which event each delivery is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.sessions import buckets, cases
+from tests.unit.sessions.buckets import row, rows
+
+
+def deliveries(given):
+    """(event, session, number, begun) of rows that are no dead letters."""
+    told = [(each.event, json.loads(each.dead)) for each in given]
+    return [
+        (event, i["session"], i["number"], i["begun"]) for event, i in told if "reason" not in i
+    ]
+
+
+def test_a_replay_of_a_delivered_event_is_delivered_again_for_processing_only():
+    """Elsewhere it is a duplicate: its number was delivered."""
+    for processing, expected in ((True, [0, 1, 0]), (False, [0, 1])):
+        told = cases.Told(processing=processing)
+        told.take(0, 1).take(0).take(cases.event(0, replay=True))
+        assert expected == told.delivered
+        assert told.session.next == 2
+
+
+def test_a_replay_in_a_closed_session_is_delivered():
+    """A failed last event has closed its session, and can be repaired."""
+    told = cases.Told(processing=True).take(cases.event(0, last=0))
+
+    told.take(cases.event(0, replay=True)).take(cases.event(0, replay=True))
+
+    assert ([0, 0, 0], True) == (told.delivered, told.session.closed)
+
+
+@pytest.mark.parametrize("order", [("copy", "repaired"), ("repaired", "copy")])
+def test_the_replayed_event_is_delivered_and_its_copy_dropped(order):
+    """Whichever comes first in a batch: the repaired content is what is processed."""
+    told = buckets.told(processing=True)
+    told.take(row("a", 0))
+    clocks = {name: clock for clock, name in enumerate(order)}
+
+    given = told.take(
+        row("a", 0, clocks["copy"], event="copy"),
+        row("a", 0, clocks["repaired"], event="repaired", control="replay"),
+    )
+
+    assert ["repaired"] == [each.event for each in given]
+    assert 1 == told.count("duplicates")
+
+
+def test_decisions_pass_before_the_events_of_their_session():
+    """Also in a session that is not known; they change nothing in it."""
+    told = buckets.told(processing=True)
+    told.take(*rows("a", 0, 1, clock=5))
+    before = told.blob
+
+    given = told.take(
+        row("a", 1, control="retry", event="r"), row("b", 7, control="skip", event="s")
+    )
+
+    assert [("r", "a", 1, None), ("s", "b", 7, None)] == deliveries(given)
+    assert before == told.blob
+    given = told.take(row("a", 2), row("a", 9, control="skip", event="s"))
+    assert ["s", "a 2"] == [each.event for each in given]
+    assert 3 == told.count("controls")
+
+
+def test_sessions_of_one_name_differ_by_when_they_began():
+    """The first was forgotten; its verdicts are not those of the second."""
+    told = buckets.told(keep_closed=100, processing=True)
+
+    first = told.take(row("a", 0, clock=10, last=0))
+    again = told.take(row("a", 0, clock=10_000, last=0), now=10_000)
+
+    assert [("a 0", "a", 0, 10)] == deliveries(first)
+    assert [("a 0", "a", 0, 10_000)] == deliveries(again)
+
+
+def test_held_events_are_told_when_their_session_began():
+    """The beginning is kept in the state."""
+    told = buckets.told(processing=True)
+    told.take(row("a", 1, clock=10))
+    given = told.take(row("a", 0, clock=99))
+
+    assert [("a 0", "a", 0, 10), ("a 1", "a", 1, 10)] == deliveries(given)

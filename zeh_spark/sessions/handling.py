@@ -1,0 +1,551 @@
+"""Call a handler for each event of a session in its order, and say what became of it.
+
+Runs in tasks, in the partitions of `processing`. A task gets the rows of whole sessions: first the
+events of a session that the table keeps, then those of the batch in their order. It returns a row
+for each row of the batch, and one for each kept event about which there is news.
+
+The event's own columns are passed on as Arrow, so that a table has them as they came.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+    _make_type_verifier,
+)
+
+from zeh_spark.errors import ProcessingError, at_spark_border
+
+OnFailure = Literal["dead-letter", "hold", "fail"]
+"""What happens after an event whose processing failed."""
+
+OPEN = ("failed", "waiting")
+"""Statuses of events that are not processed yet."""
+
+_DETAIL = 1_000
+"""Most characters of a failure's text that are kept."""
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
+"""Seconds before the first retry, and before any."""
+
+
+class Retry(Exception):
+    """Raised by a handler if the fault is not the event's: the query fails, and repeats the batch.
+
+    Use it for what concerns all events, like a service that does not answer.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event as a handler gets it.
+
+    Attributes:
+        data: The column `data`; None if the frame has none.
+        headers: The column `headers` as a dictionary; empty if the frame has none.
+        session: The session's key.
+        number: The event's number in the session.
+        attempt: How often this event was tried, from 1. A batch that Spark repeats begins again
+            with the number it began with.
+        key: The event's identity, the same whenever the event is processed: give it to a service
+            that recognizes repeated calls.
+        row: All columns of the event by name. Maps are dictionaries.
+    """
+
+    data: Any
+    headers: Mapping[str, str]
+    session: str
+    number: int
+    attempt: int
+    key: str
+    row: Mapping[str, Any]
+
+
+Handler = Callable[[Event], Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What tasks have to know.
+
+    Attributes:
+        handlers: The handlers by kind of event, pickled; one of the kind None if there are no
+            kinds.
+        result: The type of results.
+        on_failure: What happens after a failed event.
+        retries: How often a failed call is repeated at once.
+        retry_seconds: How long a task may spend on retries.
+        timeout: How long a call may take, in seconds; None for no limit.
+        max_failures: How many events of a task may fail.
+        held: The failed event of each session that is held, as (begun, number, attempt); `begun` in
+            milliseconds since 1970.
+        past: The newest verdict on events that are replayed, by (session, begun, number), as
+            (status, attempt).
+    """
+
+    handlers: bytes
+    result: DataType
+    on_failure: OnFailure
+    retries: int
+    retry_seconds: float
+    timeout: float | None
+    max_failures: int
+    held: Mapping[str, tuple[int, int, int]]
+    past: Mapping[tuple[str, int, int], tuple[str, int]]
+
+
+INPUT = (
+    "status", "session", "begun", "number", "control", "attempt", "kind", "event_key", "attempts",
+)  # fmt: skip
+"""The columns of a row that a task looks at."""
+
+PASSED = ("dead", "event")
+"""The columns that a task passes on: why an event is dead, and its own columns as a STRUCT."""
+
+OUTPUT = (
+    "session STRING, number BIGINT, begun BIGINT, status STRING, attempt BIGINT, detail STRING, "
+    "event_key STRING, held BOOLEAN"
+)
+"""What a task says about an event, beside the result and the columns that it passes on."""
+
+_ARROW = (
+    *(pa.string(), pa.int64(), pa.int64(), pa.string(), pa.int64(), pa.string(), pa.string()),
+    pa.bool_(),
+)
+
+
+class _Row(NamedTuple):
+    """A row that came, and where its columns are.
+
+    Attributes:
+        batch: The Arrow batch.
+        place: The row's place in it.
+        status: "ordered", "control", "dead"; of a kept event "failed" or "waiting".
+        session: The session.
+        begun: When the session began, in milliseconds since 1970; None if that is not known.
+        number: The number in the session.
+        control: The control word.
+        attempt: The attempt that a control event names.
+        kind: The kind of event, which chooses the handler.
+        key: The event's identity.
+        attempts: How often the event was tried before.
+        past: The status that the table has of a replayed event; None if it has none.
+    """
+
+    batch: pa.RecordBatch
+    place: int
+    status: str
+    session: str
+    begun: int | None
+    number: int
+    control: str
+    attempt: int | None
+    kind: str | None
+    key: str
+    attempts: int
+    past: str | None = None
+
+
+class _Verdict(NamedTuple):
+    status: str
+    attempt: int | None = None
+    result: Any = None
+    detail: str | None = None
+    held: bool | None = None
+
+
+def task(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for `mapInArrow`."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        handlers = _Handlers(plan)
+        try:
+            yield from _Task(plan, handlers).run(batches)
+        finally:
+            handlers.close()
+
+    return at_spark_border(run)
+
+
+class _Task:
+    """The sessions of one partition."""
+
+    def __init__(self, plan: Plan, handlers: _Handlers) -> None:
+        self._plan = plan
+        self._handlers = handlers
+        self._held = dict(plan.held)
+        self._failed: dict[str, _Row] = {}
+        self._waiting: dict[str, deque[_Row]] = defaultdict(deque)
+        self._done: set[tuple[str, int, int]] = set()
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            verdicts = [said for row in _rows(batch) for said in self._take(row)]
+            if verdicts:
+                yield _output(self._plan, verdicts)
+
+    def _take(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
+        if row.status == "dead":
+            yield row, _Verdict("dead")
+        elif row.status == "failed":
+            self._failed[row.session] = row
+        elif row.status == "waiting":
+            self._waiting[row.session].append(row)
+        elif row.status == "control":
+            yield from self._decide(row)
+        else:
+            yield from self._event(row)
+
+    # Events
+
+    def _event(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
+        place = (row.session, row.begun or 0, row.number)
+        if row.control == "replay" and place in self._plan.past:
+            past, attempts = self._plan.past[place]
+            row = row._replace(past=past, attempts=attempts)
+        held = self._held.get(row.session)
+        if row.past in ("ok", "skipped") or place in self._done:
+            yield row, _Verdict("ignored", detail="it was processed before")
+        elif held is None:
+            verdict = self._process(row)
+            yield row, verdict
+        elif place[1:] == held[:2] and row.control == "replay":
+            row = row._replace(attempts=held[2])
+            yield row, self._process(row)
+            yield from self._continue(row.session)
+        elif row.past == "waiting":
+            yield row, _Verdict("ignored", detail="the event waits already")
+        else:
+            yield row, _Verdict("waiting", row.attempts, held=True)
+
+    def _process(self, row: _Row) -> _Verdict:
+        """Call the handler, and hold the session or let it go on."""
+        verdict = self._handlers.process(row)
+        was_open = row.status in OPEN or row.session in self._held
+        if verdict.status == "ok" and row.control == "replay":
+            self._done.add((row.session, row.begun or 0, row.number))
+        if verdict.status == "ok" or self._plan.on_failure != "hold":
+            self._held.pop(row.session, None)
+            return verdict._replace(held=False if was_open else None)
+        self._held[row.session] = (row.begun or 0, row.number, verdict.attempt or 0)
+        self._failed[row.session] = row._replace(status="failed", attempts=verdict.attempt or 0)
+        return verdict._replace(held=True)
+
+    # Held sessions
+
+    def _decide(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
+        held = self._held.get(row.session)
+        if held is None or held[1:] != (row.number, row.attempt):
+            what = "no event of the session is held"
+            if held is not None:
+                what = f"the session is held by number {held[1]}, attempt {held[2]}"
+            named = f"number {row.number}, attempt {row.attempt}"
+            yield row, _Verdict("ignored", detail=f"{row.control} of {named}: {what}")
+            return
+        yield row, _Verdict("control", detail=f"{row.control} of number {row.number}")
+        failed = self._failed[row.session]
+        if row.control == "skip":
+            del self._held[row.session]
+            yield failed, _Verdict("skipped", failed.attempts, held=False)
+        else:
+            yield failed, self._process(failed)
+        yield from self._continue(row.session)
+
+    def _continue(self, session: str) -> Iterator[tuple[_Row, _Verdict]]:
+        """Process what waits, until there is nothing more or an event fails."""
+        waiting = self._waiting[session]
+        while waiting and session not in self._held:
+            row = waiting.popleft()
+            yield row, self._process(row)
+
+
+class _Handlers:
+    """The handlers of a task, from their first use to their end."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._handlers: Mapping[str | None, Handler] | None = None
+        self._caller = _Caller(plan.timeout)
+        self._retry_until = plan.retry_seconds
+        self._failures = 0
+        self._names: dict[int, tuple[pa.RecordBatch, list[dict[str, Any]]]] = {}
+        self._verify = _make_type_verifier(plan.result)
+
+    def process(self, row: _Row) -> _Verdict:
+        """Call the handler until it succeeds or the retries are used up.
+
+        Raises:
+            ProcessingError: The query has to fail: the handler asks for it, a call takes too long,
+                too many events fail, or `on_failure` says so.
+        """
+        plan, verdict = self._plan, _Verdict("failed", row.attempts)
+        handler = self._handler(row.kind)
+        if handler is None:
+            verdict = _Verdict("failed", row.attempts + 1, detail=f"no handler for {row.kind!r}")
+        else:
+            event = self._event(row)
+            for again in range(plan.retries + 1):
+                if again:
+                    self._wait(again, event, verdict)
+                event = replace(event, attempt=row.attempts + again + 1)
+                verdict, final = self._call(handler, event)
+                if final:
+                    break
+        if verdict.status == "failed":
+            self._count(row, verdict)
+        return verdict
+
+    def close(self) -> None:
+        """Close the handlers that have `close()`, if any was opened."""
+        for handler in (self._handlers or {}).values():
+            if hasattr(handler, "close"):
+                handler.close()
+
+    def _handler(self, kind: str | None) -> Handler | None:
+        if self._handlers is None:
+            opened: dict[str | None, Handler] = {}
+            self._handlers = opened
+            for name, handler in cloudpickle.loads(self._plan.handlers).items():
+                if hasattr(handler, "open"):
+                    handler.open()
+                opened[name] = handler
+        return self._handlers.get(None) or self._handlers.get(kind)
+
+    def _call(self, handler: Handler, event: Event) -> tuple[_Verdict, bool]:
+        """Return the verdict of one call, and whether it is final."""
+        try:
+            value = self._caller.call(handler, event)
+        except (Retry, ProcessingError) as exc:
+            raise ProcessingError(
+                f"{_place(event)}: {_text(exc)}. The batch is repeated when the query starts again",
+                anchor="a-handler-stops-the-query",
+            ) from exc
+        except Exception as exc:  # noqa: BLE001 - whatever the user's code raises
+            return _Verdict("failed", event.attempt, detail=_text(exc)), False
+        try:
+            self._verify(value)
+            return _Verdict("ok", event.attempt, _exact(value, self._plan.result)), True
+        except Exception as exc:  # noqa: BLE001 - there is one for each kind of wrong value
+            what = f"the result is no {self._plan.result.simpleString()}: {_text(exc)}"
+            return _Verdict("failed", event.attempt, detail=what[:_DETAIL]), True
+
+    def _wait(self, again: int, event: Event, verdict: _Verdict) -> None:
+        """Wait before a retry."""
+        wait = min(_FIRST_WAIT * 2 ** (again - 1), _LONGEST_WAIT)
+        if wait > self._retry_until:
+            raise ProcessingError(
+                f"{_place(event)}: {verdict.detail}; the retries of this task took over "
+                f"retry_time={self._plan.retry_seconds:g} seconds. End the cause, or raise "
+                f"retry_time, or lower retries; the batch is repeated when the query starts again",
+                anchor="a-handler-stops-the-query",
+            )
+        self._retry_until -= wait
+        time.sleep(wait)
+
+    def _count(self, row: _Row, verdict: _Verdict) -> None:
+        self._failures += 1
+        where = f"session {row.session!r}, number {row.number}, attempt {verdict.attempt}"
+        if self._plan.on_failure == "fail":
+            raise ProcessingError(
+                f"{where}: {verdict.detail}. on_failure='fail' stops the query: repair the "
+                f"handler, and start it again",
+                anchor="a-handler-stops-the-query",
+            )
+        if self._failures > self._plan.max_failures:
+            raise too_many(self._plan.max_failures, f"{where}: {verdict.detail}")
+
+    def _event(self, row: _Row) -> Event:
+        values = self._values(row.batch)[row.place]
+        headers = values.get("headers")
+        return Event(
+            data=values.get("data"),
+            headers=headers if isinstance(headers, dict) else {},
+            session=row.session,
+            number=row.number,
+            attempt=row.attempts,
+            key=row.key,
+            row=values,
+        )
+
+    def _values(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        """Return the columns of a batch's events, converted once."""
+        if id(batch) not in self._names:
+            column = batch.column("event")
+            plain = _plain(column.type)
+            values = column.to_pylist()
+            self._names = {id(batch): (batch, [plain(each) if plain else each for each in values])}
+        return self._names[id(batch)][1]
+
+
+class _Caller:
+    """Calls a handler, in a thread of its own if calls have a time limit.
+
+    Python cannot stop a call. The error ends the task's process, and the call with it.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._calls: queue.SimpleQueue[tuple[Handler, Event]] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def call(self, handler: Handler, event: Event) -> Any:
+        if self._timeout is None:
+            return handler(event)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="zeh-handler", daemon=True)
+            self._thread.start()
+        self._calls.put((handler, event))
+        try:
+            value, error = self._ends.get(timeout=self._timeout)
+        except queue.Empty:
+            raise ProcessingError(
+                f"the handler took over timeout={self._timeout:g} seconds"
+            ) from None
+        if error is not None:
+            raise error
+        return value
+
+    def _run(self) -> None:
+        while True:
+            handler, event = self._calls.get()
+            try:
+                self._ends.put((handler(event), None))
+            except BaseException as exc:  # noqa: BLE001 - it is raised by `call`
+                self._ends.put((None, exc))
+
+
+def too_many(limit: int, example: str) -> ProcessingError:
+    """Return the error for a batch of which too many events failed."""
+    return ProcessingError(
+        f"more than max_failures={limit} events of a batch failed, for instance {example}. Nothing "
+        f"of the batch is committed. End the cause, or raise max_failures, and start the query "
+        f"again",
+        anchor="a-handler-stops-the-query",
+    )
+
+
+# Rows in and out
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
+    columns = [batch.column(name).to_pylist() for name in INPUT]
+    for place, values in enumerate(zip(*columns, strict=True)):
+        yield _Row(batch, place, *values)
+
+
+def _output(plan: Plan, verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
+    """Return what a task says as one Arrow batch: OUTPUT, the result, and PASSED."""
+    parts = [
+        batch.select(list(PASSED)).take(pa.array([row.place for row in run]))
+        for batch, run in _runs([row for row, _ in verdicts])
+    ]
+    passed = pa.Table.from_batches(parts).combine_chunks()
+    said = [
+        (row.session, row.number, row.begun, v.status, v.attempt, v.detail, row.key, v.held)
+        for row, v in verdicts
+    ]
+    told = zip(zip(*said, strict=True), _ARROW, strict=True)
+    columns = [pa.array(values, kind) for values, kind in told]
+    results = pa.array([verdict.result for _, verdict in verdicts], to_arrow_type(plan.result))
+    names = [part.split()[0] for part in OUTPUT.split(", ")]
+    return pa.RecordBatch.from_arrays(
+        [*columns, results, *(passed.column(name).chunk(0) for name in PASSED)],
+        names=[*names, "result", *PASSED],
+    )
+
+
+def _runs(rows: list[_Row]) -> Iterator[tuple[pa.RecordBatch, list[_Row]]]:
+    """Yield the rows that follow each other in one Arrow batch, with that batch."""
+    for _, run in groupby(rows, key=lambda row: id(row.batch)):
+        found = list(run)
+        yield found[0].batch, found
+
+
+def _place(event: Event) -> str:
+    return f"session {event.session!r}, number {event.number}, attempt {event.attempt}"
+
+
+def _text(exc: BaseException) -> str:
+    """Return an error as one line that every store accepts."""
+    text = f"{type(exc).__name__}: {exc}".encode("utf-8", "replace").decode()
+    shown = "".join(each if each.isprintable() else " " for each in text[: 4 * _DETAIL])
+    return " ".join(shown.split())[:_DETAIL]
+
+
+# Values
+
+
+def _exact(value: Any, kind: DataType) -> Any:
+    """Return a value that its type has accepted.
+
+    Raises:
+        TypeError: Something of it would be lost: a member that the type has not, or the time zone.
+    """
+    if value is None:
+        return None
+    if isinstance(kind, StructType):
+        if not isinstance(value, dict):
+            raise TypeError(f"{type(value).__name__} for a STRUCT; give a dict")
+        if others := value.keys() - set(kind.names):
+            raise TypeError(f"the STRUCT has no member {sorted(others)[0]!r}")
+        return {each.name: _exact(value.get(each.name), each.dataType) for each in kind}
+    if isinstance(kind, ArrayType):
+        return [_exact(each, kind.elementType) for each in value]
+    if isinstance(kind, MapType):
+        return [
+            (_exact(name, kind.keyType), _exact(each, kind.valueType))
+            for name, each in value.items()
+        ]
+    if isinstance(kind, TimestampType) and isinstance(value, datetime) and value.tzinfo is None:
+        raise TypeError("a datetime without a time zone for a TIMESTAMP")
+    if isinstance(kind, StringType):  # of which PySpark's verifier takes any value
+        if not isinstance(value, str):
+            raise TypeError(f"{type(value).__name__} for a STRING")
+        value.encode()  # fails for half of a surrogate pair, which no file can hold
+    return value
+
+
+def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that makes dictionaries of maps at any depth; None if there are none."""
+    if pa.types.is_map(kind):
+        item = _plain(kind.item_type) or _same
+        return lambda pairs: None if pairs is None else {name: item(each) for name, each in pairs}
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        inner = {each.name: convert for each in fields if (convert := _plain(each.type))}
+        if not inner:
+            return None
+        return lambda value: (
+            None
+            if value is None
+            else {name: inner.get(name, _same)(each) for name, each in value.items()}
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        item_of = _plain(kind.value_type)
+        if item_of is None:
+            return None
+        return lambda values: None if values is None else [item_of(each) for each in values]
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
