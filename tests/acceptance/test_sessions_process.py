@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,6 +17,7 @@ import pytest
 
 from tests.fix_lake import said, why_absent
 from tests.fix_sessions import needs_batches
+from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
@@ -20,6 +25,8 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from zeh_spark import sessions
 from zeh_spark.errors import OptionError
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "process_sessions.py"
 
 
 class Shop:
@@ -351,6 +358,49 @@ def test_a_repeated_batch_that_is_committed_calls_nothing(processing):
         (order, step) for order, step, _ in processing.shop.calls()
     )
     assert [(0, "ok", 1), (1, "ok", 1)] == processing.verdicts("a")
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+def test_each_event_has_one_verdict_whatever_is_killed(processing, tmp_path):
+    """The driver in a handler and after the commit, a task's process in a handler: the table has
+    each event once, and a repeated call has the key of the first.
+    """
+    orders, calls = processing.orders, tmp_path / "calls"
+    orders.add(*(("a", step) for step in range(4)), *(("b", step) for step in range(4)))
+    job = {
+        "url": orders.url,
+        "checkpoint": str(orders.checkpoint),
+        "table": processing.at,
+        "calls": str(calls),
+    }
+    for crash in ("handler", "commit", "worker", None):
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", str(PROGRAM), json.dumps({**job, "crash": crash})],
+            env={**os.environ, **ENVIRONMENT},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        expected = -signal.SIGKILL if crash in ("handler", "commit") else 0
+        assert done.returncode == expected, done.stderr[-4000:]
+        if crash == "commit":  # what the next runs process is repeated by a lost process only
+            orders.add(*(("c", step) for step in range(4)))
+
+    rows = processing.table().select("session", "number", "status", "attempt", "result").collect()
+    assert sorted(map(tuple, rows)) == [
+        (order, step, "ok", 1, f"{order}{step}") for order in "abc" for step in range(4)
+    ]
+    called = [line.split() for line in calls.read_text().splitlines()]
+    times = Counter((order, int(step)) for order, step, _, _ in called)
+    assert {2} == {times[order, 2] for order in "c"}
+    assert (1, 2) == (times["c", 3], max(times.values()))
+    began = [order for order, *_ in called].index("c")
+    assert {"c"} == {order for order, *_ in called[began:]}  # what was committed is not called
+    assert 12 == len({key for *_, key in called})
+    assert {"1"} == {attempt for _, _, attempt, _ in called}
 
 
 @pytest.mark.slow

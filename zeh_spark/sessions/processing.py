@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
@@ -448,6 +448,8 @@ def _handlers(handler: Handler | Mapping[str, Handler], activity: str | Column |
 
 
 def _result_type(result: str) -> DataType:
+    if SparkContext._active_spark_context is None:
+        raise OptionError("sessions.process: there is no Spark session yet. Create it first")
     try:
         kind = DataType.fromDDL(result)
         to_arrow_type(kind)
