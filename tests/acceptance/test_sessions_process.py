@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from zeh_spark import sessions
 from zeh_spark.errors import OptionError
+from zeh_spark.publish import Producer
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "process_sessions.py"
 
@@ -292,6 +295,30 @@ def test_a_repaired_event_releases_its_session(processing):
 
 
 @pytest.mark.slow
+def test_two_queries_keep_their_verdicts_in_one_table(processing, tmp_path):
+    """A session that one of them holds is not held for the other."""
+    processing.options["on_failure"] = "hold"
+    processing.orders.add(("a", 0), fail="1")
+    processing.run()
+    url = processing.orders.create("other")
+    changed = {"folder": tmp_path / "other", "url": url, "producer": Producer(url, "shop")}
+    other = Processing(replace(processing.orders, **changed))
+    other.at = processing.at
+    other.orders.add(("a", 0), ("a", 1))
+    other.run(name="other", handler=lambda event: "fine")
+    processing.orders.add(("a", 1))
+    processing.run()
+
+    rows = processing.table().select("processor", "number", "status").collect()
+    assert [
+        ("orders", 0, "failed"),
+        ("orders", 1, "waiting"),
+        ("other", 0, "ok"),
+        ("other", 1, "ok"),
+    ] == sorted(map(tuple, rows))
+
+
+@pytest.mark.slow
 def test_each_kind_has_its_handler(processing):
     """The seed's Processor1 and Processor2 by ActivityInfo (003, 1.1); another kind fails."""
     add = processing.orders.add
@@ -427,6 +454,27 @@ def test_a_handler_is_opened_and_closed_once_in_a_task(processing):
     processing.run(handler=Connected())
 
     assert "open 0 1 2 close " == log.read_text()
+
+
+@pytest.mark.slow
+def test_a_time_limit_keeps_a_handler_in_one_thread(processing):
+    """Connections of many libraries belong to the thread that opened them."""
+
+    class Connected:
+        def open(self) -> None:
+            self.database = sqlite3.connect(":memory:")
+
+        def __call__(self, event: sessions.Event) -> str:
+            return str(self.database.execute("SELECT 6 * 7").fetchone()[0])
+
+        def close(self) -> None:
+            self.database.close()
+
+    processing.orders.add(("a", 0))
+
+    processing.run(handler=Connected(), timeout="1 minute")
+
+    assert ["42"] == [row.result for row in processing.table().collect()]
 
 
 def test_wrong_arguments_are_named(processing):

@@ -314,10 +314,10 @@ class _Handlers:
         return verdict
 
     def close(self) -> None:
-        """Close the handlers that have `close()`, if any was opened."""
+        """Close the handlers that have `close()`, unless a call has not come back."""
         for handler in (self._handlers or {}).values():
-            if hasattr(handler, "close"):
-                handler.close()
+            if hasattr(handler, "close") and not self._caller.stuck:
+                self._caller.call(handler.close)
 
     def _handler(self, kind: str | None) -> Handler | None:
         if self._handlers is None:
@@ -325,14 +325,14 @@ class _Handlers:
             self._handlers = opened
             for name, handler in cloudpickle.loads(self._plan.handlers).items():
                 if hasattr(handler, "open"):
-                    handler.open()
+                    self._caller.call(handler.open)
                 opened[name] = handler
         return self._handlers.get(None) or self._handlers.get(kind)
 
     def _call(self, handler: Handler, event: Event) -> tuple[_Verdict, bool]:
         """Return the verdict of one call, and whether it is final."""
         try:
-            value = self._caller.call(handler, event)
+            value = self._caller.call(lambda: handler(event))
         except (Retry, ProcessingError) as exc:
             raise ProcessingError(
                 f"{_place(event)}: {_text(exc)}. The batch is repeated when the query starts again",
@@ -396,27 +396,33 @@ class _Handlers:
 
 
 class _Caller:
-    """Calls a handler, in a thread of its own if calls have a time limit.
+    """Makes the calls of a task, in one thread, which is another one if calls have a time limit.
 
     Python cannot stop a call. The error ends the task's process, and the call with it.
+
+    Attributes:
+        stuck: Whether a call has not come back in its time.
     """
 
     def __init__(self, timeout: float | None) -> None:
+        self.stuck = False
         self._timeout = timeout
-        self._calls: queue.SimpleQueue[tuple[Handler, Event]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self._ends: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def call(self, handler: Handler, event: Event) -> Any:
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Return what the function returns, or raise what it raises."""
         if self._timeout is None:
-            return handler(event)
+            return function()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="zeh-handler", daemon=True)
             self._thread.start()
-        self._calls.put((handler, event))
+        self._calls.put(function)
         try:
             value, error = self._ends.get(timeout=self._timeout)
         except queue.Empty:
+            self.stuck = True
             raise ProcessingError(
                 f"the handler took over timeout={self._timeout:g} seconds"
             ) from None
@@ -426,9 +432,9 @@ class _Caller:
 
     def _run(self) -> None:
         while True:
-            handler, event = self._calls.get()
+            function = self._calls.get()
             try:
-                self._ends.put((handler(event), None))
+                self._ends.put((function(), None))
             except BaseException as exc:  # noqa: BLE001 - it is raised by `call`
                 self._ends.put((None, exc))
 

@@ -40,8 +40,14 @@ from zeh_spark.sessions.handling import (
 from zeh_spark.stateful import requirements
 from zeh_spark.stateful.row_codec import quoted
 
-_OURS = ("session", "number", "begun", "status", "attempt", "result", "detail", "event_key", "held")
+_VERDICT = (
+    *("session", "number", "begun", "status", "attempt", "result", "detail", "event_key", "held"),
+)
+_OURS = (*_VERDICT, "processor")
 """The columns of the table beside the event's own, and beside `dead`."""
+
+_PLACE = ("processor", "session", "begun", "number")
+"""What an event is known by in the table."""
 
 _ORDERING = ("status", "dead", "delivery")
 """The columns that `in_order` adds."""
@@ -68,9 +74,11 @@ def process(
 
     It calls `handler(event)` on executors, for the events of each session in their order, and
     appends one row for each event to a Delta table: the event's columns, and `session`, `number`,
-    `status`, `attempt`, `result`, `detail`, `event_key`, `begun`, `held` and `dead`. A batch is one
-    commit. If Spark repeats a batch that is committed, no handler is called. If it is not, all of
-    its events are processed again: `event.key` is the same then, so that a service that is called
+    `status`, `attempt`, `result`, `detail`, `event_key`, `begun`, `held`, `processor` and `dead`. A
+    batch is one commit.
+
+    If Spark repeats a batch that is committed, no handler is called. If it is not committed, all of
+    its events are processed again. `event.key` is the same then, so that a service that is called
     can recognize it.
 
     Durations are texts like "10 minutes".
@@ -80,7 +88,8 @@ def process(
             by kind of event (see `activity`). An object with the methods `open()` and `close()` is
             opened and closed once in a task. It is pickled here.
         table: a path or a name. The first batch creates the table if it does not exist.
-        name: the name that keeps the query in the table, as long as the table exists.
+        name: the name that keeps the query in the table, as long as the table exists; the column
+            `processor` has it. Queries with other names may write to the same table.
         checkpointLocation: the query's own checkpoint.
         result: the type of results, as DDL. A result of another type is a failure.
         on_failure: what happens after an event that failed. "dead-letter": its row has the status
@@ -120,7 +129,7 @@ def process(
         past={},
     )
     return SessionWriter(
-        plan, activity, table, name=name, checkpointLocation=checkpointLocation, **options
+        plan, activity, table, name, checkpointLocation=checkpointLocation, **options
     )
 
 
@@ -144,11 +153,12 @@ class SessionWriter:
         plan: What tasks have to know, without what the table has.
         activity: The expression that gives the kind of an event; None if there are no kinds.
         table: The table's path or name.
+        name: The name of the query in the table.
         **options: Arguments of `DeltaFeedWriter`.
     """
 
     def __init__(
-        self, plan: Plan, activity: str | Column | None, table: str, **options: Any
+        self, plan: Plan, activity: str | Column | None, table: str, name: str, **options: Any
     ) -> None:
         for taken in ("merge_keys", "deleted", "order", "transform"):
             if taken in options:
@@ -160,7 +170,8 @@ class SessionWriter:
         self._plan = plan
         self._activity = activity
         self._table = table
-        self._writer = DeltaFeedWriter(table, transform=self._transform, **options)
+        self._name = name
+        self._writer = DeltaFeedWriter(table, name=name, transform=self._transform, **options)
         self._state: _State | None = None
         self._verdicts: _Verdicts | None = None
 
@@ -202,7 +213,9 @@ class SessionWriter:
 
     def _processed(self, batch: DataFrame) -> _Verdicts:
         table = LakeTable(batch.sparkSession, self._table)
-        before = table.frame() if table.exists() else None
+        before = None
+        if table.exists():
+            before = table.frame().where(F.col("processor") == self._name)
         held = self._known
         if held is None:
             held = _held(before) if before is not None else {}
@@ -221,7 +234,7 @@ class SessionWriter:
             frame = _called(rows.where(~among | (F.col("status") == "dead")), plan).unionByName(
                 _called(_resumed(rows.where(among & (F.col("status") != "dead")), stored), plan)
             )
-        frame = _finished(frame, _event_names(batch)).persist()
+        frame = _finished(frame, _event_names(batch), self._name).persist()
         failed, changed, example = frame.agg(
             F.count_if(F.col("status") == "failed"),
             F.count_if(F.col("held").isNotNull()),
@@ -264,7 +277,7 @@ def _newest(table: DataFrame) -> DataFrame:
     )
     names = [quoted(name) for name in table.columns]
     verdicts = table.where(rank.isNotNull())
-    newest = verdicts.groupBy("session", "begun", "number").agg(
+    newest = verdicts.groupBy(*_PLACE).agg(
         F.max_by(F.struct(*names), F.struct("attempt", rank.alias("rank"))).alias("newest")
     )
     return newest.select("newest.*")
@@ -272,9 +285,7 @@ def _newest(table: DataFrame) -> DataFrame:
 
 def _held(table: DataFrame) -> dict[str, tuple[int, int, int]]:
     """Return the event by which each session is held, as `Plan.held` has it."""
-    columns = table.where("held IS NOT NULL").select(
-        "session", "begun", "number", "attempt", "status", "held"
-    )
+    columns = table.where("held IS NOT NULL").select(*_PLACE, "attempt", "status", "held")
     rows = _newest(columns).where("held AND status = 'failed'")
     found = rows.select("session", _millis("begun"), "number", "attempt").collect()
     return {session: (begun or 0, number, attempt) for session, begun, number, attempt in found}
@@ -288,7 +299,7 @@ def _past(
         [(session, number) for session, begun, number in wanted if begun is not None],
         "session STRING, number BIGINT",
     )
-    columns = table.select("session", "begun", "number", "attempt", "status")
+    columns = table.select(*_PLACE, "attempt", "status")
     newest = _newest(columns.join(F.broadcast(events), ["session", "number"], "left_semi"))
     rows = newest.select("session", _millis("begun"), "number", "status", "attempt").collect()
     return {(each[0], each[1] or 0, each[2]): (each[3], each[4]) for each in rows}
@@ -366,7 +377,7 @@ def _called(rows: DataFrame, plan: Plan) -> DataFrame:
     return rows.select(*INPUT, *PASSED).mapInArrow(task(plan), schema)
 
 
-def _finished(verdicts: DataFrame, names: list[str]) -> DataFrame:
+def _finished(verdicts: DataFrame, names: list[str], processor: str) -> DataFrame:
     """Return verdicts as rows of the table. A failed event is a dead letter of its own kind."""
     kind = verdicts.schema["dead"].dataType
     failed = F.struct(
@@ -381,8 +392,9 @@ def _finished(verdicts: DataFrame, names: list[str]) -> DataFrame:
     return verdicts.select(
         *(
             F.timestamp_millis("begun").alias("begun") if name == "begun" else F.col(name)
-            for name in _OURS
+            for name in _VERDICT
         ),
+        F.lit(processor).alias("processor"),
         F.when(F.col("status") == "failed", failed).otherwise(F.col("dead")).alias("dead"),
         *(F.col("event")[name].alias(name) for name in names),
     )
