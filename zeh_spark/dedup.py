@@ -2,6 +2,7 @@
 
     once = dedup.drop_seen(df)                                  # by the stamps of our publisher
     once = dedup.drop_seen(df, producer="device", sequence="counter")
+    once = dedup.drop_seen(df, id="headers['id']", window="7 days")     # state grows with events
 
 Rule for editors: a number belongs to a feed (an epoch of it, see `protocol.feed_identity`), a
 producer and a stored partition. It never belongs to the reader's `partition` column, which may hold
@@ -26,9 +27,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.protocol import feed_identity
-from zeh_spark.stateful import dedup_state, requirements, state_buckets
+from zeh_spark.stateful import dedup_state, ids_operator, requirements, state_buckets
 from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, SeenBucket
-from zeh_spark.stateful.row_codec import packed, unpacked
+from zeh_spark.stateful.ids_operator import IdProcessor
+from zeh_spark.stateful.row_codec import packed, quoted, unpacked
 from zeh_spark.stateful.seen import NEW, UNKNOWN, Seen, reused
 
 if TYPE_CHECKING:
@@ -49,16 +51,23 @@ def drop_seen(
     partition: str | Column | None = None,
     *,
     feed: str | Column | None = None,
-    window: int = 1_000_000,
+    window: int | str | None = None,
+    id: str | Column | None = None,
+    scope: str | Column | None = None,
+    content: str | Column | None = None,
+    max_ids: int = 10_000_000,
     buckets: int = 16,
     metrics: str = "dedup",
     accept: str | None = None,
 ) -> DataFrame:
-    """Return the rows of a stream whose (feed, producer, partition, sequence) is new.
+    """Return the rows of a stream whose (feed, producer, partition, sequence), or id, is new.
 
     Only rows that were certainly there before are dropped; `metrics` counts them. If several rows
     of a micro-batch have one number, one of them is kept. The rows of a producer come in the order
     of their numbers.
+
+    With `id`, rows are known by ids that are no numbers. Each id takes 24 bytes for as long as the
+    window.
 
     Args:
         df: a streaming frame. It needs the column `headers`, unless `producer` and `sequence` are
@@ -70,8 +79,16 @@ def drop_seen(
             nothing if `producer` is given.
         feed: the feed that the numbers belong to; by default the header `zeh-feed`, and nothing if
             `producer` is given. A row in which it is NULL belongs to the query's only feed.
-        window: how far below a producer's highest number gaps are remembered, in numbers. Older
-            gaps are closed, to limit the state.
+        window: how far below a producer's highest number gaps are remembered, in numbers;
+            1,000,000 by default. Older gaps are closed, to limit the state. With `id`, how long an
+            id is remembered, like "7 days", which is the default then. The clock is the time at
+            which events were published, `zeh-time`; the time of the batch for events without it.
+        id: an SQL expression or a column, the event's id. It excludes `producer`, `sequence`,
+            `partition`, `feed` and `accept`.
+        scope: what an id belongs to, with `id`; by default the feed, if its publisher tells its id.
+        content: what must be equal in two rows with one id; by default the column `data`, or all
+            columns but `headers` and `partition` if there is none.
+        max_ids: how many ids the state may have, with `id`. The query fails before there are more.
         buckets: in how many values the state is kept; fixed for the life of a checkpoint.
         metrics: the name under which the counts are among the query's observed metrics.
         accept: the text that an error about the state of an older version told you to give.
@@ -79,20 +96,38 @@ def drop_seen(
     Returns:
         A streaming frame with the columns of `df` and the column `dedup`. It is "new"; or "unknown"
         if the number is in a gap that was closed, so that it may have been there before; or
-        "unstamped" if the row has no producer or no number.
+        "unstamped" if the row has no producer or no number. With `id`, "unknown" is an event that
+        is older than the window, "unstamped" one without an id, and "conflict" one whose id was
+        there with other content.
 
     Raises:
         OptionError: an argument does not fit the frame or the session.
         CheckpointError: in the running query: its state may have mixed the numbers of several
-            feeds.
+            feeds, or would have more than `max_ids` ids.
         PublisherError: in the running query: the publisher uses numbers again, as it does after a
             restore. The header `zeh-time` shows it, so this is checked without `producer` only.
     """
     requirements.check(df, "dedup.drop_seen")
     _check_order(df)
-    requirements.at_least("window", window, 1)
     requirements.at_least("buckets", buckets, 1)
     requirements.check_free(df, ["dedup"])
+    if id is not None:
+        numbers = {"producer": producer, "sequence": sequence, "partition": partition}
+        _check_absent({**numbers, "feed": feed, "accept": accept}, "id= is another way to know it")
+        span = requirements.milliseconds("window", "7 days" if window is None else str(window))
+        most = -(-requirements.at_least("max_ids", max_ids, 1) // buckets)
+        rows = _rows_with_ids(df, requirements.text(df, "id", id), scope, content)
+        given = state_buckets.grouped(
+            rows, "key", buckets, IdProcessor(span, buckets, most), ids_operator.COLUMNS, "none"
+        )
+        return _passed(given, df, metrics, (*FLAGS, "conflict", "dropped", "ids", "buckets"))
+    _check_absent({"scope": scope, "content": content}, "it is for id=")
+    if isinstance(window, str):
+        raise OptionError(
+            f"window={window!r} must be a number of sequence numbers; durations are for id=",
+            option="window",
+        )
+    numbers_kept = requirements.at_least("window", 1_000_000 if window is None else window, 1)
     key, text = _key(df, producer, sequence, partition)
     told = feed is not None or producer is None
     if accept is not None and not told:
@@ -103,11 +138,22 @@ def drop_seen(
     time = _time(df) if producer is None else F.lit(-1)
     rows = _rows(df, key, text, _feed(df, feed, told), time)
     accepted = dedup_state.accepted(accept) if accept is not None else None
-    processor = _Processor(window, buckets, _feeds_read(df) if told else None, accepted)
+    processor = _Processor(numbers_kept, buckets, _feeds_read(df) if told else None, accepted)
     given = state_buckets.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
-    sums = {name: state_buckets.total(name) for name in (*FLAGS, "dropped", "producers", "buckets")}
+    return _passed(given, df, metrics, (*FLAGS, "dropped", "producers", "buckets"))
+
+
+def _passed(given: DataFrame, df: DataFrame, metrics: str, counts: tuple[str, ...]) -> DataFrame:
+    """Return the rows that a processor passed on, with the columns of the frame."""
+    sums = {name: state_buckets.total(name) for name in counts}
     found = state_buckets.observed(given, metrics, sums)
     return found.select(*unpacked(F.col("event"), df.schema), "dedup")
+
+
+def _check_absent(options: dict[str, object], why: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise OptionError(f"{name}={value!r} cannot be given here: {why}", option=name)
 
 
 def _check_order(df: DataFrame) -> None:
@@ -118,6 +164,48 @@ def _check_order(df: DataFrame) -> None:
             "Call drop_seen before in_order",
             anchor="the-frame-is-that-of-sessionsin_order",
         )
+
+
+def _rows_with_ids(
+    df: DataFrame, name: Column, scope: str | Column | None, content: str | Column | None
+) -> DataFrame:
+    """Return each row as `key`, which chooses its bucket, and `row`, see `state_buckets.joined`.
+
+    Id and content are hashes, as hexadecimal digits: 32 and 16. The id is empty if it is NULL.
+    """
+    belongs = F.lit("")
+    if scope is not None:
+        belongs = F.coalesce(requirements.text(df, "scope", scope), F.lit(""))
+    elif requirements.has_headers(df):
+        feed = F.regexp_replace(F.col("headers")[feed_identity.HEADER], "~[0-9]+$", "")
+        belongs = F.coalesce(feed, F.lit(""))
+    whole = F.concat(F.char_length(belongs), F.lit(" "), belongs, name)
+    said = packed(df, requirements.EVENT).select(
+        F.coalesce(F.substring(F.sha2(whole, 256), 1, 32), F.lit("")).alias("key"),
+        F.substring(F.sha2(_content(df, content), 256), 1, 16).alias("content"),
+        _published(df).alias("time"),
+        F.col(requirements.EVENT).alias("event"),
+    )
+    row = state_buckets.joined([F.col("time")], [F.col("key"), F.col("content"), F.col("event")])
+    return said.select("key", row.alias("row"))
+
+
+def _content(df: DataFrame, content: str | Column | None) -> Column:
+    """Return what must be equal in two rows with one id, as text that is never NULL."""
+    if content is None:
+        rest = [each for each in df.columns if each not in ("headers", "partition")]
+        names = ["data"] if "data" in df.columns else rest
+        return F.to_json(F.struct(*(F.col(quoted(each)) for each in names)))
+    return F.to_json(F.struct(requirements.typed(df, "content", content)[0].alias("content")))
+
+
+def _published(df: DataFrame) -> Column:
+    """Return when an event was published, in ms since 1970; the batch's time if it is not known."""
+    now = F.unix_millis(F.current_timestamp())
+    if not requirements.has_headers(df):
+        return now
+    told = F.col("headers")["zeh-time"].try_cast("bigint")
+    return F.greatest(F.least(F.coalesce(told, now), now), F.lit(0))
 
 
 def _rows(df: DataFrame, key: Column, sequence: Column, feed: Column, time: Column) -> DataFrame:

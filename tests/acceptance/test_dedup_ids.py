@@ -1,0 +1,94 @@
+"""Each id once within a window: ids that are no numbers (seeds 001 and 004)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from tests.fix_lake import said
+from zeh_spark import dedup
+from zeh_spark.errors import OptionError
+from zeh_spark.testing import publish
+
+ID = "get_json_object(data, '$.id')"
+
+
+@pytest.fixture
+def run(collected):
+    """Runs a frame to its end: how often each (flag, id, v) came out of this run."""
+
+    def go(frame):
+        collected.rows.clear()
+        collected.run(frame)
+        rows = [(row["dedup"], json.loads(row["data"])) for row in collected.rows]
+        return Counter((flag, data.get("id"), data["v"]) for flag, data in rows)
+
+    return go
+
+
+@pytest.mark.slow
+def test_each_id_passes_once_and_other_content_is_told(publisher, stream, run, collected):
+    """In one batch and across restarts; an event without an id passes."""
+    frame = dedup.drop_seen(stream(url=publisher.url).load(), id=ID, window="7 days")
+    publisher.publish({"id": "a", "v": 1}, {"id": "b", "v": 1}, {"id": "a", "v": 1}, {"v": 5})
+
+    assert {("new", "a", 1): 1, ("new", "b", 1): 1, ("unstamped", None, 5): 1} == run(frame)
+
+    publisher.publish({"id": "b", "v": 1}, {"id": "c", "v": 1}, {"id": "b", "v": 2})
+
+    assert {("new", "c", 1): 1, ("conflict", "b", 2): 1} == run(frame)
+    counts = [
+        each.observedMetrics["dedup"].asDict()
+        for each in collected.queries[-1].recentProgress
+        if each.numInputRows
+    ]
+    assert (1, 1, 1, 0) == tuple(
+        sum(each[name] for each in counts) for name in ("new", "dropped", "conflict", "unknown")
+    )
+
+
+@pytest.mark.slow
+def test_an_id_belongs_to_its_scope(publisher, stream, run):
+    """By default the feed: two shops may count their orders alike. [PU, SB]"""
+    publisher.store.create("other", 1)
+    other = f"{publisher.base}/other"
+    publish(publisher.store, "orders", [{"id": "a", "v": 1}])
+    publish(publisher.store, "other", [{"id": "a", "v": 1}, {"id": "a", "v": 1}])
+
+    both = stream(url=publisher.url).load().union(stream(url=other).load())
+
+    assert {("new", "a", 1): 2} == run(dedup.drop_seen(both, id=ID))
+
+
+@pytest.mark.slow
+def test_too_many_ids_stop_the_query_and_a_larger_cap_continues(publisher, stream, run):
+    """Nothing is passed on, and nothing is lost."""
+    publisher.publish(*({"id": f"{i}", "v": 1} for i in range(50)))
+    feed = stream(url=publisher.url).load()
+
+    with pytest.raises(Exception) as raised:
+        run(dedup.drop_seen(feed, id=ID, max_ids=2, buckets=2))
+    assert "max_ids allows 1 for each of the 2 buckets" in said(raised.value)
+
+    found = run(dedup.drop_seen(feed, id=ID, max_ids=100, buckets=2))
+    assert {("new", f"{i}", 1): 1 for i in range(50)} == found
+
+
+def test_arguments_of_the_other_way_are_refused(publisher, stream):
+    """Ids have no producers, numbers no scope."""
+    feed = stream(url=publisher.url).load()
+    for options, message in [
+        ({"id": ID, "producer": "data"}, "producer='data' cannot be given here"),
+        ({"id": ID, "accept": "x"}, "accept='x' cannot be given here"),
+        ({"scope": "data"}, "scope='data' cannot be given here"),
+        ({"window": "7 days"}, "durations are for id="),
+        ({"id": ID, "window": "7"}, "window='7' must be a duration"),
+        ({"id": ID, "max_ids": 0}, "max_ids=0"),
+        ({"id": "nothing"}, "id='nothing' is no expression"),
+    ]:
+        with pytest.raises(OptionError, match=message):
+            dedup.drop_seen(feed, **options)

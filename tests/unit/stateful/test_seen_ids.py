@@ -1,0 +1,124 @@
+"""Which ids were seen, against a dictionary of all of them."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.errors import CheckpointError
+from zeh_spark.stateful import seen_ids
+from zeh_spark.stateful.seen_ids import CONFLICT, NEW, SEEN, UNKNOWN, IdBucket, Ids
+
+WINDOW = 80
+EVENTS = st.tuples(st.integers(0, 12), st.integers(0, 400), st.integers(0, 1))
+BATCHES = st.lists(st.lists(EVENTS, min_size=1, max_size=8), max_size=10)
+
+
+class Slices(dict[int, bytes]):
+    """Slices, as Spark's state keeps them."""
+
+    def get(self, begin: int) -> bytes:  # type: ignore[override]  # what is not there is an error
+        return self[begin]
+
+    def put(self, begin: int, value: bytes) -> None:
+        self[begin] = value
+
+    def remove(self, begin: int) -> None:
+        del self[begin]
+
+
+class Bucket:
+    """A bucket that goes through bytes between batches, and its slices."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.slices, self.most, self.floor = Slices(), most, 0
+        self.blob = seen_ids.encoded(IdBucket(4))
+
+    def take(self, *events: tuple[int, int, int]) -> list[tuple[tuple[int, int, int], int]]:
+        """(id, time, content) each; returns them, sorted, with what is known of them."""
+        rows = sorted(
+            (digits(name, 32), time, digits(text, 16), name) for name, time, text in events
+        )
+        bucket = seen_ids.opened(self.blob, 4)
+        self.floor = bucket.floor
+        ids = Ids.of_hex([row[0] for row in rows], [row[2] for row in rows])
+        times = np.array([row[1] for row in rows], np.int64)
+        found = seen_ids.judge(bucket, self.slices, ids, times, WINDOW, self.most).tolist()
+        assert {each.begin for each in bucket.slices} == self.slices.keys()
+        assert all(len(self.slices[e.begin]) == e.count * seen_ids.BYTES for e in bucket.slices)
+        self.blob = seen_ids.encoded(bucket)
+        content = {digits(text, 16): text for text in (0, 1)}
+        return [
+            ((row[3], row[1], content[row[2]]), told) for row, told in zip(rows, found, strict=True)
+        ]
+
+
+def digits(value: int, count: int) -> str:
+    return hashlib.sha256(str(value).encode()).hexdigest()[:count]
+
+
+@given(BATCHES)
+def test_an_id_is_new_once_within_the_window(batches):
+    """What is dropped was there with this content; what is new was not there within the window."""
+    bucket, first, clock = Bucket(), {}, 0
+    for batch in batches:
+        before = dict(first)
+        clock_before = clock
+        clock = max([clock, *(time for _, time, _ in batch)])
+        for (name, time, text), told in bucket.take(*batch):
+            known = first.get(name)
+            if told in (SEEN, CONFLICT):
+                assert known is not None
+                assert (known[1] == text) == (told == SEEN)
+            else:
+                assert name not in before or before[name][0] + WINDOW <= clock_before
+                assert told == (UNKNOWN if time < bucket.floor else NEW)
+                first[name] = (clock, text)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_event_older_than_what_is_remembered_is_unknown(late):
+    bucket = Bucket()
+    bucket.take((1, 0, 0))
+    bucket.take((2, 500, 0))  # what was seen at 0 is forgotten
+
+    ((_, told),) = bucket.take((1, 5 if late else 501, 0))
+
+    assert told == (UNKNOWN if late else NEW)
+
+
+def test_the_first_content_counts():
+    """The other one is told as often as it comes."""
+    bucket = Bucket()
+
+    assert [NEW, CONFLICT, SEEN] == [
+        told for _, told in bucket.take((1, 0, 0), (1, 1, 1), (1, 2, 0))
+    ]
+    assert [CONFLICT, SEEN] == [told for _, told in bucket.take((1, 3, 1), (1, 4, 0))]
+
+
+def test_ids_beyond_the_cap_are_refused_by_name():
+    """Nothing of the batch is kept, so that the query continues with a larger cap."""
+    bucket = Bucket(most=3)
+    bucket.take((1, 0, 0), (2, 0, 0), (3, 0, 0))
+    before = bucket.blob
+
+    with pytest.raises(CheckpointError, match="would have 4 ids, and max_ids allows 3 for each"):
+        bucket.take((4, 0, 0))
+
+    assert before == bucket.blob
+
+
+def test_ids_that_end_with_zero_bytes_differ():
+    """numpy leaves zeros at the end of bytes out when it shows them, not when it compares."""
+    bucket, slices = IdBucket(4), Slices()
+    names = ["ab" + "00" * 15, "ab00" + "01" * 14, "00" * 16, "ab" + "00" * 14 + "01"]
+    ids = Ids.of_hex(sorted(names), ["00" * 8] * 4)
+
+    for expected in (NEW, SEEN):
+        found = seen_ids.judge(bucket, slices, ids, np.zeros(4, np.int64), WINDOW, 10)
+        assert [expected] * 4 == found.tolist()
