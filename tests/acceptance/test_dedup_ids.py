@@ -53,7 +53,7 @@ def test_each_id_passes_once_and_other_content_is_told(publisher, stream, run, c
 
 @pytest.mark.slow
 def test_an_id_belongs_to_its_scope(publisher, stream, run):
-    """By default the feed: two shops may count their orders alike. [PU, SB]"""
+    """By default the feed: two shops may count their orders alike."""
     publisher.store.create("other", 1)
     other = f"{publisher.base}/other"
     publish(publisher.store, "orders", [{"id": "a", "v": 1}])
