@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -89,7 +88,7 @@ class Plan:
     Attributes:
         handlers: The handlers by kind of event, pickled; one of the kind None if there are no
             kinds.
-        result: The type of results.
+        result: The type of results, in Spark.
         on_failure: What happens after a failed event.
         retries: How often a failed call is repeated at once.
         retry_seconds: How long a task may spend on retries.
@@ -116,6 +115,9 @@ INPUT = (
     "status", "session", "begun", "number", "control", "attempt", "kind", "event_key", "attempts",
 )  # fmt: skip
 """The columns of a row that a task looks at."""
+
+RESULT = "result"
+"""A column of NULLs: its Arrow type is that of results, as Spark wants it."""
 
 PASSED = ("dead", "event")
 """The columns that a task passes on: why an event is dead, and its own columns as a STRUCT."""
@@ -200,7 +202,7 @@ class _Task:
         for batch in batches:
             verdicts = [said for row in _rows(batch) for said in self._take(row)]
             if verdicts:
-                yield _output(self._plan, verdicts)
+                yield _output(verdicts)
 
     def _take(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
         if row.status == "dead":
@@ -306,7 +308,7 @@ class _Handlers:
                 if again:
                     self._wait(again, event, verdict)
                 event = replace(event, attempt=row.attempts + again + 1)
-                verdict, final = self._call(handler, event)
+                verdict, final = self._call(handler, event, _result_type(row.batch))
                 if final:
                     break
         if verdict.status == "failed":
@@ -329,8 +331,14 @@ class _Handlers:
                 opened[name] = handler
         return self._handlers.get(None) or self._handlers.get(kind)
 
-    def _call(self, handler: Handler, event: Event) -> tuple[_Verdict, bool]:
-        """Return the verdict of one call, and whether it is final."""
+    def _call(self, handler: Handler, event: Event, kind: pa.DataType) -> tuple[_Verdict, bool]:
+        """Return the verdict of one call, and whether it is final.
+
+        Args:
+            handler: The handler.
+            event: The event.
+            kind: The type of results, in Arrow.
+        """
         try:
             value = self._caller.call(lambda: handler(event))
         except (Retry, ProcessingError) as exc:
@@ -342,7 +350,9 @@ class _Handlers:
             return _Verdict("failed", event.attempt, detail=_text(exc)), False
         try:
             self._verify(value)
-            return _Verdict("ok", event.attempt, _exact(value, self._plan.result)), True
+            result = _exact(value, self._plan.result)
+            pa.array([result], kind)
+            return _Verdict("ok", event.attempt, result), True
         except Exception as exc:  # noqa: BLE001 - there is one for each kind of wrong value
             what = f"the result is no {self._plan.result.simpleString()}: {_text(exc)}"
             return _Verdict("failed", event.attempt, detail=what[:_DETAIL]), True
@@ -458,25 +468,29 @@ def _rows(batch: pa.RecordBatch) -> Iterator[_Row]:
         yield _Row(batch, place, *values)
 
 
-def _output(plan: Plan, verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
+def _output(verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
     """Return what a task says as one Arrow batch: OUTPUT, the result, and PASSED."""
     parts = [
         batch.select(list(PASSED)).take(pa.array([row.place for row in run]))
         for batch, run in _runs([row for row, _ in verdicts])
     ]
     passed = pa.Table.from_batches(parts).combine_chunks()
-    said = [
+    rows = [
         (row.session, row.number, row.begun, v.status, v.attempt, v.detail, row.key, v.held)
         for row, v in verdicts
     ]
-    told = zip(zip(*said, strict=True), _ARROW, strict=True)
+    told = zip(zip(*rows, strict=True), _ARROW, strict=True)
     columns = [pa.array(values, kind) for values, kind in told]
-    results = pa.array([verdict.result for _, verdict in verdicts], to_arrow_type(plan.result))
+    results = pa.array([said.result for _, said in verdicts], _result_type(verdicts[0][0].batch))
     names = [part.split()[0] for part in OUTPUT.split(", ")]
     return pa.RecordBatch.from_arrays(
         [*columns, results, *(passed.column(name).chunk(0) for name in PASSED)],
-        names=[*names, "result", *PASSED],
+        names=[*names, RESULT, *PASSED],
     )
+
+
+def _result_type(batch: pa.RecordBatch) -> pa.DataType:
+    return batch.schema.field(RESULT).type
 
 
 def _runs(rows: list[_Row]) -> Iterator[tuple[pa.RecordBatch, list[_Row]]]:

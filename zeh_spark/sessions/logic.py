@@ -90,11 +90,11 @@ class SessionLogic:
         if fresh:
             self._receive(session, fresh, now, outcomes)
         session.seen = max([session.seen, now, *(each.clock for each in arrivals)])
-        if session.next != before or not known:
-            self._advance(session, session.seen)
         if "release" in controls:
             while session.held and not session.closed:
                 self._pass_gap(session, "skip", outcomes)
+        if session.next != before or not known:
+            self._advance(session, session.seen)
         if "close" in controls and not session.closed:
             self._close(session, outcomes)
         begun = known or fresh or session.closed  # invalid events alone do not begin a session

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, get_args
 from pyspark import SparkContext, cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
 from zeh_spark.errors import OptionError, at_spark_border
@@ -31,6 +30,7 @@ from zeh_spark.sessions.handling import (
     OPEN,
     OUTPUT,
     PASSED,
+    RESULT,
     Handler,
     OnFailure,
     Plan,
@@ -372,9 +372,10 @@ def _called(rows: DataFrame, plan: Plan) -> DataFrame:
     """Return the verdicts of tasks on rows."""
     told = DataType.fromDDL(OUTPUT)
     assert isinstance(told, StructType)
-    result = StructField("result", plan.result)
+    result = StructField(RESULT, plan.result)
     schema = StructType([*told, result, *(rows.schema[name] for name in PASSED)])
-    return rows.select(*INPUT, *PASSED).mapInArrow(task(plan), schema)
+    typed = F.lit(None).cast(plan.result).alias(RESULT)
+    return rows.select(*INPUT, typed, *PASSED).mapInArrow(task(plan), schema)
 
 
 def _finished(verdicts: DataFrame, names: list[str], processor: str) -> DataFrame:
@@ -463,15 +464,13 @@ def _result_type(result: str) -> DataType:
     if SparkContext._active_spark_context is None:
         raise OptionError("sessions.process: there is no Spark session yet. Create it first")
     try:
-        kind = DataType.fromDDL(result)
-        to_arrow_type(kind)
+        return DataType.fromDDL(result)
     except Exception as exc:
         raise OptionError(
             f"result={result!r} must be a type like STRING, BIGINT or 'a INT, b STRING': "
             f"{str(exc).partition(';')[0]}",
             option="result",
         ) from exc
-    return kind
 
 
 def _check(batch: DataFrame) -> None:

@@ -250,3 +250,13 @@ def test_session_of_an_older_version_is_reported_by_when_it_was_seen():
     told.session.advanced = 0
 
     assert 15 == told.logic.due(told.session)
+
+
+def test_a_release_that_delivers_is_an_advance():
+    """A session that somebody released, and that then waits again, is reported again."""
+    told = Told(stale_timeout=10, gap_timeout=None).take(event(0, clock=1)).judge(11)
+    told.take(event(2, clock=20), words=("release",)).judge(29)
+    assert [("stale", 1), ("skipped", 1)] == [(e[0], e[1]) for e in told.outcomes if len(e) == 5]
+
+    told.judge(30)
+    assert SessionRecord("stale", 3, None, None, None) == told.outcomes[-1]

@@ -1,0 +1,153 @@
+"""What tasks make of a handler's results, without Spark: Arrow batches in, verdicts out."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from zeh_spark.sessions.handling import INPUT, PASSED, RESULT, Plan, task
+
+EVENT = pa.struct([("data", pa.string()), ("headers", pa.map_(pa.string(), pa.string()))])
+PAIR = StructType([StructField("a", IntegerType()), StructField("b", StringType())])
+ARROW_PAIR = pa.struct([("a", pa.int32()), ("b", pa.string())])
+UTC = datetime.timezone.utc
+
+
+def batch(rows, result):
+    """Rows as (status, session, number), of sessions that began at 0."""
+    count = len(rows)
+    columns = {
+        "status": [each[0] for each in rows],
+        "session": [each[1] for each in rows],
+        "begun": pa.array([0] * count, pa.int64()),
+        "number": pa.array([each[2] for each in rows], pa.int64()),
+        "control": [""] * count,
+        "attempt": pa.nulls(count, pa.int64()),
+        "kind": pa.nulls(count, pa.string()),
+        "event_key": ["k"] * count,
+        "attempts": pa.array([0] * count, pa.int64()),
+        RESULT: pa.nulls(count, result),
+        "dead": pa.nulls(count, pa.struct([("reason", pa.string())])),
+        "event": pa.array(
+            [{"data": f"{each[1]}{each[2]}", "headers": [("h", "1")]} for each in rows], EVENT
+        ),
+    }
+    assert {*columns} == {*INPUT, RESULT, *PASSED}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def verdicts(handler, kind, arrow, *batches, **plan):
+    given = {"on_failure": "dead-letter", "retries": 0, "retry_seconds": 60.0, "timeout": None}
+    given = {**given, "max_failures": 100, "held": {}, "past": {}, **plan}
+    run = task(Plan(handlers=cloudpickle.dumps({None: handler}), result=kind, **given))
+    return [row for out in run(batch(each, arrow) for each in batches) for row in out.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "value", "expected"),
+    [
+        (StringType(), pa.string(), "text", "text"),
+        (StringType(), pa.string(), None, None),
+        (LongType(), pa.int64(), 7, 7),
+        (DoubleType(), pa.float64(), 1.5, 1.5),
+        (DecimalType(4, 2), pa.decimal128(4, 2), Decimal("1.25"), Decimal("1.25")),
+        (PAIR, ARROW_PAIR, {"a": 1}, {"a": 1, "b": None}),
+        (ArrayType(PAIR), pa.list_(ARROW_PAIR), [None, {"b": "x"}], [None, {"a": None, "b": "x"}]),
+        (
+            MapType(StringType(), LongType()),
+            pa.map_(pa.string(), pa.int64()),
+            {"a": 1},
+            [("a", 1)],
+        ),
+        (
+            TimestampType(),
+            pa.timestamp("us", "UTC"),
+            datetime.datetime(2026, 1, 1, tzinfo=UTC),
+            datetime.datetime(2026, 1, 1, tzinfo=UTC),
+        ),
+    ],
+)
+def test_results_of_the_promised_type_are_kept(kind, arrow, value, expected):
+    (row,) = verdicts(lambda event: value, kind, arrow, [("ordered", "a", 0)])
+
+    assert ("ok", expected) == (row["status"], row["result"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "value", "why"),
+    [
+        (StringType(), pa.string(), 7, "int for a STRING"),
+        (StringType(), pa.string(), "\ud800", "surrogates not allowed"),
+        (LongType(), pa.int64(), 2**70, "VALUE_OUT_OF_BOUNDS"),
+        (LongType(), pa.int64(), 1.5, "can not accept object"),
+        (DecimalType(4, 2), pa.decimal128(4, 2), Decimal("1.255"), "data loss"),
+        (PAIR, ARROW_PAIR, {"a": 1, "c": 2}, "no member 'c'"),
+        (PAIR, ARROW_PAIR, (1, "x"), "tuple for a STRUCT"),
+        (
+            TimestampType(),
+            pa.timestamp("us", "UTC"),
+            datetime.datetime(2026, 1, 1),
+            "without a time zone",
+        ),
+    ],
+)
+def test_a_result_of_another_type_fails_the_event_alone(kind, arrow, value, why):
+    """Nothing of it is cut, rounded or guessed."""
+    rows = verdicts(lambda event: value, kind, arrow, [("ordered", "a", 0)], retries=3)
+
+    assert [("failed", 1, None)] == [(row["status"], row["attempt"], row["result"]) for row in rows]
+    assert why in rows[0]["detail"]
+
+
+def test_columns_pass_over_the_borders_of_batches():
+    """What waits came in one Arrow batch, what releases it in another."""
+    stored = [("failed", "a", 0), ("waiting", "a", 1)]
+    replay = batch([("ordered", "a", 0)], pa.string()).to_pydict()
+    replay = {**replay, "control": ["replay"], "event": [{"data": "new", "headers": []}]}
+    schema = batch(stored, pa.string()).schema
+
+    plan = Plan(
+        handlers=cloudpickle.dumps({None: lambda event: f"{event.data}{event.headers}"}),
+        result=StringType(),
+        on_failure="hold",
+        retries=0,
+        retry_seconds=1.0,
+        timeout=None,
+        max_failures=1,
+        held={"a": (0, 0, 1)},
+        past={("a", 0, 0): ("failed", 1)},
+    )
+    batches = [batch(stored, pa.string()), pa.RecordBatch.from_pydict(replay, schema)]
+    rows = [row for out in task(plan)(iter(batches)) for row in out.to_pylist()]
+
+    assert [(0, "ok", 2, "new{}", "new"), (1, "ok", 1, "a1{'h': '1'}", "a1")] == [
+        (row["number"], row["status"], row["attempt"], row["result"], row["event"]["data"])
+        for row in rows
+    ]
+    assert [False, False] == [row["held"] for row in rows]
+
+
+def test_an_error_of_many_lines_becomes_one_that_every_store_takes():
+    def handler(event):
+        raise ValueError("first\nsecond\x00\ud800" + "x" * 5_000)
+
+    (row,) = verdicts(handler, StringType(), pa.string(), [("ordered", "a", 0)])
+
+    assert row["detail"].startswith("ValueError: first second ?xxx")
+    assert 1_000 == len(row["detail"])
