@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -35,7 +34,7 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "process_sessions.py"
 class Shop:
     """A handler that writes down its calls, and fails as the events say.
 
-    The header `fail` is a number of attempts that fail, or "retry", "slow" or "number".
+    The header `fail` is a number of attempts that fail, or "slow".
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,12 +46,8 @@ class Shop:
         with self.log.open("a") as file:
             file.write(json.dumps(call) + "\n")
         told = event.headers.get("fail", "0")
-        if told == "retry":
-            raise sessions.Retry("the shop is closed")
         if told == "slow":
             time.sleep(600)
-        if told == "number":
-            return 17
         if event.attempt <= int(told):
             raise ValueError(f"no {order}\x00 {event.attempt}")
         return f"{order}{step}: {event.data}"
@@ -205,21 +200,6 @@ def test_a_replayed_event_is_processed_unless_it_was(processing):
 
 
 @pytest.mark.slow
-def test_a_call_is_repeated_at_once(processing):
-    """A passing fault needs nobody; the event's key is the same in all attempts."""
-    processing.orders.add(("a", 0), fail="2")
-    processing.orders.add(("a", 1))
-
-    processing.run(retries=2)
-
-    assert [(0, "ok", 3), (1, "ok", 1)] == processing.verdicts("a")
-    assert [("a", 0, 1), ("a", 0, 2), ("a", 0, 3), ("a", 1, 1)] == processing.shop.calls()
-    keys = processing.shop.keys()
-    assert [1, 1] == [len(each) for each in keys.values()]
-    assert 2 == len(set.union(*keys.values()))
-
-
-@pytest.mark.slow
 def test_a_session_is_held_until_somebody_decides(processing):
     """on_failure="hold": what follows waits; a decision names the number and the attempt."""
     add, decide = processing.orders.add, processing.decide
@@ -340,26 +320,11 @@ def test_each_kind_has_its_handler(processing):
 
 
 @pytest.mark.slow
-def test_results_are_checked_after_the_call(processing):
-    """A number where text was promised is a failure, and is not tried again."""
-    processing.orders.add(("a", 0), fail="number")
-
-    processing.run(retries=5)
-
-    ((step, status, attempt),) = processing.verdicts("a")
-    assert (0, "failed", 1) == (step, status, attempt)
-    assert "the result is no string" in processing.details("failed")[0]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fail", "options", "message"),
     [
-        ("retry", {}, "session 'a', number 0, attempt 1: Retry: the shop is closed"),
         ("slow", {"timeout": "1 second"}, "the handler took over timeout=1 seconds"),
         ("9", {"max_failures": 0}, "more than max_failures=0 events of a batch failed"),
-        ("9", {"on_failure": "fail"}, "on_failure='fail' stops the query"),
-        ("9", {"retries": 3, "retry_time": "1 second"}, "took over retry_time=1 seconds"),
     ],
 )
 def test_the_query_fails_and_no_event_does(processing, fail, options, message):
@@ -428,53 +393,6 @@ def test_each_event_has_one_verdict_whatever_is_killed(processing, tmp_path):
     assert {"c"} == {order for order, *_ in called[began:]}  # what was committed is not called
     assert 12 == len({key for *_, key in called})
     assert {"1"} == {attempt for _, _, attempt, _ in called}
-
-
-@pytest.mark.slow
-def test_a_handler_is_opened_and_closed_once_in_a_task(processing):
-    """Connections live as long as a task."""
-    log = processing.orders.folder / "life"
-
-    class Connected:
-        def open(self) -> None:
-            with log.open("a") as file:
-                file.write("open ")
-
-        def __call__(self, event: sessions.Event) -> str:
-            with log.open("a") as file:
-                file.write(f"{event.number} ")
-            return "done"
-
-        def close(self) -> None:
-            with log.open("a") as file:
-                file.write("close ")
-
-    processing.orders.add(("a", 0), ("a", 1), ("a", 2))
-
-    processing.run(handler=Connected())
-
-    assert "open 0 1 2 close " == log.read_text()
-
-
-@pytest.mark.slow
-def test_a_time_limit_keeps_a_handler_in_one_thread(processing):
-    """Connections of many libraries belong to the thread that opened them."""
-
-    class Connected:
-        def open(self) -> None:
-            self.database = sqlite3.connect(":memory:")
-
-        def __call__(self, event: sessions.Event) -> str:
-            return str(self.database.execute("SELECT 6 * 7").fetchone()[0])
-
-        def close(self) -> None:
-            self.database.close()
-
-    processing.orders.add(("a", 0))
-
-    processing.run(handler=Connected(), timeout="1 minute")
-
-    assert ["42"] == [row.result for row in processing.table().collect()]
 
 
 def test_wrong_arguments_are_named(processing):

@@ -56,6 +56,7 @@ def test_steps_have_names(orders):
     assert [] == dead  # the second "paid" of a closed session is a duplicate
 
 
+@pytest.mark.slow
 def test_each_kind_of_session_has_its_steps(orders):
     """Orders and returns with one id are two sessions; an unknown kind is named (003, 1.3)."""
     orders.add(("7", "paid"), ("7", "shipped"), ("7", "placed"), kind="order")
@@ -74,6 +75,7 @@ def test_each_kind_of_session_has_its_steps(orders):
     }
 
 
+@pytest.mark.slow
 def test_checkpoint_keeps_the_steps(orders):
     """Another list would give other numbers to what waits, so it stops the query."""
     orders.add(("a", "paid"))

@@ -1,8 +1,10 @@
-"""What tasks make of a handler's results, without Spark: Arrow batches in, verdicts out."""
+"""What tasks do with a handler, without Spark: Arrow batches in, verdicts out."""
 
 from __future__ import annotations
 
 import datetime
+import threading
+import time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -21,7 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zeh_spark.sessions.handling import INPUT, PASSED, RESULT, Plan, task
+from zeh_spark.errors import ProcessingError
+from zeh_spark.sessions.handling import INPUT, PASSED, RESULT, Plan, Retry, task
 
 EVENT = pa.struct([("data", pa.string()), ("headers", pa.map_(pa.string(), pa.string()))])
 PAIR = StructType([StructField("a", IntegerType()), StructField("b", StringType())])
@@ -151,3 +154,89 @@ def test_an_error_of_many_lines_becomes_one_that_every_store_takes():
 
     assert row["detail"].startswith("ValueError: first second ?xxx")
     assert 1_000 == len(row["detail"])
+
+
+def test_a_call_is_repeated_at_once_with_the_same_key(tmp_path):
+    """A passing fault needs nobody."""
+    log = tmp_path / "calls"
+
+    def handler(event):
+        with log.open("a") as file:
+            file.write(f"{event.attempt}{event.key} ")
+        if event.attempt <= 1:
+            raise ValueError("not yet")
+        return "done"
+
+    (row,) = verdicts(handler, StringType(), pa.string(), [("ordered", "a", 0)], retries=2)
+
+    assert ("ok", 2, "1k 2k ") == (row["status"], row["attempt"], log.read_text())
+
+
+def refusing(event):
+    raise Retry("the shop is closed")
+
+
+def broken(event):
+    raise ValueError("broken")
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "message"),
+    [
+        (refusing, {}, "session 'a', number 0, attempt 1: Retry: the shop is closed. The batch"),
+        (broken, {"on_failure": "fail"}, "attempt 1: ValueError: broken. on_failure='fail' stops"),
+        (broken, {"retries": 9, "retry_seconds": 0.1}, "took over retry_time=0.1 seconds"),
+        (broken, {"max_failures": 1}, "more than max_failures=1 events of a batch failed"),
+        (lambda event: time.sleep(60), {"timeout": 0.1}, "the handler took over timeout=0.1"),
+    ],
+)
+def test_faults_that_are_not_the_events_end_the_task(handler, options, message):
+    """No verdict leaves it, so that nothing is committed."""
+    with pytest.raises(ProcessingError) as raised:
+        verdicts(
+            handler,
+            StringType(),
+            pa.string(),
+            [("ordered", "a", 0), ("ordered", "a", 1)],
+            **options,
+        )
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_handler_is_opened_used_and_closed_in_one_thread(tmp_path, timeout):
+    """Once in a task: connections of many libraries belong to the thread that opened them."""
+    log = tmp_path / "life"
+
+    class Connected:
+        def open(self):
+            self.thread = threading.get_ident()
+            self.write("open")
+
+        def __call__(self, event):
+            self.write(f"{event.number}")
+
+        def close(self):
+            self.write("close")
+
+        def write(self, text):
+            with log.open("a") as file:
+                file.write(f"{text} " if threading.get_ident() == self.thread else "elsewhere ")
+
+    rows = [("ordered", "a", 0), ("ordered", "a", 1)]
+    verdicts(Connected(), StringType(), pa.string(), rows, [("ordered", "b", 2)], timeout=timeout)
+
+    assert "open 0 1 2 close " == log.read_text()
+
+
+def test_a_handler_is_closed_after_a_failure_of_its_task(tmp_path):
+    class Connected:
+        def __call__(self, event):
+            raise Retry("the shop is closed")
+
+        def close(self):
+            (tmp_path / "closed").touch()
+
+    with pytest.raises(ProcessingError):
+        verdicts(Connected(), StringType(), pa.string(), [("ordered", "a", 0)])
+    assert (tmp_path / "closed").exists()
