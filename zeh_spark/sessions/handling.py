@@ -196,13 +196,21 @@ class _Task:
         self._held = dict(plan.held)
         self._failed: dict[str, _Row] = {}
         self._waiting: dict[str, deque[_Row]] = defaultdict(deque)
-        self._done: set[tuple[str, int, int]] = set()
+        self._past = dict(plan.past)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            verdicts = [said for row in _rows(batch) for said in self._take(row)]
+            verdicts = [said for row in _rows(batch) for said in self._noted(row)]
             if verdicts:
                 yield _output(verdicts)
+
+    def _noted(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
+        """Take a row, and note the verdicts that a later replay in the batch has to know."""
+        for about, verdict in self._take(row):
+            again = about.control == "replay" or about.status in OPEN
+            if again and verdict.status in ("ok", "failed", "skipped", "waiting"):
+                self._past[_event_place(about)] = (verdict.status, verdict.attempt or 0)
+            yield about, verdict
 
     def _take(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
         if row.status == "dead":
@@ -219,12 +227,12 @@ class _Task:
     # Events
 
     def _event(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
-        place = (row.session, row.begun or 0, row.number)
-        if row.control == "replay" and place in self._plan.past:
-            past, attempts = self._plan.past[place]
+        place = _event_place(row)
+        if row.control == "replay" and place in self._past:
+            past, attempts = self._past[place]
             row = row._replace(past=past, attempts=attempts)
         held = self._held.get(row.session)
-        if row.past in ("ok", "skipped") or place in self._done:
+        if row.past in ("ok", "skipped"):
             yield row, _Verdict("ignored", detail="it was processed before")
         elif held is None:
             verdict = self._process(row)
@@ -236,14 +244,13 @@ class _Task:
         elif row.past == "waiting":
             yield row, _Verdict("ignored", detail="the event waits already")
         else:
+            self._waiting[row.session].append(row._replace(status="waiting", control=""))
             yield row, _Verdict("waiting", row.attempts, held=True)
 
     def _process(self, row: _Row) -> _Verdict:
         """Call the handler, and hold the session or let it go on."""
         verdict = self._handlers.process(row)
-        was_open = row.status in OPEN or row.session in self._held
-        if verdict.status == "ok" and row.control == "replay":
-            self._done.add((row.session, row.begun or 0, row.number))
+        was_open = row.status in OPEN or row.past in OPEN or row.session in self._held
         if verdict.status == "ok" or self._plan.on_failure != "hold":
             self._held.pop(row.session, None)
             return verdict._replace(held=False if was_open else None)
@@ -487,6 +494,11 @@ def _output(verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
         [*columns, results, *(passed.column(name).chunk(0) for name in PASSED)],
         names=[*names, RESULT, *PASSED],
     )
+
+
+def _event_place(row: _Row) -> tuple[str, int, int]:
+    """Return what an event is known by: its session, when that began, and its number."""
+    return row.session, row.begun or 0, row.number
 
 
 def _result_type(batch: pa.RecordBatch) -> pa.DataType:

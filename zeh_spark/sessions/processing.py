@@ -270,8 +270,8 @@ class _Verdicts(NamedTuple):
 def _newest(table: DataFrame) -> DataFrame:
     """Return the newest verdict on each event."""
     rank = (
-        F.when(F.col("status") == "waiting", 0)
-        .when(F.col("status") == "failed", 1)
+        F.when(F.col("status") == "failed", 0)  # a failure after a wait has a higher attempt
+        .when(F.col("status") == "waiting", 1)
         .when(F.col("status") == "ok", 2)
         .when(F.col("status") == "skipped", 3)
     )

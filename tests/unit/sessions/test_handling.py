@@ -240,3 +240,74 @@ def test_a_handler_is_closed_after_a_failure_of_its_task(tmp_path):
     with pytest.raises(ProcessingError):
         verdicts(Connected(), StringType(), pa.string(), [("ordered", "a", 0)])
     assert (tmp_path / "closed").exists()
+
+
+def replayed(*rows, held=None, past=None, on_failure="hold", handler=None):
+    """(number, status, attempt) of what comes of (status, number, control, attempts) rows."""
+    given = batch([(each[0], "a", each[1]) for each in rows], pa.string())
+    columns = given.to_pydict()
+    columns["control"] = [each[2] for each in rows]
+    columns["attempts"] = [each[3] for each in rows]
+    columns["attempt"] = [1 if each[0] == "control" else None for each in rows]
+    plan = Plan(
+        handlers=cloudpickle.dumps({None: handler or (lambda event: "done")}),
+        result=StringType(),
+        on_failure=on_failure,
+        retries=0,
+        retry_seconds=1.0,
+        timeout=None,
+        max_failures=9,
+        held={"a": held} if held else {},
+        past={("a", 0, number): said for number, said in (past or {}).items()},
+    )
+    given = pa.RecordBatch.from_pydict(columns, given.schema)
+    rows = [row for out in task(plan)(iter([given])) for row in out.to_pylist()]
+    return [(row["number"], row["status"], row["attempt"]) for row in rows]
+
+
+@pytest.mark.parametrize(("word", "first"), [("retry", ("ok", 2)), ("skip", ("skipped", 1))])
+def test_a_replay_beside_the_decision_is_ignored(word, first):
+    """The decision comes first, and processes what waits: nothing is processed twice."""
+    found = replayed(
+        ("failed", 1, "", 1),
+        ("waiting", 2, "", 0),
+        ("control", 1, word, 0),
+        ("ordered", 1, "replay", 0),
+        ("ordered", 2, "replay", 0),
+        held=(0, 1, 1),
+        past={1: ("failed", 1), 2: ("waiting", 0)},
+    )
+
+    assert [(1, *first), (2, "ok", 1), (1, "ignored", None), (2, "ignored", None)] == found[1:]
+
+
+def test_a_replay_that_waits_is_processed_when_its_session_is_released():
+    """Also if that is in the same batch."""
+    found = replayed(
+        ("failed", 3, "", 1),
+        ("waiting", 4, "", 0),
+        ("ordered", 1, "replay", 0),
+        ("ordered", 3, "replay", 0),
+        held=(0, 3, 1),
+        past={3: ("failed", 1)},
+    )
+
+    assert [(1, "waiting", 0), (3, "ok", 2), (4, "ok", 1), (1, "ok", 1)] == found
+
+
+def test_each_replay_continues_the_attempts_of_the_one_before():
+    """So that the newest verdict has the highest attempt."""
+
+    def handler(event):
+        if event.attempt < 5:
+            raise ValueError("not yet")
+        return "done"
+
+    found = replayed(
+        *[("ordered", 1, "replay", 0)] * 3,
+        past={1: ("failed", 3)},
+        on_failure="dead-letter",
+        handler=handler,
+    )
+
+    assert [(1, "failed", 4), (1, "ok", 5), (1, "ignored", None)] == found
