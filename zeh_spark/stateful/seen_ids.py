@@ -141,7 +141,7 @@ def judge(
     """Return what is known of each event, and keep the new ids.
 
     Args:
-        bucket: The bucket; its clock goes on to the newest of the times.
+        bucket: The bucket. Its clock is set to the newest time, if that is later.
         slices: The bucket's ids.
         ids: The events of a batch, at least one, sorted by (id, time, event).
         times: Their times, in milliseconds since 1970.

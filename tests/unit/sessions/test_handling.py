@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import threading
-import time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -187,7 +186,11 @@ def broken(event):
         (broken, {"on_failure": "fail"}, "attempt 1: ValueError: broken. on_failure='fail' stops"),
         (broken, {"retries": 9, "retry_seconds": 0.1}, "took over retry_time=0.1 seconds"),
         (broken, {"max_failures": 1}, "more than max_failures=1 events of a batch failed"),
-        (lambda event: time.sleep(60), {"timeout": 0.1}, "the handler took over timeout=0.1"),
+        (
+            lambda event: threading.Event().wait(),
+            {"timeout": 0.1},
+            "the handler took over timeout=0.1",
+        ),
     ],
 )
 def test_faults_that_are_not_the_events_end_the_task(handler, options, message):
