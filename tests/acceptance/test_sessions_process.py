@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.fix_lake import said, why_absent
-from tests.fix_sessions import needs_batches
+from tests.fix_sessions import AT, needs_batches
 from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
 
@@ -84,12 +84,15 @@ class Processing:
         self.options: dict[str, Any] = {"retries": 0}
 
     def run(self, *, frame: dict[str, Any] | None = None, **options: Any) -> None:
+        source = {"headers": "_all"}
+        given = self.orders.frame(processing=True, source=source, **(frame or {}))
+        self.write(given, **options)
+
+    def write(self, frame: Any, **options: Any) -> None:
         given = {"table": self.at, "name": "orders", "handler": self.shop, **self.options}
         given = {"checkpointLocation": str(self.orders.checkpoint), **given, **options}
-        source = {"headers": "_all"}
         query = (
-            self.orders.frame(processing=True, source=source, **(frame or {}))
-            .writeStream.foreachBatch(sessions.process(**given))
+            frame.writeStream.foreachBatch(sessions.process(**given))
             .option("checkpointLocation", str(self.orders.checkpoint))
             .trigger(availableNow=True)
             .start()
@@ -230,6 +233,39 @@ def test_a_session_is_held_until_somebody_decides(processing):
     steps = [step for order, step, _ in processing.shop.calls() if order == "a"]
     assert [0, 1, 1, 2, 3, 4] == steps
     assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
+
+
+@pytest.mark.slow
+def test_decisions_may_be_columns_and_need_no_time(processing):
+    """A frame without headers: `control`, `attempt` and `time` are columns of its own."""
+    processing.options["on_failure"] = "hold"
+    columns = ("order", "step", "word", "tried", "fail")
+    named = [f"headers['{name}'] AS `{name}`" for name in columns]
+
+    def run() -> None:
+        feed = processing.orders.feed(headers="_all")
+        frame = feed.selectExpr(*named, f"CASE WHEN headers['word'] IS NULL THEN {AT} END AS at")
+        ordered = sessions.in_order(
+            frame,
+            session="order",
+            sequence="step",
+            time="at",
+            control=frame["word"],
+            attempt=frame["tried"],
+            processing=True,
+        )
+        processing.write(ordered, handler=lambda event: 1 // (event.row["fail"] != "1"))
+
+    processing.options["result"] = "BIGINT"
+    processing.orders.add(("a", 0), fail="1")
+    processing.orders.add(("a", 1))
+    run()
+    processing.orders.add(("a", 0), word="skip", tried="1")
+    run()
+
+    assert [(0, "skipped", 1), (1, "ok", 1)] == [
+        each for each in processing.verdicts("a") if each[1] in ("ok", "skipped")
+    ]
 
 
 @pytest.mark.slow

@@ -50,6 +50,12 @@ def test_a_frame_that_does_not_fit_is_refused(orders, spark):
         (feed.withColumn("_zeh_event", F.lit(1)), {}, "has the column '_zeh_event' already"),
         (feed.drop("headers"), {"session": "data", "sequence": "data"}, "no column 'headers'"),
         (orders.frame().drop("status", "dead"), {}, "has a watermark already"),
+        (
+            feed.drop("headers"),
+            {"session": "data", "sequence": "data", "time": "batch", "control": "data"}
+            | {"processing": True},
+            "Give attempt=",
+        ),
         (feed.withColumn("v", F.parse_json("data")), {}, "column v: events with variant cannot"),
     ]
     for frame, options, told in cases:
@@ -61,6 +67,9 @@ def test_a_frame_that_does_not_fit_is_refused(orders, spark):
         sessions.route(ordered=print, dead=None)
     with pytest.raises(OptionError, match="route is for the frame of"):
         sessions.route(ordered=print, dead=print)(spark.range(1), 0)
+    columns = "'control' status, NULL dead, named_struct('control', 'skip') delivery"
+    with pytest.raises(OptionError, match="without processing=True"):
+        sessions.route(ordered=print, dead=print)(spark.sql(f"SELECT {columns}"), 0)
 
 
 def test_a_session_without_rocksdb_or_protobuf_is_told_what_to_add(orders, spark, monkeypatch):

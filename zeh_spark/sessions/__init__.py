@@ -5,7 +5,8 @@ sessions, `bucket` takes the rows of a bucket, `logic` decides for each session 
 `model`), `state` keeps sessions from batch to batch. `steps` gives names of steps their numbers,
 `routing` gives the result to two writers, `letters` brings dead letters to a feed and back,
 `inspecting` looks at sessions from outside. `processing` calls a handler for each ordered event,
-and keeps the verdicts in a table; `handling` is what its tasks do.
+and keeps the verdicts in a table, which `verdicts` reads; `handling` is what its tasks do, and
+`calling` is one call of a handler.
 
 Rule for editors: what needs Spark is imported on first use, as in the package.
 """
@@ -17,14 +18,15 @@ from typing import TYPE_CHECKING
 from zeh_spark._lazy import names_of
 
 if TYPE_CHECKING:
-    from zeh_spark.sessions.handling import Event, Retry
+    from zeh_spark.sessions.calling import Event, Retry
     from zeh_spark.sessions.inspecting import explain, inspect
     from zeh_spark.sessions.letters import replay, to_feed
     from zeh_spark.sessions.logic import SessionLogic
     from zeh_spark.sessions.model import REASONS, RECORDS
     from zeh_spark.sessions.ordering import in_order
-    from zeh_spark.sessions.processing import process, unresolved
+    from zeh_spark.sessions.processing import process
     from zeh_spark.sessions.routing import route
+    from zeh_spark.sessions.verdicts import unresolved
 
 __all__ = [
     "REASONS",
@@ -45,8 +47,8 @@ __all__ = [
 _HOMES = {
     "REASONS": "zeh_spark.sessions.model",
     "RECORDS": "zeh_spark.sessions.model",
-    "Event": "zeh_spark.sessions.handling",
-    "Retry": "zeh_spark.sessions.handling",
+    "Event": "zeh_spark.sessions.calling",
+    "Retry": "zeh_spark.sessions.calling",
     "SessionLogic": "zeh_spark.sessions.logic",
     "explain": "zeh_spark.sessions.inspecting",
     "in_order": "zeh_spark.sessions.ordering",
@@ -55,7 +57,7 @@ _HOMES = {
     "replay": "zeh_spark.sessions.letters",
     "route": "zeh_spark.sessions.routing",
     "to_feed": "zeh_spark.sessions.letters",
-    "unresolved": "zeh_spark.sessions.processing",
+    "unresolved": "zeh_spark.sessions.verdicts",
 }
 
 

@@ -9,29 +9,28 @@ The event's own columns are passed on as Arrow, so that a table has them as they
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    _make_type_verifier,
-)
+from pyspark.sql.types import DataType
 
 from zeh_spark.errors import ProcessingError, at_spark_border
+from zeh_spark.sessions.calling import (
+    DETAIL,
+    Caller,
+    Event,
+    Handler,
+    Retry,
+    checked,
+    one_line,
+    plain,
+)
 
 OnFailure = Literal["dead-letter", "hold", "fail"]
 """What happens after an event whose processing failed."""
@@ -39,46 +38,26 @@ OnFailure = Literal["dead-letter", "hold", "fail"]
 OPEN = ("failed", "waiting")
 """Statuses of events that are not processed yet."""
 
-_DETAIL = 1_000
-"""Most characters of a failure's text that are kept."""
+_VERDICTS = (*OPEN, "ok", "skipped")
+"""Statuses of events; other rows say nothing about one."""
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 """Seconds before the first retry, and before any."""
 
 
-class Retry(Exception):
-    """Raised by a handler if the fault is not the event's: the query fails, and repeats the batch.
+HeldBy = tuple[int, int, int]
+"""A failed event that holds its session, as (begun, number, attempt).
 
-    Use it for what concerns all events, like a service that does not answer.
-    """
+`begun` is when the session began, in milliseconds since 1970.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An event as a handler gets it.
+class Past(NamedTuple):
+    """The newest verdict on an event."""
 
-    Attributes:
-        data: The column `data`; None if the frame has none.
-        headers: The column `headers` as a dictionary; empty if the frame has none.
-        session: The session's key.
-        number: The event's number in the session.
-        attempt: How often this event was tried, from 1. A batch that Spark repeats begins again
-            with the number it began with.
-        key: The event's identity, the same whenever the event is processed: give it to a service
-            that recognizes repeated calls.
-        row: All columns of the event by name. Maps are dictionaries.
-    """
-
-    data: Any
-    headers: Mapping[str, str]
-    session: str
-    number: int
+    status: str
     attempt: int
     key: str
-    row: Mapping[str, Any]
-
-
-Handler = Callable[[Event], Any]
 
 
 @dataclass(frozen=True)
@@ -94,10 +73,9 @@ class Plan:
         retry_seconds: How long a task may spend on retries.
         timeout: How long a call may take, in seconds; None for no limit.
         max_failures: How many events of a task may fail.
-        held: The failed event of each session that is held, as (begun, number, attempt); `begun` in
-            milliseconds since 1970.
-        past: The newest verdict on events that are replayed, by (session, begun, number), as
-            (status, attempt).
+        held: The failed event of each session that is held.
+        past: The newest verdict on events that are replayed in the batch, by (session, begun,
+            number); None if the table has none.
     """
 
     handlers: bytes
@@ -107,8 +85,8 @@ class Plan:
     retry_seconds: float
     timeout: float | None
     max_failures: int
-    held: Mapping[str, tuple[int, int, int]]
-    past: Mapping[tuple[str, int, int], tuple[str, int]]
+    held: Mapping[str, HeldBy]
+    past: Mapping[tuple[str, int, int], Past | None]
 
 
 INPUT = (
@@ -207,9 +185,9 @@ class _Task:
     def _noted(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
         """Take a row, and note the verdicts that a later replay in the batch has to know."""
         for about, verdict in self._take(row):
-            again = about.control == "replay" or about.status in OPEN
-            if again and verdict.status in ("ok", "failed", "skipped", "waiting"):
-                self._past[_event_place(about)] = (verdict.status, verdict.attempt or 0)
+            place = _event_place(about)
+            if place in self._past and verdict.status in _VERDICTS:
+                self._past[place] = Past(verdict.status, verdict.attempt or 0, about.key)
             yield about, verdict
 
     def _take(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
@@ -228,9 +206,8 @@ class _Task:
 
     def _event(self, row: _Row) -> Iterator[tuple[_Row, _Verdict]]:
         place = _event_place(row)
-        if row.control == "replay" and place in self._past:
-            past, attempts = self._past[place]
-            row = row._replace(past=past, attempts=attempts)
+        if row.control == "replay" and (past := self._past.get(place)):
+            row = row._replace(past=past.status, attempts=past.attempt, key=past.key)
         held = self._held.get(row.session)
         if row.past in ("ok", "skipped"):
             yield row, _Verdict("ignored", detail="it was processed before")
@@ -292,11 +269,11 @@ class _Handlers:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._handlers: Mapping[str | None, Handler] | None = None
-        self._caller = _Caller(plan.timeout)
+        self._opened: list[Handler] = []
+        self._caller = Caller(plan.timeout)
         self._retry_until = plan.retry_seconds
         self._failures = 0
         self._names: dict[int, tuple[pa.RecordBatch, list[dict[str, Any]]]] = {}
-        self._verify = _make_type_verifier(plan.result)
 
     def process(self, row: _Row) -> _Verdict:
         """Call the handler until it succeeds or the retries are used up.
@@ -324,18 +301,17 @@ class _Handlers:
 
     def close(self) -> None:
         """Close the handlers that have `close()`, unless a call has not come back."""
-        for handler in (self._handlers or {}).values():
+        for handler in self._opened:
             if hasattr(handler, "close") and not self._caller.stuck:
                 self._caller.call(handler.close)
 
     def _handler(self, kind: str | None) -> Handler | None:
         if self._handlers is None:
-            opened: dict[str | None, Handler] = {}
-            self._handlers = opened
-            for name, handler in cloudpickle.loads(self._plan.handlers).items():
+            self._handlers = cloudpickle.loads(self._plan.handlers)
+            for handler in _distinct(self._handlers):
                 if hasattr(handler, "open"):
                     self._caller.call(handler.open)
-                opened[name] = handler
+                self._opened.append(handler)
         return self._handlers.get(None) or self._handlers.get(kind)
 
     def _call(self, handler: Handler, event: Event, kind: pa.DataType) -> tuple[_Verdict, bool]:
@@ -350,19 +326,17 @@ class _Handlers:
             value = self._caller.call(lambda: handler(event))
         except (Retry, ProcessingError) as exc:
             raise ProcessingError(
-                f"{_place(event)}: {_text(exc)}. The batch is repeated when the query starts again",
+                f"{_place(event)}: {one_line(exc)}. The batch is repeated when the query starts "
+                f"again",
                 anchor="a-handler-stops-the-query",
             ) from exc
         except Exception as exc:  # noqa: BLE001 - whatever the user's code raises
-            return _Verdict("failed", event.attempt, detail=_text(exc)), False
+            return _Verdict("failed", event.attempt, detail=one_line(exc)), False
         try:
-            self._verify(value)
-            result = _exact(value, self._plan.result)
-            pa.array([result], kind)
-            return _Verdict("ok", event.attempt, result), True
+            return _Verdict("ok", event.attempt, checked(value, self._plan.result, kind)), True
         except Exception as exc:  # noqa: BLE001 - there is one for each kind of wrong value
-            what = f"the result is no {self._plan.result.simpleString()}: {_text(exc)}"
-            return _Verdict("failed", event.attempt, detail=what[:_DETAIL]), True
+            what = f"the result is no {self._plan.result.simpleString()}: {one_line(exc)}"
+            return _Verdict("failed", event.attempt, detail=what[:DETAIL]), True
 
     def _wait(self, again: int, event: Event, verdict: _Verdict) -> None:
         """Wait before a retry."""
@@ -406,54 +380,9 @@ class _Handlers:
         """Return the columns of a batch's events, converted once."""
         if id(batch) not in self._names:
             column = batch.column("event")
-            plain = _plain(column.type)
-            values = column.to_pylist()
-            self._names = {id(batch): (batch, [plain(each) if plain else each for each in values])}
+            convert, values = plain(column.type), column.to_pylist()
+            self._names = {id(batch): (batch, [*map(convert, values)] if convert else values)}
         return self._names[id(batch)][1]
-
-
-class _Caller:
-    """Makes the calls of a task, in one thread, which is another one if calls have a time limit.
-
-    Python cannot stop a call. The error ends the task's process, and the call with it.
-
-    Attributes:
-        stuck: Whether a call has not come back in its time.
-    """
-
-    def __init__(self, timeout: float | None) -> None:
-        self.stuck = False
-        self._timeout = timeout
-        self._calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._ends: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Return what the function returns, or raise what it raises."""
-        if self._timeout is None:
-            return function()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="zeh-handler", daemon=True)
-            self._thread.start()
-        self._calls.put(function)
-        try:
-            value, error = self._ends.get(timeout=self._timeout)
-        except queue.Empty:
-            self.stuck = True
-            raise ProcessingError(
-                f"the handler took over timeout={self._timeout:g} seconds"
-            ) from None
-        if error is not None:
-            raise error
-        return value
-
-    def _run(self) -> None:
-        while True:
-            function = self._calls.get()
-            try:
-                self._ends.put((function(), None))
-            except BaseException as exc:  # noqa: BLE001 - it is raised by `call`
-                self._ends.put((None, exc))
 
 
 def too_many(limit: int, example: str) -> ProcessingError:
@@ -496,6 +425,11 @@ def _output(verdicts: list[tuple[_Row, _Verdict]]) -> pa.RecordBatch:
     )
 
 
+def _distinct(handlers: Mapping[str | None, Handler]) -> Iterator[Handler]:
+    """Yield each handler once, also if it is there for several kinds."""
+    yield from {id(each): each for each in handlers.values()}.values()
+
+
 def _event_place(row: _Row) -> tuple[str, int, int]:
     """Return what an event is known by: its session, when that began, and its number."""
     return row.session, row.begun or 0, row.number
@@ -514,70 +448,3 @@ def _runs(rows: list[_Row]) -> Iterator[tuple[pa.RecordBatch, list[_Row]]]:
 
 def _place(event: Event) -> str:
     return f"session {event.session!r}, number {event.number}, attempt {event.attempt}"
-
-
-def _text(exc: BaseException) -> str:
-    """Return an error as one line that every store accepts."""
-    text = f"{type(exc).__name__}: {exc}".encode("utf-8", "replace").decode()
-    shown = "".join(each if each.isprintable() else " " for each in text[: 4 * _DETAIL])
-    return " ".join(shown.split())[:_DETAIL]
-
-
-# Values
-
-
-def _exact(value: Any, kind: DataType) -> Any:
-    """Return a value that its type has accepted.
-
-    Raises:
-        TypeError: Something of it would be lost: a member that the type has not, or the time zone.
-    """
-    if value is None:
-        return None
-    if isinstance(kind, StructType):
-        if not isinstance(value, dict):
-            raise TypeError(f"{type(value).__name__} for a STRUCT; give a dict")
-        if others := value.keys() - set(kind.names):
-            raise TypeError(f"the STRUCT has no member {sorted(others)[0]!r}")
-        return {each.name: _exact(value.get(each.name), each.dataType) for each in kind}
-    if isinstance(kind, ArrayType):
-        return [_exact(each, kind.elementType) for each in value]
-    if isinstance(kind, MapType):
-        return [
-            (_exact(name, kind.keyType), _exact(each, kind.valueType))
-            for name, each in value.items()
-        ]
-    if isinstance(kind, TimestampType) and isinstance(value, datetime) and value.tzinfo is None:
-        raise TypeError("a datetime without a time zone for a TIMESTAMP")
-    if isinstance(kind, StringType):  # of which PySpark's verifier takes any value
-        if not isinstance(value, str):
-            raise TypeError(f"{type(value).__name__} for a STRING")
-        value.encode()  # fails for half of a surrogate pair, which no file can hold
-    return value
-
-
-def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the function that makes dictionaries of maps at any depth; None if there are none."""
-    if pa.types.is_map(kind):
-        item = _plain(kind.item_type) or _same
-        return lambda pairs: None if pairs is None else {name: item(each) for name, each in pairs}
-    if pa.types.is_struct(kind):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
-        inner = {each.name: convert for each in fields if (convert := _plain(each.type))}
-        if not inner:
-            return None
-        return lambda value: (
-            None
-            if value is None
-            else {name: inner.get(name, _same)(each) for name, each in value.items()}
-        )
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item_of = _plain(kind.value_type)
-        if item_of is None:
-            return None
-        return lambda values: None if values is None else [item_of(each) for each in values]
-    return None
-
-
-def _same(value: Any) -> Any:
-    return value

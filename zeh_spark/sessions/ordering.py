@@ -38,6 +38,9 @@ _DEAD = (
     "missing STRUCT<first: BIGINT, last: BIGINT>, held_since BIGINT, detail STRING"
 )
 _DELIVERY = "number BIGINT, begun BIGINT"
+TOLD = "_zeh_told"
+"""The column in which an event takes its control word and attempt along, if `process` follows."""
+
 _SKEW = "1 MINUTE"
 """How far an event's own time may be ahead of its publication and still count."""
 
@@ -86,6 +89,7 @@ def in_order(
     heartbeat: bool = False,
     metrics: str = "sessions",
     processing: bool = False,
+    attempt: str | Column | None = None,
 ) -> DataFrame:
     """Return the events of a stream with each session's events in the order of their numbers.
 
@@ -135,6 +139,8 @@ def in_order(
             STRUCT<session, begun, number, control, attempt>; a replayed event is delivered again,
             also if it was delivered before; and control events may say "retry" or "skip", which
             become rows with the status "control".
+        attempt: a column or SQL expression, the attempt that a "retry" or "skip" is about. None
+            means the header `session-attempt`.
 
     Returns:
         The streaming frame of ordered events and dead letters.
@@ -164,7 +170,7 @@ def in_order(
         named.lists if named else {},
     )
     late = f"{requirements.milliseconds('delay', delay)} milliseconds"
-    requirements.check_free(df, ["status", "dead", *(["delivery"] if processing else [])])
+    requirements.check_free(df, ["status", "dead", *(["delivery", TOLD] if processing else [])])
     _check_watermark(df)
     clock = _clock(df, time)
     if heartbeat and time != "batch":
@@ -173,15 +179,16 @@ def in_order(
             option="heartbeat",
         )
     words = (*CONTROLS, *DECISIONS) if processing else CONTROLS
-    rows = _rows(df, clock, session, sequence, last, control, named, words)
+    given = _told(df, control, attempt) if processing else df
+    rows = _rows(given, clock, session, sequence, last, control, named, words)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
     timed = rows.withWatermark(requirements.CLOCK, late).drop(requirements.CLOCK)
-    given = state_buckets.grouped(
+    found = state_buckets.grouped(
         timed, "session", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
-    given = _observed(given, metrics)
-    return _to_process(given, df, control) if processing else _result(given, df)
+    found = _observed(found, metrics)
+    return _to_process(found, given) if processing else _result(found, given)
 
 
 # What comes in
@@ -198,6 +205,7 @@ def _rows(
     words: tuple[str, ...],
 ) -> DataFrame:
     """Return the frame as the bucket's rows, and the column of its clock."""
+    timeless = [word for word in words if word != "replay"]
     # Each step is a projection of its own, so that what it names is computed once for a row.
     said = packed(df, requirements.EVENT).select(
         key(df, session, named.key_part if named else None).alias("session"),
@@ -223,7 +231,7 @@ def _rows(
         .otherwise(F.col("declared"))
         .alias("end"),
         F.coalesce(_problem(named, words), F.lit("")).alias("problem"),
-        _time(clock.complaint).alias("time"),
+        _time(clock.complaint, timeless).alias("time"),
         "latest",
     )
     none = F.lit(-1).cast("long")
@@ -261,9 +269,9 @@ def _problem(named: Steps | None, words: tuple[str, ...]) -> Column:
     )
 
 
-def _time(complaint: str) -> Column:
-    """Return an event's time, which only control events may lack."""
-    needed = F.col("time").isNull() & ~F.col("control").isin("close", "release")
+def _time(complaint: str, timeless: list[str]) -> Column:
+    """Return an event's time, which only events with some control words may lack."""
+    needed = F.col("time").isNull() & ~F.col("control").isin(timeless)
     return F.when(needed, F.raise_error(F.lit(complaint)).cast("timestamp")).otherwise(
         F.col("time")
     )
@@ -289,6 +297,25 @@ def _control(df: DataFrame, control: str | Column | None) -> Column:
     elif requirements.has_headers(df):
         word = F.col("headers")[CONTROL]
     return F.lower(F.trim(F.coalesce(word, F.lit(""))))
+
+
+def _told(df: DataFrame, control: str | Column | None, attempt: str | Column | None) -> DataFrame:
+    """Return the frame with the column TOLD, a STRUCT<control, attempt>; NULL without a word."""
+    word = _control(df, control)
+    if attempt is not None:
+        number = requirements.text(df, "attempt", attempt)
+    elif requirements.has_headers(df):
+        number = F.col("headers")[ATTEMPT]
+    elif control is None:
+        number = F.lit(None).cast("string")
+    else:
+        raise OptionError(
+            f"the frame has no column 'headers', whose {ATTEMPT} would be the attempt that a retry "
+            f"or skip is about. Give attempt=, a column or SQL expression",
+            option="attempt",
+        )
+    told = F.struct(word.alias("control"), number.try_cast("bigint").alias("attempt"))
+    return df.withColumn(TOLD, F.when(word != "", told))
 
 
 def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
@@ -348,32 +375,30 @@ def _result(given: DataFrame, df: DataFrame) -> DataFrame:
     )
 
 
-def _to_process(given: DataFrame, df: DataFrame, control: str | Column | None) -> DataFrame:
-    """Return the result with what `process` needs."""
-    told = F.from_json("dead", f"{_DEAD}, {_DELIVERY}", {"mode": "FAILFAST"})
-    dead = told["reason"].isNotNull()
+def _to_process(given: DataFrame, df: DataFrame) -> DataFrame:
+    """Return the result with what `process` needs, for a frame that has the column TOLD."""
+    info = F.from_json("dead", f"{_DEAD}, {_DELIVERY}", {"mode": "FAILFAST"})
+    dead = info["reason"].isNotNull()
     rows = given.select(
         *unpacked(F.col("event"), df.schema),
         F.when(dead, "dead").otherwise("ordered").alias("status"),
         _dead(f"{_DEAD}, {_DELIVERY}").alias("dead"),
-        F.when(~dead, F.struct(told["session"], told["begun"], told["number"])).alias("delivery"),
+        F.when(~dead, F.struct(info["session"], info["begun"], info["number"])).alias("delivery"),
     )
-    word, attempt = _control(rows, control), F.lit(None).cast("string")
-    if requirements.has_headers(df):
-        attempt = F.col("headers")[ATTEMPT]
+    word = F.coalesce(F.col(TOLD)["control"], F.lit(""))
     decided = word.isin(*DECISIONS) & F.col("delivery").isNotNull()
     delivery = (
         F.col("delivery")
         .withField("begun", F.timestamp_millis("delivery.begun"))
         .withField("control", word)
-        .withField("attempt", attempt.try_cast("bigint"))
+        .withField("attempt", F.col(TOLD)["attempt"])
     )
     return rows.withColumns(
         {
             "status": F.when(decided, "control").otherwise(F.col("status")),
             "delivery": delivery,
         }
-    )
+    ).drop(TOLD)
 
 
 def _dead(schema: str) -> Column:

@@ -8,7 +8,7 @@ handler again for all of its events. Rejected: a handler inside the stateful ope
 state would follow one attempt and tables another.
 
 A table of verdicts only grows: an event that is processed again gets another row with a higher
-attempt. `unresolved` shows what is open.
+attempt. `verdicts` reads the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
 from pyspark import SparkContext, cloudpickle
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -25,18 +25,21 @@ from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter
 from zeh_spark.protocol.feed_identity import HEADER
+from zeh_spark.sessions import verdicts
+from zeh_spark.sessions.calling import Handler
 from zeh_spark.sessions.handling import (
     INPUT,
-    OPEN,
     OUTPUT,
     PASSED,
     RESULT,
-    Handler,
+    HeldBy,
     OnFailure,
+    Past,
     Plan,
     task,
     too_many,
 )
+from zeh_spark.sessions.verdicts import VERDICT
 from zeh_spark.stateful import requirements
 from zeh_spark.stateful.row_codec import quoted
 
@@ -45,9 +48,6 @@ _VERDICT = (
 )
 _OURS = (*_VERDICT, "processor")
 """The columns of the table beside the event's own, and beside `dead`."""
-
-_PLACE = ("processor", "session", "begun", "number")
-"""What an event is known by in the table."""
 
 _ORDERING = ("status", "dead", "delivery")
 """The columns that `in_order` adds."""
@@ -133,19 +133,6 @@ def process(
     )
 
 
-def unresolved(spark: SparkSession, table: str) -> DataFrame:
-    """Return the events of a table of `process` that are not processed: failed, or waiting.
-
-    Args:
-        spark: The session.
-        table: The table's path or name.
-
-    Returns:
-        A batch frame with the table's columns, and the newest row of each such event.
-    """
-    return _newest(LakeTable(spark, table).frame()).where(F.col("status").isin(*OPEN))
-
-
 class SessionWriter:
     """The function for `foreachBatch` that `process` returns.
 
@@ -212,19 +199,17 @@ class SessionWriter:
         return self._verdicts.frame
 
     def _processed(self, batch: DataFrame) -> _Verdicts:
-        table = LakeTable(batch.sparkSession, self._table)
-        before = None
-        if table.exists():
-            before = table.frame().where(F.col("processor") == self._name)
+        before = self._before(batch)
         held = self._known
         if held is None:
-            held = _held(before) if before is not None else {}
+            held = verdicts.held_sessions(before) if before is not None else {}
         rows = _rows(batch, self._activity)
         asked = rows.where("status = 'control' OR (status = 'ordered' AND control = 'replay')")
         wanted = asked.select("session", "begun", "number").distinct().collect()
-        past = {}
-        if before is not None and wanted:
-            past = _past(before, [(each.session, each.begun, each.number) for each in wanted])
+        replayed = [tuple(each) for each in wanted if each.begun is not None]
+        past: dict[tuple[str, int, int], Past | None] = dict.fromkeys(replayed)
+        if before is not None and replayed:
+            past |= verdicts.past_verdicts(before, [(each[0], each[2]) for each in replayed])
         resumed = sorted({each.session for each in wanted} & held.keys())
         plan = Plan(**{**vars(self._plan), "held": held, "past": past})
         frame = _called(rows, plan)
@@ -248,100 +233,61 @@ class SessionWriter:
             raise too_many(plan.max_failures, shown)
         return _Verdicts(frame, held, bool(changed))
 
+    def _before(self, batch: DataFrame) -> DataFrame | None:
+        """Return the query's rows in the table; None if there is no table yet.
+
+        Raises:
+            LakehouseError: The table's results have another type.
+        """
+        table = LakeTable(batch.sparkSession, self._table)
+        if not table.exists():
+            return None
+        frame = table.frame()
+        if RESULT in frame.columns:
+            verdicts.check_result(frame, self._plan.result)
+        return frame.where(F.col("processor") == self._name)
+
 
 class _State(NamedTuple):
     """The held sessions after a batch."""
 
     batch: int
-    held: Mapping[str, tuple[int, int, int]]
+    held: Mapping[str, HeldBy]
 
 
 class _Verdicts(NamedTuple):
     """A batch's rows, persisted; the sessions held before it; and whether it changes those."""
 
     frame: DataFrame
-    held: Mapping[str, tuple[int, int, int]]
+    held: Mapping[str, HeldBy]
     changed: bool
-
-
-# What the table says
-
-
-def _newest(table: DataFrame) -> DataFrame:
-    """Return the newest verdict on each event."""
-    rank = (
-        F.when(F.col("status") == "failed", 0)  # a failure after a wait has a higher attempt
-        .when(F.col("status") == "waiting", 1)
-        .when(F.col("status") == "ok", 2)
-        .when(F.col("status") == "skipped", 3)
-    )
-    names = [quoted(name) for name in table.columns]
-    verdicts = table.where(rank.isNotNull())
-    newest = verdicts.groupBy(*_PLACE).agg(
-        F.max_by(F.struct(*names), F.struct("attempt", rank.alias("rank"))).alias("newest")
-    )
-    return newest.select("newest.*")
-
-
-def _held(table: DataFrame) -> dict[str, tuple[int, int, int]]:
-    """Return the event by which each session is held, as `Plan.held` has it."""
-    columns = table.where("held IS NOT NULL").select(*_PLACE, "attempt", "status", "held")
-    rows = _newest(columns).where("held AND status = 'failed'")
-    found = rows.select("session", _millis("begun"), "number", "attempt").collect()
-    return {session: (begun or 0, number, attempt) for session, begun, number, attempt in found}
-
-
-def _past(
-    table: DataFrame, wanted: list[tuple[str, int | None, int]]
-) -> dict[tuple[str, int, int], tuple[str, int]]:
-    """Return the newest verdict on some events, as `Plan.past` has it."""
-    events = table.sparkSession.createDataFrame(
-        [(session, number) for session, begun, number in wanted if begun is not None],
-        "session STRING, number BIGINT",
-    )
-    columns = table.select(*_PLACE, "attempt", "status")
-    newest = _newest(columns.join(F.broadcast(events), ["session", "number"], "left_semi"))
-    rows = newest.select("session", _millis("begun"), "number", "status", "attempt").collect()
-    return {(each[0], each[1] or 0, each[2]): (each[3], each[4]) for each in rows}
-
-
-def _stored(table: DataFrame, batch: DataFrame, activity: str | Column | None) -> DataFrame:
-    """Return the events that the table keeps of sessions that are held, as rows for tasks."""
-    newest = _newest(table.where("held IS NOT NULL")).where(F.col("held"))
-    own = [field for field in batch.schema if field.name not in _ORDERING]
-    known = {name.lower() for name in newest.columns}
-    event = F.struct(
-        *(
-            (
-                F.col(quoted(each.name))
-                if each.name.lower() in known
-                else F.lit(None).cast(each.dataType)
-            ).alias(each.name)
-            for each in own
-        )
-    ).cast(StructType(own))
-    dead = F.lit(None).cast(batch.schema["dead"].dataType)
-    return newest.select(
-        "status",
-        "session",
-        _millis("begun").alias("begun"),
-        "number",
-        F.lit("").alias("control"),
-        F.lit(None).cast("bigint").alias("attempt"),
-        _kind(newest, activity).alias("kind"),
-        "event_key",
-        F.col("attempt").alias("attempts"),
-        dead.alias("dead"),
-        event.alias("event"),
-    )
 
 
 # What tasks get
 
 
+def _stored(table: DataFrame, batch: DataFrame, activity: str | Column | None) -> DataFrame:
+    """Return the events that the table keeps of sessions that are held, as rows for tasks."""
+    events = batch.select(*map(quoted, _event_names(batch))).schema
+    kept = verdicts.kept_events(table, events)
+    known = F.col(VERDICT)
+    return kept.select(
+        known["status"].alias("status"),
+        known["session"].alias("session"),
+        F.unix_millis(known["begun"]).alias("begun"),
+        known["number"].alias("number"),
+        F.lit("").alias("control"),
+        F.lit(None).cast("bigint").alias("attempt"),
+        _kind(kept, activity).alias("kind"),
+        known["event_key"].alias("event_key"),
+        known["attempt"].alias("attempts"),
+        F.lit(None).cast(batch.schema["dead"].dataType).alias("dead"),
+        _event(kept).alias("event"),
+    )
+
+
 def _rows(batch: DataFrame, activity: str | Column | None) -> DataFrame:
     """Return a batch as rows for tasks, in its order."""
-    event = F.struct(*(F.col(quoted(name)) for name in _event_names(batch)))
     told, dead = F.col("delivery"), F.col("dead")
     begun = F.unix_millis(told["begun"])
     return batch.select(
@@ -355,8 +301,13 @@ def _rows(batch: DataFrame, activity: str | Column | None) -> DataFrame:
         F.when(F.col("status") == "ordered", _key(batch, begun)).alias("event_key"),
         F.lit(0).cast("bigint").alias("attempts"),
         "dead",
-        event.alias("event"),
+        _event(batch).alias("event"),
     )
+
+
+def _event(frame: DataFrame) -> Column:
+    """Return an event's own columns as one."""
+    return F.struct(*(F.col(quoted(name)) for name in _event_names(frame)))
 
 
 def _resumed(rows: DataFrame, stored: DataFrame) -> DataFrame:
@@ -417,15 +368,13 @@ def _key(batch: DataFrame, begun: Column) -> Column:
 def _kind(frame: DataFrame, activity: str | Column | None) -> Column:
     if activity is None:
         return F.lit(None).cast("string")
-    return requirements.text(frame, "activity", activity)
+    own = frame.select(*map(quoted, _event_names(frame)))  # not, for instance, `status`
+    return requirements.text(own, "activity", activity)
 
 
-def _millis(name: str) -> Column:
-    return F.unix_millis(name)
-
-
-def _event_names(batch: DataFrame) -> list[str]:
-    return [name for name in batch.columns if name not in _ORDERING]
+def _event_names(frame: DataFrame) -> list[str]:
+    """Return the names of the event's own columns."""
+    return [name for name in frame.columns if name not in (*_ORDERING, VERDICT)]
 
 
 # Arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from zeh_spark.errors import OptionError
 
@@ -52,4 +53,11 @@ def _check(batch: DataFrame) -> None:
         raise OptionError(
             f"route is for the frame of sessions.in_order, with its columns status and dead; this "
             f"one has {batch.columns}"
+        )
+    told = batch.schema["delivery"].dataType if "delivery" in batch.columns else None
+    if isinstance(told, StructType) and "control" in told.names:
+        raise OptionError(
+            "route is for the frame of sessions.in_order without processing=True, which has rows "
+            "that are neither ordered events nor dead letters. Use sessions.process",
+            option="processing",
         )

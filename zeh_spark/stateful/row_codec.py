@@ -81,7 +81,7 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
     value = F.from_json(text, packed_schema, {"mode": "FAILFAST", "maxStringLen": str(2**31 - 1)})
     return [
         _decoded(value[f"c{number}"], field.dataType)
-        .cast(_nullable(field.dataType))
+        .cast(nullable(field.dataType))
         .alias(field.name)
         for number, field in enumerate(schema)
     ]
@@ -90,6 +90,17 @@ def unpacked(text: Column, schema: StructType) -> list[Column]:
 def quoted(name: str) -> str:
     """Return a column's name, quoted for SQL."""
     return f"`{name.replace('`', '``')}`"
+
+
+def nullable(kind: DataType) -> DataType:
+    """Return a type with NULL allowed at every depth, as from_json gives it."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, nullable(f.dataType)) for f in kind])
+    return kind
 
 
 def _encoded(column: Column, kind: DataType, place: str) -> Column:
@@ -155,17 +166,6 @@ def _is_object(kind: DataType) -> bool:
 
 def _numbered(kind: StructType) -> StructType:
     return StructType([StructField(f"c{n}", each.dataType) for n, each in enumerate(kind)])
-
-
-def _nullable(kind: DataType) -> DataType:
-    """Return the type that from_json gives."""
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _nullable(f.dataType)) for f in kind])
-    return kind
 
 
 def _packed_type(kind: DataType, place: str = "") -> DataType:

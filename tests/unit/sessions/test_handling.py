@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import (
     ArrayType,
+    DateType,
     DecimalType,
     DoubleType,
     IntegerType,
@@ -19,16 +21,30 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from zeh_spark.errors import ProcessingError
-from zeh_spark.sessions.handling import INPUT, PASSED, RESULT, Plan, Retry, task
+from zeh_spark.sessions.calling import Retry
+from zeh_spark.sessions.handling import INPUT, PASSED, RESULT, Past, Plan, task
 
 EVENT = pa.struct([("data", pa.string()), ("headers", pa.map_(pa.string(), pa.string()))])
 PAIR = StructType([StructField("a", IntegerType()), StructField("b", StringType())])
 ARROW_PAIR = pa.struct([("a", pa.int32()), ("b", pa.string())])
 UTC = datetime.timezone.utc
+KIND = pa.field("kind", pa.string())
+PLAN = Plan(
+    handlers=b"",
+    result=StringType(),
+    on_failure="dead-letter",
+    retries=0,
+    retry_seconds=60.0,
+    timeout=None,
+    max_failures=100,
+    held={},
+    past={},
+)
 
 
 def batch(rows, result):
@@ -55,9 +71,7 @@ def batch(rows, result):
 
 
 def verdicts(handler, kind, arrow, *batches, **plan):
-    given = {"on_failure": "dead-letter", "retries": 0, "retry_seconds": 60.0, "timeout": None}
-    given = {**given, "max_failures": 100, "held": {}, "past": {}, **plan}
-    run = task(Plan(handlers=cloudpickle.dumps({None: handler}), result=kind, **given))
+    run = task(replace(PLAN, handlers=cloudpickle.dumps({None: handler}), result=kind, **plan))
     return [row for out in run(batch(each, arrow) for each in batches) for row in out.to_pylist()]
 
 
@@ -107,6 +121,13 @@ def test_results_of_the_promised_type_are_kept(kind, arrow, value, expected):
             datetime.datetime(2026, 1, 1),
             "without a time zone",
         ),
+        (
+            TimestampNTZType(),
+            pa.timestamp("us"),
+            datetime.datetime(2026, 1, 1, tzinfo=UTC),
+            "with a time zone for a TIMESTAMP_NTZ",
+        ),
+        (DateType(), pa.date32(), datetime.datetime(2026, 1, 1, 12), "a datetime for a DATE"),
     ],
 )
 def test_a_result_of_another_type_fails_the_event_alone(kind, arrow, value, why):
@@ -124,16 +145,12 @@ def test_columns_pass_over_the_borders_of_batches():
     replay = {**replay, "control": ["replay"], "event": [{"data": "new", "headers": []}]}
     schema = batch(stored, pa.string()).schema
 
-    plan = Plan(
+    plan = replace(
+        PLAN,
         handlers=cloudpickle.dumps({None: lambda event: f"{event.data}{event.headers}"}),
-        result=StringType(),
         on_failure="hold",
-        retries=0,
-        retry_seconds=1.0,
-        timeout=None,
-        max_failures=1,
         held={"a": (0, 0, 1)},
-        past={("a", 0, 0): ("failed", 1)},
+        past={("a", 0, 0): Past("failed", 1, "k")},
     )
     batches = [batch(stored, pa.string()), pa.RecordBatch.from_pydict(replay, schema)]
     rows = [row for out in task(plan)(iter(batches)) for row in out.to_pylist()]
@@ -232,6 +249,33 @@ def test_a_handler_is_opened_used_and_closed_in_one_thread(tmp_path, timeout):
     assert "open 0 1 2 close " == log.read_text()
 
 
+def test_a_handler_of_several_kinds_is_opened_and_closed_once(tmp_path):
+    log = tmp_path / "life"
+
+    class Connected:
+        def open(self):
+            self.write("open")
+
+        def __call__(self, event):
+            self.write("call")
+
+        def close(self):
+            self.write("close")
+
+        def write(self, text):
+            with log.open("a") as file:
+                file.write(f"{text} ")
+
+    given = batch([("ordered", "a", 0), ("ordered", "a", 1)], pa.string())
+    kinds = pa.RecordBatch.from_pydict(
+        {**given.to_pydict(), "kind": ["pay", "ship"]}, given.schema.set(6, KIND)
+    )
+    one = Connected()
+    run = task(replace(PLAN, handlers=cloudpickle.dumps({"pay": one, "ship": one})))
+    assert 2 == sum(out.num_rows for out in run(iter([kinds])))
+    assert "open call call close " == log.read_text()
+
+
 def test_a_handler_is_closed_after_a_failure_of_its_task(tmp_path):
     class Connected:
         def __call__(self, event):
@@ -252,14 +296,10 @@ def replayed(*rows, held=None, past=None, on_failure="hold", handler=None):
     columns["control"] = [each[2] for each in rows]
     columns["attempts"] = [each[3] for each in rows]
     columns["attempt"] = [1 if each[0] == "control" else None for each in rows]
-    plan = Plan(
+    plan = replace(
+        PLAN,
         handlers=cloudpickle.dumps({None: handler or (lambda event: "done")}),
-        result=StringType(),
         on_failure=on_failure,
-        retries=0,
-        retry_seconds=1.0,
-        timeout=None,
-        max_failures=9,
         held={"a": held} if held else {},
         past={("a", 0, number): said for number, said in (past or {}).items()},
     )
@@ -278,7 +318,7 @@ def test_a_replay_beside_the_decision_is_ignored(word, first):
         ("ordered", 1, "replay", 0),
         ("ordered", 2, "replay", 0),
         held=(0, 1, 1),
-        past={1: ("failed", 1), 2: ("waiting", 0)},
+        past={1: Past("failed", 1, "k"), 2: Past("waiting", 0, "k")},
     )
 
     assert [(1, *first), (2, "ok", 1), (1, "ignored", None), (2, "ignored", None)] == found[1:]
@@ -292,7 +332,7 @@ def test_a_replay_that_waits_is_processed_when_its_session_is_released():
         ("ordered", 1, "replay", 0),
         ("ordered", 3, "replay", 0),
         held=(0, 3, 1),
-        past={3: ("failed", 1)},
+        past={3: Past("failed", 1, "k")},
     )
 
     assert [(1, "waiting", 0), (3, "ok", 2), (4, "ok", 1), (1, "ok", 1)] == found
@@ -308,9 +348,45 @@ def test_each_replay_continues_the_attempts_of_the_one_before():
 
     found = replayed(
         *[("ordered", 1, "replay", 0)] * 3,
-        past={1: ("failed", 3)},
+        past={1: Past("failed", 3, "k")},
         on_failure="dead-letter",
         handler=handler,
     )
 
     assert [(1, "failed", 4), (1, "ok", 5), (1, "ignored", None)] == found
+
+
+def test_an_event_and_its_replay_in_one_batch_are_processed_once():
+    """The first processing of a batch is noted for the replays that come after it."""
+    found = replayed(
+        ("ordered", 1, "", 0),
+        ("ordered", 1, "replay", 0),
+        past={1: None},
+        on_failure="dead-letter",
+    )
+
+    assert [(1, "ok", 1), (1, "ignored", None)] == found
+
+
+@pytest.mark.parametrize("held", [(0, 1, 1), None])
+def test_a_repaired_event_has_the_key_of_the_one_that_failed(held):
+    """A service that saw the failed call recognizes the next one."""
+    keys = []
+
+    def handler(event):
+        return event.key
+
+    given = batch([("failed", "a", 1), ("ordered", "a", 1)][0 if held else 1 :], pa.string())
+    columns = {**given.to_pydict(), "event_key": ["first", "second"][0 if held else 1 :]}
+    columns["control"] = ["", "replay"][0 if held else 1 :]
+    plan = replace(
+        PLAN,
+        handlers=cloudpickle.dumps({None: handler}),
+        on_failure="hold" if held else "dead-letter",
+        held={"a": held} if held else {},
+        past={("a", 0, 1): Past("failed", 1, "first")},
+    )
+    for out in task(plan)(iter([pa.RecordBatch.from_pydict(columns, given.schema)])):
+        keys += [(row["result"], row["event_key"], row["attempt"]) for row in out.to_pylist()]
+
+    assert [("first", "first", 2)] == keys
