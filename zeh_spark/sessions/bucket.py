@@ -27,6 +27,7 @@ from zeh_spark.sessions.model import (
     Session,
     SessionRecord,
 )
+from zeh_spark.sessions.sources import MARK, Mark
 from zeh_spark.sessions.state import (
     Kept,
     Segments,
@@ -148,6 +149,20 @@ class BucketBatch:
         """When Spark's timer fires, in milliseconds since 1970; None if there is none."""
         return self._bucket.timer
 
+    def now(self, watermark: int, *, first: bool) -> int:
+        """Return the time that the clock had reached before the batch, in ms since 1970.
+
+        Args:
+            watermark: Spark's watermark, which is the clock unless there are several sources.
+            first: Whether it is asked for the first time in this batch.
+        """
+        clock = self._bucket.clock
+        if clock is None:
+            return watermark
+        if first:
+            clock.time = clock.next(self._settings.idle_source)
+        return max(0, clock.time - self._settings.delay)
+
     def take(self, rows: list[SessionEvent], now: int) -> Iterator[Given]:
         """Take the rows of a batch, in any order, and yield the rows that leave.
 
@@ -157,7 +172,16 @@ class BucketBatch:
         """
         self._forget(now)
         for name, group in groupby(sorted(rows), key=itemgetter(0)):
-            yield from self._take(name, [self._timed(row) for row in group], now)
+            events = [self._timed(row) for row in group if name or not self._noted(row)]
+            yield from self._take(name, events, now)
+
+    def _noted(self, row: SessionEvent) -> bool:
+        """Return whether a row is the mark of a source, and take it if it is."""
+        clock = self._bucket.clock
+        if row.control != MARK or row.problem or clock is None:
+            return False
+        clock.note([Mark(row.event, row.clock, row.last)], self._settings.idle_source)
+        return True
 
     def judge(self, now: int) -> Iterator[Given]:
         """Judge all sessions that are due at `now`, and yield the rows that leave."""
@@ -170,21 +194,33 @@ class BucketBatch:
                 yield from self._carry_out(name, stored, outcomes, {})
                 self._store(name, stored, now)
 
-    def save(self, *, again: bool = False) -> tuple[bytes, Given]:
+    def save(
+        self, *, again: bool = False, soon: int = 0, fired: bool = False
+    ) -> tuple[bytes, Given]:
         """Return the bucket's new value and the batch's counts, and set its timer.
 
         Args:
             again: Whether the bucket has given its counts in this batch already, so that these have
                 to say what has changed.
+            soon: A time of a timer that fires in the next batch, in ms since 1970.
+            fired: Whether the timer has fired.
         """
         waits = self._bucket.waits.values()
-        self._bucket.timer = min((w.due for w in waits if w.due is not None), default=None)
+        self._set_timer(min((w.due for w in waits if w.due is not None), default=None), soon, fired)
         counts: dict[str, int | None] = {**self._counts, **self._gauges(), "buckets": 1}
         if again:
             counts |= {name: value - self._before[name] for name, value in self._gauges().items()}
             counts["buckets"] = 0
         counts["oldest_hold"] = min((w.since for w in waits if w.since is not None), default=None)
         return encoded(self._bucket), Given(None, None, _json(counts).decode())
+
+    def _set_timer(self, due: int | None, soon: int, fired: bool) -> None:
+        bucket, clock = self._bucket, self._bucket.clock
+        if clock is None:
+            bucket.timer = due
+        elif fired or bucket.timer is None:  # one that is set fires in this batch, after the rows
+            next_time = clock.next(self._settings.idle_source) - self._settings.delay
+            bucket.timer = soon if due is not None and due <= next_time else None
 
     def _gauges(self) -> dict[str, int]:
         waits = self._bucket.waits.values()

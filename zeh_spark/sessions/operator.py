@@ -51,20 +51,23 @@ class SessionProcessor(StatefulProcessor):
         self, key: Any, rows: Iterator[Any], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
         """Take the rows of a batch (see `StatefulProcessor`)."""
-        now = max(0, timerValues.getCurrentWatermarkInMs())
+        mark = max(0, timerValues.getCurrentWatermarkInMs())
         batch, before = self._open()
+        now = batch.now(mark, first=True)
         given = batch.take([SessionEvent.parted(each) for each in state_buckets.rows(rows)], now)
         yield from state_buckets.frames(given, Given._fields)
-        yield from self._close(int(key[0]), batch, before)
+        yield from self._close(int(key[0]), batch, before, mark)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         """Judge the sessions that are due (see `StatefulProcessor`)."""
-        now = max(0, timerValues.getCurrentWatermarkInMs())
+        mark = max(0, timerValues.getCurrentWatermarkInMs())
         batch, _ = self._open()
+        now = batch.now(mark, first=int(key[0]) not in self._counted)
         yield from state_buckets.frames(batch.judge(now), Given._fields)
-        yield from self._close(int(key[0]), batch, expiredTimerInfo.getExpiryTimeInMs(), fired=True)
+        timer = expiredTimerInfo.getExpiryTimeInMs()
+        yield from self._close(int(key[0]), batch, timer, mark, fired=True)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -76,9 +79,9 @@ class SessionProcessor(StatefulProcessor):
         return batch, batch.timer
 
     def _close(
-        self, key: int, batch: BucketBatch, timer: int | None, *, fired: bool = False
+        self, key: int, batch: BucketBatch, timer: int | None, mark: int, *, fired: bool = False
     ) -> Iterator[pd.DataFrame]:
-        blob, counts = batch.save(again=key in self._counted)
+        blob, counts = batch.save(again=key in self._counted, soon=mark + 1, fired=fired)
         self._counted.add(key)
         self._state.update((blob,))
         if batch.timer != timer:

@@ -11,6 +11,7 @@ move the watermark: it would make all gaps old, and forget all that is closed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar, get_args
 
 from pyspark.sql import Column, DataFrame
@@ -18,9 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from zeh_spark.errors import OptionError
+from zeh_spark.protocol.feed_identity import HEADER
 from zeh_spark.sessions.bucket import Given
 from zeh_spark.sessions.model import CONTROL, DECISIONS, REASONS, First, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
+from zeh_spark.sessions.sources import marked
 from zeh_spark.sessions.state import Settings
 from zeh_spark.sessions.steps import Key, Names, Steps, checked, key
 from zeh_spark.stateful import requirements, state_buckets
@@ -90,6 +93,9 @@ def in_order(
     metrics: str = "sessions",
     processing: bool = False,
     attempt: str | Column | None = None,
+    sources: Sequence[str] | None = None,
+    source: str | Column | None = None,
+    idle_source_timeout: str | None = None,
 ) -> DataFrame:
     """Return the events of a stream with each session's events in the order of their numbers.
 
@@ -141,6 +147,13 @@ def in_order(
             become rows with the status "control".
         attempt: a column or SQL expression, the attempt that a "retry" or "skip" is about. None
             means the header `session-attempt`.
+        sources: the names of the feeds whose events the frame unites. The clock is then that of the
+            slowest of them, and waits for one that was not seen yet. Whether sources are given is
+            fixed for a checkpoint; their names may change. An event of another source is invalid.
+        source: a column or SQL expression, the name of an event's source. None means the feed's
+            identity, the header `zeh-feed` without its epoch.
+        idle_source_timeout: how long a source may have no events and still hold the clock, by the
+            times of batches. None means for ever.
 
     Returns:
         The streaming frame of ordered events and dead letters.
@@ -163,13 +176,17 @@ def in_order(
     _check_timeouts(policy)
     named = checked(df, steps, kind)
     _check_steps(named, first, last)
+    _check_sources(sources, source, idle_source_timeout, time)
+    late = requirements.milliseconds("delay", delay)
     settings = Settings(
         policy,
         buckets,
         requirements.milliseconds("keep_closed", keep_closed),
         named.lists if named else {},
+        tuple(sources or ()),
+        _duration("idle_source_timeout", idle_source_timeout),
+        late,
     )
-    late = f"{requirements.milliseconds('delay', delay)} milliseconds"
     requirements.check_free(df, ["status", "dead", *(["delivery", TOLD] if processing else [])])
     _check_watermark(df)
     clock = _clock(df, time)
@@ -180,12 +197,16 @@ def in_order(
         )
     words = (*CONTROLS, *DECISIONS) if processing else CONTROLS
     given = _told(df, control, attempt) if processing else df
-    rows = _rows(given, clock, session, sequence, last, control, named, words)
+    origin = _source(given, source) if sources else F.lit(None).cast("string")
+    rows = _rows(given, clock, session, sequence, last, control, named, words, origin, sources)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
-    timed = rows.withWatermark(requirements.CLOCK, late).drop(requirements.CLOCK)
+    by = "session"
+    if sources:
+        rows, by, late = _with_marks(rows, buckets), "bucket", 0
+    timed = rows.withWatermark(requirements.CLOCK, f"{late} milliseconds").drop(requirements.CLOCK)
     found = state_buckets.grouped(
-        timed, "session", buckets, SessionProcessor(settings), Given._fields, "eventTime"
+        timed, by, buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
     found = _observed(found, metrics)
     return _to_process(found, given) if processing else _result(found, given)
@@ -203,8 +224,10 @@ def _rows(
     control: str | Column | None,
     named: Steps | None,
     words: tuple[str, ...],
+    source: Column,
+    sources: Sequence[str] | None,
 ) -> DataFrame:
-    """Return the frame as the bucket's rows, and the column of its clock."""
+    """Return the frame as the bucket's rows, and the columns of their clock and their source."""
     timeless = [word for word in words if word != "replay"]
     # Each step is a projection of its own, so that what it names is computed once for a row.
     said = packed(df, requirements.EVENT).select(
@@ -215,6 +238,7 @@ def _rows(
         _control(df, control).alias("control"),
         clock.time.alias("time"),
         clock.latest.alias("latest"),
+        source.alias("source"),
         F.col(requirements.EVENT).alias("event"),
     )
     numbers = {"number": requirements.number("sequence"), "declared": requirements.number("last")}
@@ -230,7 +254,8 @@ def _rows(
         F.when(F.lower("last") == "true", F.col("number"))
         .otherwise(F.col("declared"))
         .alias("end"),
-        F.coalesce(_problem(named, words), F.lit("")).alias("problem"),
+        "source",
+        F.coalesce(_problem(named, words, sources), F.lit("")).alias("problem"),
         _time(clock.complaint, timeless).alias("time"),
         "latest",
     )
@@ -245,10 +270,24 @@ def _rows(
         "session",
         state_buckets.joined(parts, texts).alias("row"),
         F.when(~future, time).alias(requirements.CLOCK),
+        "source",
     )
 
 
-def _problem(named: Steps | None, words: tuple[str, ...]) -> Column:
+def _with_marks(rows: DataFrame, buckets: int) -> DataFrame:
+    """Return rows by bucket, with marks of their sources. Their CLOCK is the time of the batch."""
+    now = F.current_timestamp()
+    reached = rows.select(
+        state_buckets.bucket_of("session", buckets),
+        "row",
+        "source",
+        F.unix_millis(requirements.CLOCK).alias("reached"),
+        F.unix_millis(now).alias("now"),
+    )
+    return marked(reached, buckets).withColumn(requirements.CLOCK, now)
+
+
+def _problem(named: Steps | None, words: tuple[str, ...], sources: Sequence[str] | None) -> Column:
     """Return what is wrong with an event; NULL if nothing is."""
     number, text, last, word = map(F.col, ("number", "sequence", "last", "control"))
     whole = requirements.says("sequence", text, f"a whole number from 0 to {MAX_NUMBER}")
@@ -266,6 +305,10 @@ def _problem(named: Steps | None, words: tuple[str, ...]) -> Column:
         .when(number.isNull() & ~word.isin("close", "release"), whole)
         .when(number.isNull() & text.isNotNull(), other)
         .when(bad_end, requirements.says("last", last, "a number, true or false"))
+        .when(
+            ~F.coalesce(F.col("source").isin(*(sources or ())), F.lit(not sources)),
+            requirements.says("source", F.col("source"), f"one of {', '.join(sources or ())}"),
+        )
     )
 
 
@@ -283,6 +326,19 @@ def _published(df: DataFrame) -> Column:
         return F.lit(None).cast("timestamp")
     ms = F.col("headers")["zeh-time"].try_cast("bigint")
     return F.when(ms.between(0, _LAST_TIME), F.timestamp_millis(ms))
+
+
+def _source(df: DataFrame, source: str | Column | None) -> Column:
+    """Return the name of an event's source; NULL if it has none."""
+    if source is not None:
+        return requirements.text(df, "source", source)
+    if not requirements.has_headers(df):
+        raise OptionError(
+            f"the frame has no column 'headers', whose {HEADER} would name the source. Give "
+            f"source=, a column or SQL expression",
+            option="source",
+        )
+    return F.regexp_replace(F.col("headers")[HEADER], "~[0-9]+$", "")
 
 
 def _last(df: DataFrame, last: str | Column | None) -> Column:
@@ -354,7 +410,10 @@ def _heartbeat(rows: DataFrame) -> DataFrame:
     numbers = [F.lit(-1), F.lit(0), F.lit(-1)]
     row = state_buckets.joined(numbers, [F.lit("")] * 4).alias("row")
     return beat.select(
-        F.lit("").alias("session"), row, F.current_timestamp().alias(requirements.CLOCK)
+        F.lit("").alias("session"),
+        row,
+        F.current_timestamp().alias(requirements.CLOCK),
+        F.lit(None).cast("string").alias("source"),
     )
 
 
@@ -433,6 +492,32 @@ def _check_steps(named: Steps | None, first: First, last: str | Column | None) -
         raise OptionError(
             f"first={first!r} and steps= exclude each other: a session begins with its first step",
             option="first",
+        )
+
+
+def _check_sources(
+    sources: Sequence[str] | None,
+    source: str | Column | None,
+    idle: str | None,
+    time: str | Column | None,
+) -> None:
+    if sources is None:
+        given = {"source": source, "idle_source_timeout": idle}
+        if names := [name for name, value in given.items() if value is not None]:
+            raise OptionError(
+                f"{names[0]}= is for several sources. Give sources=, too", option=names[0]
+            )
+        return
+    if isinstance(sources, str) or not all(isinstance(n, str) and n for n in sources):
+        raise OptionError(f"sources={sources!r} must be a list of names", option="sources")
+    if not sources or len(set(sources)) != len(sources):
+        raise OptionError(
+            f"sources={sources!r} must have at least one name, and none twice", option="sources"
+        )
+    if isinstance(time, str) and time == "batch":
+        raise OptionError(
+            "sources= needs the events' own times; with time='batch' no source is behind another",
+            option="sources",
         )
 
 

@@ -23,10 +23,14 @@ import msgspec
 from msgspec import Raw
 
 from zeh_spark.sessions.model import Policy, Session
+from zeh_spark.sessions.sources import SourceClock
 from zeh_spark.stateful import state_buckets
 
 VERSION = 2
 """The first byte of a bucket's value. Version 1 knew no steps by name, and is read."""
+
+SOURCES_VERSION = 3
+"""The first byte if there are several sources, whose clock version 2 would not follow."""
 
 SPILL = 100
 """Most events of a session that are kept in the bucket itself."""
@@ -47,12 +51,19 @@ class Settings:
         buckets: The number of buckets, fixed for a checkpoint.
         keep_closed: Milliseconds for which a closed session is remembered.
         steps: The names of steps by the kind of session; empty if steps are numbers.
+        sources: The names of the sources, if the clock is that of the slowest of several.
+        idle_source: Milliseconds without events after which a source does not hold the clock; None
+            means never.
+        delay: Milliseconds that the clock of several sources stays behind.
     """
 
     policy: Policy
     buckets: int
     keep_closed: int
     steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sources: Sequence[str] = ()
+    idle_source: int | None = None
+    delay: int = 0
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -99,6 +110,8 @@ class SessionBucket(msgspec.Struct, array_like=True):
         judging: The part of the policy by which `waits` were computed.
         steps: The names of steps by kind, as far as they were ever given. They never change,
             because events that wait have their numbers.
+        clock: The clock of several sources; None if time is Spark's watermark. Which of the two it
+            is never changes in a checkpoint, whose watermark is the batch's time in the first case.
     """
 
     buckets: int
@@ -109,6 +122,7 @@ class SessionBucket(msgspec.Struct, array_like=True):
     closed: list[Slice] = []
     judging: list[int | str | None] = []
     steps: dict[str, list[str]] = {}
+    clock: SourceClock | None = None
 
 
 class Segments(Protocol):
@@ -138,7 +152,8 @@ def raw_of(value: Session | Stored) -> Raw:
 
 def encoded(bucket: SessionBucket) -> bytes:
     """Return a bucket as the value of Spark's state."""
-    return bytes([VERSION]) + _encode(bucket)
+    version = VERSION if bucket.clock is None else SOURCES_VERSION
+    return bytes([version]) + _encode(bucket)
 
 
 def decoded(blob: bytes) -> SessionBucket:
@@ -159,17 +174,31 @@ def sessions_of(blob: bytes) -> Iterator[tuple[str, Session]]:
 def empty(settings: Settings) -> bytes:
     """Return the value of a bucket without sessions."""
     steps = {kind: list(names) for kind, names in settings.steps.items()}
-    return encoded(SessionBucket(settings.buckets, settings.policy.first, steps=steps))
+    clock = SourceClock() if settings.sources else None
+    return encoded(SessionBucket(settings.buckets, settings.policy.first, steps=steps, clock=clock))
 
 
 def opened(blob: bytes | None, settings: Settings) -> SessionBucket:
     """Return a bucket. Raises CheckpointError for other settings or another version."""
-    version = 1 if blob is not None and blob[0] == 1 else VERSION
+    known = blob is not None and blob[0] in (1, VERSION, SOURCES_VERSION)
+    version = blob[0] if blob is not None and known else VERSION
     bucket = _bucket(state_buckets.opened(blob, version, settings.buckets))
     state_buckets.same("buckets", settings.buckets, bucket.buckets)
     state_buckets.same("first", settings.policy.first, bucket.first)
     _keep_steps(bucket, settings.steps)
+    _declare(bucket, settings.sources)
     return bucket
+
+
+def _declare(bucket: SessionBucket, sources: Sequence[str]) -> None:
+    """Give a bucket its sources. Raises CheckpointError if it had none, or has none now."""
+    clock = bucket.clock
+    if bool(sources) != (clock is not None):
+        state_buckets.same(
+            "sources", tuple(sources) or None, tuple(clock.sources) if clock else None
+        )
+    if clock is not None:
+        clock.declare(sources)
 
 
 def _keep_steps(bucket: SessionBucket, steps: Mapping[str, Sequence[str]]) -> None:

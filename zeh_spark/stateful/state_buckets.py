@@ -29,6 +29,11 @@ FRAME = 10_000
 """Most rows in a frame that a task returns."""
 
 
+def bucket_of(key: str, buckets: int) -> Column:
+    """Return the column `bucket`: the bucket of each row, INT, by the column of its key."""
+    return F.pmod(F.xxhash64(key), F.lit(buckets)).cast("int").alias("bucket")
+
+
 def grouped(
     rows: DataFrame,
     by: str,
@@ -43,14 +48,14 @@ def grouped(
 
     Args:
         rows: The rows, each in a column `row`.
-        by: The name of the key's column.
+        by: The name of the key's column; or "bucket", a column as `bucket_of` makes it.
         buckets: The number of buckets.
         processor: The processor.
         columns: The names of the result's columns; the last is `counts`.
         time: Spark's timeMode.
     """
-    bucket = F.pmod(F.xxhash64(by), F.lit(buckets)).cast("int").alias("bucket")
     all_buckets = rows.sparkSession.range(buckets).select(F.col("id").cast("int").alias("bucket"))
+    bucket = F.col("bucket") if by == "bucket" else bucket_of(by, buckets)
     return (
         rows.select(bucket, "row")
         .groupBy("bucket")

@@ -185,7 +185,7 @@ def test_a_bucket_without_state_is_refused():
 
 
 def test_another_version_is_refused():
-    blob = bytes([state.VERSION + 1]) + state.empty(SETTINGS)[1:]
+    blob = bytes([state.SOURCES_VERSION + 1]) + state.empty(SETTINGS)[1:]
 
     assert "another version" in refused(blob, SETTINGS)
 

@@ -1,0 +1,131 @@
+"""Sessions whose events come from several feeds (003, 1.1 and 1.3.1), on Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from pyspark.sql import functions as F
+
+from tests.fix_sessions import AT, needs_batches
+from zeh_spark import sessions
+from zeh_spark.errors import OptionError
+from zeh_spark.publish import Producer
+
+NAMES = {"session": "headers['order']", "sequence": "headers['step']", "time": AT}
+
+
+class Regions:
+    """A feed for each region; `run` reads what is there of all, and puts it in order."""
+
+    def __init__(self, orders, *regions):
+        self.orders = orders
+        self.urls = {region: orders.create(region) for region in regions}
+
+    def add(self, region, *steps, at):
+        """(order, step) each, at a second of the region's time."""
+        with Producer(self.urls[region], "shop").batch() as batch:
+            for order, step in steps:
+                batch.add({}, key=order, headers={"order": order, "step": f"{step}", "at": f"{at}"})
+
+    def frame(self, **options):
+        given = None
+        for region, url in self.urls.items():
+            feed = self.orders.spark.readStream.format("zeroeventhub").load(url)
+            named = feed.withColumn("region", F.lit(region))
+            given = named if given is None else given.unionByName(named)
+        return sessions.in_order(given, **{**NAMES, "source": "region", **options})
+
+    def run(self, **options):
+        write = sessions.route(ordered=self.orders._ordered, dead=self.orders._dead)
+        writer = self.frame(**options).writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(self.orders.checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+
+@pytest.mark.slow
+@needs_batches
+def test_a_gap_waits_until_every_feed_was_read_up_to_then(orders):
+    """A feed that is an hour behind may still have the event; with one clock for both feeds it
+    would be given up.
+    """
+    regions = Regions(orders, "eu", "us")
+    both = {"sources": ("eu", "us")}
+    regions.add("eu", ("a", 0), ("a", 2), ("b", 1), at=7_200)
+    regions.add("us", ("x", 0), at=3_600)
+    regions.run(**both)
+    regions.add("eu", ("y", 0), at=9_000)  # half an hour later in one feed, and its clock
+    regions.run(**both)
+    assert [] == orders.reasons()
+
+    regions.add("us", ("a", 1), at=3_700)
+    regions.run(**both)
+    assert [0, 1, 2] == orders.steps("a")
+    assert [] == orders.reasons()
+
+    regions.add("us", ("z", 0), at=9_000)
+    regions.run(**both)  # at its end both have been read up to 9,000
+
+    assert [("gap", 1)] == orders.reasons("b")
+
+
+@pytest.mark.slow
+@needs_batches
+def test_feeds_may_join_go_and_be_undeclared(orders):
+    """One that joins holds the clock from then on; one that is gone does not; an event of any other
+    is a dead letter by name.
+    """
+    regions = Regions(orders, "eu", "us", "asia")
+    regions.add("eu", ("a", 1), at=1_000)
+    regions.add("us", ("x", 0), at=1_000)
+    regions.run(sources=("eu", "us"))
+    regions.add("eu", ("x", 1), at=9_000)
+    regions.add("us", ("x", 2), at=9_000)
+    regions.run(sources=("eu", "us", "asia"))
+    assert [] == orders.reasons()
+
+    regions.add("asia", ("other", 0), at=9_000)
+    regions.add("eu", ("x", 3), at=9_001)
+    regions.run(sources=("eu",))
+
+    assert [("gap", 1)] == orders.reasons("a")
+    (invalid,) = [each.dead for each in orders.dead if each.dead.session == "other"]
+    assert ("invalid", "source is 'asia', and has to be one of eu") == (
+        invalid.reason,
+        invalid.detail,
+    )
+
+
+@needs_batches
+def test_the_source_is_the_feeds_identity_unless_it_is_named(orders):
+    """`zeh-feed` without its epoch."""
+    feed = orders.feed(headers="_all")
+    names = {**NAMES, "sources": (orders.store.identity("orders").id, "another")}
+    orders.add(("a", 0))
+    write = sessions.route(ordered=orders._ordered, dead=orders._dead)
+    query = sessions.in_order(feed, **names).writeStream.foreachBatch(write)
+    query = query.option("checkpointLocation", str(orders.checkpoint)).trigger(availableNow=True)
+    assert query.start().awaitTermination(120)
+
+    assert ([("a", 0)], []) == (orders.ordered, orders.dead)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"source": "data"}, "source= is for several sources. Give sources=, too"),
+        ({"idle_source_timeout": "1 hour"}, "idle_source_timeout= is for several sources"),
+        ({"sources": "eu"}, "sources='eu' must be a list of names"),
+        ({"sources": []}, "must have at least one name"),
+        ({"sources": ["eu", "eu"]}, "and none twice"),
+        ({"sources": ["eu"], "time": "batch"}, "sources= needs the events' own times"),
+        ({"sources": ["eu"], "idle_source_timeout": "soon"}, "idle_source_timeout='soon' must be"),
+        ({"sources": ["eu"], "source": "area"}, "source='area' is no expression"),
+    ],
+)
+def test_sources_that_make_no_sense_are_refused_by_name(orders, options, told):
+    with pytest.raises(OptionError) as refused:
+        sessions.in_order(orders.feed(), **{**NAMES, **options})
+    assert told in str(refused.value)

@@ -1,0 +1,236 @@
+"""Sessions over several sources: their clock is that of the slowest."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.sessions.buckets import DAY, Memory, reason, row
+from zeh_spark.errors import CheckpointError
+from zeh_spark.sessions import state
+from zeh_spark.sessions.bucket import BucketBatch, SessionEvent
+from zeh_spark.sessions.model import Policy
+from zeh_spark.sessions.sources import Mark, SourceClock, _marks
+from zeh_spark.sessions.state import Settings
+
+SOURCES = ("eu", "us")
+
+
+class Bucket:
+    """A bucket with a timer, in batches as Spark makes them: rows, then the timer if it is due."""
+
+    def __init__(self, sources=SOURCES, idle_source=None, delay=0, **policy):
+        self.settings = self._settings(sources, idle_source, delay, policy)
+        self.policy = policy
+        self.segments = Memory()
+        self.blob = state.empty(self.settings)
+        self.watermark = self.batch_time = 0
+
+    def _settings(self, sources, idle_source, delay, policy):
+        return Settings(Policy(**policy), 4, DAY, {}, sources, idle_source, delay)
+
+    def restart(self, sources=SOURCES, idle_source=None, delay=0):
+        self.settings = self._settings(sources, idle_source, delay, self.policy)
+        return self
+
+    def batch(self, *rows, at=None, **reached):
+        """Rows, and how far sources are; then the batch without rows that follows."""
+        self.batch_time = at or self.batch_time + 1
+        marks = [Mark(name, time, self.batch_time) for name, time in reached.items()]
+        texts = [SessionEvent.parted(mark.text()) for mark in marks]
+        given = self._run([*rows, *texts])
+        self.watermark = self.batch_time
+        return given + self._run(None)
+
+    def _run(self, rows):
+        given, first = [], True
+        timer = BucketBatch(self.blob, self.settings, self.segments).timer
+        due = timer is not None and timer <= self.watermark
+        for step in ([] if rows is None else ["rows"]) + (["timer"] if due else []):
+            batch = BucketBatch(self.blob, self.settings, self.segments)
+            now = batch.now(self.watermark, first=first)
+            given += batch.take(rows, now) if step == "rows" else batch.judge(now)
+            self.blob, _ = batch.save(soon=self.watermark + 1, fired=step == "timer")
+            first = False
+        return given
+
+
+def events(given):
+    return [(each.event, reason(each) if each.dead else None) for each in given]
+
+
+def test_a_gap_waits_for_the_slowest_source():
+    """The one that is ahead makes no gap old; the other one may still fill it."""
+    it = Bucket(gap_timeout=10)
+    assert [] == events(it.batch(row("a", 1, 100), eu=100, us=0))
+    assert [] == events(it.batch(row("b", 0, 500), eu=500)[1:])
+    assert [] == events(it.batch(us=109))
+
+    assert [("a 1", "gap")] == events(it.batch(us=110))
+
+
+def test_an_event_of_the_slow_source_fills_the_gap():
+    it = Bucket(gap_timeout=10)
+    it.batch(row("a", 1, 100), eu=500, us=0)
+
+    assert [("a 0", None), ("a 1", None)] == events(it.batch(row("a", 0, 90), us=90))
+
+
+def test_a_batch_is_read_before_its_own_time_judges():
+    """An event that fills a gap is not too late if it is in the batch that makes the gap old, or in
+    the one after it.
+    """
+    it = Bucket(gap_timeout=10)
+    it.batch(row("a", 1, 100), row("b", 1, 100), eu=100, us=100)
+    found = it.batch(row("a", 0, 90), eu=200, us=200)
+
+    assert [("a 0", None), ("a 1", None), ("b 1", "gap")] == events(found)
+
+
+def test_a_source_that_was_never_seen_holds_the_clock():
+    it = Bucket(gap_timeout=10)
+    it.batch(row("a", 1, 100), eu=100)
+
+    assert [] == events(it.batch(eu=9_000))
+    assert [("a 1", "gap")] == events(it.batch(us=9_000))
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_an_idle_source_does_not_hold_the_clock(seen):
+    """By the times of batches: it was not heard of for so long, whatever its own times say."""
+    it = Bucket(gap_timeout=10, idle_source=60_000)
+    it.batch(row("a", 1, 100), at=1_000, eu=100, **({"us": 5} if seen else {}))
+
+    it.batch(at=31_000, eu=400)
+    assert [] == events(it.batch(at=60_999, eu=500))
+    assert [("a 1", "gap")] == events(it.batch(at=61_000, eu=500))
+
+
+def test_an_idle_source_that_returns_does_not_turn_the_clock_back():
+    it = Bucket(gap_timeout=10, idle_source=1_000)
+    it.batch(at=1_000, eu=500, us=5)
+    it.batch(at=1_999, eu=550)
+    it.batch(at=2_900, eu=600)
+    it.batch(row("a", 1, 20), at=3_001, us=20)
+
+    assert [] == events(it.batch(at=3_002, us=50))
+    assert [("a 1", "gap")] == events(it.batch(at=3_003, eu=900, us=900))
+
+
+def test_no_source_is_idle_because_the_query_was_stopped():
+    """The first batch after a stop may have events of one source alone."""
+    it = Bucket(gap_timeout=10, idle_source=1_000)
+    it.batch(row("a", 1, 100), at=1_000, eu=100, us=5)
+    it.batch(at=1_900, eu=400)
+
+    assert [] == events(it.batch(at=90_000, eu=900))
+    assert [] == events(it.batch(at=90_999, eu=900))
+    assert [("a 1", "gap")] == events(it.batch(at=91_000, eu=900))
+
+
+def test_a_source_that_joins_holds_the_clock_from_then_on():
+    it = Bucket(gap_timeout=10)
+    it.batch(row("a", 1, 100), eu=100, us=100)
+    it.restart((*SOURCES, "asia"))
+
+    assert [] == events(it.batch(eu=900, us=900))
+    assert [("a 1", "gap")] == events(it.batch(asia=900))
+
+
+def test_a_source_that_goes_leaves_the_clock():
+    it = Bucket(gap_timeout=10)
+    it.batch(row("a", 1, 100), eu=100, us=5)
+    it.batch(eu=900)
+
+    assert [("a 1", "gap")] == events(it.restart(("eu",)).batch(eu=901))
+
+
+def test_the_delay_is_that_of_all_sources():
+    it = Bucket(gap_timeout=10, delay=50)
+    it.batch(row("a", 1, 100), eu=100, us=100)
+
+    assert [] == events(it.batch(eu=159, us=159))
+    assert [("a 1", "gap")] == events(it.batch(eu=160, us=160))
+
+
+@pytest.mark.parametrize("sources", [(), ("eu",)])
+def test_a_checkpoint_has_one_kind_of_clock(sources):
+    """Without sources, time is Spark's watermark; with them, that is the batch's time."""
+    it = Bucket(sources)
+    it.restart(() if sources else ("eu",))
+
+    with pytest.raises(CheckpointError, match="sources="):
+        BucketBatch(it.blob, it.settings, Memory())
+
+
+def test_an_older_package_refuses_the_state_of_several_sources():
+    """It would take the batch's time for the clock."""
+    assert (2, 3) == (Bucket(()).blob[0], Bucket().blob[0])
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 50),
+        st.dictionaries(st.sampled_from(["eu", "us", "gone"]), st.integers(-1, 100)),
+        st.sampled_from([SOURCES, ("eu",), ("us", "asia")]),
+    )
+)
+
+
+@given(steps, st.none() | st.integers(1, 60))
+def test_the_clock_never_goes_back_nor_ahead_of_an_active_source(several, idle):
+    """Law: whatever joins, goes, idles or goes back."""
+    clock, now, reached = SourceClock(), 0, {}
+    for passed, marks, names in several:
+        now += passed + 1
+        before = clock.time
+        clock.declare(names)
+        clock.time = clock.next(idle)
+        assert clock.time >= before
+        if clock.time > before and idle is None:
+            assert clock.time == min(reached.get(name, -1) for name in names)
+        clock.note([Mark(name, time, now) for name, time in marks.items()], idle)
+        reached = {name: time for name, time in reached.items() if name in names}
+        for name in marks.keys() & set(names):
+            reached[name] = max(reached.get(name, -1), marks[name])
+
+
+@given(steps, st.integers(1, 60))
+def test_a_clock_that_runs_ahead_of_a_source_has_not_heard_of_it_for_long(several, idle):
+    """Law: what holds the clock is every source that had events within the time."""
+    clock, now, heard = SourceClock(), 0, {}
+    for passed, marks, names in several:
+        now += passed + 1
+        clock.declare(names)
+        before, clock.time = clock.time, clock.next(idle)
+        for name, each in clock.sources.items():
+            if before < clock.time > each.reached:
+                assert clock.batch - heard.get(name, 0) >= idle
+        clock.note([Mark(name, time, now) for name, time in marks.items()], idle)
+        heard = {name: time for name, time in heard.items() if name in names}
+        heard |= dict.fromkeys(marks.keys() & set(names), now)
+
+
+def test_a_task_tells_each_bucket_what_its_sources_have_reached():
+    """Rows pass; rows without a source, and times that do not count, move nothing."""
+    schema = pa.schema(
+        {"bucket": pa.int32(), "row": pa.string(), "source": pa.string()}
+        | {"reached": pa.int64(), "now": pa.int64()}
+    )
+    columns = {"bucket": [0, 1, 1], "row": ["x", "y", "z"], "now": [9, 9, 9]}
+    first = pa.RecordBatch.from_pydict(
+        {**columns, "source": ["eu", "us", None], "reached": [5, None, 99]}, schema
+    )
+    second = pa.RecordBatch.from_pydict(
+        {**columns, "source": ["eu", "eu", "us"], "reached": [4, 7, None]}, schema
+    )
+
+    *passed, marks = _marks(2)([first, second])
+
+    assert ["x", "y", "z"] * 2 == [text for out in passed for text in out["row"].to_pylist()]
+    found = [(b, SessionEvent.parted(t)) for b, t in zip(*marks.to_pydict().values(), strict=True)]
+    assert [("eu", 7, 9), ("us", -1, 9)] * 2 == [(e.event, e.clock, e.last) for _, e in found]
+    assert [0, 0, 1, 1] == [bucket for bucket, _ in found]
+    assert [] == list(_marks(2)([]))
