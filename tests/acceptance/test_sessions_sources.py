@@ -23,11 +23,13 @@ class Regions:
         self.orders = orders
         self.urls = {region: orders.create(region) for region in regions}
 
-    def add(self, region, *steps, at):
+    def add(self, region, *steps, at, data=None):
         """(order, step) each, at a second of the region's time."""
         with Producer(self.urls[region], "shop").batch() as batch:
             for order, step in steps:
-                batch.add({}, key=order, headers={"order": order, "step": f"{step}", "at": f"{at}"})
+                batch.add(
+                    data, key=order, headers={"order": order, "step": f"{step}", "at": f"{at}"}
+                )
 
     def frame(self, **options):
         given = None
@@ -98,6 +100,23 @@ def test_feeds_may_join_go_and_be_undeclared(orders):
     )
 
 
+@pytest.mark.slow
+@needs_batches
+def test_one_number_from_two_feeds_is_one_event_or_a_dead_letter(orders):
+    """The same content is a duplicate, other content a dead letter (`on_conflict`)."""
+    regions = Regions(orders, "eu", "us")
+    options = {"sources": ("eu", "us"), "on_conflict": "dead-letter"}
+    regions.add("eu", ("a", 0), ("b", 0), at=100, data={"paid": 1})
+    regions.run(**options)
+    regions.add("us", ("a", 0), at=100, data={"paid": 1})
+    regions.add("us", ("b", 0), at=100, data={"paid": 2})
+    regions.run(**options)
+
+    assert [("a", 0), ("b", 0)] == sorted(orders.ordered)
+    (dead,) = orders.dead
+    assert ("conflict", "b", '{"paid":2}') == (dead.dead.reason, dead.dead.session, dead.data)
+
+
 @needs_batches
 def test_the_source_is_the_feeds_identity_unless_it_is_named(orders):
     """`zeh-feed` without its epoch."""
@@ -122,10 +141,12 @@ def test_the_source_is_the_feeds_identity_unless_it_is_named(orders):
         ({"sources": ["eu", "eu"]}, "and none twice"),
         ({"sources": ["eu"], "time": "batch"}, "sources= needs the events' own times"),
         ({"sources": ["eu"], "idle_source_timeout": "soon"}, "idle_source_timeout='soon' must be"),
+        ({"on_conflict": "ignore"}, "on_conflict='ignore' must be one of 'drop', 'dead-letter'"),
+        ({"content": "data"}, "content= is for on_conflict='dead-letter'"),
         ({"sources": ["eu"], "source": "area"}, "source='area' is no expression"),
     ],
 )
-def test_sources_that_make_no_sense_are_refused_by_name(orders, options, told):
+def test_options_that_make_no_sense_are_refused_by_name(orders, options, told):
     with pytest.raises(OptionError) as refused:
         sessions.in_order(orders.feed(), **{**NAMES, **options})
     assert told in str(refused.value)

@@ -25,6 +25,7 @@ from zeh_spark.sessions.model import (
     Outcome,
     Policy,
     Session,
+    SessionEvent,
     SessionRecord,
 )
 from zeh_spark.sessions.sources import MARK, Mark
@@ -44,42 +45,6 @@ from zeh_spark.sessions.state import (
 
 _SLICES = 8
 """Slices of closed sessions in the time for which they are remembered."""
-
-
-class SessionEvent(NamedTuple):
-    """An event as it arrives in its bucket.
-
-    -1 and '' stand for missing values. `problem` says why it is invalid. A `clock` below zero
-    belongs to an event whose own time is in the future: it is -1 minus the time that is used
-    instead.
-    """
-
-    session: str
-    number: int
-    clock: int
-    event: str
-    last: int
-    control: str
-    problem: str
-
-    @classmethod
-    def parted(cls, row: str) -> SessionEvent:
-        """Return the event that `state_buckets.joined` made a text of.
-
-        It is called for each row, so it has as few steps as possible.
-        """
-        number, clock, last, a, b, c, texts = row.split(" ", 6)
-        session, control = int(a), int(a) + int(b)
-        problem = control + int(c)
-        return cls(
-            texts[:session],
-            int(number),
-            int(clock),
-            texts[problem:],
-            int(last),
-            texts[session:control],
-            texts[control:problem],
-        )
 
 
 class Given(NamedTuple):
@@ -254,7 +219,7 @@ class BucketBatch:
 
     def _take(self, name: str, rows: Sequence[SessionEvent], now: int) -> Iterator[Given]:
         arrivals: list[Arrival] = []
-        events: dict[int, list[str]] = {}
+        events: dict[int, list[SessionEvent]] = {}
         controls: list[str] = []
         for row in rows:
             if row.problem:
@@ -268,7 +233,7 @@ class BucketBatch:
                 controls.append(row.control)
             if row.number >= 0:
                 arrivals.append(_arrival(row))
-                events.setdefault(row.number, []).append(row.event)
+                events.setdefault(row.number, []).append(row)
         if not arrivals and not controls:  # there were only invalid events or heartbeats
             return
         self._counts["controls"] += len(controls)
@@ -291,9 +256,10 @@ class BucketBatch:
         name: str,
         stored: Stored,
         outcomes: Iterable[Outcome],
-        events: dict[int, list[str]],
+        events: dict[int, list[SessionEvent]],
     ) -> Iterator[Given]:
-        kept = Kept(name, stored, self._segments, events)
+        compare = self._settings.policy.on_conflict == "dead-letter"
+        kept = Kept(name, stored, self._segments, events, compare=compare)
         for outcome in outcomes:
             match outcome:
                 case Deliver(first, last):
@@ -305,8 +271,10 @@ class BucketBatch:
                 case Hold(number):
                     kept.hold(number)
                 case Duplicate(number, passed):
-                    self._counts["duplicates"] += 1
-                    kept.drop(number, first=passed)
+                    event, conflict = kept.drop(number, first=passed)
+                    self._counts["conflict" if conflict else "duplicates"] += 1
+                    if conflict:
+                        yield Given(event, _conflict(name, stored.session, number))
                 case Dead():
                     self._counts[outcome.reason] += outcome.last - outcome.first + 1
                     for number in range(outcome.first, outcome.last + 1):
@@ -380,6 +348,14 @@ def _dead(name: str, outcome: Dead, number: int) -> str:
     info = DeadInfo(
         outcome.reason, name, outcome.expected, number, missing, outcome.since, outcome.detail
     )
+    return _json(info).decode()
+
+
+def _conflict(name: str, session: Session, number: int) -> str:
+    detail = f"an event with number {number} came before, with other content"
+    if number not in session.contents:
+        detail = f"an event with number {number} came before; its content is not known any more"
+    info = DeadInfo("conflict", name, session.next, number, detail=detail)
     return _json(info).decode()
 
 

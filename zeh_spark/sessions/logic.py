@@ -17,7 +17,7 @@ Decisions
   gap has its own age. Rejected: to give up all that is held at once, because runs whose gaps are
   young would be lost.
 - A number is the event's identity: the second event with a number is a duplicate, whatever it
-  holds. Rejected: to compare what they hold, because nothing of delivered events is kept.
+  holds. What they hold is compared by the bucket, if it keeps hashes for that (`on_conflict`).
 - A session that does not advance is reported once, with or without a gap. That changes nothing
   else: its gap is judged by its own age, and `idle_timeout` closes it as before.
 - A hold's age counts from the event's own time, or from the time at which it was read if that is

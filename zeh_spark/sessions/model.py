@@ -13,6 +13,9 @@ import msgspec
 OnGap = Literal["hold", "skip", "dead-letter"]
 """What happens to the events after a gap that is too old."""
 
+OnConflict = Literal["drop", "dead-letter"]
+"""What happens to an event whose number came before with other content."""
+
 First = Literal[0, 1, "seen"]
 """A session's first number."""
 
@@ -25,7 +28,7 @@ DECISIONS = ("retry", "skip")
 RECORDS = ("skipped", "stale", "unfinished")
 """Reasons of rows without an event, which report on the session itself."""
 
-REASONS = ("gap", "late", "closed", "overflow", "invalid", *RECORDS)
+REASONS = ("gap", "late", "closed", "overflow", "invalid", "conflict", *RECORDS)
 """All reasons of the column `dead`."""
 
 
@@ -34,6 +37,44 @@ class Missing(NamedTuple):
 
     first: int
     last: int
+
+
+class SessionEvent(NamedTuple):
+    """An event as it arrives in its bucket.
+
+    -1 and '' stand for missing values. `problem` says why it is invalid. A `clock` below zero
+    belongs to an event whose own time is in the future: it is -1 minus the time that is used
+    instead. `content` is a hash of what two events with one number are compared by.
+    """
+
+    session: str
+    number: int
+    clock: int
+    event: str
+    last: int
+    control: str
+    problem: str
+    content: int = 0
+
+    @classmethod
+    def parted(cls, row: str) -> SessionEvent:
+        """Return the event that `state_buckets.joined` made a text of.
+
+        It is called for each row, so it has as few steps as possible.
+        """
+        number, clock, last, content, a, b, c, texts = row.split(" ", 7)
+        session, control = int(a), int(a) + int(b)
+        problem = control + int(c)
+        return cls(
+            texts[:session],
+            int(number),
+            int(clock),
+            texts[problem:],
+            int(last),
+            texts[session:control],
+            texts[control:problem],
+            int(content),
+        )
 
 
 class Arrival(NamedTuple):
@@ -91,6 +132,7 @@ class Session(msgspec.Struct, array_like=True):
         reported: Whether it was reported since then that it does not advance.
         begun: When it began, in milliseconds since 1970; 0 if that is not known. It tells sessions
             apart that have one name, because the first was forgotten.
+        contents: Hashes of the contents of its newest events by number, if they are compared.
     """
 
     next: int
@@ -103,6 +145,7 @@ class Session(msgspec.Struct, array_like=True):
     advanced: int = 0
     reported: bool = False
     begun: int = 0
+    contents: dict[int, int] = {}
 
     @property
     def held_count(self) -> int:
@@ -208,6 +251,7 @@ class Policy:
         stale_timeout: How long a session may deliver no event before that is reported.
         processing: Whether `process` follows: a replayed event is delivered again, and each
             delivery says what it is.
+        on_conflict: What happens to an event whose number came before with other content.
     """
 
     gap_timeout: int | None = None
@@ -218,3 +262,4 @@ class Policy:
     idle_timeout: int | None = None
     stale_timeout: int | None = None
     processing: bool = False
+    on_conflict: OnConflict = "drop"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import BucketBatch, Given, SessionEvent
+from zeh_spark.sessions.bucket import BucketBatch, Given
+from zeh_spark.sessions.model import SessionEvent
 from zeh_spark.sessions.state import Settings
 from zeh_spark.stateful import state_buckets
 

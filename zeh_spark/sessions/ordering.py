@@ -21,7 +21,7 @@ from pyspark.sql.types import TimestampType
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol.feed_identity import HEADER
 from zeh_spark.sessions.bucket import Given
-from zeh_spark.sessions.model import CONTROL, DECISIONS, REASONS, First, OnGap, Policy
+from zeh_spark.sessions.model import CONTROL, DECISIONS, REASONS, First, OnConflict, OnGap, Policy
 from zeh_spark.sessions.operator import SessionProcessor
 from zeh_spark.sessions.sources import marked
 from zeh_spark.sessions.state import Settings
@@ -96,6 +96,8 @@ def in_order(
     sources: Sequence[str] | None = None,
     source: str | Column | None = None,
     idle_source_timeout: str | None = None,
+    on_conflict: OnConflict = "drop",
+    content: str | Column | None = None,
 ) -> DataFrame:
     """Return the events of a stream with each session's events in the order of their numbers.
 
@@ -154,6 +156,11 @@ def in_order(
             identity, the header `zeh-feed` without its epoch.
         idle_source_timeout: how long a source may have no events and still hold the clock, by the
             times of batches. None means for ever.
+        on_conflict: what happens to an event whose number came before with other content. "drop":
+            it is a duplicate. "dead-letter": it becomes a dead letter with the reason "conflict".
+            This keeps about 12 bytes of each event, of the 10,000 newest of each session.
+        content: a column or SQL expression, what is compared then; by default the column `data`, or
+            all columns but `headers` and `partition` if there is none.
 
     Returns:
         The streaming frame of ordered events and dead letters.
@@ -172,6 +179,7 @@ def in_order(
         idle_timeout=_duration("idle_timeout", idle_timeout),
         stale_timeout=_duration("stale_timeout", stale_timeout),
         processing=processing,
+        on_conflict=_one_of("on_conflict", on_conflict, get_args(OnConflict)),
     )
     _check_timeouts(policy)
     named = checked(df, steps, kind)
@@ -197,8 +205,18 @@ def in_order(
         )
     words = (*CONTROLS, *DECISIONS) if processing else CONTROLS
     given = _told(df, control, attempt) if processing else df
-    origin = _source(given, source) if sources else F.lit(None).cast("string")
-    rows = _rows(given, clock, session, sequence, last, control, named, words, origin, sources)
+    read = {
+        "session": key(given, session, named.key_part if named else None),
+        "kind": F.coalesce(named.kind if named else F.lit(""), F.lit("")),
+        "sequence": requirements.text(given, "sequence", sequence),
+        "last": _last(given, last),
+        "control": _control(given, control),
+        "time": clock.time,
+        "latest": clock.latest,
+        "source": _source(given, source) if sources else F.lit(None).cast("string"),
+        "content": _content(df, on_conflict, content),
+    }
+    rows = _rows(given, read, clock.complaint, named, words, sources)
     if heartbeat:
         rows = rows.unionByName(_heartbeat(rows))
     by = "session"
@@ -217,28 +235,26 @@ def in_order(
 
 def _rows(
     df: DataFrame,
-    clock: _Clock,
-    session: Key,
-    sequence: str | Column,
-    last: str | Column | None,
-    control: str | Column | None,
+    read: dict[str, Column],
+    complaint: str,
     named: Steps | None,
     words: tuple[str, ...],
-    source: Column,
     sources: Sequence[str] | None,
 ) -> DataFrame:
-    """Return the frame as the bucket's rows, and the columns of their clock and their source."""
+    """Return the frame as the bucket's rows, and the columns of their clock and their source.
+
+    Args:
+        df: The frame.
+        read: What is read of each event, by name.
+        complaint: The error for an event without a time.
+        named: The steps by name.
+        words: The control words.
+        sources: The names of sources.
+    """
     timeless = [word for word in words if word != "replay"]
     # Each step is a projection of its own, so that what it names is computed once for a row.
     said = packed(df, requirements.EVENT).select(
-        key(df, session, named.key_part if named else None).alias("session"),
-        F.coalesce(named.kind if named else F.lit(""), F.lit("")).alias("kind"),
-        requirements.text(df, "sequence", sequence).alias("sequence"),
-        _last(df, last).alias("last"),
-        _control(df, control).alias("control"),
-        clock.time.alias("time"),
-        clock.latest.alias("latest"),
-        source.alias("source"),
+        *(column.alias(name) for name, column in read.items()),
         F.col(requirements.EVENT).alias("event"),
     )
     numbers = {"number": requirements.number("sequence"), "declared": requirements.number("last")}
@@ -246,7 +262,7 @@ def _rows(
         named = Steps(named.lists, F.col("kind"))
         numbers = {"number": named.number(F.col("sequence")), "declared": named.last()}
     numbered = said.withColumns(numbers)
-    read = numbered.select(
+    parsed = numbered.select(
         "session",
         "control",
         "event",
@@ -255,8 +271,9 @@ def _rows(
         .otherwise(F.col("declared"))
         .alias("end"),
         "source",
+        "content",
         F.coalesce(_problem(named, words, sources), F.lit("")).alias("problem"),
-        _time(clock.complaint, timeless).alias("time"),
+        _time(complaint, timeless).alias("time"),
         "latest",
     )
     none = F.lit(-1).cast("long")
@@ -264,9 +281,9 @@ def _rows(
     time = F.when(F.col("time").isNotNull(), F.least("time", "latest", F.current_timestamp()))
     ms = F.greatest(F.coalesce(F.unix_millis(time), F.lit(0)), F.lit(0))
     signed = F.when(future, -1 - ms).otherwise(ms)
-    parts = [F.coalesce("number", none), signed, F.coalesce("end", none)]
+    parts = [F.coalesce("number", none), signed, F.coalesce("end", none), F.col("content")]
     texts = [F.col(each) for each in ("session", "control", "problem", "event")]
-    return read.select(
+    return parsed.select(
         "session",
         state_buckets.joined(parts, texts).alias("row"),
         F.when(~future, time).alias(requirements.CLOCK),
@@ -296,7 +313,7 @@ def _problem(named: Steps | None, words: tuple[str, ...], sources: Sequence[str]
         whole = other = named.problem(text)
     flag, declared = F.lower(last), F.col("declared")
     bad_end = flag.isNotNull() & ~flag.isin("true", "false") & declared.isNull()
-    return (
+    problem = (
         F.when(
             ~word.isin("", *words),
             requirements.says(f"header {CONTROL}", word, f"{', '.join(words[:-1])} or {words[-1]}"),
@@ -305,10 +322,12 @@ def _problem(named: Steps | None, words: tuple[str, ...], sources: Sequence[str]
         .when(number.isNull() & ~word.isin("close", "release"), whole)
         .when(number.isNull() & text.isNotNull(), other)
         .when(bad_end, requirements.says("last", last, "a number, true or false"))
-        .when(
-            ~F.coalesce(F.col("source").isin(*(sources or ())), F.lit(not sources)),
-            requirements.says("source", F.col("source"), f"one of {', '.join(sources or ())}"),
-        )
+    )
+    if sources is None:
+        return problem
+    known = F.coalesce(F.col("source").isin(*sources), F.lit(False))
+    return problem.when(
+        ~known, requirements.says("source", F.col("source"), f"one of {', '.join(sources)}")
     )
 
 
@@ -339,6 +358,15 @@ def _source(df: DataFrame, source: str | Column | None) -> Column:
             option="source",
         )
     return F.regexp_replace(F.col("headers")[HEADER], "~[0-9]+$", "")
+
+
+def _content(df: DataFrame, on_conflict: str, content: str | Column | None) -> Column:
+    """Return a hash of what two events with one number are compared by; 0 if they are not."""
+    if on_conflict == "dead-letter":
+        return F.xxhash64(requirements.content(df, "content", content))
+    if content is not None:
+        raise OptionError("content= is for on_conflict='dead-letter'", option="content")
+    return F.lit(0)
 
 
 def _last(df: DataFrame, last: str | Column | None) -> Column:
@@ -407,7 +435,7 @@ def _heartbeat(rows: DataFrame) -> DataFrame:
     """Return one row for each trigger, which belongs to no session."""
     reader = rows.sparkSession.readStream.format("rate-micro-batch")
     beat = reader.option("rowsPerBatch", 1).option("numPartitions", 1).load()
-    numbers = [F.lit(-1), F.lit(0), F.lit(-1)]
+    numbers = [F.lit(-1), F.lit(0), F.lit(-1), F.lit(0)]
     row = state_buckets.joined(numbers, [F.lit("")] * 4).alias("row")
     return beat.select(
         F.lit("").alias("session"),

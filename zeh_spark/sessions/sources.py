@@ -84,8 +84,8 @@ class Mark(NamedTuple):
     now: int
 
     def text(self) -> str:
-        """Return the mark as a row (see `bucket.SessionEvent.parted`)."""
-        return f"-1 {self.reached} {self.now} 0 {len(MARK)} 0 {MARK}{self.source}"
+        """Return the mark as a row (see `model.SessionEvent.parted`)."""
+        return f"-1 {self.reached} {self.now} 0 0 {len(MARK)} 0 {MARK}{self.source}"
 
 
 class SourceTime(msgspec.Struct, array_like=True):

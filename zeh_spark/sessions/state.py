@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Raw
 
-from zeh_spark.sessions.model import Policy, Session
+from zeh_spark.sessions.model import Policy, Session, SessionEvent
 from zeh_spark.sessions.sources import SourceClock
 from zeh_spark.stateful import state_buckets
 
@@ -40,6 +40,9 @@ SPILL_BYTES = 64 << 10
 
 SEGMENT = 100
 """How many numbers a segment covers."""
+
+CONTENTS = 10_000
+"""Most events of a session whose contents are kept, as hashes: those with the highest numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +226,20 @@ class Kept:
         stored: What is kept of it.
         segments: The events that do not fit into the bucket.
         arrived: The events of the batch, by number.
+        compare: Whether hashes of contents are kept.
     """
 
     def __init__(
-        self, name: str, stored: Stored, segments: Segments, arrived: dict[int, list[str]]
+        self,
+        name: str,
+        stored: Stored,
+        segments: Segments,
+        arrived: dict[int, list[SessionEvent]],
+        *,
+        compare: bool = False,
     ) -> None:
         self._name = name
+        self._compare = compare
         self._stored = stored
         self._arrived = arrived
         self._segments = segments
@@ -236,16 +247,26 @@ class Kept:
 
     def hold(self, number: int) -> None:
         """Keep an event of the batch."""
-        self._home(number)[number] = self._arrived[number].pop(0)
+        self._home(number)[number] = self._next(number)
 
-    def drop(self, number: int, *, first: bool) -> None:
-        """Drop the first or the last event of the batch that has this number."""
-        self._arrived[number].pop(0 if first else -1)
+    def drop(self, number: int, *, first: bool) -> tuple[str, bool]:
+        """Drop the first or the last event of the batch that has this number.
+
+        Returns:
+            The event, and whether the one that is kept or was delivered has other content. If that
+            is not known any more, it counts as other content.
+        """
+        arrived = self._arrived[number]
+        event = arrived.pop(0 if first else -1)
+        known = self._stored.session.contents.get(number)
+        if known is None and arrived and not first:
+            known = arrived[0].content
+        return event.event, self._compare and known != event.content
 
     def pop(self, number: int) -> str:
         """Return an event that leaves the session: one of the batch, or else a held one."""
-        if arrived := self._arrived.get(number):
-            return arrived.pop(0)
+        if self._arrived.get(number):
+            return self._next(number)
         home = self._home(number)
         event = home.pop(number)
         if not home and self._stored.spilled:
@@ -253,9 +274,17 @@ class Kept:
             self._segments.remove(self._name, number // SEGMENT)
         return event
 
+    def _next(self, number: int) -> str:
+        """Take the first event of the batch that has this number."""
+        event = self._arrived[number].pop(0)
+        if self._compare:
+            self._stored.session.contents[number] = event.content
+        return event.event
+
     def save(self) -> None:
         """Keep the held events, in segments if there are many."""
         stored = self._stored
+        _trim(stored.session, CONTENTS if self._compare else 0)
         if len(stored.events) > SPILL or (stored.events and stored.session.held_size > SPILL_BYTES):
             stored.spilled = True
             for number, event in stored.events.items():
@@ -273,3 +302,11 @@ class Kept:
             blob = self._segments.get(self._name, segment)
             self._open[segment] = _segment(blob) if blob else {}
         return self._open[segment]
+
+
+def _trim(session: Session, most: int) -> None:
+    """Forget contents of the events with the lowest numbers. Some more may stay, to save time."""
+    contents = session.contents
+    if len(contents) > most + most // 10:
+        kept = sorted(contents)[len(contents) - most :]
+        session.contents = {number: contents[number] for number in kept}

@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, MapType
 
 from zeh_spark.errors import OptionError
 from zeh_spark.stateful.ranges import MAX_NUMBER
+from zeh_spark.stateful.row_codec import quoted
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -138,6 +139,18 @@ def plan(df: DataFrame) -> str:
 def text(df: DataFrame, option: str, value: str | Column) -> Column:
     """Return an expression on the frame as STRING. Raises OptionError if it is not valid."""
     return typed(df, option, value)[0].cast("string")
+
+
+def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
+    """Return what must be equal in two events that are one, as text that is never NULL.
+
+    Without a value it is the column `data`, or all columns but `headers` and `partition`.
+    """
+    if value is not None:
+        return F.to_json(F.struct(typed(df, option, value)[0].alias("content")))
+    rest = [each for each in df.columns if each not in ("headers", "partition")]
+    names = ["data"] if "data" in df.columns else rest
+    return F.to_json(F.struct(*(F.col(quoted(each)) for each in names)))
 
 
 def number(text: str) -> Column:

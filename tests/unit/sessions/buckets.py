@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import BucketBatch, Given, SessionEvent
-from zeh_spark.sessions.model import Policy
+from zeh_spark.sessions.bucket import BucketBatch, Given
+from zeh_spark.sessions.model import Policy, SessionEvent
 from zeh_spark.sessions.state import Settings
 
 DAY = 86_400_000

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.unit.sessions.buckets import DAY, Memory, Told, reason, row, rows, told
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import BucketBatch, Given, SessionEvent
+from zeh_spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.sessions.logic import SessionLogic
-from zeh_spark.sessions.model import Arrival, Dead, Deliver, Policy, SessionRecord
+from zeh_spark.sessions.model import Arrival, Dead, Deliver, Policy, SessionEvent, SessionRecord
 from zeh_spark.sessions.state import Settings
 
 # Sessions beside each other

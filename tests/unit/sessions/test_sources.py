@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.sessions.buckets import DAY, Memory, reason, row
 from zeh_spark.errors import CheckpointError
 from zeh_spark.sessions import state
-from zeh_spark.sessions.bucket import BucketBatch, SessionEvent
-from zeh_spark.sessions.model import Policy
+from zeh_spark.sessions.bucket import BucketBatch
+from zeh_spark.sessions.model import Policy, SessionEvent
 from zeh_spark.sessions.sources import Mark, SourceClock, _marks
 from zeh_spark.sessions.state import Settings
 
