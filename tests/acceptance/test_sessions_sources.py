@@ -27,9 +27,8 @@ class Regions:
         """(order, step) each, at a second of the region's time."""
         with Producer(self.urls[region], "shop").batch() as batch:
             for order, step in steps:
-                batch.add(
-                    data, key=order, headers={"order": order, "step": f"{step}", "at": f"{at}"}
-                )
+                headers = {"order": order, "step": f"{step}", "at": f"{at}"}
+                batch.add(data or {}, key=order, headers=headers)
 
     def frame(self, **options):
         given = None
