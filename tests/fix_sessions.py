@@ -63,10 +63,10 @@ class Orders:
                 batch.add({"order": order}, key=order, headers=given)
 
     def frame(
-        self, *, limit: str = "1000", source: dict[str, str] | None = None, **options: Any
+        self, *, limit: str = "1000", reader: dict[str, str] | None = None, **options: Any
     ) -> DataFrame:
         given = {"session": "headers['order']", "sequence": "headers['step']", "time": AT}
-        return sessions.in_order(self.feed(limit, **(source or {})), **{**given, **options})
+        return sessions.in_order(self.feed(limit, **(reader or {})), **{**given, **options})
 
     def feed(self, limit: str = "1000", **options: str) -> DataFrame:
         feed = self.spark.readStream.format("zeroeventhub").option("maxEventsPerTrigger", limit)

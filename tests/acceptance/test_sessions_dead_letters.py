@@ -142,3 +142,22 @@ def test_sessions_in_a_checkpoint_can_be_inspected(orders, spark):
     assert waits.held_bytes > 100
     assert (2, 3) == (orders.progress[0]["held"], orders.count("ordered"))
     assert 1 <= orders.progress[0]["buckets"] <= 3
+
+
+@pytest.mark.slow
+@needs_batches
+def test_gauges_with_sources_are_those_of_all_sessions(orders):
+    """In each batch with events, also of sessions that have none in it. [SB-12]"""
+    options = {"gap_timeout": None, "sources": ["orders"], "source": "'orders'"}
+    orders.add(
+        *((f"open {n}", 0) for n in range(20)), *((f"waits {n}", 2) for n in range(9)), at=50
+    )
+    orders.run(**options)
+    orders.add(("open 3", 1), ("late", 1), at=60)
+    orders.run(**options)
+
+    (gauges,) = [each for each in orders.progress[1:] if each["ordered"]]
+    assert (10, 30, 0, 16) == tuple(
+        gauges[name] for name in ("held", "open_sessions", "stale_sessions", "buckets")
+    )
+    assert "1970-01-01T00:00:50" in gauges["oldest_hold"]

@@ -84,8 +84,8 @@ class Processing:
         self.options: dict[str, Any] = {"retries": 0}
 
     def run(self, *, frame: dict[str, Any] | None = None, **options: Any) -> None:
-        source = {"headers": "_all"}
-        given = self.orders.frame(processing=True, source=source, **(frame or {}))
+        reader = {"headers": "_all"}
+        given = self.orders.frame(processing=True, reader=reader, **(frame or {}))
         self.write(given, **options)
 
     def write(self, frame: Any, **options: Any) -> None:

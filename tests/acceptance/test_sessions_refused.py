@@ -128,7 +128,7 @@ def test_settings_that_are_the_checkpoints_for_ever_are_refused(orders):
 def test_events_without_the_clock_stop_the_query_and_name_the_option(orders):
     """Those of another publisher have no zeh-time."""
     orders.add(("a", 0))
-    given = {"session": "data", "source": {"headers": "order"}}
+    given = {"session": "data", "reader": {"headers": "order"}}
     with pytest.raises(Exception, match="no header zeh-time"):
         orders.run(**given, time=None)
 

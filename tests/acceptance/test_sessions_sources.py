@@ -70,6 +70,10 @@ def test_a_gap_waits_until_every_feed_was_read_up_to_then(orders):
     regions.run(**both)  # at its end both have been read up to 9,000
 
     assert [("gap", 1)] == orders.reasons("b")
+    orders.dead.clear()
+    orders.forget(2)  # a crash: Spark repeats the batch of us, and the one that judges after it
+    regions.run(**both)
+    assert [("gap", 1)] == orders.reasons("b")
 
 
 @pytest.mark.slow

@@ -53,38 +53,46 @@ class SessionProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Take the rows of a batch (see `StatefulProcessor`)."""
         mark = max(0, timerValues.getCurrentWatermarkInMs())
-        batch, before = self._open()
+        blob, batch = self._open()
+        before = batch.timer
         now = batch.now(mark, first=True)
         given = batch.take([SessionEvent.parted(each) for each in state_buckets.rows(rows)], now)
         yield from state_buckets.frames(given, Given._fields)
-        yield from self._close(int(key[0]), batch, before, mark)
+        yield from self._close(int(key[0]), blob, batch, before, mark)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         """Judge the sessions that are due (see `StatefulProcessor`)."""
         mark = max(0, timerValues.getCurrentWatermarkInMs())
-        batch, _ = self._open()
+        blob, batch = self._open()
         now = batch.now(mark, first=int(key[0]) not in self._counted)
         yield from state_buckets.frames(batch.judge(now), Given._fields)
         timer = expiredTimerInfo.getExpiryTimeInMs()
-        yield from self._close(int(key[0]), batch, timer, mark, fired=True)
+        yield from self._close(int(key[0]), blob, batch, timer, mark, fired=True)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
-    def _open(self) -> tuple[BucketBatch, int | None]:
+    def _open(self) -> tuple[bytes | None, BucketBatch]:
         value = self._state.get()
         blob = bytes(value[0]) if value else None
-        batch = BucketBatch(blob, self._settings, self._segments)
-        return batch, batch.timer
+        return blob, BucketBatch(blob, self._settings, self._segments)
 
     def _close(
-        self, key: int, batch: BucketBatch, timer: int | None, mark: int, *, fired: bool = False
+        self,
+        key: int,
+        before: bytes | None,
+        batch: BucketBatch,
+        timer: int | None,
+        mark: int,
+        *,
+        fired: bool = False,
     ) -> Iterator[pd.DataFrame]:
         blob, counts = batch.save(again=key in self._counted, soon=mark + 1, fired=fired)
         self._counted.add(key)
-        self._state.update((blob,))
+        if blob != before:
+            self._state.update((blob,))
         if batch.timer != timer:
             if timer is not None and not fired:  # Spark removes a timer that fired
                 self._handle.deleteTimer(timer)

@@ -217,14 +217,14 @@ def in_order(
         "content": _content(df, on_conflict, content),
     }
     rows = _rows(given, read, clock.complaint, named, words, sources)
+    rows = rows.withColumn("bucket", state_buckets.bucket_of("session", buckets)).drop("session")
     if heartbeat:
-        rows = rows.unionByName(_heartbeat(rows))
-    by = "session"
+        rows = rows.unionByName(_heartbeat(rows, buckets))
     if sources:
-        rows, by, late = _with_marks(rows, buckets), "bucket", 0
+        rows, late = _with_marks(rows, buckets), 0
     timed = rows.withWatermark(requirements.CLOCK, f"{late} milliseconds").drop(requirements.CLOCK)
     found = state_buckets.grouped(
-        timed, by, buckets, SessionProcessor(settings), Given._fields, "eventTime"
+        timed, "bucket", buckets, SessionProcessor(settings), Given._fields, "eventTime"
     )
     found = _observed(found, metrics)
     return _to_process(found, given) if processing else _result(found, given)
@@ -295,7 +295,7 @@ def _with_marks(rows: DataFrame, buckets: int) -> DataFrame:
     """Return rows by bucket, with marks of their sources. Their CLOCK is the time of the batch."""
     now = F.current_timestamp()
     reached = rows.select(
-        state_buckets.bucket_of("session", buckets),
+        "bucket",
         "row",
         "source",
         F.unix_millis(requirements.CLOCK).alias("reached"),
@@ -431,15 +431,14 @@ def _clock(df: DataFrame, time: str | Column | None) -> _Clock:
     return _Clock(published, published, complaint)
 
 
-def _heartbeat(rows: DataFrame) -> DataFrame:
-    """Return one row for each trigger, which belongs to no session."""
+def _heartbeat(rows: DataFrame, buckets: int) -> DataFrame:
+    """Return a row for each bucket and trigger, which belongs to no session."""
     reader = rows.sparkSession.readStream.format("rate-micro-batch")
     beat = reader.option("rowsPerBatch", 1).option("numPartitions", 1).load()
     numbers = [F.lit(-1), F.lit(0), F.lit(-1), F.lit(0)]
-    row = state_buckets.joined(numbers, [F.lit("")] * 4).alias("row")
     return beat.select(
-        F.lit("").alias("session"),
-        row,
+        F.explode(F.sequence(F.lit(0), F.lit(buckets - 1))).alias("bucket"),
+        state_buckets.joined(numbers, [F.lit("")] * 4).alias("row"),
         F.current_timestamp().alias(requirements.CLOCK),
         F.lit(None).cast("string").alias("source"),
     )
