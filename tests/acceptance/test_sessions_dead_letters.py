@@ -160,4 +160,4 @@ def test_gauges_with_sources_are_those_of_all_sessions(orders):
     assert (10, 30, 0, 16) == tuple(
         gauges[name] for name in ("held", "open_sessions", "stale_sessions", "buckets")
     )
-    assert "1970-01-01T00:00:50" in gauges["oldest_hold"]
+    assert "1970-01-01 00:00:50" in gauges["oldest_hold"]
