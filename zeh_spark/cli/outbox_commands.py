@@ -68,6 +68,10 @@ CONFIG = click.option(
     help="Rows are deleted. Note how far, so that a reader that comes too late gets an error.",
 )  # fmt: skip
 @click.option(
+    "--cursorsets", is_flag=True,
+    help="Keep cursors for readers (the protocol's cursorset). The role that serves then writes.",
+)  # fmt: skip
+@click.option(
     "--grant-to", metavar="ROLE",
     help="The role that serves the table: grant it the rights to read what it needs.",
 )  # fmt: skip
@@ -82,6 +86,7 @@ def ddl(
     notify: bool,
     updates: bool,
     retention: bool,
+    cursorsets: bool,
     grant_to: str | None,
 ) -> None:
     """Print the SQL that prepares TABLE to be a feed; change nothing.
@@ -111,7 +116,11 @@ def ddl(
         raise click.UsageError("No database is given. Give --config FILE, or --url URL.")
     with _feed(config, name) as feed:
         statements = feed.ddl(
-            notify=notify, updates=updates, retention=retention, grant_to=grant_to
+            notify=notify,
+            updates=updates,
+            retention=retention,
+            cursorsets=cursorsets,
+            grant_to=grant_to,
         )
     click.echo("\n".join(statements) or f"-- {config.table} has all that it needs")
 

@@ -32,11 +32,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import OptionError, StoreError
-from zeh_spark.outbox import postgresql, sqlite
+from zeh_spark.outbox import cursor_sets, postgresql, sqlite
 from zeh_spark.outbox.blockers import Guard
 from zeh_spark.outbox.cursors import Starts, after
 from zeh_spark.outbox.faults import refusal
-from zeh_spark.outbox.names import HISTORY
+from zeh_spark.outbox.names import CURSORS, HISTORY
 from zeh_spark.outbox.postgresql_ddl import CHANNEL
 from zeh_spark.outbox.queries import (
     READ_BYTES,
@@ -230,6 +230,32 @@ class SqlTableFeed:
                 anchor="the-table-cannot-be-served",
             ) from exc
 
+    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
+        """Keep a reader's cursors under a name, in the table beside the history.
+
+        Other readers of the same n share the name; those of another n have cursors of their own.
+
+        Raises:
+            Problem: The feed keeps no cursors, or the role may not write them.
+            StoreError: The database does not answer.
+        """
+        self._with_cursors(lambda each: cursor_sets.save(each, self.table, name, n, cursors))
+
+    def load_cursors(self, name: str, n: int) -> dict[int, str]:
+        """Return the kept cursors by partition (see `save_cursors`); empty if there are none."""
+        return self._with_cursors(lambda each: cursor_sets.load(each, self.table, name, n))
+
+    def _with_cursors(self, work: Callable[[Connection], T]) -> T:
+        """Do short work on the table of cursors. Raises Problem if there is none."""
+
+        def checked(connection: Connection) -> T:
+            sql = self._sql or self._inspected(connection)
+            if not sql.facts.has_cursors and not self._inspected(connection).facts.has_cursors:
+                raise cursor_sets.unsupported(self.table, f"there is no table {CURSORS}")
+            return work(connection)
+
+        return self._do(checked)
+
     def new_history(self, *, copy: bool = False) -> str:
         """Begin a new history of a table that was restored from a copy.
 
@@ -258,6 +284,7 @@ class SqlTableFeed:
         notify: bool = False,
         updates: bool = False,
         retention: bool = False,
+        cursorsets: bool = False,
         grant_to: str | None = None,
     ) -> list[str]:
         """Return the SQL statements that give the table what it lacks; change nothing.
@@ -269,6 +296,7 @@ class SqlTableFeed:
             updates: Whether rows may be updated, which moves them to the end as new events.
             retention: Whether to note what is deleted, so that a reader that has not read it gets
                 an error.
+            cursorsets: Whether the feed is to keep cursors for readers (`cursorset`).
             grant_to: A role that is to serve the table; None for none.
 
         Returns:
@@ -277,7 +305,7 @@ class SqlTableFeed:
         Raises:
             StoreError: No statement can repair the table, or the database has no such feature.
         """
-        more = More(notify, updates, retention, grant_to)
+        more = More(notify, updates, retention, cursorsets, grant_to)
         return self._do(lambda connection: self._dialect.inspect(connection, self.table)).ddl(more)
 
     def close(self) -> None:

@@ -9,10 +9,12 @@ from zeh_spark.outbox.table import OutboxTable
 
 HISTORY = "zeroeventhub_history"
 REMOVED = "zeroeventhub_removed"
+CURSORS = "zeroeventhub_cursors"
 """The tables beside the service's own.
 
 `HISTORY` has one row for each table that is a feed. `REMOVED` has up to where rows of a table were
-removed, if a trigger notes that.
+removed, if a trigger notes that. `CURSORS` has the cursors that the feed keeps for readers, if its
+owner wants that.
 """
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import postgresql_check, postgresql_ddl
 from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
-from zeh_spark.outbox.names import HISTORY, REMOVED, literal, qualified, quoted
+from zeh_spark.outbox.names import CURSORS, HISTORY, REMOVED, literal, qualified, quoted
 from zeh_spark.outbox.postgresql_check import Column, PostgresqlFacts
 from zeh_spark.outbox.queries import BlockingTransaction, More, TableSql, TableStatus
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
@@ -317,11 +317,12 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
 
     columns = {column: Column(*about) for column, *about in found(_COLUMNS)}
     indexes = found(_INDEXES)
-    beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED)]
-    ((kind, subscribed, history, removed, sees, hides),) = found(
+    beside = [literal(qualified(table, each)) for each in (HISTORY, REMOVED, CURSORS)]
+    ((kind, subscribed, history, removed, cursors, sees, hides),) = found(
         "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass({0})),"
         " EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = to_regclass({0})),"
         f" to_regclass({beside[0]}) IS NOT NULL, to_regclass({beside[1]}) IS NOT NULL,"
+        f" to_regclass({beside[2]}) IS NOT NULL,"
         " has_function_privilege('pg_control_system()', 'execute'),"
         " coalesce(row_security_active(to_regclass({0})), false)"
     )
@@ -342,6 +343,7 @@ def inspected(connection: Connection, table: OutboxTable) -> PostgresqlTable:
         has_feed_id=row is not None and row[0] is not None,
         lacks_feed_ids=history and not has_ids,
         has_removed=removed,
+        has_cursors=cursors,
         sees_cluster=sees,
         hides_rows=hides,
         uuid=table.id in columns and columns[table.id].type == "uuid",

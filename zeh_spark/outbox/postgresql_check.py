@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
+from zeh_spark.outbox import cursor_sets
 from zeh_spark.outbox import postgresql_ddl as statements
 from zeh_spark.outbox.faults import Fault, repair_statements
 from zeh_spark.outbox.names import quoted
@@ -55,6 +56,7 @@ class PostgresqlFacts:
         has_feed_id: Whether this row has a feed id.
         lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
         has_removed: Whether the table is there in which deletions are noted.
+        has_cursors: Whether the table is there in which cursors are kept for readers.
         sees_cluster: Whether the role may call pg_control_system().
         hides_rows: Whether row level security hides rows from the role.
         uuid: Whether its ids are UUIDs.
@@ -70,6 +72,7 @@ class PostgresqlFacts:
     has_feed_id: bool
     lacks_feed_ids: bool
     has_removed: bool
+    has_cursors: bool
     sees_cluster: bool
     hides_rows: bool
     uuid: bool
@@ -155,9 +158,13 @@ def postgresql_ddl(table: OutboxTable, facts: PostgresqlFacts, more: More) -> li
         found += statements.updates(table)
     if more.retention and not facts.notes_removed:
         found += statements.retention(table, uuid=facts.uuid, renewed=False)
+    if more.cursor_sets and not facts.has_cursors:
+        found.append(cursor_sets.create(table))
     if more.grant_to:
         noted = more.retention or facts.notes_removed
         found += statements.grants(table, more.grant_to, removed=noted)
+        if more.cursor_sets or facts.has_cursors:
+            found.append(cursor_sets.grant(table, quoted(more.grant_to)))
     return found
 
 

@@ -87,12 +87,14 @@ class More:
         notify: A trigger that wakes readers at once.
         updates: A trigger that makes an updated row the last one.
         retention: A trigger that notes what is deleted.
+        cursor_sets: A table in which the feed keeps cursors for readers.
         grant_to: A role that gets the rights to serve the table; None for none.
     """
 
     notify: bool = False
     updates: bool = False
     retention: bool = False
+    cursor_sets: bool = False
     grant_to: str | None = None
 
 
@@ -114,6 +116,10 @@ class TableFacts(Protocol):
     @property
     def notes_removed(self) -> bool:
         """Whether a trigger notes what is deleted."""
+
+    @property
+    def has_cursors(self) -> bool:
+        """Whether the feed can keep cursors for readers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox import sqlite_ddl, sqlite_values
 from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
-from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
+from zeh_spark.outbox.names import CURSORS, HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.queries import BlockingTransaction, More, TableSql, TableStatus
 from zeh_spark.outbox.sqlite_ddl import Column, SqliteFacts
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
@@ -213,8 +213,11 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         " AND type IN ('index', 'trigger')"
     )
     lacks = _lacks_feed_ids(connection)
-    there = connection.exec_driver_sql(f"SELECT 1 FROM sqlite_master WHERE name = '{HISTORY}'")
-    row = _history(connection, table, "NULL" if lacks else "feed_id") if there.first() else None
+    there = connection.exec_driver_sql(
+        f"SELECT name FROM sqlite_master WHERE name IN ('{HISTORY}', '{CURSORS}')"
+    )
+    names = set(there.scalars())
+    row = _history(connection, table, "NULL" if lacks else "feed_id") if HISTORY in names else None
     facts = SqliteFacts(
         columns=[Column(row[1], row[2].upper(), bool(row[5]), row[6] != 0) for row in columns],
         statement=statement if kind == "table" else None,
@@ -224,6 +227,7 @@ def inspected(connection: Connection, table: OutboxTable) -> SqliteTable:
         has_feed_id=row is not None and row[0] is not None,
         lacks_feed_ids=lacks,
         notes_removed=_notes_removed(connection, table),
+        has_cursors=CURSORS in names,
     )
     return SqliteTable(table, facts)
 

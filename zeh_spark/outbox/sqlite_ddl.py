@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zeh_spark.errors import StoreError
+from zeh_spark.outbox import cursor_sets
 from zeh_spark.outbox.faults import Fault, repair_statements
 from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.postgresql_ddl import DELETES
@@ -56,6 +57,7 @@ class SqliteFacts:
         has_feed_id: Whether this row has a feed id.
         lacks_feed_ids: Whether the table of histories is there, without the column feed_id.
         notes_removed: Whether a trigger notes what is deleted, by the partitions that it has now.
+        has_cursors: Whether the table is there in which cursors are kept for readers.
         uuid: False: ids in SQLite are integers.
         moves_updates: False: SQLite has no such trigger.
         notifies: False: SQLite has no such trigger.
@@ -69,6 +71,7 @@ class SqliteFacts:
     has_feed_id: bool
     lacks_feed_ids: bool
     notes_removed: bool
+    has_cursors: bool
     uuid: bool = False
     moves_updates: bool = False
     notifies: bool = False
@@ -119,7 +122,11 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
     if facts.has_history and not facts.has_feed_id:
         made = create_feed_id(table, add_column=facts.lacks_feed_ids)
         found += [each for each in made if each not in found]
-    return found + list(_retention(table)) * (more.retention and not facts.notes_removed)
+    if more.retention and not facts.notes_removed:
+        found += _retention(table)
+    if more.cursor_sets and not facts.has_cursors:
+        found.append(cursor_sets.create(table))
+    return found
 
 
 def create_table(table: OutboxTable) -> str:

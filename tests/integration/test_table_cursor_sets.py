@@ -1,0 +1,118 @@
+"""Cursors that a table's feed keeps for its readers (the spec's `cursorset` and `resume`)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+import requests
+
+from zeh_spark.testing import running_publisher
+
+BOTH = "n=2&cursor0=_first&cursor1=_first"
+
+
+@contextmanager
+def serving(feed):
+    with running_publisher({"outbox": feed}) as base:
+        yield lambda query: requests.get(f"{base}/outbox?{query}", timeout=30)
+
+
+def served(database, **more):
+    feed = database.served("data TEXT, k TEXT", partition_by="k", partitions=2)
+    database.run(feed.ddl(cursorsets=True))
+    return feed
+
+
+def written(database, *numbers):
+    for number in numbers:
+        database.execute(f"INSERT INTO outbox (data, k) VALUES ('{number}', '{number}')")
+
+
+def events(answer):
+    assert answer.status_code == 200, answer.text
+    return sorted(each["data"] for each in lines(answer) if "data" in each)
+
+
+def lines(answer):
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def cursors(answer):
+    found = [each for each in lines(answer) if "cursor" in each]
+    last = {each["partition"]: each["cursor"] for each in found}
+    return "&".join(f"cursor{partition}={cursor}" for partition, cursor in last.items())
+
+
+def test_a_reader_without_a_database_resumes_where_it_was(database):
+    """A forwarder leaves its cursors with the publisher, apart from those of other names and n."""
+    feed = served(database)
+    written(database, *range(5))
+    with serving(feed) as get:
+        seen = cursors(get(BOTH))
+        get(f"n=2&{seen}&cursorset=mailer&store_cursor=1&pagesizehint=0")
+        get(f"{BOTH}&cursorset=other")
+        get("n=1&cursor0=_first&cursorset=mailer")
+        written(database, 5, 6)
+
+        assert [5, 6] == events(get("n=2&resume=0,1&cursorset=mailer"))
+        assert [*range(7)] == events(get("n=2&resume=0,1&cursorset=other"))
+        assert [*range(7)] == events(get("n=1&resume=0&cursorset=mailer"))
+        refused = get("n=2&resume=0&cursorset=nobody")
+        assert (400, True) == (refused.status_code, "unknown-cursorset" in refused.text)
+
+
+def test_a_kept_cursor_outlives_the_publisher(database):
+    written_by = served(database)
+    written(database, 1)
+    with serving(written_by) as get:
+        get("n=2&cursor0=_last&cursor1=_last&cursorset=it's")
+    written(database, 2)
+
+    with serving(database.feed(partition_by="k", partitions=2)) as get:
+        assert [2] == events(get("n=2&resume=0,1&cursorset=it's"))
+
+
+def test_a_feed_without_the_table_refuses_and_names_the_remedy(database):
+    """Reading goes on; the table can be made while the feed is served."""
+    feed = database.served("data TEXT, k TEXT", partition_by="k", partitions=2)
+    written(database, 1)
+    with serving(feed) as get:
+        refused = get(f"{BOTH}&cursorset=mailer")
+        assert [1] == events(get(BOTH))
+        database.run(feed.ddl(cursorsets=True))
+        assert [1] == events(get(f"{BOTH}&cursorset=mailer"))
+
+    assert 400 == refused.status_code
+    problem = refused.json()
+    assert problem["type"].endswith(":cursorset-unsupported")
+    assert "zeh-spark ddl outbox --cursorsets" in problem["detail"]
+    assert [] == feed.ddl(cursorsets=True)
+
+
+def test_a_connection_only_reads_again_after_a_cursor_was_kept(database):
+    feed = served(database)
+    with serving(feed) as get:
+        get(f"{BOTH}&cursorset=mailer")
+    with feed.engine.connect() as connection, pytest.raises(Exception, match=r"read.?only"):
+        connection.exec_driver_sql("INSERT INTO outbox (data) VALUES ('1')")
+
+
+def test_a_role_may_serve_with_and_without_the_right_to_write(postgresql_database, clerk):
+    """`--grant-to` grants it together with `--cursorsets`."""
+    database, mine = postgresql_database, {"partition_by": "k", "partitions": 2}
+    feed = database.served("data TEXT, k TEXT", **mine)
+    database.execute(f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {clerk}")
+    database.run(feed.ddl(grant_to=clerk))
+    database.run(feed.ddl(cursorsets=True))
+    database.execute(f"GRANT SELECT ON zeroeventhub_cursors TO {clerk}")
+    written(database, 1)
+    with serving(database.feed(role=clerk, **mine)) as get:
+        assert [1] == events(get(BOTH))
+        refused = get(f"{BOTH}&cursorset=mailer")
+        database.run(feed.ddl(grant_to=clerk))
+        assert [1] == events(get(f"{BOTH}&cursorset=mailer"))
+
+    assert 400 == refused.status_code
+    assert "the publisher may not write there" in refused.text
