@@ -41,6 +41,18 @@ def test_old_events_go_as_they_were_told_to(run: Run, store_url: str) -> None:
     assert "keeps all events" in run("retention", "orders", "--off").stdout
 
 
+def test_names_of_batches_are_compared_as_long_as_they_were_told_to(run: Run) -> None:
+    """90 days unless I say otherwise; no other setting changes it."""
+    run("create", "orders", "--partitions", "1")
+    said = run("retention", "orders", "--names", "7d").stdout
+    assert "keeps all events, and the receipts of batches with names for 7 days.\n" in said
+    assert "for 7 days.\n" in run("retention", "orders", "--age", "30d").stdout
+    assert "all events, and the receipts" in run("retention", "orders", "--off").stdout
+    assert "for ever.\n" in run("retention", "orders", "--names", "forever").stdout
+    assert "keeps all events.\n" in run("retention", "orders", "--names", "90d").stdout
+    assert 2 == run("retention", "orders", "--names", "never").returncode
+
+
 def test_backup_is_a_store_as_of_then(run: Run, store_url: str, tmp_path: Path) -> None:
     """Made while it is served; it overwrites nothing."""
     run("create", "orders", "--partitions", "1")

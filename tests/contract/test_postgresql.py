@@ -16,7 +16,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import Problem, open_store
 from zeh_spark.sql_store import postgresql as dialect
 from zeh_spark.sql_store.store import SqlStore
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.interface import Retention, StoreBusyError
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -52,13 +52,15 @@ def test_tables_are_asked_for_by_who_must_not_make_them(site: PostgresqlSite) ->
 def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: SqlStore) -> None:
     """An old program does not harm what a newer one has written."""
     store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 99")))
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 4"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 5"):
         open_store(site.url)
 
 
 def _as_version_3(store: SqlStore) -> None:
-    """Without what version 4 has added."""
+    """Without what later versions have added."""
     store._write(lambda db: db.execute(text("DROP TABLE zeroeventhub.epochs")))
+    lacks = text("ALTER TABLE zeroeventhub.retentions DROP COLUMN names_ms")
+    store._write(lambda db: db.execute(lacks))
     store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 3")))
 
 
@@ -67,11 +69,13 @@ def test_store_of_version_3_goes_on(site: PostgresqlSite, store: SqlStore) -> No
     store at once while an older one goes on publishing; and take epochs from then on.
     """
     publish(store, chunk(0, b"1"))
+    store.set_retention(FEED, Retention(age_ms=5))
     name, _ = store.identity(FEED).id, _as_version_3(store)
     assert [] == in_threads(5, lambda _: open_store(site.url).close())
     publish(store, chunk(0, b"2"))
     begun = site.open().begin_epoch(FEED)
     publish(store, chunk(0, b"3"))
+    assert Retention(age_ms=5) == site.open().retention(FEED)
     found = [begun.at(each.time) for each in everything(store)]
     assert ([b"1", b"2", b"3"], [name, name, begun.epochs[1].id]) == (data(store), found)
 
@@ -84,7 +88,7 @@ def test_who_may_not_upgrade_a_store_is_told(site: PostgresqlSite, store: SqlSto
     server.execute("CREATE ROLE upgrader LOGIN")
     server.execute("GRANT USAGE ON SCHEMA zeroeventhub TO upgrader", database)
     server.execute("GRANT ALL ON ALL TABLES IN SCHEMA zeroeventhub TO upgrader", database)
-    with pytest.raises(StoreError, match=r"version 3.*permission denied.*owns the schema"):
+    with pytest.raises(StoreError, match=r"version 3.*must be owner of table.*owns the schema"):
         open_store(site.url.replace("//zeh@", "//upgrader@"))
     open_store(site.url).close()
 

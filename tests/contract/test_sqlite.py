@@ -16,7 +16,7 @@ from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.sql_store import store as sql_store
 from zeh_spark.store.commit_plan import tag
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.interface import Retention, StoreBusyError
 from zeh_spark.testing.writers import chunk, data, everything, publish
 
 
@@ -110,7 +110,7 @@ def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> No
         open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
-        assert (4,) == other.execute("PRAGMA user_version").fetchone()
+        assert (5,) == other.execute("PRAGMA user_version").fetchone()
 
 
 def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
@@ -121,7 +121,8 @@ def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
         publish(store, chunk(0, b"1"))
         before, name = everything(store), store.identity("orders").id
     with closing(sqlite3.connect(file)) as other, other:
-        other.execute("DROP TABLE epochs")  # all that version 4 has added
+        other.execute("DROP TABLE epochs")  # what version 4 has added
+        other.execute("ALTER TABLE retentions DROP COLUMN names_ms")  # what version 5 has added
         other.execute("PRAGMA user_version = 3")
     with closing(open_store(f"sqlite:///{file}")) as store:
         assert ([name], before) == (
@@ -136,13 +137,28 @@ def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
         )
 
 
+def test_store_of_version_4_keeps_names_for_90_days(tmp_path: Path) -> None:
+    """What a feed keeps stays as it was set; names expire as in new feeds."""
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        store.set_retention("orders", Retention(5, None, ("mailer",)))
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("ALTER TABLE retentions DROP COLUMN names_ms")
+        other.execute("PRAGMA user_version = 4")
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        assert Retention(5, None, ("mailer",)) == store.retention("orders")
+        store.set_retention("orders", Retention(names_ms=None))
+        assert Retention(names_ms=None) == store.retention("orders")
+
+
 def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     """An old program does not harm what a newer one has written."""
     file = tmp_path / "feeds.db"
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         other.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 4"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 5"):
         open_store(f"sqlite:///{file}")
 
 

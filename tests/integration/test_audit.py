@@ -54,6 +54,14 @@ def a_long_history(store: Store) -> None:
         commit(store, call(batch, producer="late"), *([upload(large(0))] if batch == 6 else []))
 
 
+def test_feed_whose_old_names_expired_passes(publisher: Publisher) -> None:
+    """Events of such batches have nothing left to be compared with; the others do. [PU-08]"""
+    a_long_history(publisher.store)
+    assert 2 == publisher.store.expire_names("orders", publisher.store.now() + 1, 9)
+    tally = whole(publisher.url)
+    assert (5, 14) == (tally.producers, tally.batches)
+
+
 def test_good_feed_passes(publisher: Publisher) -> None:
     """I hear how much was compared."""
     a_long_history(publisher.store)

@@ -273,3 +273,18 @@ def test_answer_of_another_form_is_a_named_error(raw_server: RawServer, answer: 
     for call in calls:
         with pytest.raises(PublisherError, match="Check that this is the address of a publisher"):
             call()
+
+
+def test_a_name_that_has_expired_is_refused_by_name(publisher: Publisher, till: Producer) -> None:
+    """A batch of last year is not published twice; I hear that it is there. [PU-08]"""
+    with till.batch("invoice-7") as batch:
+        batch.add(b"7")
+    publisher.store.expire_names("orders", publisher.store.now() + 1, 9)
+
+    with pytest.raises(PublishError) as refused, till.batch("invoice-7") as batch:
+        batch.add(b"7")
+
+    assert "batch-expired" == refused.value.problem
+    assert "a batch 'invoice-7' of producer" in str(refused.value)
+    assert "do not publish it again" in str(refused.value)
+    assert 1 == len(publisher.get("n=2&cursor0=_first&cursor1=_first").data)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of
 from zeh_spark.errors import StoreError
 from zeh_spark.store import retention as retaining
-from zeh_spark.store.interface import Retention
+from zeh_spark.store.interface import NAMES_MS, Retention
 
 _AGE = click.option(
     "--age", type=Age(), metavar="DURATION",
@@ -30,12 +31,28 @@ _KEEP_FOR = click.option(
 )  # fmt: skip
 
 
+class _Names(Age):
+    """A parameter type for durations and "forever"; its value is then -1."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Return the duration in milliseconds, or -1 (see `click.ParamType.convert`)."""
+        return _FOREVER if value == "forever" else super().convert(value, param, ctx)
+
+
+_FOREVER = -1
+
+
 @click.command()
 @click.argument("feed")
 @STORE
 @_AGE
 @_SIZE
 @_KEEP_FOR
+@click.option(
+    "--names", type=_Names(), metavar="DURATION",
+    help="Compare batches with names that are published again for this long, like 90d, the default;"
+    " or forever. After it they are refused.",
+)  # fmt: skip
 @click.option("--off", is_flag=True, help="Keep all events again.")
 def retention(
     feed: str,
@@ -43,6 +60,7 @@ def retention(
     age: int | None,
     size: int | None,
     readers: tuple[str, ...],
+    names: int | None,
     off: bool,
 ) -> None:
     """Show or set how long a feed keeps its events.
@@ -67,11 +85,16 @@ def retention(
         )
     with opened(url) as store:
         store.feed(feed)
+        rule = before = store.retention(feed)
         if off:
-            store.set_retention(feed, given)
+            rule = replace(given, names_ms=rule.names_ms)
         elif given != Retention():
-            store.set_retention(feed, _changed(store.retention(feed), given))
-        click.echo(f"Feed {feed!r} keeps {_kept(store.retention(feed))}.")
+            rule = _changed(rule, given)
+        if names is not None:
+            rule = replace(rule, names_ms=None if names == _FOREVER else names)
+        if rule != before:
+            store.set_retention(feed, rule)
+        click.echo(f"Feed {feed!r} keeps {_kept(rule)}{_names_kept(rule)}.")
 
 
 @click.command()
@@ -155,6 +178,7 @@ def _changed(rule: Retention, given: Retention) -> Retention:
         rule.age_ms if given.age_ms is None else given.age_ms,
         rule.bytes if given.bytes is None else given.bytes,
         given.readers or rule.readers,
+        rule.names_ms,
     )
 
 
@@ -167,6 +191,13 @@ def _kept(rule: Retention) -> str:
     kept = ", of that ".join(parts) or "all events"
     readers = " and ".join(map(repr, rule.readers))
     return f"{kept}, and what {readers} has not read yet" if readers else kept
+
+
+def _names_kept(rule: Retention) -> str:
+    if rule.names_ms == NAMES_MS:
+        return ""
+    how_long = "for ever" if rule.names_ms is None else f"for {_lasting(rule.names_ms)}"
+    return f", and the receipts of batches with names {how_long}"
 
 
 def _lasting(age_ms: int) -> str:

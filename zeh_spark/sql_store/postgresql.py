@@ -37,7 +37,7 @@ from zeh_spark.sql_store.postgresql_writer import TURN_SECONDS, Writer
 from zeh_spark.sql_store.schema import VERSION, feeds, metadata
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.interface import Clock, now_ms
+from zeh_spark.store.interface import NAMES_MS, Clock, now_ms
 
 SCHEMA = "zeroeventhub"
 """The schema of the tables, and the channel on which commits are notified."""
@@ -65,6 +65,7 @@ _DEFAULTS = {
 
 _UPGRADES: Mapping[int, tuple[str, ...]] = {
     3: (),  # adds epochs
+    4: (f"ALTER TABLE {SCHEMA}.retentions ADD COLUMN names_ms bigint DEFAULT {NAMES_MS}",),
 }
 """The statements that upgrade a store of a version to the next version.
 

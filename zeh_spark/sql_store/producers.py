@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Executable, Select, bindparam, delete, insert, select, update
 
+from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sql_store.schema import feeds, former_incarnations, producers, receipts, sequences
 from zeh_spark.store.batches import (
     Call,
@@ -295,6 +296,29 @@ def delete_producer(connection: Connection, feed: int, name: str) -> None:
         inserted(connection, insert(producers), {"feed": feed, **values})
     else:
         connection.execute(_CHANGED, {"key": key, **values})
+
+
+def expire_names(connection: Connection, feed: int, before: int, limit: int) -> int:
+    """Delete the receipts of batches with names that are older than a time.
+
+    Returns:
+        The number of batches, at most `limit`.
+    """
+    old = (
+        select(receipts.c.producer)
+        .join(producers, producers.c.id == receipts.c.producer)
+        .where(
+            producers.c.feed == feed,
+            producers.c.incarnation == BATCH_INCARNATION,
+            producers.c.time < before,
+        )
+        .limit(limit)
+    )
+    keys = list(connection.scalars(old))
+    if keys:
+        connection.execute(delete(receipts).where(receipts.c.producer.in_(keys)))
+        connection.execute(delete(sequences).where(sequences.c.producer.in_(keys)))
+    return len(keys)
 
 
 def _change_incarnation(

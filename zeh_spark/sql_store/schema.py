@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 4
+VERSION = 5
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -92,6 +92,7 @@ retentions = Table(
     Column("age_ms", BigInteger),
     Column("bytes", BigInteger),
     Column("readers", String, nullable=False),  # JSON: names of cursor sets
+    Column("names_ms", BigInteger),  # NULL: for ever
 )
 cursor_sets = Table(
     "cursor_sets",

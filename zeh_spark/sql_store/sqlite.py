@@ -33,7 +33,7 @@ from zeh_spark.sql_store.schema import VERSION, metadata
 from zeh_spark.sql_store.sqlite_writer import LOG_BYTES, ReaderBarrier, Writer
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.interface import Clock, StoreBusyError, now_ms
+from zeh_spark.store.interface import NAMES_MS, Clock, StoreBusyError, now_ms
 
 APPLICATION_ID = 0x5A454831
 """The number in the file's header that marks it as a store of zeh_spark: "ZEH1"."""
@@ -49,8 +49,12 @@ _UPGRADES = {
         "ALTER TABLE chunks ADD COLUMN batch BIGINT",
         "ALTER TABLE chunks ADD COLUMN sequence BIGINT",
     ),
-    2: (),  # adds retention
+    2: (  # adds retention
+        "CREATE TABLE retentions (feed INTEGER NOT NULL PRIMARY KEY REFERENCES feeds (id),"
+        " age_ms BIGINT, bytes BIGINT, readers VARCHAR NOT NULL)",
+    ),
     3: (),  # adds epochs
+    4: (f"ALTER TABLE retentions ADD COLUMN names_ms BIGINT DEFAULT {NAMES_MS}",),
 }
 """The statements that upgrade a store of a version to the next version.
 

@@ -26,7 +26,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.sql_store import commits, epochs, producers, uploads
 from zeh_spark.sql_store.dialect import Database
-from zeh_spark.sql_store.producers import Lock, find_feed
+from zeh_spark.sql_store.producers import Lock, expire_names, find_feed
 from zeh_spark.sql_store.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
 from zeh_spark.store.batches import (
     RECEIPTS,
@@ -379,12 +379,15 @@ class SqlStore:
 
     def retention(self, feed: str) -> Retention:
         """Return what the feed keeps (see `Store.retention`)."""
-        query = select(retentions.c.age_ms, retentions.c.bytes, retentions.c.readers).where(
+        columns = ("age_ms", "bytes", "readers", "names_ms")
+        query = select(*(retentions.c[each] for each in columns)).where(
             retentions.c.feed == _FEED_ID
         )
         with self._reading() as connection:
             row = connection.execute(query, {"feed": feed}).one_or_none()
-        return Retention(row[0], row[1], tuple(json.loads(row[2]))) if row else Retention()
+        if row is None:
+            return Retention()
+        return Retention(row.age_ms, row.bytes, tuple(json.loads(row.readers)), row.names_ms)
 
     def set_retention(self, feed: str, retention: Retention) -> None:
         """Set what the feed keeps (see `Store.set_retention`)."""
@@ -395,6 +398,15 @@ class SqlStore:
             connection.execute(insert(retentions), {"feed": feed_id, **values})
 
         self._write_to(feed, work)
+
+    def expire_names(self, feed: str, before: int, limit: int) -> int:
+        """Delete the receipts of old batches with names (see `Store.expire_names`)."""
+
+        def work(connection: Connection) -> int:
+            feed_id, _ = find_feed(connection, feed)
+            return expire_names(connection, feed_id, before, limit)
+
+        return self._write(work, durable=False)
 
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
         """Keep a consumer's cursors under a name (see `Store.save_cursors`)."""

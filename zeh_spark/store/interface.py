@@ -144,19 +144,26 @@ class Anchor:
         return f"{self.g}.{self.tag}"
 
 
+NAMES_MS = 90 * 86_400_000
+"""For how many milliseconds a feed can compare the contents of batches with names, by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a feed keeps; everything if neither `age_ms` nor `bytes` is set.
+    """What a feed keeps; every event if neither `age_ms` nor `bytes` is set.
 
     Attributes:
         age_ms: Events younger than this, in milliseconds, are kept.
         bytes: The newest events up to this size are kept.
         readers: Cursor sets of readers. Nothing is removed that one of them has not passed.
+        names_ms: For how many milliseconds receipts of batches with names are kept; None means for
+            ever. After that, their names are still known, and refused.
     """
 
     age_ms: int | None = None
     bytes: int | None = None
     readers: tuple[str, ...] = ()
+    names_ms: int | None = NAMES_MS
 
 
 class StagingResult(Enum):
@@ -327,6 +334,20 @@ class Store(Protocol):
 
     def set_retention(self, feed: str, retention: Retention) -> None:
         """Set what the feed keeps."""
+
+    def expire_names(self, feed: str, before: int, limit: int) -> int:
+        """Delete the receipts of batches with names that were committed before a time.
+
+        The names stay: a batch that is published again under one is refused as `batch-expired`.
+
+        Args:
+            feed: The feed.
+            before: The time, in ms since 1970.
+            limit: Most batches that are changed, in one transaction.
+
+        Returns:
+            The number of batches that were changed.
+        """
 
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
         """Keep a reader's cursors under a name, the last one for each partition of its n."""

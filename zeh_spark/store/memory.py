@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
+from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.store import commit_decision, refusals
 from zeh_spark.store.batches import (
     RECEIPTS,
@@ -407,6 +408,23 @@ class MemoryStore:
         """Set what the feed keeps (see `Store.set_retention`)."""
         self.feed(feed)
         self._retentions[feed] = retention
+
+    def expire_names(self, feed: str, before: int, limit: int) -> int:
+        """Delete the receipts of old batches with names (see `Store.expire_names`)."""
+        self.feed(feed)
+        with self._lock:
+            old = [
+                each
+                for (of, _), each in self._accounts.items()
+                if of == feed
+                and each.state.incarnation == BATCH_INCARNATION
+                and each.state.time < before
+                and each.receipts
+            ][:limit]
+            for each in old:
+                each.receipts.clear()
+                each.sequences.clear()
+        return len(old)
 
     def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
         """Keep a reader's cursors (see `Store.save_cursors`)."""

@@ -65,6 +65,15 @@ def fenced(call: Call, producer: ProducerState) -> Problem:
 
 def batch_expired(call: Call) -> Problem:
     """Return the refusal of a batch whose receipt is gone."""
+    if call.incarnation == wire.BATCH_INCARNATION:
+        name, _, batch = call.producer.partition("#")
+        return _refused(
+            problems.BATCH_EXPIRED,
+            call,
+            f"a batch {batch!r} of producer {name!r} was published, so long ago that its receipt "
+            f"is gone: its content cannot be compared any more",
+            "it is on the feed, so do not publish it again; give other events another name",
+        )
     return _refused(
         problems.BATCH_EXPIRED,
         call,

@@ -1,8 +1,12 @@
-"""How long a feed keeps its events: what may be removed, and how it is removed.
+"""How long a feed keeps its events and receipts: what may be removed, and how it is removed.
 
 Chunks are removed whole, the oldest first, in order of g over all partitions, a few at a time. What
 was removed last from each partition stays known (its anchor). So only a reader that has not read
 the removed events is told of it.
+
+A batch with a name is published once, however often it is repeated. The name stays known for ever,
+in the producer's row; the receipt, with which a repeated batch is compared, is removed after a
+time. Rejected: to remove both, because a repeat would be published a second time.
 
 Rule for editors: `removable` decides what may be removed. It has no side effects, and its result is
 always a beginning of the log.
@@ -25,8 +29,11 @@ from zeh_spark.store.problems import Problem
 EVERY_SECONDS = 60.0
 """Seconds between two rounds of a Pruner."""
 
-STEP_CHUNKS, STEP_BYTES = 64, 16 << 20
-"""Most chunks and bytes that one transaction removes, while others wait."""
+STEP_CHUNKS, STEP_BYTES, STEP_NAMES = 64, 16 << 20, 500
+"""Most chunks, bytes and names of batches that one transaction removes, while others wait."""
+
+NAMES_EVERY_SECONDS = 3600.0
+"""Seconds between two looks of a Pruner for old names: they are searched among all receipts."""
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -129,6 +136,22 @@ def prune(store: Store, feed: str, retention: Retention | None = None) -> Remova
         done = done.with_step(step)
 
 
+def expire_names(store: Store, feed: str) -> int:
+    """Delete the receipts of the feed's batches with names that are old enough.
+
+    Returns:
+        The number of batches. Their names stay known, and are refused.
+    """
+    kept = store.retention(feed).names_ms
+    done = step = 0
+    while kept is not None and (done == 0 or step == STEP_NAMES):
+        step = store.expire_names(feed, store.now() - kept, STEP_NAMES)
+        done += step
+        if not step:
+            break
+    return done
+
+
 def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
     if retention.age_ms is None and retention.bytes is None:
         return iter(())
@@ -192,6 +215,7 @@ class Pruner:
     def __init__(self, store: Store, *, every_seconds: float = EVERY_SECONDS) -> None:
         self._store = store
         self._every_seconds = every_seconds
+        self._names_at = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zeh-retention", daemon=True)
 
@@ -209,8 +233,13 @@ class Pruner:
                 return
 
     def _prune_all(self) -> None:
+        names = time.monotonic() >= self._names_at
+        if names:
+            self._names_at = time.monotonic() + NAMES_EVERY_SECONDS
         for feed in self._store.feeds():
             self._prune(feed.name)
+            if names and (count := expire_names(self._store, feed.name)):
+                log.info("feed %r: receipts of %d batches with names are gone", feed.name, count)
 
     def _prune(self, feed: str) -> None:
         began = time.monotonic()

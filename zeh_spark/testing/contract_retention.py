@@ -6,11 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
+from zeh_spark.protocol.upload_format import StagedChunk
+from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store import feed, retention
+from zeh_spark.store.batches import Call
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
-from zeh_spark.store.retention import Pruner, Removal, plan, prune, removable
+from zeh_spark.store.retention import Pruner, Removal, expire_names, plan, prune, removable
 from zeh_spark.testing.site import Opened, Site, StoppedClock
 from zeh_spark.testing.writers import (
     FEED,
@@ -21,6 +24,8 @@ from zeh_spark.testing.writers import (
     everything,
     large,
     publish,
+    publish_as,
+    refusal,
     until,
 )
 from zeh_spark.testing.writers import upload as upload_of
@@ -85,11 +90,66 @@ def test_nothing_goes_unless_it_was_asked_for(store: Store) -> None:
 
 def test_what_is_kept_is_remembered(opened: Opened, store: Store, site: Site) -> None:
     """Every publisher of the store uses the same retention, also after a restart."""
-    kept = Retention(86_400_000, 1 << 40, ("warehouse", "mailer"))
+    kept = Retention(86_400_000, 1 << 40, ("warehouse", "mailer"), None)
     store.set_retention(FEED, Retention(age_ms=1))
     store.set_retention(FEED, kept)
     site.crash()
     assert kept == opened().retention(FEED)
+
+
+# Batches with names
+
+
+def _named(name: str, at: int = 0) -> tuple[Call, StagedChunk]:
+    """Return the call and the chunk of a batch with a name."""
+    of = call(0, producer=f"p#{name}", incarnation=BATCH_INCARNATION)
+    return of, chunk(at, name.encode())
+
+
+def test_names_of_old_batches_are_refused_and_never_taken_twice(
+    opened: Opened, store: Store, clock: StoppedClock, site: Site
+) -> None:
+    """A batch of last year is not published again, and I hear that it is there (PU-08)."""
+    old, young = _named("1"), _named("2", at=1)
+    publish_as(store, *old)
+    publish_as(store, call(0), chunk(0, b"3"))
+    clock.pass_hours(24 * 30)
+    publish_as(store, *young)
+    clock.pass_hours(24 * 60 + 1)
+    assert (1, 0) == (expire_names(store, FEED), expire_names(store, FEED))
+    site.crash()
+    store = opened()
+
+    for work in (lambda: publish_as(store, *old), lambda: store.admit(FEED, old[0])):
+        with pytest.raises(Problem) as refused:
+            work()
+        assert ("batch-expired", 410) == refusal(refused.value)
+        assert "a batch '1' of producer 'p' was published" in refused.value.detail
+    assert not publish_as(store, *young)[1]
+    assert not publish_as(store, call(0), chunk(0, b"3"))[1]
+    assert [b"1", b"3", b"2"] == data(store)
+    assert {"p", "p#1", "p#2"} == {each.name for each in store.producers(FEED)}
+    assert {} == store.next_sequences(FEED, "p#1")
+
+
+def test_names_are_kept_as_long_as_the_feed_says(store: Store, clock: StoppedClock) -> None:
+    """For ever, or for an hour; a few in each transaction."""
+    for each in range(5):
+        publish_as(store, *_named(str(each)))
+    store.set_retention(FEED, Retention(names_ms=None))
+    clock.pass_hours(24 * 365)
+    assert 0 == expire_names(store, FEED)
+    store.set_retention(FEED, Retention(names_ms=3_600_000))
+    before = store.now() - 3_600_000
+    assert [2, 2, 1, 0] == [store.expire_names(FEED, before, 2) for _ in range(4)]
+
+
+def test_a_publisher_lets_names_expire(store: Store, clock: StoppedClock) -> None:
+    """Nobody has to remember it."""
+    publish_as(store, *_named("1"))
+    clock.pass_hours(24 * 91)
+    with Pruner(store, every_seconds=0.01):
+        until(lambda: not store.receipts(FEED, "p#1", 1 << 40, 1))
 
 
 def test_many_chunks_go_in_small_steps(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
