@@ -107,7 +107,8 @@ class ZeroEventHubDataSource(DataSource):
                 option="mode",
                 anchor="modeoverwrite-is-refused",
             )
-        return BatchWriter(sink_options(self.options, streaming=False), layout(schema))
+        options = sink_options(self.options, streaming=False)
+        return BatchWriter(options, layout(schema, keeps_origin=options.keep_origin))
 
     @at_spark_border
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
@@ -119,7 +120,8 @@ class ZeroEventHubDataSource(DataSource):
                 option="outputMode",
                 anchor="modeoverwrite-is-refused",
             )
-        return StreamWriter(sink_options(self.options, streaming=True), layout(schema))
+        options = sink_options(self.options, streaming=True)
+        return StreamWriter(options, layout(schema, keeps_origin=options.keep_origin))
 
 
 def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:

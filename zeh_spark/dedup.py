@@ -2,6 +2,7 @@
 
     once = dedup.drop_seen(df)                                  # by the stamps of our publisher
     once = dedup.drop_seen(df, producer="device", sequence="counter")
+    once = dedup.drop_seen(df, origin=True)                     # by the origin of relayed events
     once = dedup.drop_seen(df, id="headers['id']", window="7 days")     # state grows with events
 
 Rule for editors: a number belongs to a feed (an epoch of it, see `protocol.feed_identity`), a
@@ -26,11 +27,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.protocol import feed_identity
+from zeh_spark.protocol import event_origin, feed_identity
 from zeh_spark.stateful import dedup_state, ids_operator, requirements, state_buckets
 from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, SeenBucket
 from zeh_spark.stateful.ids_operator import IdProcessor
-from zeh_spark.stateful.row_codec import packed, quoted, unpacked
+from zeh_spark.stateful.row_codec import packed, unpacked
 from zeh_spark.stateful.seen import NEW, UNKNOWN, Seen, reused
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def drop_seen(
     *,
     feed: str | Column | None = None,
     window: int | str | None = None,
+    origin: bool = False,
     id: str | Column | None = None,
     scope: str | Column | None = None,
     content: str | Column | None = None,
@@ -80,11 +82,15 @@ def drop_seen(
         feed: the feed that the numbers belong to; by default the header `zeh-feed`, and nothing if
             `producer` is given. A row in which it is NULL belongs to the query's only feed.
         window: how far below a producer's highest number gaps are remembered, in numbers;
-            1,000,000 by default. Older gaps are closed, to limit the state. With `id`, how long an
+            1,000,000 by default, and 100,000 with `origin`, because a relay that filters leaves
+            many gaps. Older gaps are closed, to limit the state. With `id`, how long an
             id is remembered, like "7 days", which is the default then. The clock is the time at
             which events were published, `zeh-time`; the time of the batch for events without it.
+        origin: know events by where they were first published: by the header `zeh-origin`, which
+            the sink's option `keepOrigin` writes, or by their stamps if they were not relayed. It
+            excludes `producer`, `sequence`, `partition`, `feed` and `id`.
         id: an SQL expression or a column, the event's id. It excludes `producer`, `sequence`,
-            `partition`, `feed` and `accept`.
+            `partition`, `feed`, `origin` and `accept`.
         scope: what an id belongs to, with `id`; by default the feed, if its publisher tells its id.
         content: what must be equal in two rows with one id; by default the column `data`, or all
             columns but `headers` and `partition` if there is none.
@@ -113,7 +119,9 @@ def drop_seen(
     requirements.check_free(df, ["dedup"])
     if id is not None:
         numbers = {"producer": producer, "sequence": sequence, "partition": partition}
-        _check_absent({**numbers, "feed": feed, "accept": accept}, "id= is another way to know it")
+        others: dict[str, object] = {**numbers, "feed": feed, "accept": accept}
+        others["origin"] = origin or None
+        _check_absent(others, "id= is another way to know it")
         span = requirements.milliseconds("window", "7 days" if window is None else str(window))
         most = -(-requirements.at_least("max_ids", max_ids, 1) // buckets)
         rows = _rows_with_ids(df, requirements.text(df, "id", id), scope, content)
@@ -127,7 +135,13 @@ def drop_seen(
             f"window={window!r} must be a number of sequence numbers; durations are for id=",
             option="window",
         )
-    numbers_kept = requirements.at_least("window", 1_000_000 if window is None else window, 1)
+    usual = 100_000 if origin else 1_000_000
+    numbers_kept = requirements.at_least("window", usual if window is None else window, 1)
+    time = _time(df) if producer is None else F.lit(-1)
+    if origin:
+        others = {"producer": producer, "sequence": sequence, "partition": partition}
+        _check_absent({**others, "feed": feed}, "origin= is another way to know it")
+        feed, producer, partition, sequence, time = _origin(df)
     key, text = _key(df, producer, sequence, partition)
     told = feed is not None or producer is None
     if accept is not None and not told:
@@ -135,7 +149,6 @@ def drop_seen(
             "accept= is about feeds, and these numbers belong to none. Give feed=, too",
             option="accept",
         )
-    time = _time(df) if producer is None else F.lit(-1)
     rows = _rows(df, key, text, _feed(df, feed, told), time)
     accepted = dedup_state.accepted(accept) if accept is not None else None
     processor = _Processor(numbers_kept, buckets, _feeds_read(df) if told else None, accepted)
@@ -182,21 +195,14 @@ def _rows_with_ids(
     whole = F.concat(F.char_length(belongs), F.lit(" "), belongs, name)
     said = packed(df, requirements.EVENT).select(
         F.coalesce(F.substring(F.sha2(whole, 256), 1, 32), F.lit("")).alias("key"),
-        F.substring(F.sha2(_content(df, content), 256), 1, 16).alias("content"),
+        F.substring(F.sha2(requirements.content(df, "content", content), 256), 1, 16).alias(
+            "content"
+        ),
         _published(df).alias("time"),
         F.col(requirements.EVENT).alias("event"),
     )
     row = state_buckets.joined([F.col("time")], [F.col("key"), F.col("content"), F.col("event")])
     return said.select("key", row.alias("row"))
-
-
-def _content(df: DataFrame, content: str | Column | None) -> Column:
-    """Return what must be equal in two rows with one id, as text that is never NULL."""
-    if content is None:
-        rest = [each for each in df.columns if each not in ("headers", "partition")]
-        names = ["data"] if "data" in df.columns else rest
-        return F.to_json(F.struct(*(F.col(quoted(each)) for each in names)))
-    return F.to_json(F.struct(requirements.typed(df, "content", content)[0].alias("content")))
 
 
 def _published(df: DataFrame) -> Column:
@@ -264,6 +270,31 @@ def _key(
         where = requirements.text(df, "partition", partition)
         who = F.concat(F.char_length(who), F.lit(" "), who, F.coalesce(where, F.lit("")))
     return who, requirements.text(df, "sequence", sequence)
+
+
+def _origin(df: DataFrame) -> tuple[Column, Column, Column, Column, Column]:
+    """Return feed, producer, partition, number and time of where events were first published.
+
+    All are NULL if that is not known. The number of a part belongs to the producer, so that each
+    part has numbers of its own.
+    """
+    if not requirements.has_headers(df):
+        raise OptionError(
+            "the frame has no column 'headers', which has the origin of events. Call drop_seen "
+            "before headers are dropped",
+            option="origin",
+        )
+    headers = F.col("headers")
+    feed = F.replace(headers[feed_identity.HEADER], F.lit("%"), F.lit("%25"))
+    stamps = [headers[f"zeh-{name}"] for name in ("producer", "partition", "sequence", "time")]
+    slash = F.lit("/")
+    parts = [part for stamp in stamps for part in (slash, stamp)]
+    own = F.concat(F.replace(feed, slash, F.lit("%2F")), *parts)
+    found = F.coalesce(headers[event_origin.HEADER], own)
+    members = F.split(F.when(found.rlike(event_origin.FORM), found), "/")
+    feed, producer, partition, sequence, time, part = (F.get(members, n) for n in range(6))
+    producer = F.concat(producer, F.coalesce(F.concat(slash, part), F.lit("")))
+    return feed, producer, partition, sequence, F.coalesce(time.cast("bigint"), F.lit(-1))
 
 
 def _feed(df: DataFrame, feed: str | Column | None, told: bool) -> Column:

@@ -6,7 +6,8 @@ on which `rendering` relies. A line is valid if
 1. it begins with `{"partition":P,"headers":{`, where P is the chunk's partition in the feed;
 2. it is one JSON object of partition, headers and data and nothing else, without repeated members
    and without blanks: then its length is that of its parts;
-3. its headers are strings with string values, none of them a stamp's; its data is not null;
+3. its headers are strings with string values, none of them a stamp's, and `zeh-origin` has its
+   form; its data is not null;
 4. it is UTF-8, has no carriage return, and is short enough to be stamped.
 
 The rules are checked over a whole chunk at once. Only a chunk that breaks them is examined line by
@@ -27,6 +28,7 @@ import zstandard
 from msgspec import Raw
 
 from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.event_origin import HEADER, is_origin
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
@@ -184,7 +186,9 @@ def _are_headers(texts: Sequence[Raw]) -> bool:
         each = _decode_all_headers(together)
         if _encode(each) == together:
             names = set(chain.from_iterable(each))
-            return not any(name.startswith(wire.RESERVED_HEADER) for name in names)
+            origins = {one[HEADER] for one in each if HEADER in one} if HEADER in names else ()
+            reserved = any(name.startswith(wire.RESERVED_HEADER) for name in names - {HEADER})
+            return not reserved and all(map(is_origin, origins))
         return not any(map(_headers_fault, {bytes(text) for text in texts}))
     except msgspec.MsgspecError:
         return False
@@ -193,8 +197,11 @@ def _are_headers(texts: Sequence[Raw]) -> bool:
 def _headers_fault(text: bytes) -> str | None:
     """Return what is wrong with headers. Raises MsgspecError if they are not strings by string."""
     headers = _decode_headers(text)
-    if reserved := [name for name in headers if name.startswith(wire.RESERVED_HEADER)]:
-        return f"the header {reserved[0]!r} is reserved for the publisher"
+    reserved = [name for name in headers if name.startswith(wire.RESERVED_HEADER)]
+    if others := [name for name in reserved if name != HEADER]:
+        return f"the header {others[0]!r} is reserved for the publisher"
+    if reserved and not is_origin(headers[HEADER]):
+        return f"the header {HEADER!r} must be feed/producer/partition/number/time"
     if text != _encode(headers):  # other escapes are allowed
         names = json.loads(text, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
         if len(set(names)) != len(names) or not _WITHOUT_BLANKS.fullmatch(

@@ -16,6 +16,7 @@ from zeh_spark.options import (
     option_name,
     origin,
     parse,
+    parse_bool,
     parse_partition_count,
     parse_size,
     prefixed,
@@ -105,6 +106,12 @@ class SinkOptions(ClientOptions):
         None,
         "keep the rows that a batch was published with, and drop the different rows that it has "
         "now. The error tells the value",
+    )
+    keep_origin: bool = option(
+        parse_bool,
+        "false",
+        "keep where each event was first published, in the header `zeh-origin`: for queries that "
+        "relay a feed. The frame needs the column `headers` with all headers of the feed",
     )
     for_dead_letters: Mapping[str, Any] = prefixed(
         DEAD_LETTER,

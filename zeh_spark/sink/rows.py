@@ -37,9 +37,13 @@ from zeh_spark.protocol.arrow_json import (
     utf8,
     within,
 )
+from zeh_spark.sink.origins import check_parts, origins_of, with_origins
 from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
 
 _ENVELOPE = ("data", "headers", "partition", "key")
+_PART = "origin_part"
+"""The column that numbers the events which a relay makes of one (option `keepOrigin`)."""
+
 _ONE_BY_ONE = 16
 """Rows that are judged one by one, not by halves: next to one at fault are mostly others."""
 
@@ -56,14 +60,20 @@ class RowLayout:
     Attributes:
         columns: The names of the columns in order.
         text: Whether the column `data` holds JSON already.
+        keeps_origin: Whether events keep where they were first published (`keepOrigin`).
     """
 
     columns: tuple[str, ...]
     text: bool
+    keeps_origin: bool = False
 
 
-def layout(schema: T.StructType) -> RowLayout:
+def layout(schema: T.StructType, *, keeps_origin: bool = False) -> RowLayout:
     """Return what the columns of a frame mean.
+
+    Args:
+        schema: The frame's schema.
+        keeps_origin: Whether events keep where they were first published (`keepOrigin`).
 
     Raises:
         OptionError: A column cannot be published; its name is the error's `option`.
@@ -74,6 +84,8 @@ def layout(schema: T.StructType) -> RowLayout:
     for name in columns:
         if columns.count(name) > 1:
             raise _refused(name, "is there twice: rename or drop one of them")
+    if keeps_origin:
+        schema = _check_origin(schema)
     if "data" in columns:
         _check_beside_data(schema)
     else:
@@ -81,7 +93,20 @@ def layout(schema: T.StructType) -> RowLayout:
     if "key" in columns and not isinstance(schema["key"].dataType, (*STRINGS, *INTEGERS)):
         raise _refused("key", f"is {named(schema['key'].dataType)}: CAST it AS STRING")
     text = "data" in columns and isinstance(schema["data"].dataType, STRINGS)
-    return RowLayout(columns, text)
+    return RowLayout(columns, text, keeps_origin)
+
+
+def _check_origin(schema: T.StructType) -> T.StructType:
+    """Check what `keepOrigin` needs, and return the schema without the column that is for it."""
+    if missing := [name for name in ("data", "headers") if name not in schema.names]:
+        raise OptionError(
+            f"keepOrigin=true needs the columns data and headers, and there is no {missing[0]}. "
+            f"Read the feed with headers=_all, and keep its columns",
+            option="keepOrigin",
+        )
+    if _PART in schema.names and not isinstance(schema[_PART].dataType, INTEGERS):
+        raise _refused(_PART, f"is {named(schema[_PART].dataType)}: CAST it AS INT")
+    return T.StructType([field for field in schema if field.name != _PART])
 
 
 def _check_beside_data(schema: T.StructType) -> None:
@@ -185,6 +210,7 @@ class Renderer:
     def __init__(self, layout: RowLayout, partition_count: int) -> None:
         self._columns = layout.columns
         self._text = layout.text
+        self._keeps_origin = layout.keeps_origin
         self._partition_count = partition_count
         self._room = np.array(
             [
@@ -196,6 +222,7 @@ class Renderer:
 
     def render(self, batch: pa.RecordBatch) -> Rendered:
         """Return the events of a batch. Raises RowError for the first row at fault."""
+        self._check_parts(batch)
         try:
             rendered = self._render(batch)
         except Unfit as exc:
@@ -210,12 +237,21 @@ class Renderer:
         Returns:
             The events in the order of their rows, and reasons by row of this batch. Each row is
             judged as if it were alone.
+
+        Raises:
+            RowError: Two rows have one origin and other data (see `check_parts`).
         """
+        self._check_parts(batch)
         pieces: list[Rendered] = []
         reasons: dict[int, str] = {}
         self._sift(batch, 0, batch.num_rows, pieces, reasons)
         self._rows += batch.num_rows
         return _in_one(pieces), reasons
+
+    def _check_parts(self, batch: pa.RecordBatch) -> None:
+        if self._keeps_origin:
+            columns = dict(zip(self._columns, batch.columns, strict=True))
+            check_parts(columns["headers"], columns.get(_PART), columns["data"])
 
     def _sift(
         self,
@@ -244,7 +280,11 @@ class Renderer:
     def _render(self, batch: pa.RecordBatch) -> Rendered:
         columns = dict(zip(self._columns, batch.columns, strict=True))
         data = self._data(columns)
-        headers = _headers(columns["headers"]) if "headers" in columns else "{}"
+        headers, origins = "{}", None
+        if self._keeps_origin:
+            origins = origins_of(columns["headers"], columns.get(_PART))
+        if "headers" in columns:
+            headers = _headers(columns["headers"], origins)
         rests = joined('"headers":', headers, ',"data":', data, "}")
         partitions = self._partitions(columns)
         self._check_sizes(rests, partitions)
@@ -334,8 +374,13 @@ def _validated(text: bytes) -> bytes:
         raise Unfit(str(exc), text) from None
 
 
-def _headers(column: pa.Array) -> pa.Array:
-    """Return headers as `wire.event_line` writes them, without those reserved for publishers."""
+def _headers(column: pa.Array, origins: pa.Array | None) -> pa.Array:
+    """Return headers as `wire.event_line` writes them, without those reserved for publishers.
+
+    Args:
+        column: The headers.
+        origins: For each row the value of the header `zeh-origin`; None for none.
+    """
     with within("headers"):
         names, values, offsets = entries(column)
         names = utf8(names)
@@ -343,7 +388,12 @@ def _headers(column: pa.Array) -> pa.Array:
         if not pc.all(kept).as_py():
             offsets = np.append(0, np.cumsum(kept))[offsets]
             names, values = names.filter(kept), values.filter(kept)
+        if origins is not None:
+            values = utf8(values)
+            names, values, offsets = with_origins(names, values, offsets, origins)
         refuse(values.is_null(), names, "the value of a header is NULL")
+        if origins is not None:
+            return object_of(names, json_of(values), offsets)
         return or_else(column, object_of(names, json_of(values), offsets), "{}")
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import events, headers, json_texts
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.event_origin import HEADER, is_origin
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
@@ -70,7 +71,8 @@ def assembled(draw: st.DrawFn) -> bytes:
     texts = st.sampled_from(
         [b"{}", b'{"a":"1"}', b'{"a" :"1"}', b'{"a":"\\u0031"}', b'{"a":"1","a":"1"}', b"null",
          b'{"a":"1","\\u0061":"1"}', b'{"zeh-x":"1"}', b'{"a":1}', b"[]", b'{"a":" \\" "}',
-         b'{"a":"","b":"\\\\"}', b'{"":""}', b'{"a":"1",}', b'{ }'],
+         b'{"a":"","b":"\\\\"}', b'{"":""}', b'{"a":"1",}', b'{ }',
+         b'{"zeh-origin":"f/p/0/1/2"}', b'{"zeh-origin":"\\u0066/p/0/1/2"}', b'{"zeh-origin":"f"}'],
     )  # fmt: skip
     data = json_texts() | st.sampled_from([b"null", b"nul", b"", b"1 ", b'"null"', b'{"a":null}'])
     line = st.builds(
@@ -105,6 +107,7 @@ def test_chunk_that_is_taken_can_be_served(lines: bytes) -> None:
         assert ["partition", "headers", "data"] == list(event)
         assert PARTITION == event["partition"]
         assert event["data"] is not None
+        assert is_origin(event["headers"].pop(HEADER, "f/p/0/1/2"))
         assert not any(name.startswith(wire.RESERVED_HEADER) for name in event["headers"])
         assert b"\r" not in line
 

@@ -1,0 +1,166 @@
+"""The header `zeh-origin` of events that are relayed: the first identity stays."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from zeh_spark.errors import OptionError, RowError
+from zeh_spark.protocol.event_origin import EventOrigin
+from zeh_spark.protocol.upload_format import LINE_BYTES
+from zeh_spark.sink.rows import Renderer, layout
+
+TEXTS = T.MapType(T.StringType(), T.StringType())
+COLUMNS = [T.StructField("data", T.StringType()), T.StructField("headers", TEXTS)]
+PART = T.StructField("origin_part", T.IntegerType())
+ARROW = pa.map_(pa.string(), pa.string())
+FEED = "9f86d081884c7d65"
+
+
+def stamped(number, *, feed=FEED, **headers):
+    stamps = {"zeh-feed": feed, "zeh-producer": "p", "zeh-batch": "7", "zeh-partition": "1"}
+    return {**stamps, "zeh-sequence": f"{number}", "zeh-time": "50", **headers}
+
+
+def renderer(*more):
+    return Renderer(layout(T.StructType([*COLUMNS, *more]), keeps_origin=True), 2)
+
+
+def batch(rows, parts=None):
+    """Rows as (headers, data)."""
+    columns = [
+        pa.array([data for _, data in rows], pa.string()),
+        pa.array([None if h is None else list(h.items()) for h, _ in rows], ARROW),
+    ]
+    names = ["data", "headers"]
+    if parts is not None:
+        columns.append(pa.array(parts, pa.int32()))
+        names.append("origin_part")
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def headers_of(rendered):
+    return [json.loads(b"{" + rest)["headers"] for rest in rendered.rests]
+
+
+def test_the_first_identity_is_kept_beside_the_events_own_headers():
+    rows = [(stamped(3, a="1", zz="2"), "1"), (stamped(4), "2")]
+
+    first, second = headers_of(renderer().render(batch(rows)))
+
+    assert {"a": "1", "zeh-origin": f"{FEED}/p/1/3/50", "zz": "2"} == first
+    assert {"zeh-origin": f"{FEED}/p/1/4/50"} == second
+
+
+def test_the_first_relays_origin_stays():
+    """However often an event is relayed."""
+    rows = [(stamped(3, **{"zeh-origin": "f/first/0/9/1"}), "1")]
+
+    assert [{"zeh-origin": "f/first/0/9/1"}] == headers_of(renderer().render(batch(rows)))
+
+
+def test_without_the_option_an_origin_is_dropped_like_stamps():
+    plain = Renderer(layout(T.StructType(COLUMNS)), 2)
+
+    assert [{"a": "1"}] == headers_of(
+        plain.render(batch([(stamped(3, a="1", **{"zeh-origin": "f/p/0/9/1"}), "1")]))
+    )
+
+
+def test_parts_of_an_event_are_numbered_also_by_a_second_relay():
+    rows = [(stamped(3), "1"), (stamped(3), "2"), (stamped(4), "3")]
+    found = headers_of(renderer(PART).render(batch(rows, [0, 1, None])))
+    texts = [each["zeh-origin"] for each in found]
+    assert [f"{FEED}/p/1/3/50/0", f"{FEED}/p/1/3/50/1", f"{FEED}/p/1/4/50"] == texts
+
+    again = [(stamped(8, **{"zeh-origin": text}), "1") for text in texts]
+    found = headers_of(renderer(PART).render(batch(again, [5, 6, 7])))
+    assert [f"{texts[0]}.5", f"{texts[1]}.6", f"{texts[2]}/7"] == [e["zeh-origin"] for e in found]
+
+
+def test_events_that_would_be_dropped_as_one_stop_the_batch():
+    """Also if bad rows go to a dead-letter feed; the same event twice does no harm."""
+    rows = [(stamped(3), "1"), (stamped(4), "1"), (stamped(3), "2")]
+    for work in (renderer().render, renderer().sift):
+        with pytest.raises(RowError, match=f"the origin '{FEED}/p/1/3/50.*origin_part"):
+            work(batch(rows))
+    same = [(stamped(3), "1"), (stamped(3, a="1"), "1")]
+    assert 2 == len(renderer().render(batch(same)).rests)
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"a": "1"}, "there is no zeh-feed, which keepOrigin needs"),
+        (None, "there is no zeh-feed"),
+        ({**stamped(1), "zeh-time": None}, "there is no zeh-time"),
+        (stamped("x"), "no zeh-origin of the form"),
+        (stamped(1, **{"zeh-origin": "forged"}), "no zeh-origin of the form"),
+    ],
+)
+def test_a_row_without_an_identity_is_at_fault(headers, reason):
+    """It goes to the dead letters if there is a feed for them; the others are published."""
+    rows = [(stamped(1), "1"), (headers, "2"), (stamped(3), "3")]
+
+    with pytest.raises(RowError, match=reason):
+        renderer().render(batch(rows))
+    rendered, reasons = renderer().sift(batch(rows))
+    assert (2, [1]) == (len(rendered.rests), list(reasons))
+    assert reason in reasons[1]
+
+
+def test_a_line_that_grows_too_long_is_at_fault():
+    rest = '"headers":{"zeh-origin":""},"data":""}'
+    room = LINE_BYTES - len('{"partition":1,') - len(rest) - len(f"{FEED}/p/1/1/50")
+    rows = [(stamped(1), f'"{"x" * room}"'), (stamped(2), f'"{"x" * (room + 1)}"')]
+
+    rendered, reasons = renderer().sift(batch(rows))
+
+    assert (1, [1]) == (len(rendered.rests), list(reasons))
+    assert "bytes as a line of the feed" in reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (COLUMNS[:1], "there is no headers"),
+        ([T.StructField("a", T.StringType())], "there is no data"),
+        ([*COLUMNS, T.StructField("origin_part", T.StringType())], "'origin_part' is STRING"),
+    ],
+)
+def test_frames_that_cannot_keep_an_origin_are_refused(fields, message):
+    with pytest.raises(OptionError, match=message):
+        layout(T.StructType(fields), keeps_origin=True)
+
+
+def test_a_part_without_the_option_is_a_column_without_meaning():
+    with pytest.raises(OptionError, match="origin_part"):
+        layout(T.StructType([*COLUMNS, PART]))
+
+
+names = st.text("ab", min_size=1, max_size=2)
+events = st.tuples(
+    st.dictionaries(names, st.text(max_size=3), max_size=3),
+    st.text(min_size=1, max_size=9),
+    st.integers(0, 10**17),
+    st.none() | st.integers(0, 99),
+)
+
+
+@given(st.lists(events, max_size=6, unique_by=lambda each: each[2]))
+def test_columns_make_what_the_pure_function_makes(several):
+    """Law: with any headers, feeds and parts."""
+    rows = [(stamped(n, feed=feed, **own), "1") for own, feed, n, _ in several]
+    parts = [part for *_, part in several]
+
+    found = headers_of(renderer(PART).render(batch(rows, parts)))
+
+    for (own, feed, number, part), headers in zip(several, found, strict=True):
+        given_parts = () if part is None else (part,)
+        origin = EventOrigin(feed, "p", 1, number, 50, given_parts)
+        assert {**own, "zeh-origin": str(origin)} == headers
