@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 import zeh_spark
-from zeh_spark.protocol import problems, upload_format, wire
+from zeh_spark.protocol import event_origin, problems, upload_format, wire
 from zeh_spark.protocol.problems import PROBLEMS, ProblemType, Schema
 from zeh_spark.publisher import publish_api, publish_requests, read_requests, upload_validation
 from zeh_spark.store import batches, feed, interface
@@ -31,7 +31,7 @@ _MODULES = {
     each.__name__.rpartition(".")[2]: each
     for each in (
         batches, feed, interface, publish_api, publish_requests, read_requests, upload_format,
-        upload_validation, wire, zeh_spark,
+        event_origin, upload_validation, wire, zeh_spark,
     )
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
