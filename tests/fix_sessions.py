@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +12,7 @@ import pyarrow.dataset
 import pytest
 
 import zeh_spark
-from tests.fix_spark import ENVIRONMENT
+from tests.fix_spark import check_killed, run_program
 from tests.patience import PATIENCE
 from zeh_spark import sessions
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_PROGRAM = Path(__file__).parent / "programs" / "order_sessions.py"
 needs_batches = pytest.mark.skipif(
     not HAS_ADMISSION_CONTROL, reason="on this Spark a finite run is one batch, and judges no gap"
 )
@@ -151,18 +146,10 @@ class Job:
 
     def run(self, crash: tuple[int, str] | None = None) -> None:
         folders = {"checkpoint": str(self.folder / "checkpoint"), "tables": str(self.folder)}
-        job = json.dumps({"url": self.url, "limit": self.limit, "crash": crash, **folders})
+        job = {"url": self.url, "limit": self.limit, "crash": crash, **folders}
         python = {"PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": self.python}
-        done = subprocess.run(
-            [self.python, "-W", "ignore", str(_PROGRAM), job],
-            env={**os.environ, **ENVIRONMENT, **python},
-            start_new_session=True,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-        assert done.returncode == (-signal.SIGKILL if crash else 0), done.stderr[-4000:]
+        done = run_program("order_sessions.py", job, python=self.python, environment=python)
+        check_killed(done, killed=bool(crash))
 
     def rows(self, name: str) -> list[tuple[str, int]]:
         """(order, step) in the order of batches."""

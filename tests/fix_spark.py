@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,21 +202,31 @@ class Job:
             "crash": crash,
             "master": self.master,
         }
-        return subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                str(_PROGRAMS / "stream_to_table.py"),
-                json.dumps(job),
-            ],
-            env={**os.environ, **ENVIRONMENT, **self.environment},
-            start_new_session=True,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        return run_program("stream_to_table.py", job, environment=self.environment)
+
+
+def run_program(
+    name: str,
+    job: Mapping[str, Any],
+    *,
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run one of `tests/programs` as a driver of its own, which may kill itself."""
+    return subprocess.run(
+        [python, "-W", "ignore", str(_PROGRAMS / name), json.dumps(job)],
+        env={**os.environ, **ENVIRONMENT, **(environment or {})},
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def check_killed(done: subprocess.CompletedProcess[str], *, killed: bool = True) -> None:
+    """Check that a program was killed, or else that it went to its end."""
+    assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr[-4000:]
 
 
 @pytest.fixture

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
 
 from tests.fix_lake import DATA, said, why_absent
-from tests.fix_spark import ENVIRONMENT
+from tests.fix_spark import check_killed, run_program
 from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
 
@@ -23,8 +17,6 @@ pytest.importorskip("delta", reason=why_absent())
 
 from zeh_spark import lakehouse
 from zeh_spark.errors import LakehouseError
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "feed_to_delta.py"
 
 
 @pytest.mark.slow
@@ -98,16 +90,7 @@ def run_to_the_crash(lake, settings, crash):
         "data": DATA,
         "crash": crash,
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(PROGRAM), json.dumps(job)],
-        env={**os.environ, **ENVIRONMENT},
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-4000:]
+    check_killed(run_program("feed_to_delta.py", job))
 
 
 @pytest.mark.slow

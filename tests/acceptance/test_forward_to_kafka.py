@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from benchmarks import kafka
-from tests.fix_spark import ENVIRONMENT
-from tests.patience import PATIENCE
+from tests.fix_spark import check_killed, run_program
 from zeh_spark.publish import Producer
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "forward_to_kafka.py"
 
 
 @pytest.mark.campaign
@@ -34,15 +27,8 @@ def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(publis
     jars = kafka.connector_jars()
     with kafka.broker(tmp_path) as address:
         job = {"url": publisher.url, "broker": address, "jars": jars, "folder": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, str(PROGRAM), json.dumps(job)],
-            env={**os.environ, **ENVIRONMENT},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-    assert done.returncode == 0, done.stderr[-4000:]
+        done = run_program("forward_to_kafka.py", job)
+    check_killed(done, killed=False)
     found = json.loads(done.stdout.splitlines()[-1])
 
     for key in keys:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -17,7 +13,7 @@ import pytest
 
 from tests.fix_lake import said, why_absent
 from tests.fix_sessions import AT, needs_batches
-from tests.fix_spark import ENVIRONMENT
+from tests.fix_spark import check_killed, run_program
 from tests.patience import PATIENCE
 
 pytest.importorskip("delta", reason=why_absent())
@@ -26,8 +22,6 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 from zeh_spark import sessions
 from zeh_spark.errors import OptionError
 from zeh_spark.publish import Producer
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "process_sessions.py"
 
 
 class Shop:
@@ -402,17 +396,8 @@ def test_each_event_has_one_verdict_whatever_is_killed(processing, tmp_path):
         "calls": str(calls),
     }
     for crash in ("handler", "commit", "worker", None):
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", str(PROGRAM), json.dumps({**job, "crash": crash})],
-            env={**os.environ, **ENVIRONMENT},
-            start_new_session=True,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
-        expected = -signal.SIGKILL if crash in ("handler", "commit") else 0
-        assert done.returncode == expected, done.stderr[-4000:]
+        done = run_program("process_sessions.py", {**job, "crash": crash})
+        check_killed(done, killed=crash in ("handler", "commit"))
         if crash == "commit":  # what the next runs process is repeated by a lost process only
             orders.add(*(("c", step) for step in range(4)))
 

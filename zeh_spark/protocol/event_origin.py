@@ -24,12 +24,12 @@ _NAME = r"[A-Za-z0-9._:@=-]{1,100}"
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
 FORM = (
     rf"^[^/]{{1,900}}/{_NAME}(#{_NAME})?/{_NUMBER}/{_NUMBER}/{_NUMBER}"
-    rf"(/{_NUMBER}(\.{_NUMBER}){{0,20}})?$"
+    rf"(/{_NUMBER}(\.{_NUMBER}){{0,20}})?\z"
 )
-"""The form of an origin, for the regular expressions of Python, Arrow and Spark."""
+"""The form of an origin, for the regular expressions of Arrow and Spark."""
 
 _ESCAPES = (("%", "%25"), ("/", "%2F"))
-_FORM = re.compile(FORM.removeprefix("^").removesuffix("$"))
+_FORM = re.compile(FORM.removeprefix("^").removesuffix(r"\z"))
 
 
 class EventOrigin(NamedTuple):

@@ -44,8 +44,9 @@ def _marks(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found: dict[str, int] = {}
-        now = 0
+        now, kinds = 0, [pa.int32(), pa.string()]
         for batch in batches:
+            kinds = [batch.schema.field(name).type for name in OUTPUT]
             for name, reached in _newest(batch):
                 found[name] = max(found.get(name, -1), reached)
             now = max([now, *batch.column("now").slice(0, 1).to_pylist()])
@@ -54,7 +55,7 @@ def _marks(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         rows = [(bucket, text) for bucket in range(buckets) for text in texts]
         if rows:
             numbers, texts = (list(column) for column in zip(*rows, strict=True))
-            columns = [pa.array(numbers, pa.int32()), pa.array(texts, pa.string())]
+            columns = [pa.array(numbers, kinds[0]), pa.array(texts, kinds[1])]
             yield pa.RecordBatch.from_arrays(columns, names=list(OUTPUT))
 
     return run
