@@ -64,7 +64,7 @@ def test_each_number_passes_once_however_the_feed_is_read(publisher, stream, run
 
 @pytest.mark.slow
 def test_only_what_was_seen_is_dropped(publisher, stream, run):
-    """Numbers of others, with holes, in any order. What is in a hole that was closed is told."""
+    """Numbers of others, with holes, in any order. What was in a closed hole is told (PU-02)."""
     frame = dedup.drop_seen(stream(url=publisher.url).load(), **OWN, window=50)
     publisher.publish(*({"i": i, "d": "a"} for i in (5, 3, 3, 9)), {"i": 3, "d": "b"}, {"i": 7})
     first = run(frame)

@@ -67,7 +67,7 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
 )
 def test_each_event_is_there_once_when_the_driver_is_killed(lake, settings, crashes):
     """Killed before the Delta commit, in the middle of it and after it, while the feed grows; then
-    the checkpoint is lost as well.
+    the checkpoint is lost as well (PU-11, ZE-02).
     """
     for number, crash in enumerate(crashes):
         lake.add(range(50 * number, 50 * number + 50))

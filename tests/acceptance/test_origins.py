@@ -46,7 +46,7 @@ def feeds(spark, publisher, tmp_path):
 
 @pytest.mark.slow
 def test_an_event_that_comes_over_two_relays_passes_once(feeds, publisher, stream, collected):
-    """And the same event without a relay; a relay may leave events out."""
+    """And the same event without a relay; a relay may leave events out (PU-12)."""
     publisher.publish(*({"i": i} for i in range(50)))
     feeds.create("north", "south", "far")
     feeds.relay(feeds.read("orders"), "north")

@@ -57,7 +57,7 @@ def test_options_for_headers_are_those_of_the_code():
 
 
 def test_every_promise_names_a_test_that_exists():
-    """A promise without a test is none."""
+    """A promise without a test is none (EX-10)."""
     files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("zeh_spark/testing/contract_*.py")]
     tests = "\n".join(path.read_text(encoding="utf-8") for path in files)
     promises = [row for table in tables("explanation/guarantees.md", "promise") for row in table]

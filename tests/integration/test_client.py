@@ -33,7 +33,7 @@ from zeh_spark.errors import (
 
 
 def test_a_request_has_what_the_specification_names(raw_server):
-    """A publisher gets n, cursorN, pagesizehint, headers and wait, each once."""
+    """A publisher gets n, cursorN, pagesizehint, headers and wait, each once (D9)."""
     raw_server.script(ok(BODY))
 
     read(client(raw_server).page(ask(headers=("a", "b"), wait=5)))
@@ -43,7 +43,7 @@ def test_a_request_has_what_the_specification_names(raw_server):
 
 
 def test_what_is_not_wanted_is_not_sent(raw_server):
-    """Without headers and waiting, a publisher that knows neither sees neither."""
+    """Without headers and waiting, a publisher that knows neither sees neither (D13)."""
     raw_server.script(ok(BODY))
 
     read(client(raw_server).page(ask()))
@@ -53,7 +53,7 @@ def test_what_is_not_wanted_is_not_sent(raw_server):
 
 @pytest.mark.parametrize("cursor", ["a+b", "/", "=", "&n=9", "a;b", "%41", "#x", '"', "a b", "ü"])
 def test_a_cursor_arrives_as_it_was(raw_server, cursor):
-    """Whatever a publisher makes its cursors of, it gets them back."""
+    """Whatever a publisher makes its cursors of, it gets them back (D14)."""
     raw_server.script(ok(BODY))
 
     read(client(raw_server).page(ask(cursor)))
@@ -63,7 +63,7 @@ def test_a_cursor_arrives_as_it_was(raw_server, cursor):
 
 
 def test_the_urls_own_query_stays(raw_server):
-    """A feed's address may have parameters of its own."""
+    """A feed's address may have parameters of its own (D22)."""
     raw_server.script(ok(BODY))
 
     read(client(raw_server, url=f"{raw_server.url}?tenant=a%2Fb").page(ask()))
@@ -139,7 +139,7 @@ def test_a_whole_body_is_known_to_be_whole(raw_server, answer):
 
 @pytest.mark.parametrize("answer", CUT.values(), ids=CUT)
 def test_a_cut_body_is_never_the_end_of_a_page(raw_server, answer):
-    """However an answer breaks off, I get each event once, and no hole."""
+    """However an answer breaks off, I get each event once, and no hole (D2)."""
     feed = {
         "c0": ok(BODY + event(3) + checkpoint("c3")),
         "c1": ok(event(2) + checkpoint("c2") + event(3) + checkpoint("c3")),
@@ -192,7 +192,7 @@ def test_a_head_that_breaks_off_proves_nothing(raw_server):
 
 @pytest.mark.parametrize("answer", [Answer((head(204),)), ok(), ok(b"\n"), ok(b"\r\n\r\n")])
 def test_an_empty_answer_is_a_page_without_events(raw_server, answer):
-    """No news is no error, and the cursor stays."""
+    """No news is no error, and the cursor stays (D5)."""
     raw_server.script(answer)
     numbers, end = read_whole(client(raw_server).page(ask()))
 
@@ -224,7 +224,7 @@ FRAMINGS = {
 @given(st.data(), st.sampled_from(sorted(FRAMINGS)), st.integers(1, 12), st.integers(1, 5))
 def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, framing, count, each):
     """Law: cut the first body at any byte, in any framing, and serve the rest from the cursor that
-    is asked for: every event comes once, in order.
+    is asked for: every event comes once, in order (ZE-01).
     """
     body, rest = _numbered(count, each)
     cut = data.draw(st.integers(0, len(body)))

@@ -28,7 +28,7 @@ from zeh_spark.protocol.problems import URN as PROBLEM
 
 
 def test_the_partition_count_is_learned_from_the_problem_document(raw_server):
-    """A publisher that tells its partition count spares me the option."""
+    """A publisher that tells its partition count spares me the option (D10)."""
     raw_server.script(refused(400, '{"detail":"n is missing","partitionCount":7}'))
 
     assert Discovered(7) == client(raw_server).discover()

@@ -47,7 +47,7 @@ class Named(Plain):
 @pytest.mark.parametrize("query", ASKED)
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 def test_reader_is_told_which_feed_it_is(publisher: Publisher, query: str, epochs: int) -> None:
-    """With the partition count I learn the feed's id and its epochs, as the description says."""
+    """With the partition count I learn the feed's id, epochs and delivery guarantee (ZE-03)."""
     for number in range(epochs):
         publisher.store.begin_epoch("orders", copy=number == 1)
     answer = requests.get(f"{publisher.url}?{query}", timeout=30)

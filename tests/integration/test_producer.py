@@ -233,7 +233,7 @@ def test_producer_that_was_overtaken_is_fenced(publisher: Publisher, event: int)
 
 
 def test_one_batch_at_a_time(publisher: Publisher, till: Producer) -> None:
-    """A second open batch of one producer is an error at once, and the first continues."""
+    """A second open batch of one producer is an error at once, and the first continues (EH-14)."""
     with till.batch() as batch:
         batch.add(1)
         with pytest.raises(RuntimeError, match="'till-7' has an open batch"), till.batch():

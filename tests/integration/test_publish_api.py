@@ -35,7 +35,7 @@ def published(caller: Caller, *data: object, **who: object) -> Reply:
 
 
 def test_commit_answers_with_numbers_and_cursors(publisher: Publisher, caller: Caller) -> None:
-    """I learn where my events stand, and readers find them after that (EH-05, EH-04, BQ-01)."""
+    """I learn where my events stand, and readers find them (EH-05, EH-04, BQ-01, ZE-04)."""
     receipt = published(caller, 1, 2, 3).document["receipt"]
     (place,) = receipt["ranges"]
     assert (0, 3) == (receipt["batch"], receipt["events"])

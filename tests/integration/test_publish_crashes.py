@@ -117,7 +117,7 @@ def check_commit(store: Store, by: Call, uploads: list[Upload]) -> bool:
 def test_batch_is_whole_or_absent_wherever_the_publisher_dies(
     place: str, act: str, by: Call, uploads: list[Upload]
 ) -> None:
-    """Killed at any statement, it has my batch with its receipt, or nothing of it (F14, PU-04)."""
+    """Killed anywhere, it has my batch with its receipt, or nothing of it (F14, PU-04, PU-07)."""
     there = []
     for point, url in crashed(act, place):
         with reopened(url) as store:

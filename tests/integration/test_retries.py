@@ -68,7 +68,7 @@ def test_a_retry_after_that_says_nothing_is_ignored(raw_server, value):
 
 
 def test_trying_again_has_an_end(raw_server):
-    """A publisher that stays away stops the query after retryTimeout, with its last words."""
+    """A publisher that stays away stops the query after retryTimeout, with its last words (D3)."""
     raw_server.script(refused(503, "maintenance until noon"))
 
     with pytest.raises(UnavailableError, match=r"answered 503: maintenance until noon"):
@@ -162,7 +162,7 @@ def test_a_closed_port_is_named():
     ],
 )
 def test_other_refusals_are_final(raw_server, status, kind, remedy):
-    """What asking again cannot change stops the query at once, with what the publisher said."""
+    """What asking again cannot change stops the query, with what the publisher said (D4)."""
     raw_server.script(refused(status, "no, because"))
 
     with pytest.raises(kind, match=f"{status}: no, because.*{remedy}") as caught:
@@ -196,7 +196,7 @@ def test_a_web_page_is_not_a_feed(raw_server):
     "kind", [None, "text/plain", "text/plain; charset=iso-8859-1", "application/octet-stream"]
 )
 def test_the_content_type_of_events_does_not_matter(raw_server, kind):
-    """The Go server answers text/plain: events are UTF-8, whatever the answer says."""
+    """The Go server answers text/plain: events are UTF-8, whatever the answer says (D1)."""
     headers = {"content_length": len(BODY), **({"content_type": kind} if kind else {})}
     raw_server.script(Answer((head(200, **headers) + BODY,)))
 

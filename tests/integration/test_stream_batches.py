@@ -268,7 +268,7 @@ def test_no_long_polls_with_more_partitions_than_requests(feed, start):
 
 
 def test_a_publisher_that_ignores_wait_is_not_hammered(feed, start):
-    """An empty answer that comes at once is followed by a pause."""
+    """An empty answer that comes at once is followed by a pause (D18)."""
     scripted = feed(Log(3))
     run = start(scripted, wait="2s", pollInterval="1h")
     run.until(3)

@@ -58,7 +58,7 @@ def test_later_events_are_not_in_a_repeated_batch(repeated):
 
 
 def test_checkpoints_do_not_matter_for_a_repeated_batch(repeated):
-    """They may come at other places, or not at all."""
+    """They may come at other places, or not at all (ZE-07, D8)."""
 
     def change(feed):
         feed.logs[0].each, feed.logs[0].tag = 100_000, "x"
@@ -67,7 +67,7 @@ def test_checkpoints_do_not_matter_for_a_repeated_batch(repeated):
 
 
 def test_other_pages_do_not_matter_for_a_repeated_batch(repeated):
-    """What came in one page may come in many."""
+    """What came in one page may come in many (D12)."""
 
     def change(feed):
         feed.logs[0].page = 3

@@ -53,7 +53,7 @@ def test_writer_that_crashed_before_its_commit_leaves_nothing(site: Site, store:
 
 
 def test_committed_batch_survives_a_crash_of_the_publisher(site: Site, store: Store) -> None:
-    """What is acknowledged is there, with its receipt (F14)."""
+    """What is acknowledged is there, with its receipt (F14, PU-01)."""
     receipt, _ = commit(store, call(), upload(chunk(0, b"1")))
     site.crash()
     again = site.open()

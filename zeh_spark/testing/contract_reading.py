@@ -18,7 +18,7 @@ from zeh_spark.testing.writers import call, chunk, everything, large, publish, u
 
 
 def test_batches_get_positions_in_the_order_of_their_commits(store: Store) -> None:
-    """A feed is in the order in which it was published, a batch in the order of its partitions."""
+    """A feed is in the order in which it was published, a batch in that of partitions (ZE-06)."""
     publish(store, chunk(1, b"1"))
     publish(store, chunk(1, b"3"), chunk(0, b"2"))
     publish(store, chunk(0, b"4"))

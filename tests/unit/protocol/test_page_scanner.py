@@ -40,7 +40,7 @@ def test_events_up_to_a_checkpoint_are_one_interval():
 
 
 def test_events_after_the_last_checkpoint_are_kept_apart():
-    """Events that no checkpoint has closed are not delivered yet."""
+    """Events that no checkpoint has closed are not delivered yet (D6)."""
     intervals, scanner = scan(C1 + E1 + E2)
 
     assert ([Interval(b"", 0, "c1")], E1 + E2, 2) == (intervals, scanner.tail, scanner.tail_events)
@@ -96,7 +96,7 @@ def test_only_a_line_feed_ends_a_line(newline):
     ],
 )
 def test_a_cursor_makes_a_line_a_checkpoint(line, expected):
-    """A line with a cursor is a checkpoint, whatever else it holds and however it is written."""
+    """A line with a cursor is a checkpoint, whatever it holds and however written (D19, D21)."""
     assert [expected] == cursors_of(line + b"\n")
 
 
@@ -121,7 +121,7 @@ def test_a_cursor_elsewhere_does_not(line):
     [b"true", b"1.5", b"1e400", b"{}", b'["a"]', b'"\xff"', b'"_last"', b"9" * 5000],
 )
 def test_a_cursor_that_is_none_is_refused(cursor):
-    """A cursor that could not be sent back as it came stops the query, with the line shown."""
+    """A cursor that could not be sent back as it came stops the query, and is shown (D15)."""
     with pytest.raises(PublisherError, match="partition 0") as caught:
         scan(b'{"cursor":' + cursor + b"}\n" + C1)
 
@@ -151,7 +151,7 @@ def test_an_event_may_lack_data(line):
     [b"{}", b'{"command":"x"}', b'{"partition":0,"new":1}', b'{"headers":{}}', b'{"cursor":""}'],
 )
 def test_unknown_lines_are_left_out_and_counted(line):
-    """Lines of a later version of the protocol do not stop me, and I see how many there were."""
+    """Lines of a later version of the protocol do not stop me, and I see how many came (D17)."""
     intervals, scanner = scan(E1 + line + b"\n" + E2 + C1)
 
     assert ([Interval(E1 + E2, 2, "c1")], 1) == (intervals, scanner.ignored)
@@ -166,7 +166,7 @@ def test_unknown_lines_are_left_out_and_counted(line):
     "line", [b"Internal server error", b"<html>", b'{"partition":0,"da', b"[]"]
 )
 def test_a_last_line_that_is_not_json_is_the_publishers_error(line, end):
-    """A publisher that fails in the middle of an answer is heard, not taken for the end."""
+    """A publisher that fails in the middle of an answer is heard, not taken for the end (D2)."""
     scanner = PageScanner(0)
 
     intervals = scanner.feed(E1 + C1 + E2 + line + end)

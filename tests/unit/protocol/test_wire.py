@@ -115,7 +115,7 @@ def test_text_that_is_not_json_is_refused(text, reason):
 
 
 def test_stamps_fit_the_room_left_for_them():
-    """A line with the longest stamps is no longer than what every client reads."""
+    """A line with the longest stamps is no longer than what every client reads (EH-17)."""
     longest = {name: "x" * size for name, size in wire.STAMPS.items()}
     stamped = wire.event_line(0, {**longest, "h": "v"}, b"1")
 

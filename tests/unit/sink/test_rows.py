@@ -376,7 +376,7 @@ def test_headers_are_as_every_writer_stores_them(each, begin):
 
 @given(st.lists(st.none() | strategies.text), st.integers(1, 1000))
 def test_keys_go_where_partition_of_says(keys, n):
-    """Law: the sink and other writers agree on the partition of each key."""
+    """Law: the sink and other writers agree on the partition of each key (EH-02)."""
     got = render([DATA, ("key", STRING)], *(("1", key) for key in keys), n=n).partitions
 
     assert [

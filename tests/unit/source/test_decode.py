@@ -69,7 +69,7 @@ def test_data_is_kept_byte_for_byte(data):
     ],
 )
 def test_what_publishers_leave_out(line, expected):
-    """Missing data is NULL, null is the text null, missing headers are an empty map."""
+    """Missing data is NULL, null is the text null, missing headers are an empty map (D11, D16)."""
     assert [expected] == rows(line)
 
 
