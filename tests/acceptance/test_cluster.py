@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
+from tests.fix_lake import why_absent
 from tests.fix_raw_server import NO_IDENTITY, ok
-from tests.fix_spark import Job
+from tests.fix_spark import Job, check_killed, run_program
 from zeh_spark.protocol import wire
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
@@ -31,6 +32,27 @@ def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):
         job.run()
 
     assert job.table.numbers() == Counter(range(1000))
+
+
+@pytest.mark.kill
+def test_sessions_are_processed_once_though_an_executor_is_lost(cluster, orders, spark, tmp_path):
+    """Its JVM is killed in a handler; the batch is processed elsewhere, and is there once."""
+    pytest.importorskip("delta", reason=why_absent())
+    pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+    calls, table = tmp_path / "calls", str(tmp_path / "processed")
+    orders.add(*((order, step) for order in "abcd" for step in range(4)))
+    job = {"url": orders.url, "checkpoint": str(orders.checkpoint), "table": table}
+    job = {**job, "calls": str(calls), "crash": "executor", "master": cluster}
+
+    check_killed(run_program("process_sessions.py", job), killed=False)
+
+    rows = spark.read.format("delta").load(table).select("session", "number", "status", "attempt")
+    assert sorted(map(tuple, rows.collect())) == [
+        (order, step, "ok", 1) for order in "abcd" for step in range(4)
+    ]
+    called = [line.split() for line in calls.read_text().splitlines()]
+    assert 16 == len({key for *_, key in called})
+    assert len(called) > 16
 
 
 def test_large_batches_stay_far_below_the_limit_of_a_task(cluster, tmp_path, raw_server):
