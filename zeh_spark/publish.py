@@ -34,6 +34,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_MOST_PARTITION, _MOST_NUMBER = 1023, 2**53 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerProgress:
     """How far a producer is. Named batches do not count.
@@ -67,6 +70,9 @@ class Producer:
         producer: the name: 1 to 100 letters, digits and `. _ : @ = -`. Two programs that publish at
             the same time need two names.
         max_wait: seconds for which a batch waits for another thread's batch to end.
+        starting_sequence: the first sequence number by stored partition, if it is not 0: to
+            continue the numbers of another system. It is refused for a partition in which the
+            producer began with another number. Batches with names have numbers of their own.
         **options: options of the format that say how to reach the publisher, like `token` or
             `retryTimeout`. A value of None counts as not given.
 
@@ -78,11 +84,18 @@ class Producer:
     """
 
     def __init__(
-        self, url: str, producer: str, *, max_wait: float = 60.0, **options: object
+        self,
+        url: str,
+        producer: str,
+        *,
+        max_wait: float = 60.0,
+        starting_sequence: Mapping[int, int] | None = None,
+        **options: object,
     ) -> None:
         given = {name: str(value) for name, value in options.items() if value is not None}
         self._client = PublishClient(parse(ClientOptions, {"url": url, **given}))
         self.name = _checked("producer", producer)
+        self._starting = _checked_numbers(starting_sequence or {})
         self.run = uuid.uuid4().hex
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -115,8 +128,12 @@ class Producer:
             PublishError: the publisher does not have the feed.
             UnavailableError: the publisher did not answer within `retryTimeout`.
         """
-        known = self._client.producer(self.name)["nextSequences"]
-        return {int(each): PublishedNumbers(0, known[each] - 1) for each in known}
+        known = self._client.producer(self.name)
+        following, firsts = known["nextSequences"], known["firstSequences"]
+        return {
+            int(each): PublishedNumbers(firsts.get(each, 0), following[each] - 1)
+            for each in following
+        }
 
     def batch(
         self,
@@ -158,9 +175,8 @@ class Producer:
         last = int(known["lastBatch"])
         asked = BatchCall(self.name, PLAIN_INCARNATION, self.run, max(last, 0))
         receipt, self._count, _ = self._client.look_up(asked)
-        return ProducerProgress(
-            last, sum(known["nextSequences"].values()), receipt if last >= 0 else None
-        )
+        events = sum(known["nextSequences"].values()) - sum(known["firstSequences"].values())
+        return ProducerProgress(last, events, receipt if last >= 0 else None)
 
     # Called by open batches
 
@@ -217,7 +233,8 @@ class Producer:
             producer, kind, number = self.name, PLAIN_INCARNATION, self.last.batch + 1
         else:
             producer, kind, number = f"{self.name}#{name}", BATCH_INCARNATION, 0
-        which = BatchCall(producer, kind, self.run, number, allow, repeatable=False)
+        starting = self._starting if name is None else {}
+        which = BatchCall(producer, kind, self.run, number, allow, False, starting)
         if self._count is None:
             self._count = self._client.look_up(which).partition_count
         return which, self._count
@@ -519,6 +536,19 @@ class OpenBatch:
         receipt = self._attempt.settle()
         self._producer._keep(self, self._attempt)
         return receipt
+
+
+def _checked_numbers(given: Mapping[int, int]) -> dict[int, int]:
+    """Return numbers by partition. Raises OptionError if they are not valid."""
+    for partition, number in given.items():
+        for value, most in ((partition, _MOST_PARTITION), (number, _MOST_NUMBER)):
+            if type(value) is not int or not 0 <= value <= most:
+                raise OptionError(
+                    f"starting_sequence={dict(given)!r} must have partitions and numbers from 0, "
+                    f"like {{0: 1000}}; got {value!r}",
+                    option="starting_sequence",
+                )
+    return dict(given)
 
 
 def _checked(what: str, name: Any) -> str:

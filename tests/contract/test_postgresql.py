@@ -59,8 +59,9 @@ def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: S
 def _as_version_3(store: SqlStore) -> None:
     """Without what later versions have added."""
     store._write(lambda db: db.execute(text("DROP TABLE zeroeventhub.epochs")))
-    lacks = text("ALTER TABLE zeroeventhub.retentions DROP COLUMN names_ms")
-    store._write(lambda db: db.execute(lacks))
+    for table, column in (("retentions", "names_ms"), ("sequences", "first")):
+        lacks = text(f"ALTER TABLE zeroeventhub.{table} DROP COLUMN {column}")
+        store._write(lambda db, lacks=lacks: db.execute(lacks))
     store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 3")))
 
 

@@ -122,7 +122,7 @@ def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
         before, name = everything(store), store.identity("orders").id
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("DROP TABLE epochs")  # what version 4 has added
-        other.execute("ALTER TABLE retentions DROP COLUMN names_ms")  # what version 5 has added
+        _without_version_5(other)
         other.execute("PRAGMA user_version = 3")
     with closing(open_store(f"sqlite:///{file}")) as store:
         assert ([name], before) == (
@@ -144,7 +144,7 @@ def test_store_of_version_4_keeps_names_for_90_days(tmp_path: Path) -> None:
         store.create("orders", 2)
         store.set_retention("orders", Retention(5, None, ("mailer",)))
     with closing(sqlite3.connect(file)) as other, other:
-        other.execute("ALTER TABLE retentions DROP COLUMN names_ms")
+        _without_version_5(other)
         other.execute("PRAGMA user_version = 4")
     with closing(open_store(f"sqlite:///{file}")) as store:
         assert Retention(5, None, ("mailer",)) == store.retention("orders")
@@ -205,6 +205,11 @@ def test_missing_file_is_not_made_where_it_must_exist(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="zeh-spark create"):
         open_store(f"sqlite:///{file}", must_exist=True)
     assert not file.exists()
+
+
+def _without_version_5(store: sqlite3.Connection) -> None:
+    store.execute("ALTER TABLE retentions DROP COLUMN names_ms")
+    store.execute("ALTER TABLE sequences DROP COLUMN first")
 
 
 def _write_version_1(file: Path, old: list[StagedChunk]) -> list[str]:

@@ -110,7 +110,7 @@ def test_commits_together_are_commits_one_by_one(
             assert alone.feed(FEED) == together.feed(FEED)
             assert alone.producers(FEED) == together.producers(FEED)
             for each in alone.producers(FEED):
-                numbers = [store.next_sequences(FEED, each.name) for store in (alone, together)]
+                numbers = [store.sequences(FEED, each.name) for store in (alone, together)]
                 assert numbers[0] == numbers[1]
 
 

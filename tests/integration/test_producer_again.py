@@ -11,16 +11,25 @@ import time
 
 import pytest
 
+from tests.fix_audit import whole
 from tests.fix_gateway import Gateway, answer_lost, lost, passed
 from tests.fix_producer import published
 from tests.fix_publish import events_of
 from tests.fix_publisher import Publisher
 from tests.fix_raw_server import RawServer, ok
 from zeh_spark.client.publish_client import PublishClient
-from zeh_spark.errors import OutcomeUnknownError, PublisherError, PublishError, UnavailableError
+from zeh_spark.errors import (
+    OptionError,
+    OutcomeUnknownError,
+    PublisherError,
+    PublishError,
+    UnavailableError,
+)
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
+from zeh_spark.store.interface import Retention
+from zeh_spark.store.retention import prune
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -288,3 +297,49 @@ def test_a_name_that_has_expired_is_refused_by_name(publisher: Publisher, till: 
     assert "a batch 'invoice-7' of producer" in str(refused.value)
     assert "do not publish it again" in str(refused.value)
     assert 1 == len(publisher.get("n=2&cursor0=_first&cursor1=_first").data)
+
+
+# Starting numbers
+
+
+def test_a_producer_continues_the_numbers_of_another_system(publisher: Publisher) -> None:
+    """In the partitions that I name; the same program may be started again (EH-13)."""
+    for start in range(2):
+        producer = Producer(publisher.url, "moved", starting_sequence={0: 1000})
+        assert start * 3 == producer.last.events
+        with producer.batch() as batch:
+            added = [batch.add(f'"{start}{n}"', partition=n % 2) for n in range(3)]
+        assert [1000 + 2 * start, start, 1001 + 2 * start] == [each.sequence for each in added]
+
+    assert {0: PublishedNumbers(1000, 1003), 1: PublishedNumbers(0, 1)} == producer.numbers()
+    assert {"00": (0, 1000), "01": (1, 0), "02": (0, 1001)} == {
+        data: where for data, where in served(publisher).items() if data.startswith("0")
+    }
+    assert 6 == whole(publisher.url).events
+    other = Producer(publisher.url, "moved", starting_sequence={0: 0})
+    with pytest.raises(PublishError, match="it began with 1000 there") as told, other.batch() as b:
+        b.add("1")
+    assert "starting-sequence" == told.value.problem
+    absent = Producer(publisher.url, "new", starting_sequence={2: 5})
+    with pytest.raises(PublishError, match="startingSequence is '2'"), absent.batch() as batch:
+        batch.add("1")
+
+
+def test_named_batches_and_removed_beginnings_pass_an_audit_with_starting_numbers(
+    publisher: Publisher,
+) -> None:
+    producer = Producer(publisher.url, "moved", starting_sequence={0: 7, 1: 9})
+    for number in range(4):
+        with producer.batch() as batch:
+            batch.add(f"{number}", partition=number % 2)
+    with producer.batch("named") as batch:
+        batch.add("5", partition=0)
+    assert 5 == whole(publisher.url).events
+    prune(publisher.store, "orders", Retention(bytes=1))
+    whole(publisher.url)
+
+
+@pytest.mark.parametrize("given", [{0: -1}, {-1: 0}, {0: 1.0}, {0: True}, {"0": 1}, {0: 2**53}])
+def test_starting_numbers_that_make_no_sense_are_named(publisher: Publisher, given: object) -> None:
+    with pytest.raises(OptionError, match="starting_sequence="):
+        Producer(publisher.url, "moved", starting_sequence=given)  # type: ignore[arg-type]

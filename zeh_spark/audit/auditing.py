@@ -202,6 +202,8 @@ class Audit:
             newest = self._state(name).receipts
         account.add(chain.end(newest))
         ledger.add_producer(name, ListedProducer(chain.oldest > 1, chain.first))
+        for partition, first in state.first_sequences.items():
+            ledger.begins(name, partition, first)
         for partition, following in chain.told().items():
             ledger.tell(name, partition, following)
         account.tally.producers += bool(chain.within or chain.oldest > 1)

@@ -31,6 +31,7 @@ class ListedState(msgspec.Struct, frozen=True, rename="camel"):
     chain: str
     time: int | None
     next_sequences: dict[int, int]
+    first_sequences: dict[int, int] = {}
 
 
 def state_of(document: Mapping[str, Any]) -> ListedState:

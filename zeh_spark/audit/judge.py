@@ -34,6 +34,9 @@ class Books(Protocol):
     def following(self, producer: str, partition: int) -> int | None:
         """Return the number after the last one that was seen; None if none was seen."""
 
+    def first(self, producer: str, partition: int) -> int:
+        """Return the number with which the producer began in a partition."""
+
     def saw(self, producer: str, partition: int, following: int) -> None:
         """Note the number after the last one that was seen."""
 
@@ -159,7 +162,7 @@ class Judge:
         assert producer is not None and number is not None
         expected = self._books.following(producer, stamps.partition)
         if expected is None and self._oldest == 1:
-            expected = 0
+            expected = self._books.first(producer, stamps.partition)
         if expected not in (None, number):
             yield Difference(
                 piece.position, f"sequence number in partition {stamps.partition}", expected,
@@ -215,7 +218,9 @@ class Judge:
             yield from self._absent(self._at + 1, max(self._head, self._at + 1))
         for producer, partition, told in self._books.told():
             seen = self._books.following(producer, partition)
-            expected = 0 if seen is None and self._oldest == 1 else seen
+            expected = seen
+            if seen is None and self._oldest == 1:
+                expected = self._books.first(producer, partition)
             if expected not in (None, told):
                 what = f"nextSequences of partition {partition}"
                 yield Difference(self._at, what, expected, told, producer)

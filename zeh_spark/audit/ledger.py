@@ -58,6 +58,7 @@ class Ledger:
         self._database.executescript(_TABLES)
         self._database.execute("BEGIN")
         self._numbers: dict[tuple[str, int], int] = {}
+        self._firsts: dict[tuple[str, int], int] = {}
         self._known: dict[str, ListedProducer | None] = {}
         self._spilled = False
 
@@ -104,6 +105,14 @@ class Ledger:
     def told(self) -> Iterator[tuple[str, int, int]]:
         """Yield the next numbers that were kept by `tell` (see `Books.told`)."""
         yield from self._database.execute("SELECT * FROM told ORDER BY producer, partition")
+
+    def begins(self, producer: str, partition: int, first: int) -> None:
+        """Keep the first number of a producer that did not begin with 0 in a partition."""
+        self._firsts[producer, partition] = first
+
+    def first(self, producer: str, partition: int) -> int:
+        """Return a producer's first number in a partition (see `Books.first`)."""
+        return self._firsts.get((producer, partition), 0)
 
     def following(self, producer: str, partition: int) -> int | None:
         """Return the number after the last one that was seen (see `Books.following`)."""

@@ -30,7 +30,7 @@ from zeh_spark.errors import (
     ZeroEventHubError,
 )
 from zeh_spark.options import ClientOptions
-from zeh_spark.protocol import problems
+from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class BatchCall:
     number: int
     overrides: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
+    starting: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -68,8 +69,11 @@ class BatchCall:
 
     def query(self, partition_count: int, **more: str) -> str:
         """Return the query string of an upload or a commit."""
+        given = ",".join(f"{each}:{self.starting[each]}" for each in sorted(self.starting))
+        starting = {wire.STARTING: given} if given else {}
         return urlencode(
             {"incarnation": self.incarnation, "n": partition_count, **more, **self.overrides}
+            | starting
         )
 
 
@@ -155,6 +159,7 @@ class _ProducerAnswer(msgspec.Struct, rename="camel"):
     incarnation: str | None
     time: int | None
     next_sequences: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    first_sequences: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ProducersAnswer(msgspec.Struct):
@@ -315,7 +320,8 @@ class PublishClient:
         """Return the publisher's state of a producer, as the publish API has it."""
         found = self._answer("GET", producer_path(name))
         answer = self.converted(found, _ProducerAnswer, "the state of a producer")
-        return {**found, "nextSequences": answer.next_sequences or {}}
+        numbers = answer.next_sequences or {}, answer.first_sequences or {}
+        return {**found, "nextSequences": numbers[0], "firstSequences": numbers[1]}
 
     def producers(self) -> Iterator[Document]:
         """Yield the states of all producers that ever published, ordered by name."""

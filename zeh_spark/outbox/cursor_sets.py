@@ -21,6 +21,9 @@ from zeh_spark.store.problems import Problem
 _NO_RIGHT = ("42501", "25006")
 """SQLSTATEs of a role that may not write, and of a standby."""
 
+_SQLITE_READONLY = 8
+"""SQLite's code of a file that may not be written; Python tells it from 3.11 on."""
+
 
 def create(table: OutboxTable) -> str:
     """Return the statement that creates the table of cursors."""
@@ -65,7 +68,8 @@ def save(
                 f" DO UPDATE SET cursor = excluded.cursor"
             )
     except DBAPIError as exc:
-        if sqlstate(exc) in _NO_RIGHT or "readonly database" in str(exc.orig):
+        read_only = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF == _SQLITE_READONLY
+        if sqlstate(exc) in _NO_RIGHT or read_only:
             raise unsupported(table, "the publisher may not write there") from exc
         raise
 

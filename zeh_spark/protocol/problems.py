@@ -293,6 +293,12 @@ DIGEST_VERSION = _refusal(
     expected=_record(digestVersion=_NUMBER),
     given=_record(digestVersion=_NUMBER),
 )
+STARTING_SEQUENCE = _refusal(
+    "starting-sequence",
+    409,
+    "Case 6b. The producer began with other numbers: say these, or publish under another name.",
+    current=_record(first=_NUMBER, next=_NUMBER),
+)
 BATCH_CONFLICT = _refusal(
     "batch-conflict",
     409,

@@ -66,6 +66,9 @@ PLAIN_INCARNATION = "plain"
 REMEDIES = ("acceptGap", "replaceIncarnation", "keepFirst")
 """The names of the overrides that an operator may set once, as refusals have them."""
 
+STARTING = "startingSequence"
+"""The parameter that says with which numbers a new producer begins, like "0:1000,3:5"."""
+
 STAMPS = {
     "zeh-producer": 201,
     "zeh-batch": 19,

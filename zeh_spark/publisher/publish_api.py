@@ -199,8 +199,11 @@ class PublishApi:
         publish_requests.parameters(_query(request), set())
         name = publish_requests.producer_name(producer)
         found = await self._called(partial(self._store.producer, feed, name))
-        numbers = await self._called(partial(self._store.next_sequences, feed, name))
-        return _json({**_producer(found), "nextSequences": dict(sorted(numbers.items()))})
+        numbers = sorted((await self._called(partial(self._store.sequences, feed, name))).items())
+        following = {partition: own.next for partition, own in numbers}
+        firsts = {partition: own.first for partition, own in numbers if own.first}
+        told = {"nextSequences": following, **({"firstSequences": firsts} if firsts else {})}
+        return _json({**_producer(found), **told})
 
     async def receipts(self, request: Request) -> Response:
         """Answer GET …/batches: list a producer's receipts, the latest first."""

@@ -116,15 +116,35 @@ def parse_call(query: str, producer: str, batch: str, *, run: str | None = None)
         run: The run, if the path names it; the query does not name it then.
     """
     needed = {"incarnation", "n"} | ({"run"} if run is None else set())
-    given = parameters(query, needed, wire.REMEDIES)
+    given = parameters(query, needed, (*wire.REMEDIES, wire.STARTING))
+    count = number("n", given["n"], MAX_PARTITIONS, least=1)
     return Call(
         producer=producer_name(producer),
         incarnation=identifier("incarnation", given["incarnation"]),
         run=identifier("run", given["run"]) if run is None else run,
         batch=batch_number(batch),
-        partition_count=number("n", given["n"], MAX_PARTITIONS, least=1),
+        partition_count=count,
         overrides=Overrides.named(given),
+        starting=_starting(given.get(wire.STARTING, ""), count),
     )
+
+
+def _starting(text: str, partition_count: int) -> tuple[tuple[int, int], ...]:
+    """Return numbers by partition, from a text like "0:1000,3:5". Raises Problem."""
+    if not text:
+        return ()
+    found = {}
+    for each in text.split(","):
+        partition, _, first = each.partition(":")
+        place = number(wire.STARTING, partition, partition_count - 1)
+        if place in found:
+            raise Problem(
+                problems.BAD_PARAMETER,
+                f"{wire.STARTING} names partition {place} twice",
+                parameter=wire.STARTING,
+            )
+        found[place] = number(wire.STARTING, first)
+    return tuple(sorted(found.items()))
 
 
 def parameters(query: str, needed: Set[str], others: Iterable[str] = ()) -> dict[str, str]:

@@ -28,9 +28,9 @@ from zeh_spark.protocol.upload_format import Content
 from zeh_spark.sql_store.producers import (
     Committed,
     Lock,
+    all_sequences,
     execute_all,
     find_feed,
-    next_sequences,
     what_is_certain,
     write_receipts,
 )
@@ -146,7 +146,7 @@ def _moved(
     clock: Clock,
 ) -> list[Committed]:
     """Take the uploads of each commit and return what has to be written for it. Raises Problem."""
-    numbers = next_sequences(connection, [key for key, _ in certain if key is not None])
+    numbers = all_sequences(connection, [key for key, _ in certain if key is not None])
     moves = _move(connection, feed, asked)
     batches: list[Committed] = []
     for (call, declared), (key, known), (found, moved) in zip(asked, certain, moves, strict=True):

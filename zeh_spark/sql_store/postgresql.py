@@ -65,7 +65,10 @@ _DEFAULTS = {
 
 _UPGRADES: Mapping[int, tuple[str, ...]] = {
     3: (),  # adds epochs
-    4: (f"ALTER TABLE {SCHEMA}.retentions ADD COLUMN names_ms bigint DEFAULT {NAMES_MS}",),
+    4: (  # adds how long names of batches are kept, and with which numbers producers began
+        f"ALTER TABLE {SCHEMA}.retentions ADD COLUMN names_ms bigint DEFAULT {NAMES_MS}",
+        f"ALTER TABLE {SCHEMA}.sequences ADD COLUMN first bigint NOT NULL DEFAULT 0",
+    ),
 }
 """The statements that upgrade a store of a version to the next version.
 

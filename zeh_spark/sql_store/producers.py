@@ -23,6 +23,7 @@ from zeh_spark.sql_store.schema import feeds, former_incarnations, producers, re
 from zeh_spark.store.batches import (
     Call,
     CommitFacts,
+    Numbers,
     ProducerState,
     StoredReceipt,
     after,
@@ -166,7 +167,8 @@ def _known(
     receipt = None
     if call.batch is not None and call.batch <= last:
         receipt = find_receipt(connection, key, call.incarnation, call.batch)
-    return key, CommitFacts(producer, partitions, last, run_known, receipt)
+    numbers = all_sequences(connection, [key])[key] if call.starting else {}
+    return key, CommitFacts(producer, partitions, last, run_known, receipt, numbers)
 
 
 def find_receipt(
@@ -202,13 +204,13 @@ class Committed:
     Args:
         key: the id of the producer's row, None if it has none yet.
         known: what was known of the producer before.
-        numbers: the producer's next sequence numbers before the batch, by stored partition.
+        numbers: the producer's numbers before the batch, by stored partition.
         publication: the batch's chunks, receipt and new sequence numbers.
     """
 
     key: int | None
     known: CommitFacts
-    numbers: Mapping[int, int]
+    numbers: Mapping[int, Numbers]
     publication: Publication
 
     @property
@@ -269,22 +271,22 @@ def _write_sequences(
     moved: list[dict[str, int]] = []
     new: list[dict[str, int]] = []
     for key, each in zip(keys, batches, strict=True):
-        for partition, following in each.publication.sequences.items():
+        for partition, own in each.publication.sequences.items():
             if partition in each.numbers:
-                moved.append({"of": key, "here": partition, "following": following})
+                moved.append({"of": key, "here": partition, "following": own.next})
             else:
-                new.append({"producer": key, "partition": partition, "next": following})
+                new.append({"producer": key, "partition": partition, **own._asdict()})
     execute_all(connection, _MOVED_ON, moved)
     execute_all(connection, insert(sequences), new)
 
 
-def next_sequences(connection: Connection, keys: Sequence[int]) -> dict[int, dict[int, int]]:
-    """Return the next sequence numbers by the id of the producer's row and by stored partition."""
-    found: dict[int, dict[int, int]] = {key: {} for key in keys}
-    columns = sequences.c.producer, sequences.c.partition, sequences.c.next
+def all_sequences(connection: Connection, keys: Sequence[int]) -> dict[int, dict[int, Numbers]]:
+    """Return the numbers of producers, by the id of the producer's row and by stored partition."""
+    found: dict[int, dict[int, Numbers]] = {key: {} for key in keys}
+    columns = sequences.c.producer, sequences.c.partition, sequences.c.first, sequences.c.next
     if keys:
         for row in connection.execute(select(*columns).where(sequences.c.producer.in_(keys))):
-            found[row.producer][row.partition] = row.next
+            found[row.producer][row.partition] = Numbers(row.first, row.next)
     return found
 
 

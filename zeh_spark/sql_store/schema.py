@@ -163,6 +163,7 @@ sequences = Table(
     Column("producer", ForeignKey("producers.id"), primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("next", BigInteger, nullable=False),
+    Column("first", BigInteger, nullable=False),
 )
 receipts = Table(
     "receipts",

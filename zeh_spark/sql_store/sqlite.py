@@ -48,13 +48,18 @@ _UPGRADES = {
         "ALTER TABLE chunks ADD COLUMN producer VARCHAR(201)",
         "ALTER TABLE chunks ADD COLUMN batch BIGINT",
         "ALTER TABLE chunks ADD COLUMN sequence BIGINT",
+        "CREATE TABLE sequences (producer INTEGER NOT NULL REFERENCES producers (id),"
+        " partition INTEGER NOT NULL, next BIGINT NOT NULL, PRIMARY KEY (producer, partition))",
     ),
     2: (  # adds retention
         "CREATE TABLE retentions (feed INTEGER NOT NULL PRIMARY KEY REFERENCES feeds (id),"
         " age_ms BIGINT, bytes BIGINT, readers VARCHAR NOT NULL)",
     ),
     3: (),  # adds epochs
-    4: (f"ALTER TABLE retentions ADD COLUMN names_ms BIGINT DEFAULT {NAMES_MS}",),
+    4: (  # adds how long names of batches are kept, and with which numbers producers began
+        f"ALTER TABLE retentions ADD COLUMN names_ms BIGINT DEFAULT {NAMES_MS}",
+        "ALTER TABLE sequences ADD COLUMN first BIGINT NOT NULL DEFAULT 0",
+    ),
 }
 """The statements that upgrade a store of a version to the next version.
 

@@ -32,6 +32,7 @@ from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
     Declared,
+    Numbers,
     ProducerState,
     StoredReceipt,
     Upload,
@@ -277,11 +278,11 @@ class SqlStore:
 
         return self._look(feed, work)
 
-    def next_sequences(self, feed: str, name: str) -> dict[int, int]:
-        """Return the producer's next sequence numbers (see `Store.next_sequences`)."""
+    def sequences(self, feed: str, name: str) -> dict[int, Numbers]:
+        """Return the producer's next sequence numbers (see `Store.sequences`)."""
         with self._reading() as connection:
             key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
-            return {} if key is None else producers.next_sequences(connection, [key])[key]
+            return {} if key is None else producers.all_sequences(connection, [key])[key]
 
     def receipt(
         self, feed: str, name: str, batch: int, incarnation: str | None

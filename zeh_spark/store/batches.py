@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -51,6 +52,7 @@ class Call:
         batch: The number of the batch; None takes the next number at the commit.
         partition_count: The number of the feed's partitions, as the caller knows it.
         overrides: What an operator allows.
+        starting: (partition, number): with which numbers a new producer begins, if not with 0.
     """
 
     producer: str
@@ -59,6 +61,14 @@ class Call:
     batch: int | None
     partition_count: int
     overrides: Overrides = Overrides()
+    starting: tuple[tuple[int, int], ...] = ()
+
+
+class Numbers(NamedTuple):
+    """A producer's numbers in a stored partition: its first one, and the one of its next event."""
+
+    first: int
+    next: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +223,8 @@ class CommitFacts:
         last: The last batch in the caller's own incarnation; -1 before the first.
         run_known: Whether the caller's run has committed in its incarnation.
         receipt: The receipt of the caller's batch.
+        sequences: The producer's numbers by stored partition; needed if the call says with which
+            numbers it begins.
     """
 
     producer: ProducerState
@@ -220,6 +232,7 @@ class CommitFacts:
     last: int = -1
     run_known: bool = False
     receipt: StoredReceipt | None = None
+    sequences: Mapping[int, Numbers] = field(default_factory=dict)
 
 
 def base(producer: str) -> str:

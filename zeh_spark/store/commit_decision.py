@@ -83,6 +83,12 @@ def decide(
     #    partition.
     if call.partition_count != known.partition_count:
         return refusals.layout_changed(call, known.partition_count)
+    # 6b. The producer is to begin with numbers with which it did not begin. Rejected: continuing
+    #     after its own, because the caller relies on numbers that are others.
+    for partition, number in call.starting:
+        own = known.sequences.get(partition)
+        if own and own.first != number:
+            return refusals.starting_sequence(call, partition, number, own)
     if declared is None:
         return Step.STAGE
     # 7. Counted in a way that is not known here. Rejected: keeping a receipt with which nothing

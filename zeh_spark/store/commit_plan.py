@@ -18,6 +18,7 @@ from zeh_spark.store.batches import (
     Call,
     CommitFacts,
     Declared,
+    Numbers,
     StoredRange,
     StoredReceipt,
     receipt_for,
@@ -47,13 +48,13 @@ class Publication:
         feed: The feed after the commit.
         chunks: The chunks.
         receipt: The receipt.
-        sequences: The producer's next sequence number for each partition.
+        sequences: The producer's numbers in each partition that the batch has events of.
     """
 
     feed: FeedState
     chunks: list[Chunk]
     receipt: StoredReceipt
-    sequences: Mapping[int, int]
+    sequences: Mapping[int, Numbers]
 
 
 def in_batch_order(chunks: Iterable[tuple[tuple[int, int, int], Moved]]) -> list[Moved]:
@@ -108,7 +109,7 @@ def published(
     declared: Declared,
     feed: FeedState,
     moved: Sequence[Moved],
-    sequences: Mapping[int, int],
+    sequences: Mapping[int, Numbers],
     now: int,
 ) -> Publication:
     """Return what to write for a batch that is to be published.
@@ -122,12 +123,14 @@ def published(
         declared: What the batch holds.
         feed: The feed before the commit.
         moved: The chunks in order.
-        sequences: The producer's next sequence numbers before the commit.
+        sequences: The producer's numbers before the commit, by stored partition.
         now: The clock, in ms since 1970.
     """
     moment, history = max(now, feed.time), feed.history
     batch = known.last + 1 if call.batch is None else call.batch
-    following = dict(sequences)
+    firsts = {**dict(call.starting), **{each: own.first for each, own in sequences.items()}}
+    before = {**firsts, **{each: own.next for each, own in sequences.items()}}
+    following = dict(before)
     chunks: list[Chunk] = []
     for g, each in enumerate(moved, feed.head + 1):
         link = history + each.partition.to_bytes(4, "big") + each.digest
@@ -144,13 +147,14 @@ def published(
         raise StoreError(f"producer {call.producer!r} has used up its sequence numbers")
     behind = {each.partition: each.cursor for each in chunks}
     ranges = [
-        StoredRange(partition, sequences.get(partition, 0), following[partition] - 1, cursor)
+        StoredRange(partition, before.get(partition, 0), following[partition] - 1, cursor)
         for partition, cursor in behind.items()
     ]
     head = feed.head + len(moved)
     receipt = receipt_for(known, call, declared, ranges, (feed.head, head), moment)
     after = replace(feed, head=head, history=history, time=moment)
-    return Publication(after, chunks, receipt, {each: following[each] for each in behind})
+    numbers = {each: Numbers(firsts.get(each, 0), following[each]) for each in behind}
+    return Publication(after, chunks, receipt, numbers)
 
 
 def tag(history: bytes) -> str:

@@ -22,7 +22,14 @@ from typing import Protocol
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import refusals
-from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, Upload
+from zeh_spark.store.batches import (
+    Call,
+    Declared,
+    Numbers,
+    ProducerState,
+    StoredReceipt,
+    Upload,
+)
 
 MAX_PARTITIONS = 1024
 """Most partitions of a feed."""
@@ -277,11 +284,8 @@ class Store(Protocol):
     def producer(self, feed: str, name: str) -> ProducerState:
         """Return a producer's state, after commits under way; all zero if it never published."""
 
-    def next_sequences(self, feed: str, name: str) -> dict[int, int]:
-        """Return the number of a producer's next event by stored partition.
-
-        0 for those left out.
-        """
+    def sequences(self, feed: str, name: str) -> dict[int, Numbers]:
+        """Return a producer's numbers by stored partition, for those that have events of it."""
 
     def receipt(
         self, feed: str, name: str, batch: int, incarnation: str | None

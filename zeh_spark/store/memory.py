@@ -20,6 +20,7 @@ from zeh_spark.store.batches import (
     CommitFacts,
     Declared,
     Found,
+    Numbers,
     ProducerState,
     StoredReceipt,
     Upload,
@@ -69,7 +70,7 @@ class _Account:
 
     state: ProducerState
     former: dict[str, int] = field(default_factory=dict)
-    sequences: dict[int, int] = field(default_factory=dict)
+    sequences: dict[int, Numbers] = field(default_factory=dict)
     receipts: dict[int, StoredReceipt] = field(default_factory=dict)
 
     def receipt(self, incarnation: str, batch: int | None) -> StoredReceipt | None:
@@ -264,8 +265,8 @@ class MemoryStore:
             account = self._accounts.get((feed, name))
             return account.state if account else ProducerState(name)
 
-    def next_sequences(self, feed: str, name: str) -> dict[int, int]:
-        """Return a producer's next numbers (see `Store.next_sequences`)."""
+    def sequences(self, feed: str, name: str) -> dict[int, Numbers]:
+        """Return a producer's numbers (see `Store.sequences`)."""
         self.feed(feed)
         with self._lock:
             account = self._accounts.get((feed, name))
@@ -306,7 +307,8 @@ class MemoryStore:
         state, mine = replace(account.state, deleted=deleted), call.incarnation
         last = state.last if mine == state.incarnation else account.former.get(mine, -1)
         run_known = account.knows(mine, call.run)
-        return CommitFacts(state, partitions, last, run_known, account.receipt(mine, call.batch))
+        receipt = account.receipt(mine, call.batch)
+        return CommitFacts(state, partitions, last, run_known, receipt, account.sequences)
 
     def _staging(self, feed: str, call: Call) -> _Staging:
         key = (call.producer, call.incarnation, call.batch, call.run)

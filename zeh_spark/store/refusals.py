@@ -12,7 +12,14 @@ from typing import Any
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.store.batches import Call, Found, ProducerState, StoredReceipt, TaskAttempt
+from zeh_spark.store.batches import (
+    Call,
+    Found,
+    Numbers,
+    ProducerState,
+    StoredReceipt,
+    TaskAttempt,
+)
 from zeh_spark.store.problems import Problem
 
 
@@ -81,6 +88,18 @@ def batch_expired(call: Call) -> Problem:
         f"can be neither confirmed nor denied",
         "the checkpoint was rolled back too far; restore a newer one, or start a new checkpoint "
         "after what the feed holds",
+    )
+
+
+def starting_sequence(call: Call, partition: int, number: int, own: Numbers) -> Problem:
+    """Return the refusal of a producer that is to begin with numbers that it did not begin with."""
+    return _refused(
+        problems.STARTING_SEQUENCE,
+        call,
+        f"producer {call.producer!r} is to begin with number {number} in partition {partition}, "
+        f"and it began with {own.first} there; its next number is {own.next}",
+        f"say {own.first}, or leave the starting numbers out, or publish under another name",
+        current={"first": own.first, "next": own.next},
     )
 
 

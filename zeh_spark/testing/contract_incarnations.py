@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store import batches
 from zeh_spark.store.batches import Call, Declared, ProducerState, StoredReceipt, chained
-from zeh_spark.testing.site import Site
+from zeh_spark.testing.site import Opened, Site
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -21,6 +22,7 @@ from zeh_spark.testing.writers import (
     data,
     declared,
     everything,
+    publish_as,
     refusal,
     upload,
 )
@@ -299,3 +301,44 @@ def test_late_commit_of_an_older_run_changes_nothing(store: Store) -> None:
     put(store, call(1, run="r2"), b"2")
     late = store.commit(FEED, call(0, run="r1"), declared(upload(chunk(0, b"1"))))
     assert (False, [b"1", b"2"]) == (late[1], data(store))
+
+
+# Starting numbers
+
+
+def starting(batch: int, *numbers: tuple[int, int], run: str = "r1") -> Call:
+    """Return a call that says with which numbers its producer begins."""
+    return replace(call(batch, run=run), starting=numbers)
+
+
+def test_producer_begins_with_the_numbers_that_it_is_given(
+    opened: Opened, store: Store, site: Site
+) -> None:
+    """It continues the numbers of another system, also if it is started again (EH-13)."""
+    publish_as(store, starting(0, (0, 1000)), chunk(0, b"1"), chunk(1, b"2"))
+    site.crash()
+    store = opened()
+    assert not publish_as(store, starting(0, (0, 1000)), chunk(0, b"1"), chunk(1, b"2"))[1]
+    receipt, _ = publish_as(store, starting(1, (0, 1000)), chunk(0, b"3"))
+    publish_as(store, call(2), chunk(0, b"4"))
+
+    assert [(0, 1001, 1001)] == [(e.partition, e.first, e.last) for e in receipt.ranges]
+    assert {0: (1000, 1003), 1: (0, 1)} == store.sequences(FEED, "p")
+    found = {data(store, [each])[0]: each.sequence for each in everything(store)}
+    assert {b"1": 1000, b"2": 0, b"3": 1001, b"4": 1002} == found
+
+
+@pytest.mark.parametrize("numbers", [(0, 1001), (0, 0), (1, 5)])
+def test_other_starting_numbers_than_those_it_began_with_are_refused(
+    store: Store, numbers: tuple[int, int]
+) -> None:
+    """Nothing is published then."""
+    publish_as(store, starting(0, (0, 1000)), chunk(0, b"1"), chunk(1, b"2"))
+    for work in (
+        lambda: store.admit(FEED, starting(1, numbers)),
+        lambda: publish_as(store, starting(1, numbers), chunk(0, b"3")),
+    ):
+        problem = refused(work)
+        assert ("starting-sequence", 409) == refusal(problem)
+        assert f"is to begin with number {numbers[1]} in partition {numbers[0]}" in problem.detail
+    assert [b"1", b"2"] == data(store)

@@ -129,7 +129,7 @@ def test_names_of_old_batches_are_refused_and_never_taken_twice(
     assert not publish_as(store, call(0), chunk(0, b"3"))[1]
     assert [b"1", b"3", b"2"] == data(store)
     assert {"p", "p#1", "p#2"} == {each.name for each in store.producers(FEED)}
-    assert {} == store.next_sequences(FEED, "p#1")
+    assert {} == store.sequences(FEED, "p#1")
 
 
 def test_names_are_kept_as_long_as_the_feed_says(store: Store, clock: StoppedClock) -> None:
