@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 import pytest
 import requests
+from sqlalchemy import create_engine
 
+from zeh_spark.outbox.feed import SqlTableFeed
+from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.testing import running_publisher
 
 BOTH = "n=2&cursor0=_first&cursor1=_first"
@@ -116,3 +121,96 @@ def test_a_role_may_serve_with_and_without_the_right_to_write(postgresql_databas
 
     assert 400 == refused.status_code
     assert "the publisher may not write there" in refused.text
+
+
+def test_two_tables_keep_cursors_of_the_same_reader(database):
+    """In one database, under one name."""
+    feed = served(database)
+    other = database.served("data TEXT", table="other")
+    feed.save_cursors("mailer", 1, {0: "a"})
+    other.save_cursors("mailer", 1, {0: "b"})
+
+    assert [{0: "a"}, {0: "b"}] == [each.load_cursors("mailer", 1) for each in (feed, other)]
+
+
+def test_cursors_of_an_older_history_are_refused(database):
+    """After a restore, a reader that resumes is told to begin again, and then is kept again."""
+    feed = served(database)
+    written(database, 1, 2)
+    with serving(feed) as get:
+        get(f"{BOTH}&cursorset=mailer&store_cursor=1")
+        seen = cursors(get(BOTH))
+        get(f"n=2&{seen}&cursorset=mailer&store_cursor=1&pagesizehint=0")
+        database.feed(writes=True, partition_by="k", partitions=2).new_history()
+        old = get("n=2&resume=0,1&cursorset=mailer")
+        get(f"{BOTH}&cursorset=mailer")
+        assert [1, 2] == events(get("n=2&resume=0,1&cursorset=mailer"))
+
+    assert (409, True) == (old.status_code, "cursor-of-another-history" in old.text)
+
+
+@pytest.mark.parametrize("settings", [{}, {"isolation_level": "AUTOCOMMIT"}], ids=str)
+def test_the_engine_of_a_service_keeps_cursors_and_stays_as_it_was(database, settings):
+    """A service mounts the feed with an engine of its own, and goes on writing through it."""
+    served(database)
+    engine = create_engine(database.url, pool_size=1, max_overflow=0, **settings)
+    feed = SqlTableFeed(engine, table="outbox", data="data", partition_by="k", partitions=2)
+    try:
+        feed.save_cursors("mailer", 2, {1: "b", 0: "a"})
+        with engine.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO outbox (data) VALUES ('1')")
+        assert {0: "a", 1: "b"} == feed.load_cursors("mailer", 2)
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python does not tell SQLite's code")
+def test_a_file_that_can_only_be_read_keeps_no_cursors(sqlite_database):
+    """It is read as before."""
+    served(sqlite_database)
+    written(sqlite_database, 1)
+    engine = create_engine(f"sqlite:///file:{sqlite_database.file}?mode=ro&uri=true")
+    feed = SqlTableFeed(engine, table="outbox", data="data", partition_by="k", partitions=2)
+    try:
+        with serving(feed) as get:
+            refused = get(f"{BOTH}&cursorset=mailer")
+            assert [1] == events(get(BOTH))
+    finally:
+        engine.dispose()
+    assert (400, True) == (refused.status_code, "may not write there" in refused.text)
+
+
+def test_a_service_that_writes_for_long_keeps_no_reader_out(sqlite_database):
+    """Who leaves cursors waits for its lock; who reads, or uses other feeds, does not."""
+    feed, store = served(sqlite_database), MemoryStore()
+    store.create("other", 2)
+    app = create_app(store, {"outbox": feed})
+    with (
+        running_publisher(store, app) as base,
+        ThreadPoolExecutor(12) as pool,
+        closing(sqlite_database.connect()) as service,
+    ):
+
+        def get(query, name="outbox"):
+            return requests.get(f"{base}/{name}?{query}", timeout=60).status_code
+
+        service.execute("BEGIN IMMEDIATE")
+        waiting = [pool.submit(get, f"{BOTH}&cursorset=mailer") for _ in range(12)]
+        answers = {get(BOTH) for _ in range(20)} | {get(f"{BOTH}&cursorset=mailer", "other")}
+        assert not any(each.done() for each in waiting)
+        service.rollback()
+        assert {200} == {each.result() for each in waiting}
+    assert {200} == answers
+
+
+def test_a_lock_and_a_lost_connection_are_no_errors_of_the_reader(postgresql_database):
+    """It is told to come again; a connection that was lost is replaced."""
+    feed = served(postgresql_database)
+    feed.save_cursors("mailer", 2, {0: "a"})
+    with postgresql_database.connect() as other, serving(feed) as get:
+        other.execute("LOCK zeroeventhub_cursors")
+        answer = get(f"{BOTH}&cursorset=mailer")
+    assert (503, "1") == (answer.status_code, answer.headers["Retry-After"])
+    postgresql_database.server.disconnect(postgresql_database.name)
+    feed.save_cursors("mailer", 2, {0: "b"})
+    assert {0: "b"} == feed.load_cursors("mailer", 2)

@@ -40,13 +40,18 @@ def grant(table: OutboxTable, role: str) -> str:
 
 
 def load(connection: Connection, table: OutboxTable, name: str, n: int) -> dict[int, str]:
-    """Return the cursors that are kept under a name, by partition of a reader's n."""
-    found = connection.exec_driver_sql(
-        f"SELECT partition, cursor FROM {qualified(table, CURSORS)}"
-        f" WHERE table_name = {literal(table.bare_name)} AND cursorset = {literal(name)}"
-        f" AND n = {n}"
-    )
-    return {partition: cursor for partition, cursor in found}
+    """Return the cursors that are kept under a name, by partition of a reader's n.
+
+    Raises:
+        Problem: The role may not read them.
+    """
+    with _allowed(table):
+        found = connection.exec_driver_sql(
+            f"SELECT partition, cursor FROM {qualified(table, CURSORS)}"
+            f" WHERE table_name = {literal(table.bare_name)} AND cursorset = {literal(name)}"
+            f" AND n = {n}"
+        )
+        return {partition: cursor for partition, cursor in found}
 
 
 def save(
@@ -54,19 +59,27 @@ def save(
 ) -> None:
     """Keep cursors under a name, by partition of a reader's n. Other partitions stay as they are.
 
+    A cursor that is kept already is not written again.
+
     Raises:
         Problem: The role may not write.
     """
     key = f"{literal(table.bare_name)}, {literal(name)}, {n}"
     rows = ", ".join(f"({key}, {each}, {literal(cursors[each])})" for each in sorted(cursors))
+    with _allowed(table), _writing(connection):
+        connection.exec_driver_sql(
+            f"INSERT INTO {qualified(table, CURSORS)} AS kept"
+            f" (table_name, cursorset, n, partition, cursor) VALUES {rows}"
+            f" ON CONFLICT (table_name, cursorset, n, partition)"
+            f" DO UPDATE SET cursor = excluded.cursor WHERE kept.cursor <> excluded.cursor"
+        )
+
+
+@contextmanager
+def _allowed(table: OutboxTable) -> Iterator[None]:
+    """Turn the database's refusal of what the role may not do into a Problem."""
     try:
-        with _writing(connection):
-            connection.exec_driver_sql(
-                f"INSERT INTO {qualified(table, CURSORS)}"
-                f" (table_name, cursorset, n, partition, cursor) VALUES {rows}"
-                f" ON CONFLICT (table_name, cursorset, n, partition)"
-                f" DO UPDATE SET cursor = excluded.cursor"
-            )
+        yield
     except DBAPIError as exc:
         read_only = getattr(exc.orig, "sqlite_errorcode", 0) & 0xFF == _SQLITE_READONLY
         if sqlstate(exc) in _NO_RIGHT or read_only:
@@ -77,14 +90,18 @@ def save(
 @contextmanager
 def _writing(connection: Connection) -> Iterator[None]:
     """Allow a connection to write meanwhile."""
-    sqlite = connection.dialect.name == "sqlite"
-    connection.exec_driver_sql("PRAGMA query_only = OFF" if sqlite else "BEGIN READ WRITE")
-    end = "PRAGMA query_only = ON" if sqlite else "COMMIT"
+    if connection.dialect.name == "sqlite":
+        before = connection.exec_driver_sql("PRAGMA query_only").scalar()
+        begin, end = "PRAGMA query_only = OFF", f"PRAGMA query_only = {before}"
+        undo = end
+    else:
+        begin, end, undo = "BEGIN READ WRITE", "COMMIT", "ROLLBACK"
+    connection.exec_driver_sql(begin)
     try:
         yield
     except BaseException:
         with suppress(DBAPIError):  # the first error counts
-            connection.exec_driver_sql(end if sqlite else "ROLLBACK")
+            connection.exec_driver_sql(undo)
         raise
     connection.exec_driver_sql(end)
 

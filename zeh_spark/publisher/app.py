@@ -50,7 +50,10 @@ WORKERS = 8
 """Threads that read feeds. Memory is bounded by them and by what clients have not taken yet."""
 
 WRITERS = 2
-"""Threads that keep cursors, so that a wait for the store's writer does not delay readers."""
+"""Threads that keep cursors, so that a wait for a database's writer does not delay readers.
+
+The store has so many, and each feed beside it, whose service may hold its lock for long.
+"""
 
 SEND_SECONDS = 60.0
 """Seconds for which a client may take nothing. After that its connection and memory are freed."""
@@ -132,7 +135,8 @@ class Publisher:
         self._send_timeout = send_timeout
         self._limiter = anyio.CapacityLimiter(WORKERS)
         self._limiters = {each: anyio.CapacityLimiter(WORKERS) for each in named}
-        self._writers = anyio.CapacityLimiter(WRITERS)
+        self._writer = anyio.CapacityLimiter(WRITERS)
+        self._writers = {each: anyio.CapacityLimiter(WRITERS) for each in named}
         self._pulses: dict[str | None, VersionPoller] = {}
         self._stopped = False
 
@@ -148,10 +152,8 @@ class Publisher:
         feed = await self._feed(name)
         ask = await self._asked(request, name, feed)
         keep = request.method == "GET"
-        limiter = self._writers if ask.cursor_set else self._limiters.get(name, self._limiter)
-        cursors = await anyio.to_thread.run_sync(
-            partial(starting_cursors, feed, ask, keep=keep), limiter=limiter
-        )
+        begin = partial(starting_cursors, feed, ask, keep=keep)
+        cursors = await self._in_thread(name, begin, writes=ask.cursor_set is not None)
         blocks = await self._page(request, name, feed, ask, cursors)
         pieces = body(blocks, ask.n, renderer(ask.headers))
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
@@ -225,10 +227,12 @@ class Publisher:
             self._pulses[key] = VersionPoller(partial(self._in_thread, name, feed.version))
         return self._pulses[key]
 
-    def _in_thread(self, name: str, call: Callable[[], T]) -> Awaitable[T]:
+    def _in_thread(self, name: str, call: Callable[[], T], *, writes: bool = False) -> Awaitable[T]:
         """Run a call in a thread of this feed, so that a slow database delays only its readers."""
-        limiter = self._limiters.get(name, self._limiter)
-        return anyio.to_thread.run_sync(call, limiter=limiter)
+        limiters, shared = self._limiters, self._limiter
+        if writes:
+            limiters, shared = self._writers, self._writer
+        return anyio.to_thread.run_sync(call, limiter=limiters.get(name, shared))
 
 
 class PatientResponse(StreamingResponse):
