@@ -22,7 +22,8 @@ def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(publis
     keys = [f"order {n}" for n in range(7)]
     with Producer(publisher.url, "shop").batch() as batch:
         for n in range(70):
-            batch.add({"n": n}, key=keys[n % 7], headers={"order": keys[n % 7]})
+            data = {"n": n, "long": "x" * 60_000}  # a feed partition is read by several tasks
+            batch.add(data, key=keys[n % 7], headers={"order": keys[n % 7]})
 
     jars = kafka.connector_jars()
     with kafka.broker(tmp_path) as address:

@@ -28,7 +28,7 @@ def forward() -> None:
         "transform(map_entries(headers), e -> struct(e.key AS key, binary(e.value) AS value))"
         " AS headers",
     )
-    writer = as_kafka.writeStream.format("kafka").options(**broker, topic="flights")
+    writer = as_kafka.coalesce(1).writeStream.format("kafka").options(**broker, topic="flights")
     writer = writer.option("includeHeaders", "true").option("kafka.enable.idempotence", "true")
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
