@@ -37,7 +37,7 @@ PUBLISHER = [
     "httptools>=0.6",
     "psycopg[binary]>=3.2",  # the first whose notifications can be waited for with a timeout
     "pyyaml>=6",
-    "sqlalchemy>=2.0.30",
+    "sqlalchemy>=2.0.42",
     "starlette>=0.40",
     "uvicorn>=0.30",
 ]

@@ -38,7 +38,7 @@ OPERATIONS = [
     for method in item
     if method != "parameters"
 ]
-READ = "get", "/{feed}"
+READ, PLAN, CHUNKS = ("get", "/{feed}"), ("post", "/{feed}/plan"), ("post", "/{feed}/chunks")
 MEDIA_TYPE = "application/vnd.zeroeventhub.upload"
 EXAMPLE = DOCUMENT["components"]["examples"]["upload"]["value"]["body, base64"]
 
@@ -72,8 +72,9 @@ def base(quiet_publisher: Publisher) -> str:
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_a_call_that_is_allowed_is_answered_as_described(base: str, method: str, path: str) -> None:
     """I send what the document allows, and my call is taken, or refused for a described reason."""
-    # That a cursor or resume is needed, and not both, is said in words only.
-    excluded = [positive_data_acceptance] if (method, path) == READ else []
+    # Which cursors are needed, and that not both they and resume are, is said in words only.
+    by_words = (method, path) in {READ, PLAN, CHUNKS}
+    excluded = [positive_data_acceptance] if by_words else []
     cases = operations()[method, path].as_strategy(GenerationMode.POSITIVE)
 
     @CALLS
@@ -110,6 +111,8 @@ def to_our_feed(case: Case) -> None:
         case.path_parameters["feed"] = "orders"
     if re.fullmatch(r"[0-9.]+", str(case.query.get("wait"))):
         case.query["wait"] = 0
+    if isinstance(case.body, dict) and "wait" in case.body:
+        case.body["wait"] = 0
 
 
 def to_what_is_there(case: Case) -> None:
@@ -123,7 +126,10 @@ def to_what_is_there(case: Case) -> None:
     if "batch" in case.path_parameters:
         case.path_parameters["batch"] = 0
         case.query.update({"n": 2} if "n" in case.query else {})
-    if isinstance(case.body, dict):
+    if (case.method.lower(), case.path) == PLAN:
+        limits = {name: case.body[name] for name in ("maxEvents", "wait") if name in case.body}
+        case.body = {"n": 2, "cursors": {"0": "_first", "1": "_last"}, **limits}
+    if isinstance(case.body, dict) and "attempts" in case.body:
         case.body.update(events=0, digest="0" * 32, attempts=[])
 
 
@@ -136,5 +142,5 @@ def keep_what_words_say(case: Case) -> None:
     for container, name in ((case.path_parameters, "upload"), (case.query, "attempt")):
         if name in container:
             container[name] = re.sub(r"(?<=[.])\d{10,}|^\d{10,}(?=[.])", "7", container[name])
-    if isinstance(case.body, dict):
+    if isinstance(case.body, dict) and "attempts" in case.body:
         case.body["attempts"] = case.body["attempts"][:1]

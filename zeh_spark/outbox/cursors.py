@@ -23,9 +23,9 @@ from zeh_spark.outbox.table import (
     parse_cursor,
 )
 from zeh_spark.protocol import wire
-from zeh_spark.store.feed import covered
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import cursor_gone, other_history
+from zeh_spark.store.reading import covered
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,10 @@ from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.sql_store import postgresql_errors
 from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.sql_store.sqlite import explained
-from zeh_spark.store.feed import DEFAULT_HINT, EVERY, Block, covered
+from zeh_spark.store.feed import DEFAULT_HINT, EVERY, Block
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem
+from zeh_spark.store.reading import covered
 
 log = logging.getLogger("zeh_spark.publisher")
 

@@ -215,10 +215,29 @@ CURSOR_GONE = _problem(
     "cursor-gone",
     410,
     "Events after the cursor were removed before they were read, because of the feed's retention. "
-    "What is left begins after the cursor `oldest`.",
+    "What is left begins after the cursor `oldest`. `lost` has that cursor for each asked "
+    "partition of which it is known that it lost events.",
     partition=_COUNT,
     cursor=_TEXT,
     oldest=_TEXT,
+    lost={"type": "object", "additionalProperties": _TEXT},
+)
+CURSOR_AHEAD = _problem(
+    "cursor-ahead",
+    503,
+    "The cursor is after the feed's newest chunk: this publisher serves a copy that lags, or its "
+    f"store was restored. {_AGAIN} If it stays so, it was restored.",
+    partition=_COUNT,
+    cursor=_TEXT,
+    head=_TEXT,
+)
+BAD_PLAN = _bad("bad-plan", "The body is no request for a plan; the detail says why.")
+BAD_RANGES = _bad("bad-ranges", "The body is no request for chunks; the detail says why.")
+NO_DIRECT_READS = _problem(
+    "no-direct-reads", 404, "The feed has no chunks, so it can only be read page by page."
+)
+READS_BUSY = _problem(
+    "reads-busy", 503, f"Too many plans or answers with chunks at a time. {_AGAIN}"
 )
 
 # Of calls of the publish API: their form.

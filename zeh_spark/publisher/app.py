@@ -2,10 +2,8 @@
 
 Any other ASGI app can mount it. It runs in the publisher's process.
 
-Rule for editors: feeds and stores block, so call them in worker threads only, and in short calls.
-Nothing is held while a client is slow. What can be refused is refused before the first byte. A
-fault after the first byte aborts the connection, because a body that ends in order would pass for
-a whole page.
+Rule for editors: what can be refused is refused before the first byte (see `feed_calls` for what
+follows it).
 """
 
 from __future__ import annotations
@@ -13,29 +11,37 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import cast
 
-import anyio
 import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Send
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.problems import ProblemType
-from zeh_spark.publisher.long_polling import VersionPoller, unless_gone
+from zeh_spark.publisher.direct_api import DirectApi
+from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import body, renderer
-from zeh_spark.store.feed import DELIVERY, Block, ChunkFeed, Feed, KeepsCursors, TellsIdentity
+from zeh_spark.store.feed import (
+    DELIVERY,
+    Block,
+    ChunkFeed,
+    DirectFeed,
+    Feed,
+    KeepsCursors,
+    TellsIdentity,
+)
 from zeh_spark.store.interface import (
     Store,
     StoreBusyError,
@@ -45,22 +51,6 @@ from zeh_spark.store.interface import (
 from zeh_spark.store.problems import Problem
 
 log = logging.getLogger("zeh_spark.publisher")
-
-WORKERS = 8
-"""Threads that read feeds. Memory is bounded by them and by what clients have not taken yet."""
-
-WRITERS = 2
-"""Threads that keep cursors, so that a wait for a database's writer does not delay readers.
-
-The store has so many, and each feed beside it, whose service may hold its lock for long.
-"""
-
-SEND_SECONDS = 60.0
-"""Seconds for which a client may take nothing. After that its connection and memory are freed."""
-
-_PIECE = 256 * 1024
-
-T = TypeVar("T")
 
 
 def create_app(
@@ -101,7 +91,7 @@ def create_app(
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
-    publisher = Publisher(store, named, send_timeout)
+    calls = FeedCalls(store, named, send_timeout)
     publish = [
         Route(f"/{name}/producers{{rest:path}}", _not_published_to) for name in named if name
     ]
@@ -111,7 +101,8 @@ def create_app(
         routes=[
             Route("/openapi.json", described, methods=["GET"]),
             *publish,
-            Route(read, publisher.read, methods=["GET"]),
+            *DirectApi(calls).routes(read),
+            Route(read, PageApi(calls).read, methods=["GET"]),
         ],
         exception_handlers={
             Problem: _problem,
@@ -122,49 +113,32 @@ def create_app(
             HTTPException: _http_error,
         },
     )
-    app.state.stop = publisher.stop
+    app.state.stop = calls.stop
     return app
 
 
-class Publisher:
-    """The shell around feeds: it runs their calls in threads, waits, and streams pages."""
+class PageApi:
+    """The read API of the spec: pages of events."""
 
-    def __init__(self, store: Store | None, named: Mapping[str, Feed], send_timeout: float) -> None:
-        self._store = store
-        self._named = named
-        self._send_timeout = send_timeout
-        self._limiter = anyio.CapacityLimiter(WORKERS)
-        self._limiters = {each: anyio.CapacityLimiter(WORKERS) for each in named}
-        self._writer = anyio.CapacityLimiter(WRITERS)
-        self._writers = {each: anyio.CapacityLimiter(WRITERS) for each in named}
-        self._pulses: dict[str | None, VersionPoller] = {}
-        self._stopped = False
-
-    def stop(self) -> None:
-        """End all long polls."""
-        self._stopped = True
-        for pulse in self._pulses.values():
-            pulse.stop()
+    def __init__(self, calls: FeedCalls) -> None:
+        self._calls = calls
 
     async def read(self, request: Request) -> Response:
         """Answer a request of the read API with a page of events."""
         name = request.path_params.get("feed", "")
-        feed = await self._feed(name)
+        feed = await self._calls.feed(name)
         ask = await self._asked(request, name, feed)
         keep = request.method == "GET"
         begin = partial(starting_cursors, feed, ask, keep=keep)
-        cursors = await self._in_thread(name, begin, writes=ask.cursor_set is not None)
+        cursors = await self._calls.in_thread(name, begin, writes=ask.cursor_set is not None)
         blocks = await self._page(request, name, feed, ask, cursors)
         pieces = body(blocks, ask.n, renderer(ask.headers))
         headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             headers["Content-Encoding"] = "gzip"
             pieces = gzipped(pieces)
-        return PatientResponse(
-            self._send_timeout,
-            self._stream(name, pieces if keep else iter(())),
-            headers=headers,
-            media_type=f"{wire.CONTENT_TYPE}; charset=utf-8",
+        return self._calls.answer(
+            name, pieces if keep else iter(()), headers, f"{wire.CONTENT_TYPE}; charset=utf-8"
         )
 
     async def _asked(self, request: Request, name: str, feed: Feed) -> Ask:
@@ -174,12 +148,14 @@ class Publisher:
         except Problem as problem:
             if "feed" not in problem.type.members or not isinstance(feed, TellsIdentity):
                 raise
-            identity = await self._in_thread(name, feed.identity)
+            identity = await self._calls.in_thread(name, feed.identity)
             if identity is None:
                 raise
             described = identity.document()
             if isinstance(feed, ChunkFeed):
                 described["delivery"] = DELIVERY
+            if isinstance(feed, DirectFeed):
+                described["reads"] = OFFER
             raise problem.with_members(feed=described) from None
 
     async def _page(
@@ -189,71 +165,17 @@ class Publisher:
 
         Waits as long as the request allows until the page has an event.
         """
+        calls = self._calls
         end = time.monotonic() + (ask.wait if ask.hint != 0 and request.method == "GET" else 0)
         while True:
-            seen = await self._in_thread(name, feed.version) if ask.wait else None
-            before, rest = await self._in_thread(name, partial(begun, feed, cursors, ask))
+            seen = await calls.in_thread(name, feed.version) if ask.wait else None
+            before, rest = await calls.in_thread(name, partial(begun, feed, cursors, ask))
             left = end - time.monotonic()
-            if any(block.lines for block in before) or left <= 0 or self._stopped:
+            if any(block.lines for block in before) or left <= 0 or calls.stopped:
                 return chain(before, rest)
             cursors = {**cursors, **{block.partition: block.cursor for block in before}}
-            pulse = self._pulse(name, feed)
-            if not await unless_gone(request, partial(pulse.changed, seen, left)):
+            if not await calls.wait(request, name, feed, seen, left):
                 return iter(())
-
-    async def _stream(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        try:
-            while piece := await self._in_thread(name, partial(next, pieces, b"")):
-                for begin in range(0, len(piece), _PIECE):
-                    yield piece[begin : begin + _PIECE]
-        except Exception as exc:
-            log.error("the answer of feed %r is aborted: %s", name, exc)
-            raise
-
-    async def _feed(self, name: str) -> Feed:
-        if name in self._named:
-            return self._named[name]
-        return await self._in_thread("", partial(self._stored, name))
-
-    def _stored(self, name: str) -> Feed:
-        if self._store is None:
-            raise UnknownFeedError(f"there is no feed {name!r} here", anchor="unknown-feed")
-        return ChunkFeed(self._store, name)
-
-    def _pulse(self, name: str, feed: Feed) -> VersionPoller:
-        """Return the poller of a feed's version; all feeds of a store share one."""
-        key = name if name in self._named else None
-        if key not in self._pulses:
-            self._pulses[key] = VersionPoller(partial(self._in_thread, name, feed.version))
-        return self._pulses[key]
-
-    def _in_thread(self, name: str, call: Callable[[], T], *, writes: bool = False) -> Awaitable[T]:
-        """Run a call in a thread of this feed, so that a slow database delays only its readers."""
-        limiters, shared = self._limiters, self._limiter
-        if writes:
-            limiters, shared = self._writers, self._writer
-        return anyio.to_thread.run_sync(call, limiter=limiters.get(name, shared))
-
-
-class PatientResponse(StreamingResponse):
-    """A streamed answer that is aborted if the client takes nothing for `send_timeout` seconds."""
-
-    def __init__(self, send_timeout: float, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._send_timeout = send_timeout
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the answer (see `StreamingResponse`)."""
-
-        async def send_in_time(message: Message) -> None:
-            with anyio.fail_after(self._send_timeout):
-                await send(message)
-
-        try:
-            await super().stream_response(send_in_time)
-        except TimeoutError:
-            log.warning("a client took nothing for %g s and is dropped", self._send_timeout)
-            raise
 
 
 def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:

@@ -18,20 +18,30 @@ import msgspec
 import yaml
 
 import zeh_spark
-from zeh_spark.protocol import event_origin, problems, upload_format, wire
+from zeh_spark.protocol import direct_reads, event_origin, problems, upload_format, wire
 from zeh_spark.protocol.problems import PROBLEMS, ProblemType, Schema
-from zeh_spark.publisher import publish_api, publish_requests, read_requests, upload_validation
+from zeh_spark.publisher import (
+    bodies,
+    direct_api,
+    publish_api,
+    publish_requests,
+    read_requests,
+    upload_validation,
+)
 from zeh_spark.store import batches, feed, interface
 
 PATH = "/openapi.json"
 """The path at which the publisher serves the document."""
 
-_STRUCTS = batches.StoredReceipt, publish_requests.Commit
+_STRUCTS = (
+    batches.StoredReceipt, direct_reads.ChunksRequest, direct_reads.Plan, direct_reads.PlanRequest,
+    publish_requests.Commit,
+)  # fmt: skip
 _MODULES = {
     each.__name__.rpartition(".")[2]: each
     for each in (
-        batches, feed, interface, publish_api, publish_requests, read_requests, upload_format,
-        event_origin, upload_validation, wire, zeh_spark,
+        batches, bodies, direct_api, direct_reads, event_origin, feed, interface, publish_api,
+        publish_requests, read_requests, upload_format, upload_validation, wire, zeh_spark,
     )
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
@@ -47,7 +57,7 @@ def document(mounted: str = "", *, publishing: bool = True) -> dict[str, Any]:
     found = deepcopy(_loaded())
     found["servers"][0]["url"] = mounted or "/"
     if not publishing:
-        for path in [each for each in found["paths"] if each.startswith("/{feed}/")]:
+        for path in [each for each in found["paths"] if each.startswith("/{feed}/producers")]:
             del found["paths"][path]
     return found
 

@@ -1,33 +1,28 @@
 """The publish API over HTTP: uploads, commits, and the state of producers.
 
-Rule for editors: read nothing of a body before its call is admitted and its length is known. While
-a body arrives it waits in a file of the system's temporary directory; it gets memory when it is
-whole. So a slow client holds neither a thread, nor a lock, nor room that others wait for. A few
-threads look into bodies, never the event loop.
+Rule for editors: read nothing of a body before its call is admitted and its length is known
+(`bodies`). A few threads look into bodies, never the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
-from tempfile import SpooledTemporaryFile
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.protocol import problems
 from zeh_spark.publisher import publish_requests
+from zeh_spark.publisher.bodies import Budget, check_length, received
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
 from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, ProducerState, StoredReceipt
 from zeh_spark.store.interface import StagingResult, Store
-from zeh_spark.store.problems import Problem
 
 STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
@@ -35,17 +30,8 @@ STAGING_QUOTA = 64 << 30
 BODY_BYTES = 24 << 20
 """Bytes of bodies that are looked into at a time. Other bodies wait."""
 
-BODIES, BODY_MEMORY = 128, 256 << 10
-"""Bodies that arrive at a time, and the bytes of each that stay in memory meanwhile."""
-
-TURN_SECONDS = 30.0
-"""Seconds for which a body waits for its turn, to arrive or to be looked into."""
-
-BODY_SECONDS, BODY_RATE, IDLE_SECONDS = 30.0, 64 << 10, 10.0
-"""A body may take BODY_SECONDS, and a second more for each BODY_RATE bytes of it that arrived.
-
-No pause may be longer than IDLE_SECONDS.
-"""
+BODIES = 128
+"""Bodies that arrive at a time."""
 
 CHECKERS, STAGERS, CALLERS, READERS = 2, 8, 32, 4
 """Threads that check uploads, that stage them, that wait for their turn to commit, and that list
@@ -62,37 +48,6 @@ RANGES_SHOWN = 20_000
 """About how many ranges these may have together. A receipt has one for each partition."""
 
 T = TypeVar("T")
-
-
-class Budget:
-    """Room for bodies, in bytes, first come, first served. Belongs to one event loop."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._left = total
-        self._changed = anyio.Condition()
-        self._turn = anyio.Lock()
-
-    @asynccontextmanager
-    async def room(self, size: int) -> AsyncIterator[None]:
-        """Hold room for `size` bytes, or all room if there is less in total.
-
-        Raises:
-            Problem: There was not enough room for TURN_SECONDS.
-        """
-        size = min(size, self._total)
-        with _in_turn():
-            async with self._turn, self._changed:
-                while self._left < size:
-                    await self._changed.wait()
-                self._left -= size
-        try:
-            yield
-        finally:
-            with anyio.CancelScope(shield=True):
-                async with self._changed:
-                    self._left += size
-                    self._changed.notify_all()
 
 
 class PublishApi:
@@ -133,11 +88,15 @@ class PublishApi:
         feed, producer, batch = _names(request)
         run, task, attempt, number = publish_requests.upload_name(request.path_params["upload"])
         call = publish_requests.parse_call(_query(request), producer, batch, run=run)
-        length = publish_requests.check_length(request.headers.get("content-length"), MAX_BODY)
+        length = check_length(request.headers.get("content-length"), MAX_BODY)
         receipt = await self._called(partial(self._store.admit, feed, call))
         if receipt:
             return _json(publish_requests.committed(receipt, new=False))
-        async with self._coming.room(1), _body(request, length) as whole, self._budget.room(length):
+        async with (
+            self._coming.room(1),
+            received(request, length) as whole,
+            self._budget.room(length),
+        ):
             body = whole.read()
             publish_requests.check_digest(request.headers.get("content-digest"), body)
             check = partial(verified_upload, body, task, attempt, number, call.partition_count)
@@ -153,13 +112,13 @@ class PublishApi:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
         feed, producer, batch = _names(request)
         call = publish_requests.parse_call(_query(request), producer, batch)
-        length = publish_requests.check_length(
+        length = check_length(
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )
         await self._called(partial(self._store.admit, feed, call))  # refused before it is read
         async with (
             self._commits_coming.room(1),
-            _body(request, length) as whole,
+            received(request, length) as whole,
             self._budget_of_commits.room(length),
         ):
             parse = partial(publish_requests.parse_commit, whole.read())
@@ -249,47 +208,6 @@ def _names(request: Request) -> tuple[str, str, str]:
 def _query(request: Request) -> str:
     query: bytes = request.scope["query_string"]
     return query.decode("latin-1")
-
-
-@contextmanager
-def _in_turn() -> Iterator[None]:
-    try:
-        with anyio.fail_after(TURN_SECONDS):
-            yield
-    except TimeoutError:
-        raise Problem(problems.BUSY, "too many bodies at a time; send it again later") from None
-
-
-@asynccontextmanager
-async def _body(request: Request, length: int) -> AsyncIterator[IO[bytes]]:
-    """Yield a whole body. Raises Problem if the client is too slow or has disconnected."""
-    with SpooledTemporaryFile(BODY_MEMORY) as body:
-        await _receive(request, length, body)
-        body.seek(0)
-        yield body
-
-
-async def _receive(request: Request, length: int, body: IO[bytes]) -> None:
-    size, began, pieces = 0, anyio.current_time(), request.stream()
-    try:
-        while True:
-            end = began + BODY_SECONDS + size / BODY_RATE
-            with anyio.fail_after(min(IDLE_SECONDS, end - anyio.current_time())):
-                size += body.write(await anext(pieces))
-    except StopAsyncIteration:
-        pass
-    except TimeoutError:
-        raise Problem(
-            problems.BODY_TOO_SLOW,
-            f"{size} of {length} bytes of the body came within "
-            f"{anyio.current_time() - began:.0f} s, the last of them too long ago",
-        ) from None
-    except ClientDisconnect:
-        raise Problem(problems.BODY_INCOMPLETE, "the client went away while it sent") from None
-    if size != length:
-        raise Problem(
-            problems.BODY_INCOMPLETE, f"the body has {size} bytes, Content-Length is {length}"
-        )
 
 
 def _producer(producer: ProducerState) -> dict[str, Any]:

@@ -207,19 +207,6 @@ def parse_commit(body: bytes) -> Declared:
     return Declared(Content(given.events, int(given.digest, 16)), attempts, given.digest_version)
 
 
-def check_length(text: str | None, most: int) -> int:
-    """Return a request's Content-Length. Raises Problem if it is missing or above `most`."""
-    if text is None or not re.fullmatch(r"[0-9]{1,18}", text):
-        raise Problem(problems.LENGTH_REQUIRED, "Content-Length is missing, and is needed here")
-    if int(text) > most:
-        raise Problem(
-            problems.BODY_TOO_LARGE,
-            f"the body has {int(text):,} bytes; at most {most:,} are allowed",
-            maximum=most,
-        )
-    return int(text)
-
-
 def check_digest(header: str | None, body: bytes) -> None:
     """Check a body against its Content-Digest (RFC 9530), if that has a SHA-256.
 

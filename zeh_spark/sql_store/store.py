@@ -18,7 +18,21 @@ from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    column,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+    values,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
@@ -70,6 +84,13 @@ _CHUNKS_BEHIND = (
     .order_by(chunks.c.g)
     .limit(bindparam("most"))
 )
+_SCAN = (
+    select(*_CHUNK)
+    .where(chunks.c.feed == _FEED_ID)
+    .where(chunks.c.g > bindparam("after"), chunks.c.g <= bindparam("upto"))
+    .order_by(chunks.c.g)
+    .limit(bindparam("most"))
+)
 _LAST_CHUNK = (
     select(*_CHUNK)
     .where(chunks.c.feed == _FEED_ID, chunks.c.partition == bindparam("partition"))
@@ -78,6 +99,8 @@ _LAST_CHUNK = (
     .limit(1)
 )
 
+_MANY = 1000
+"""Most values that a statement names."""
 
 GROUP_EVENTS, GROUP_TASKS = 10_000, 1_000
 """About how many events and tasks commits in one transaction may have together.
@@ -328,6 +351,24 @@ class SqlStore:
                 found += [Chunk(*row) for row in connection.execute(_CHUNKS_BEHIND, given)]
         return sorted(found, key=lambda each: each.g)
 
+    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
+        """Return chunks of all partitions between two positions (see `Store.scan`)."""
+        given = {"feed": feed, "after": after, "upto": upto, "most": limit}
+        with self._reading() as connection:
+            return [Chunk(*row) for row in connection.execute(_SCAN, given)]
+
+    def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
+        """Return the partitions that have chunks after their positions (see `Store.unread`)."""
+        if not positions:
+            return set()
+        columns = column("partition", Integer), column("after", BigInteger)
+        asked = values(*columns, name="asked").data(list(positions.items())).cte("asked")
+        here = chunks.c.feed == _FEED_ID, chunks.c.partition == asked.c.partition
+        beyond = exists().where(*here, chunks.c.g > asked.c.after, chunks.c.g <= upto)
+        with self._reading() as connection:
+            rows = connection.execute(select(asked.c.partition).where(beyond), {"feed": feed})
+            return set(rows.scalars())
+
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
         """Return the frames of chunks (see `Store.frames`)."""
         with self._reading() as connection:
@@ -339,15 +380,14 @@ class SqlStore:
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
         """Return the tags of chunks by position (see `Store.tags`)."""
-        query = select(chunks.c.g, chunks.c.tag).where(
-            chunks.c.feed == _FEED_ID, chunks.c.g == bindparam("g")
-        )
+        wanted = sorted(set(positions))
+        found: dict[int, str] = {}
         with self._reading() as connection:
-            rows = (
-                connection.execute(query, {"feed": feed, "g": g}).one_or_none()
-                for g in set(positions)
-            )
-            return {row.g: row.tag for row in rows if row}
+            for begin in range(0, len(wanted), _MANY):
+                some = chunks.c.g.in_(wanted[begin : begin + _MANY])
+                query = select(chunks.c.g, chunks.c.tag).where(chunks.c.feed == _FEED_ID, some)
+                found |= {row.g: row.tag for row in connection.execute(query, {"feed": feed})}
+        return found
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
         """Return the newest chunk of these partitions (see `Store.last`)."""

@@ -19,36 +19,27 @@ threads.
 
 from __future__ import annotations
 
-import heapq
-import re
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.store.commit_plan import tag
-from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
-from zeh_spark.store.problems import bad_cursor, cursor_gone, other_history
+from zeh_spark.store import direct_reads
+from zeh_spark.store.interface import Chunk, Store
+from zeh_spark.store.reading import READ_BYTES, check_kept, covered, in_order, positions
 
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""
-
-READ_BYTES = 1 << 20
-"""Bytes of lines, about, that one read of the store brings if chunks are small."""
 
 DELIVERY = "exactly-once"
 """What discovery tells of a store's feed as `delivery`: see docs/explanation/protocols.md."""
 
 EVERY = (wire.ALL_HEADERS,)
 """The headers of a reader that wants all."""
-
-_CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
-_WINDOW, _LEAST_WINDOW = 1024, 4
-"""Most chunks that are looked up at a time for all partitions, and least for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +121,20 @@ class TellsIdentity(Protocol):
         """
 
 
+@runtime_checkable
+class DirectFeed(Protocol):
+    """A feed whose readers may plan a batch, and fetch its chunks as they are stored."""
+
+    def head(self) -> int:
+        """Return a number that grows with each chunk of the feed."""
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """Return a plan (see `store.direct_reads.plan`)."""
+
+    def chunks(self, request: ChunksRequest) -> Iterator[bytes]:
+        """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
+
+
 class ChunkFeed:
     """A feed of a store.
 
@@ -154,11 +159,11 @@ class ChunkFeed:
     ) -> Iterator[Block]:
         """Yield a page (see `Feed.page`). Lines have all their headers, whichever are wanted."""
         feed = self._store.feed(self._name)
-        positions = self._positions(feed, asked, n)
-        cursors = {each: cursor for each, (_, cursor) in positions.items()}
+        found = positions(self._store, feed, asked, n)
+        cursors = {each: cursor for each, (_, cursor) in found.items()}
         stored = {
             partition: position
-            for each, (position, _) in positions.items()
+            for each, (position, _) in found.items()
             for partition in covered(each, n, feed.partitions)
         }
         for block in self._blocks(stored, feed.head, DEFAULT_HINT if hint is None else hint):
@@ -166,6 +171,18 @@ class ChunkFeed:
             yield block
         for each, cursor in cursors.items():
             yield Block(each, b"", cursor)
+
+    def head(self) -> int:
+        """Return the position of the newest chunk (see `DirectFeed.head`)."""
+        return self._store.feed(self._name).head
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """Return a plan (see `store.direct_reads.plan`)."""
+        return direct_reads.plan(self._store, self._name, request)
+
+    def chunks(self, request: ChunksRequest) -> Iterator[bytes]:
+        """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
+        return direct_reads.requested_chunks(self._store, self._name, request)
 
     def version(self) -> object:
         """Return the store's version (see `Feed.version`)."""
@@ -183,37 +200,10 @@ class ChunkFeed:
         """Return the kept cursors (see `Store.load_cursors`)."""
         return self._store.load_cursors(self._name, name, n)
 
-    def _positions(
-        self, feed: FeedState, asked: Mapping[int, str], n: int
-    ) -> dict[int, tuple[int, str]]:
-        """Return g and cursor of each asked partition. Raises Problem."""
-        given = {each: parse_cursor(each, text) for each, text in asked.items()}
-        numbers = {found[0] for found in given.values() if found}
-        tags = {0: tag(feed.origin), **self._store.tags(self._name, numbers)}
-        anchors = self._store.anchors(self._name)
-        tags.update({anchor.g: anchor.tag for anchor in anchors.values()})
-        positions = {}
-        for each, found in given.items():
-            gone = [anchors[p] for p in covered(each, n, feed.partitions) if p in anchors]
-            first = max(gone, key=lambda anchor: anchor.g, default=Anchor(0, tags[0]))
-            if found:
-                check_history(each, asked[each], found, tags, feed.head, removed=bool(anchors))
-                if found[0] < first.g or found[0] not in tags:
-                    raise cursor_gone(each, asked[each], first.cursor)
-                positions[each] = (found[0], asked[each])
-            else:
-                last = asked[each] == wire.LAST and self._last(feed, each, n)
-                positions[each] = (last or first).g, (last or first).cursor
-        return positions
-
-    def _last(self, feed: FeedState, partition: int, n: int) -> Chunk | None:
-        """Return the last chunk that an asked partition covers, as of this page's head."""
-        return self._store.last(self._name, covered(partition, n, feed.partitions), feed.head)
-
     def _blocks(self, positions: Mapping[int, int], head: int, hint: int) -> Iterator[Block]:
         def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
             found = self._store.chunks(self._name, positions, head, limit)
-            self._check_kept(positions)
+            check_kept(self._store, self._name, positions)
             return found
 
         chunks = up_to_hint(in_order(look_up, positions), hint)
@@ -221,19 +211,13 @@ class ChunkFeed:
             try:
                 frames = self._store.frames([each.blob for each in group])
             except StoreError:
-                self._check_kept({each.partition: each.g - 1 for each in reversed(group)})
+                before = {each.partition: each.g - 1 for each in reversed(group)}
+                check_kept(self._store, self._name, before)
                 raise
             for chunk, frame in zip(group, frames, strict=True):
                 yield Block(
                     chunk.partition, lines_of(frame), chunk.cursor, stamps(chunk), chunk.sequence
                 )
-
-    def _check_kept(self, positions: Mapping[int, int]) -> None:
-        """Raise Problem if chunks after these positions are gone: a read may have missed some."""
-        anchors = self._store.anchors(self._name)
-        for partition, g in positions.items():
-            if partition in anchors and anchors[partition].g > g:
-                raise cursor_gone(partition, f"{g}.…", anchors[partition].cursor)
 
 
 def stamps(chunk: Chunk) -> dict[str, str]:
@@ -242,90 +226,6 @@ def stamps(chunk: Chunk) -> dict[str, str]:
     if chunk.producer is None:
         return publication
     return {"zeh-producer": chunk.producer, "zeh-batch": str(chunk.batch), **publication}
-
-
-def covered(partition: int, n: int, partitions: int) -> range:
-    """Return the stored partitions of a reader's partition.
-
-    None if n is larger than their number.
-    """
-    return range(partition, partitions, n)
-
-
-def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
-    """Return g and tag; None for a special cursor. Raises Problem for anything else."""
-    if cursor in (wire.FIRST, wire.LAST):
-        return None
-    match = _CURSOR.fullmatch(cursor)
-    if not match:
-        raise bad_cursor(
-            partition, cursor, "_first, _last, and cursors that this feed gave, like 17.0a1b2c3d"
-        )
-    return int(match[1]), match[2]
-
-
-def check_history(
-    partition: int,
-    cursor: str,
-    found: tuple[int, str],
-    tags: Mapping[int, str],
-    head: int,
-    *,
-    removed: bool,
-) -> None:
-    """Raise Problem for a cursor that the feed, as it is now, cannot have given.
-
-    Args:
-        partition: The asked partition.
-        cursor: The cursor.
-        found: Its g and tag.
-        tags: The feed's tags by g.
-        head: The position of the newest chunk.
-        removed: Whether some tags are gone with their chunks.
-    """
-    g, given = found
-    if g > head:
-        raise other_history(partition, cursor, f"the feed ends at position {head}")
-    if g not in tags and removed:
-        return
-    if tags.get(g) != given:
-        raise other_history(partition, cursor, f"position {g} has the tag {tags.get(g)!r}")
-
-
-def in_order(
-    look_up: Callable[[Mapping[int, int], int], list[Chunk]],
-    positions: Mapping[int, int],
-    limit: int = 8,
-) -> Iterator[Chunk]:
-    """Yield chunks of several partitions in order of g.
-
-    Args:
-        look_up: Returns chunks after some positions, at most as many of each as its second
-            argument.
-        positions: For each stored partition, the position after which to begin.
-        limit: How many chunks of a partition are looked up first. The number grows, because most
-            pages are short.
-    """
-    most = max(_LEAST_WINDOW, _WINDOW // max(1, len(positions)))
-    limits = dict.fromkeys(positions, min(limit, most))
-    waiting: dict[int, deque[Chunk]] = {partition: deque() for partition in positions}
-    for chunk in look_up(positions, min(limit, most)):
-        waiting[chunk.partition].append(chunk)
-    may_have_more = {each for each, found in waiting.items() if len(found) == limits[each]}
-    lowest = [(found[0].g, partition) for partition, found in waiting.items() if found]
-    heapq.heapify(lowest)
-    while lowest:
-        _, partition = heapq.heappop(lowest)
-        found = waiting[partition]
-        chunk = found.popleft()
-        yield chunk
-        if not found and partition in may_have_more:
-            limits[partition] = min(2 * limits[partition], most)
-            found.extend(look_up({partition: chunk.g}, limits[partition]))
-            if len(found) < limits[partition]:
-                may_have_more.discard(partition)
-        if found:
-            heapq.heappush(lowest, (found[0].g, partition))
 
 
 def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:

@@ -318,6 +318,12 @@ class Store(Protocol):
             limit: Most chunks of each partition.
         """
 
+    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
+        """Return at most `limit` chunks of all partitions with `after` < g <= `upto`, in order."""
+
+    def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
+        """Return the stored partitions that have a chunk after their position, up to `upto`."""
+
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
         """Return the frames of chunks, in the given order. It is one short read."""
 

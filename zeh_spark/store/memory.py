@@ -376,6 +376,14 @@ class MemoryStore:
         """Return chunks in the order of g (see `Store.chunks`)."""
         return self._logs[feed].behind(positions, upto, limit)
 
+    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
+        """Return chunks of all partitions between two positions (see `Store.scan`)."""
+        return self._logs[feed].scan(after, upto, limit)
+
+    def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
+        """Return the partitions that have chunks after their positions (see `Store.unread`)."""
+        return {each.partition for each in self._logs[feed].behind(positions, upto, 1)}
+
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
         """Return the frames of chunks (see `Store.frames`)."""
         found = [self._blobs[blob] for blob in blobs]

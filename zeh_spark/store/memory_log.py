@@ -56,6 +56,12 @@ class Log:
             found += [each for each in here[first : first + limit] if each.g <= upto]
         return sorted(found, key=_position)
 
+    def scan(self, after: int, upto: int, limit: int) -> list[Chunk]:
+        """Return chunks of all partitions between two positions (see `Store.scan`)."""
+        chunks = self._all
+        first = bisect_right(chunks, after, key=_position)
+        return [each for each in chunks[first : first + limit] if each.g <= upto]
+
     def tags(self, positions: Iterable[int]) -> dict[int, str]:
         """Return the tags of chunks by g (see `Store.tags`)."""
         chunks, wanted = self._all, set(positions)

@@ -6,6 +6,7 @@ the document, so that a program need not read the sentence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from zeh_spark.errors import ZeroEventHubError
@@ -67,8 +68,17 @@ def bad_cursor(partition: int, cursor: str, allowed: str) -> Problem:
     )
 
 
-def cursor_gone(partition: int, cursor: str, oldest: str) -> Problem:
-    """Return the problem of a cursor after which events were removed."""
+def cursor_gone(
+    partition: int, cursor: str, oldest: str, lost: Mapping[int, str] | None = None
+) -> Problem:
+    """Return the problem of a cursor after which events were removed.
+
+    Args:
+        partition: The first partition with such a cursor.
+        cursor: The cursor.
+        oldest: The cursor after which the oldest events are that are left.
+        lost: The same for all partitions with such a cursor, if they are known.
+    """
     return Problem(
         problems.CURSOR_GONE,
         f"cursor{partition} is {cursor!r}, and events after it were removed because of the feed's "
@@ -76,6 +86,7 @@ def cursor_gone(partition: int, cursor: str, oldest: str) -> Problem:
         partition=partition,
         cursor=cursor,
         oldest=oldest,
+        lost={str(each): left for each, left in (lost or {partition: oldest}).items()},
     )
 
 

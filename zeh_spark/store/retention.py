@@ -21,10 +21,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from zeh_spark.store.feed import in_order, parse_cursor
 from zeh_spark.store.interface import Chunk, Retention, Store
 from zeh_spark.store.outcome import logged
 from zeh_spark.store.problems import Problem
+from zeh_spark.store.reading import in_order, parse_cursor
 
 EVERY_SECONDS = 60.0
 """Seconds between two rounds of a Pruner."""

@@ -14,10 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from zeh_spark.protocol.direct_reads import PlanRequest
+from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Problem, Store
+from zeh_spark.store import direct_reads
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Retention
 from zeh_spark.store.retention import prune
+from zeh_spark.testing.contract_direct_reads import fetched_groups
 from zeh_spark.testing.site import Opened, Site
 from zeh_spark.testing.writers import (
     FEED,
@@ -86,7 +90,7 @@ class Readings(RuleBasedStateMachine):
             try:
                 self._read(reader, asked, hint)
             except Problem as problem:
-                self._gone(reader, problem)
+                self._gone(reader, problem, problem.members["partition"])
 
     def _read(self, reader: Reader, asked: Mapping[int, str], hint: int) -> None:
         for each in asked:
@@ -98,12 +102,34 @@ class Readings(RuleBasedStateMachine):
             reader.got.setdefault(block.partition, []).extend(seen)
             reader.behind[block.partition % reader.n] = block.cursor
 
-    def _gone(self, reader: Reader, problem: Problem) -> None:
+    @rule(who=st.integers(0, 3), chunks=st.integers(1, 5), size=st.sampled_from([1, 100, 1 << 20]))
+    def read_directly(self, who: int, chunks: int, size: int) -> None:
+        """Plan some chunks of all partitions, and fetch them."""
+        reader = self.readers[who]
+        cursors = {str(each): cursor for each, cursor in reader.behind.items()}
+        request = PlanRequest(reader.n, cursors, max_chunks=chunks, range_bytes=size)
+        try:
+            for each, cursor in reader.behind.items():
+                if cursor == "_first":
+                    self._excuse(reader, each)
+            plan = direct_reads.plan(self.store, FEED, request)
+            groups = fetched_groups(self.store, request, plan)
+        except Problem as problem:
+            for each in sorted(problem.members["lost"]):
+                self._gone(reader, problem, int(each))
+            return
+        for group in groups:
+            for partition, frame in zip(group.headers["partition"], group.frames, strict=True):
+                lines = lines_of(frame).splitlines()
+                seen = [int(line.split(b'"data":')[1][:-1]) for line in lines]
+                reader.got.setdefault(int(partition), []).extend(seen)
+        reader.behind = {int(each): cursor for each, cursor in plan.ends.items()}
+
+    def _gone(self, reader: Reader, problem: Problem, partition: int) -> None:
         """Check that unread events are gone, and continue from the cursor in the refusal."""
         assert "cursor-gone" == problem.name
-        partition = problem.members["partition"]
         assert self._excuse(reader, partition), f"nothing unread is gone: {problem}"
-        reader.behind[partition] = problem.members["oldest"]
+        reader.behind[partition] = problem.members["lost"][str(partition)]
 
     def _excuse(self, reader: Reader, partition: int) -> bool:
         """Note which unread events are gone; return whether there are any."""

@@ -21,6 +21,7 @@ import pytest
 
 PARTS = (
     "batches",
+    "direct_reads",
     "epochs",
     "histories",
     "incarnations",
@@ -33,6 +34,7 @@ PARTS = (
 pytest.register_assert_rewrite(*(f"zeh_spark.testing.contract_{part}" for part in PARTS))
 
 from zeh_spark.testing.contract_batches import *  # noqa: E402, F403
+from zeh_spark.testing.contract_direct_reads import *  # noqa: E402, F403
 from zeh_spark.testing.contract_epochs import *  # noqa: E402, F403
 from zeh_spark.testing.contract_histories import *  # noqa: E402, F403
 from zeh_spark.testing.contract_incarnations import *  # noqa: E402, F403

@@ -8,7 +8,7 @@ from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import PROBLEMS, ProblemType
 from zeh_spark.store.problems import Problem
 
-GONE = {"partition": 0, "cursor": "17.ab", "oldest": "20.cd"}
+GONE = {"partition": 0, "cursor": "17.ab", "oldest": "20.cd", "lost": {"0": "20.cd"}}
 
 
 def test_the_name_of_the_constant_is_the_name_of_the_problem():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.publisher import publish_requests
+from zeh_spark.publisher import bodies, publish_requests
 from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt
 from zeh_spark.store.problems import Problem
 
@@ -190,13 +190,13 @@ def test_any_query_is_read_or_named(query: str) -> None:
 )
 def test_length_of_a_body_is_asked_for(length: str | None, status: int) -> None:
     """A body of unknown length, or too much, is not read."""
-    assert status == refused(publish_requests.check_length, length, 10).status
+    assert status == refused(bodies.check_length, length, 10).status
 
 
 @pytest.mark.parametrize("length", ["0", "7", "010", "10"])
 def test_length_of_a_body_may_be_the_limit(length: str) -> None:
     """Up to the limit, itself included."""
-    assert int(length) == publish_requests.check_length(length, 10)
+    assert int(length) == bodies.check_length(length, 10)
 
 
 @pytest.mark.parametrize(

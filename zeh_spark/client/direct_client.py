@@ -1,0 +1,267 @@
+"""Direct reads: ask a publisher for a plan, and fetch the chunks of planned ranges.
+
+Rule for editors: what comes is compared with the plan before a row is made of it: positions, frame
+hashes, counts, digests. An answer that breaks off is asked for again from the last group that came
+whole, so no chunk is given twice. Anything else that differs fails.
+
+Plans are asked for on the driver, chunks in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import requests
+
+from zeh_spark.client.credentials import masked
+from zeh_spark.client.responses import TransientError, problem_document
+from zeh_spark.client.retry import Retry
+from zeh_spark.client.transport import Body, Transport
+from zeh_spark.errors import CursorGoneError, PublisherError, UnavailableError
+from zeh_spark.protocol import direct_reads
+from zeh_spark.protocol.direct_reads import (
+    ChunksRequest,
+    FormatError,
+    Group,
+    Plan,
+    PlannedRange,
+    PlanRequest,
+    RangeEnd,
+    Totals,
+    WantedRange,
+)
+
+_JSON = {"Content-Type": "application/json"}
+_MAX_PLAN = 256 << 20
+
+
+def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
+    """Ask for a plan.
+
+    Args:
+        transport: sends the requests.
+        request: what to plan.
+        retry: limits how long they are repeated.
+
+    Returns:
+        A plan whose ranges lead from the cursors to its ends.
+
+    Raises:
+        PublisherError: the answer is final, or is no plan.
+        UnavailableError: there was no answer for `retryTimeout`.
+    """
+    return retry.call(lambda: _planned(transport, request))
+
+
+def _planned(transport: Transport, request: PlanRequest) -> Plan:
+    sent = msgspec.json.encode(request)
+    with transport.request("POST", "/plan", body=sent, headers=_JSON) as response:
+        body = Body(response, transport.url)
+        text = b"".join(_limited(body, transport))
+        if not body.proven:
+            raise TransientError(UnavailableError(f"{transport.url}: the end of a plan is missing"))
+    try:
+        found = direct_reads.decode_plan(text)
+        direct_reads.checked_ranges(found, request)
+    except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as exc:
+        raise _no_plan(transport, text, exc) from None
+    return found
+
+
+def _limited(body: Body, transport: Transport) -> Iterator[bytes]:
+    size = 0
+    for piece in body:
+        size += len(piece)
+        if size > _MAX_PLAN:
+            raise PublisherError(
+                f"{transport.url}: a plan is larger than {_MAX_PLAN} bytes", anchor="direct-reads"
+            )
+        yield piece
+
+
+def _no_plan(transport: Transport, text: bytes, exc: Exception) -> PublisherError:
+    said = masked(text[:200].decode(errors="replace"))
+    return PublisherError(
+        f"{transport.url} answered a request for a plan with something else ({exc}): {said!r}. "
+        f"Read with fetch=driver, and tell the publisher's owner",
+        body=said,
+        anchor="direct-reads",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedGroup:
+    """Neighbouring chunks of a range, checked.
+
+    Args:
+        partition: the reader's partition.
+        headers: what the chunks are: an array of `direct_reads.HEADERS`.
+        producers: the names of their producers, by what stands for them in `headers`.
+        frames: their lines, compressed.
+    """
+
+    partition: int
+    headers: np.ndarray
+    producers: dict[int, str]
+    frames: Sequence[bytes]
+
+
+def fetch(
+    transport: Transport, n: int, ranges: Sequence[PlannedRange], retry: Retry
+) -> Iterator[FetchedGroup]:
+    """Fetch the chunks of planned ranges.
+
+    Args:
+        transport: sends the requests.
+        n: the number of partitions that the reader works with.
+        ranges: the ranges, in the order in which their chunks are wanted.
+        retry: limits how long requests are repeated without progress.
+
+    Yields:
+        The chunks of each range in order of g, each once.
+
+    Raises:
+        PublisherError: the answer is final, or is not what was planned.
+        UnavailableError: there was no progress for `retryTimeout`.
+    """
+    return _Fetch(transport, n, list(ranges), retry).groups()
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A fetch under way: `at` is the range that is coming, `got` what came of it so far."""
+
+    transport: Transport
+    n: int
+    ranges: list[PlannedRange]
+    retry: Retry
+    at: int = 0
+    cursor: str = ""
+    got: Totals = Totals()
+
+    def groups(self) -> Iterator[FetchedGroup]:
+        while self.at < len(self.ranges):
+            self.cursor = self.cursor or self.ranges[self.at].from_
+            try:
+                yield from self._answer()
+                if self.at < len(self.ranges):
+                    raise TransientError(self._broken_off())
+            except TransientError as failure:
+                self.retry.wait(failure)
+            except CursorGoneError as exc:
+                raise self._gone(exc) from exc
+
+    def _answer(self) -> Iterator[FetchedGroup]:
+        """Yield the groups of one answer, as far as it comes."""
+        first = self.at
+        left = self.ranges[first:]
+        wanted = [WantedRange(each.partition, each.from_, each.to) for each in left]
+        wanted[0] = replace_from(wanted[0], self.cursor)
+        sent = msgspec.json.encode(ChunksRequest(self.n, wanted))
+        with self.transport.request("POST", "/chunks", body=sent, headers=_JSON) as response:
+            self._check_type(response)
+            try:
+                for part in direct_reads.parse_answer(Body(response, self.transport.url)):
+                    if part.range != self.at - first:
+                        raise FormatError(f"range {part.range} came, not {self.at - first}")
+                    if isinstance(part, Group):
+                        yield self._checked(part)
+                    else:
+                        self._end(part)
+                    self.retry.progress()
+                    if self.at == len(self.ranges):
+                        return
+            except FormatError as exc:
+                raise self._other(str(exc)) from None
+
+    def _check_type(self, response: requests.Response) -> None:
+        kind = response.headers.get("Content-Type", "")
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if (
+            response.status_code != 200
+            or kind.partition(";")[0].strip().lower() != direct_reads.CONTENT_TYPE
+            or encoding != "identity"
+        ):
+            raise self._other(f"it is {response.status_code} {kind!r}, encoded as {encoding!r}")
+
+    def _checked(self, group: Group) -> FetchedGroup:
+        planned, headers = self.ranges[self.at], group.headers
+        begin, end = position(self.cursor), position(planned.to)
+        g = headers["g"]
+        if not (begin < g[0] and g[-1] <= end and (np.diff(g) > 0).all()):
+            raise FormatError(f"chunks {g[0]} to {g[-1]} came for those from {begin} to {end}")
+        if (headers["partition"] % self.n != planned.partition).any():
+            raise FormatError(f"a chunk of partition {planned.partition} is of another one")
+        names = {direct_reads.name_hash(name): name for name in group.producers}
+        if not {*headers["producer"].tolist()} <= {0, *names}:
+            raise FormatError("the name of a producer is missing")
+        self.got += direct_reads.totals(headers)
+        self.cursor = f"{g[-1]}.{headers['tag'][-1]:08x}"
+        return FetchedGroup(planned.partition, headers, names, group.frames)
+
+    def _end(self, end: RangeEnd) -> None:
+        """Compare what came of a range with what was planned, and go on with the next one."""
+        planned = self.ranges[self.at]
+        if end.to != planned.to or self.got != direct_reads.totals_of(planned):
+            raise FormatError(
+                f"chunks, events, bytes and digest of the range from {planned.from_!r} to "
+                f"{planned.to!r} are {self.got.chunks}, {self.got.events}, {self.got.bytes} and "
+                f"{self.got.hex}; planned are {planned.chunks}, {planned.events}, {planned.bytes} "
+                f"and {planned.digest}"
+            )
+        self.at += 1
+        self.cursor, self.got = "", Totals()
+
+    def _broken_off(self) -> UnavailableError:
+        planned = self.ranges[self.at]
+        return UnavailableError(
+            f"partition {planned.partition}, cursor {self.cursor!r}: the publisher of "
+            f"{self.transport.url} broke off before it had sent the chunks up to {planned.to!r}. "
+            f"Nothing is lost: start again once it answers"
+        )
+
+    def _other(self, why: str) -> PublisherError:
+        planned = self.ranges[self.at]
+        return PublisherError(
+            f"partition {planned.partition}, cursor {self.cursor!r}: the publisher of "
+            f"{self.transport.url} did not send the chunks that were planned: {masked(why)}. If a "
+            f"proxy changes its answers, or another version of it answers, correct that; "
+            f"fetch=driver reads page by page",
+            partition=planned.partition,
+            cursor=self.cursor,
+            anchor="direct-reads",
+        )
+
+    def _gone(self, exc: CursorGoneError) -> CursorGoneError:
+        planned = self.ranges[self.at]
+        oldest = problem_document(exc.body or "").get("oldest")
+        found = CursorGoneError(
+            f"partition {planned.partition}, cursor {self.cursor!r}: {exc}. The events were there "
+            f"when the batch was planned, and were removed before it was read. Keep events for "
+            f"longer, or name this reader with 'cursorSet' and have retention wait for it; smaller "
+            f"batches ('maxBytesPerTrigger') help, too, and so does 'stagingLocation', which keeps "
+            f"a batch until it is done",
+            partition=planned.partition,
+            cursor=self.cursor,
+            status=exc.status,
+            body=exc.body,
+            anchor=exc.anchor,
+        )
+        found.oldest = oldest if isinstance(oldest, str) else None
+        return found
+
+
+def replace_from(wanted: WantedRange, cursor: str) -> WantedRange:
+    """Return a range that begins at another cursor."""
+    return WantedRange(wanted.partition, cursor, wanted.to)
+
+
+def position(cursor: str) -> int:
+    """Return the position in a cursor of a plan. Raises FormatError if there is none."""
+    g = cursor.partition(".")[0]
+    if not (g.isascii() and g.isdigit()):
+        raise FormatError(f"{cursor!r} is no cursor of a plan")
+    return int(g)

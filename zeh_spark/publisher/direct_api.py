@@ -1,0 +1,179 @@
+"""Direct reads over HTTP: plans, and the chunks of planned ranges.
+
+Rule for editors: a plan and an answer with chunks have limits of their own, because each takes more
+than a page: a plan looks at many chunks, and an answer may be as long as a batch. What is refused
+is refused before the first byte.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import chain
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from zeh_spark.protocol import direct_reads, problems
+from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
+from zeh_spark.publisher.bodies import check_length, received
+from zeh_spark.publisher.feed_calls import FeedCalls
+from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT
+from zeh_spark.store.direct_reads import check_plan, check_ranges
+from zeh_spark.store.feed import ChunkFeed
+from zeh_spark.store.problems import Problem
+
+PLANS, ANSWERS = 64, 256
+"""Plans that are made or waited for at a time, and answers with chunks that are sent at a time."""
+
+MAX_BODY = 8 << 20
+"""Most bytes in the body of a request."""
+
+R = TypeVar("R")
+
+
+class Slots:
+    """Counts what is under way. Belongs to one event loop."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._left = most
+        self._most = most
+        self._what = what
+
+    def take(self) -> None:
+        """Take a slot. Raises Problem if there is none."""
+        if self._left < 1:
+            raise Problem(
+                problems.READS_BUSY,
+                f"{self._most} {self._what} are under way; ask again in a second",
+            )
+        self._left -= 1
+
+    def give_back(self) -> None:
+        """Give a slot back."""
+        self._left += 1
+
+
+async def body_of(request: Request) -> bytes:
+    """Return the body of a request. Raises Problem."""
+    length = check_length(request.headers.get("content-length"), MAX_BODY)
+    async with received(request, length) as whole:
+        return whole.read()
+
+
+def plan_request(body: bytes) -> PlanRequest:
+    """Return what a body asks a plan for. Raises Problem."""
+    try:
+        found = direct_reads.decode_plan_request(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+        raise Problem(problems.BAD_PLAN, f"the body is no request for a plan: {exc}") from None
+    check_plan(found, MAX_N)
+    return found
+
+
+def chunks_request(body: bytes) -> ChunksRequest:
+    """Return which chunks a body asks for. Raises Problem."""
+    try:
+        found = direct_reads.decode_chunks_request(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
+        raise Problem(problems.BAD_RANGES, f"the body is no request for chunks: {exc}") from None
+    check_ranges(found, MAX_N)
+    return found
+
+
+class DirectApi:
+    """The calls of direct reads.
+
+    Args:
+        calls: The feeds' calls.
+    """
+
+    def __init__(self, calls: FeedCalls) -> None:
+        self._calls = calls
+        self._plans = Slots(PLANS, "plans")
+        self._answers = Slots(ANSWERS, "answers with chunks")
+
+    def routes(self, feed: str) -> list[Route]:
+        """Return the routes, given the path of a feed."""
+        path = feed.rstrip("/")
+        return [
+            Route(f"{path}/plan", self.plan, methods=["POST"]),
+            Route(f"{path}/chunks", self.chunks, methods=["POST"]),
+        ]
+
+    async def plan(self, request: Request) -> Response:
+        """Answer POST …/plan: say where a batch ends, and which ranges it has."""
+        self._plans.take()
+        try:
+            plan = await self._planned(request)
+        finally:
+            self._plans.give_back()
+        return Response(
+            msgspec.json.encode(plan),
+            media_type="application/json",
+            headers={"Cache-Control": "no-store"},
+        )
+
+    async def _planned(self, request: Request) -> Plan:
+        """Return a plan; waits as long as the request allows until it has an event."""
+        name, feed = await self._feed(request)
+        ask = await self._parsed(plan_request, await body_of(request))
+        endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
+        end = time.monotonic() + (min(ask.wait, MAX_WAIT) if endless else 0)
+        while True:
+            seen = await self._calls.in_thread(name, feed.version) if ask.wait else None
+            plan = await self._calls.in_thread(name, partial(feed.plan, ask))
+            if plan.ranges or not await self._changed(request, name, feed, seen, plan, end):
+                return plan
+            ask.cursors = plan.ends  # what `_last` means is decided once
+
+    async def _changed(
+        self, request: Request, name: str, feed: ChunkFeed, seen: object, plan: Plan, end: float
+    ) -> bool:
+        """Wait until the feed has more than a plan saw; return False if it does not get more.
+
+        Other feeds of the store have the same version, so the head tells.
+        """
+        head = int(plan.head.partition(".")[0])
+        while (left := end - time.monotonic()) > 0 and not self._calls.stopped:
+            if not await self._calls.wait(request, name, feed, seen, left):
+                return False
+            seen = await self._calls.in_thread(name, feed.version)
+            if await self._calls.in_thread(name, feed.head) != head:
+                return True
+        return False
+
+    async def chunks(self, request: Request) -> Response:
+        """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""
+        self._answers.take()
+        try:
+            name, feed = await self._feed(request)
+            ask = await self._parsed(chunks_request, await body_of(request))
+            pieces = feed.chunks(ask)
+            first = await self._calls.in_thread(name, partial(next, pieces))
+        except BaseException:
+            self._answers.give_back()
+            raise
+        return self._calls.answer(
+            name,
+            chain([first], pieces),
+            {"Cache-Control": "no-store, no-transform"},
+            direct_reads.CONTENT_TYPE,
+            self._answers.give_back,
+        )
+
+    def _parsed(self, parse: Callable[[bytes], R], body: bytes) -> Awaitable[R]:
+        return self._calls.in_thread("", partial(parse, body))
+
+    async def _feed(self, request: Request) -> tuple[str, ChunkFeed]:
+        name = request.path_params.get("feed", "")
+        feed = await self._calls.feed(name)
+        if not isinstance(feed, ChunkFeed):
+            raise Problem(
+                problems.NO_DIRECT_READS, f"feed {name!r} has no chunks; read it page by page"
+            )
+        return name, feed

@@ -1,0 +1,162 @@
+"""Where a reader is in a store's feed: cursors become positions, and positions lead to chunks.
+
+Rule for editors: retention may remove chunks between any two reads of a store. So `check_kept`
+follows each read that looks for chunks after a position.
+
+Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+
+from zeh_spark.protocol import wire
+from zeh_spark.store.commit_plan import tag
+from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
+from zeh_spark.store.problems import bad_cursor, cursor_gone, other_history
+
+READ_BYTES = 1 << 20
+"""Bytes of lines, about, that one read of the store brings if chunks are small."""
+
+_CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
+_WINDOW, _LEAST_WINDOW = 1024, 4
+"""Most chunks that are looked up at a time for all partitions, and least for each of them."""
+
+
+def positions(
+    store: Store, feed: FeedState, asked: Mapping[int, str], n: int
+) -> dict[int, tuple[int, str]]:
+    """Return g and cursor of each asked partition; special cursors become concrete ones.
+
+    Args:
+        store: The store.
+        feed: The feed as of now.
+        asked: Cursors by partition of the reader's n.
+        n: How many partitions the reader works with.
+
+    Raises:
+        Problem: A cursor is not one of this feed's history, or events after it are gone.
+    """
+    given = {each: parse_cursor(each, text) for each, text in asked.items()}
+    numbers = {found[0] for found in given.values() if found}
+    tags = {0: tag(feed.origin), **store.tags(feed.name, numbers)}
+    anchors = store.anchors(feed.name)
+    tags.update({anchor.g: anchor.tag for anchor in anchors.values()})
+    found_at, lost = {}, {}
+    for each, found in given.items():
+        stored = covered(each, n, feed.partitions)
+        gone = [anchors[p] for p in stored if p in anchors]
+        first = max(gone, key=lambda anchor: anchor.g, default=Anchor(0, tags[0]))
+        if found:
+            check_history(each, asked[each], found, tags, feed.head, removed=bool(anchors))
+            if found[0] < first.g or found[0] not in tags:
+                lost[each] = first.cursor
+            found_at[each] = (found[0], asked[each])
+        else:
+            last = store.last(feed.name, stored, feed.head) if asked[each] == wire.LAST else None
+            found_at[each] = (last or first).g, (last or first).cursor
+    if lost:
+        each = min(lost)
+        raise cursor_gone(each, asked[each], lost[each], lost)
+    return found_at
+
+
+def check_kept(store: Store, feed: str, positions: Mapping[int, int]) -> None:
+    """Raise Problem if chunks after these positions are gone: a read may have missed some.
+
+    Args:
+        store: The store.
+        feed: The feed's name.
+        positions: By stored partition, the position after which the read began.
+    """
+    anchors = store.anchors(feed)
+    for partition, g in positions.items():
+        if partition in anchors and anchors[partition].g > g:
+            raise cursor_gone(partition, f"{g}.…", anchors[partition].cursor)
+
+
+def covered(partition: int, n: int, partitions: int) -> range:
+    """Return the stored partitions of a reader's partition.
+
+    None if n is larger than their number.
+    """
+    return range(partition, partitions, n)
+
+
+def parse_cursor(partition: int, cursor: str) -> tuple[int, str] | None:
+    """Return g and tag; None for a special cursor. Raises Problem for anything else."""
+    if cursor in (wire.FIRST, wire.LAST):
+        return None
+    match = _CURSOR.fullmatch(cursor)
+    if not match:
+        raise bad_cursor(
+            partition, cursor, "_first, _last, and cursors that this feed gave, like 17.0a1b2c3d"
+        )
+    return int(match[1]), match[2]
+
+
+def check_history(
+    partition: int,
+    cursor: str,
+    found: tuple[int, str],
+    tags: Mapping[int, str],
+    head: int,
+    *,
+    removed: bool,
+) -> None:
+    """Raise Problem for a cursor that the feed, as it is now, cannot have given.
+
+    Args:
+        partition: The asked partition.
+        cursor: The cursor.
+        found: Its g and tag.
+        tags: The feed's tags by g.
+        head: The position of the newest chunk.
+        removed: Whether some tags are gone with their chunks.
+    """
+    g, given = found
+    if g > head:
+        raise other_history(partition, cursor, f"the feed ends at position {head}")
+    if g not in tags and removed:
+        return
+    if tags.get(g) != given:
+        raise other_history(partition, cursor, f"position {g} has the tag {tags.get(g)!r}")
+
+
+def in_order(
+    look_up: Callable[[Mapping[int, int], int], list[Chunk]],
+    positions: Mapping[int, int],
+    limit: int = 8,
+) -> Iterator[Chunk]:
+    """Yield chunks of several partitions in order of g.
+
+    Args:
+        look_up: Returns chunks after some positions, at most as many of each as its second
+            argument.
+        positions: For each stored partition, the position after which to begin.
+        limit: How many chunks of a partition are looked up first. The number grows, because most
+            pages are short.
+    """
+    most = max(_LEAST_WINDOW, _WINDOW // max(1, len(positions)))
+    limits = dict.fromkeys(positions, min(limit, most))
+    waiting: dict[int, deque[Chunk]] = {partition: deque() for partition in positions}
+    for chunk in look_up(positions, min(limit, most)):
+        waiting[chunk.partition].append(chunk)
+    may_have_more = {each for each, found in waiting.items() if len(found) == limits[each]}
+    lowest = [(found[0].g, partition) for partition, found in waiting.items() if found]
+    heapq.heapify(lowest)
+    while lowest:
+        _, partition = heapq.heappop(lowest)
+        found = waiting[partition]
+        chunk = found.popleft()
+        yield chunk
+        if not found and partition in may_have_more:
+            limits[partition] = min(2 * limits[partition], most)
+            found.extend(look_up({partition: chunk.g}, limits[partition]))
+            if len(found) < limits[partition]:
+                may_have_more.discard(partition)
+        if found:
+            heapq.heappush(lowest, (found[0].g, partition))
