@@ -23,9 +23,10 @@ from benchmarks.feeds import PARTITIONS, served
 from tests import postgresql
 from zeh_spark.outbox.postgresql_ddl import INSERTS
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.served_lines import renderer
 from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.publisher.config import FeedConfig, engine_of, table_feed
-from zeh_spark.publisher.rendering import body, renderer
+from zeh_spark.publisher.rendering import body
 
 PAGE = 10_000
 COPY = "COPY (SELECT tx, id, order_id, type, body FROM outbox ORDER BY tx, id) TO STDOUT"

@@ -18,8 +18,8 @@ from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference
 from zeh_spark.audit.pieces import Piece
 from zeh_spark.errors import PublisherError, StoreError
+from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher import Store
-from zeh_spark.store.feed import Block
 from zeh_spark.testing import running_publisher
 from zeh_spark.testing.writers import call, chunk, commit, declared, large, until, upload
 

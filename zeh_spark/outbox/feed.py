@@ -49,10 +49,11 @@ from zeh_spark.outbox.rows import BadRowError, RenderHeaders, header_renderer, l
 from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
+from zeh_spark.protocol.served_lines import Block
 from zeh_spark.sql_store import postgresql_errors
 from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.sql_store.sqlite import explained
-from zeh_spark.store.feed import DEFAULT_HINT, EVERY, Block
+from zeh_spark.store.feed import DEFAULT_HINT, EVERY
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import covered

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed, TableState
+from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.app import create_app
 from zeh_spark.sql_store.sqlite import open_sqlite
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.feed import Block, Feed
+from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Clock, Store, now_ms
 from zeh_spark.store.memory import MemoryStore
 from zeh_spark.store.problems import Problem

@@ -28,14 +28,14 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.problems import ProblemType
+from zeh_spark.protocol.served_lines import Block, renderer
 from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
-from zeh_spark.publisher.rendering import body, renderer
+from zeh_spark.publisher.rendering import body
 from zeh_spark.store.feed import (
     DELIVERY,
-    Block,
     ChunkFeed,
     DirectFeed,
     Feed,

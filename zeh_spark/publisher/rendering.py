@@ -1,113 +1,17 @@
-"""Stored lines as they are served: with the reader's partition number, stamps, and wanted headers.
+"""The body of a page: blocks as they are served, in pieces of a good size.
 
-Rule for editors: with `headers=_all`, the hot path, no Python runs per line. It relies on what
-every writer checks: a stored line begins exactly with `{"partition":P,"headers":{`, and JSON has no
-raw newline within. So the bytes `\\n{"partition":P,"headers":{` occur at the beginning of lines
-only. The module has no side effects.
+The module has no side effects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-import msgspec
-from msgspec import Raw
-
-from zeh_spark.errors import StoreError
 from zeh_spark.protocol import wire
-from zeh_spark.store.feed import Block
-
-Render = Callable[[Block, int], bytes]
-"""Returns a block's lines as lines of a reader's partition."""
+from zeh_spark.protocol.served_lines import Block, Render
 
 WRITE_BYTES = 256 << 10
 """Least bytes of a piece of an answer, except for its last piece."""
-
-
-class _Event(msgspec.Struct, gc=False):
-    headers: dict[str, str]
-    data: Raw
-
-
-class _Data(msgspec.Struct, gc=False):
-    data: Raw
-
-
-_BRACE = ord("}")
-
-_events = msgspec.json.Decoder(_Event)
-_data = msgspec.json.Decoder(_Data)
-
-
-def renderer(headers: tuple[str, ...]) -> Render:
-    """Return the function that renders blocks with the wanted headers: names, `_all`, or none."""
-    if wire.ALL_HEADERS in headers:
-        return with_all_headers
-    if not headers:
-        return without_headers
-
-    def render(block: Block, partition: int) -> bytes:
-        return with_some_headers(block, partition, headers)
-
-    return render
-
-
-def with_all_headers(block: Block, partition: int) -> bytes:
-    """Render a block with all headers: cut at the beginnings of lines, and join with other ones."""
-    if not block.stamps and block.sequence is None and partition == block.partition:
-        return block.lines
-    stored, served = (
-        b'\n{"partition":%d,"headers":{' % each for each in (block.partition, partition)
-    )
-    before, *rests = (b"\n" + block.lines).split(stored)
-    if before:
-        raise StoreError(
-            f"the store is damaged: the chunk of partition {block.partition} that ends with cursor "
-            f"{block.cursor} has lines of another one. Restore it from a backup",
-            anchor="the-store-is-damaged",
-        )
-    numbered = block.sequence is not None
-    begin = _members(block.stamps)
-    if numbered:
-        begin += b',"zeh-sequence":"' if begin else b'"zeh-sequence":"'
-    end = b'"' if numbered else b""
-    if begin and not [rest for rest in rests if rest[0] == _BRACE]:
-        end += b","
-    elif begin:  # some events have no headers
-        rests = [rest if rest[0] == _BRACE else b"," + rest for rest in rests]
-    lines = [served + begin, b"", end, b""] * len(rests)
-    if block.sequence is not None:
-        lines[1::4] = map(b"%d".__mod__, range(block.sequence, block.sequence + len(rests)))
-    lines[3::4] = rests
-    return b"".join(lines)[1:]
-
-
-def without_headers(block: Block, partition: int) -> bytes:
-    """Render a block without headers. This is as fast as with all headers if no event has any."""
-    stored, begin = (
-        b'{"partition":%d,"headers":{' % block.partition,
-        b'{"partition":%d,"data":' % partition,
-    )
-    if not _starts_a_line(block.lines, stored + b'"'):
-        return _replaced(block.lines, stored + b'},"data":', begin)
-    return b"".join([begin + each.data + b"}\n" for each in _data.decode_lines(block.lines)])
-
-
-def with_some_headers(block: Block, partition: int, names: Iterable[str]) -> bytes:
-    """Render a block with some headers. Events with none of them have no member `headers`."""
-    begin = b'{"partition":%d,' % partition
-    order = {name: at for at, name in enumerate(names)}
-    lines = []
-    stamps = dict(block.stamps)
-    for number, event in enumerate(_events.decode_lines(block.lines), block.sequence or 0):
-        if block.sequence is not None:
-            stamps["zeh-sequence"] = str(number)
-        has = {**event.headers, **stamps}
-        found = sorted(has.keys() & order, key=order.__getitem__)
-        wanted = _members({name: has[name] for name in found})
-        headers = b'"headers":{%b},' % wanted if wanted else b""
-        lines.append(b'%b%b"data":%b}\n' % (begin, headers, event.data))
-    return b"".join(lines)
 
 
 def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
@@ -126,19 +30,3 @@ def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
             yield whole
     if pieces:
         yield b"".join(pieces)
-
-
-def _members(headers: Mapping[str, str]) -> bytes:
-    """Return headers as members of a JSON object, without its braces."""
-    return msgspec.json.encode(headers)[1:-1]
-
-
-def _starts_a_line(lines: bytes, text: bytes) -> bool:
-    return lines.startswith(text) or b"\n" + text in lines
-
-
-def _replaced(lines: bytes, old: bytes, new: bytes) -> bytes:
-    """Replace what lines begin with."""
-    first = lines.startswith(old)
-    replaced = lines.replace(b"\n" + old, b"\n" + new)
-    return b"".join((new, memoryview(replaced)[len(old) :])) if first else replaced

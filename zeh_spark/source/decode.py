@@ -99,8 +99,8 @@ class Decoder:
             headers = _cut_headers([line.headers or b"{}" for line in lines], feed)
             if headers is None and (events := _decoded(wire.decode_events, block)):
                 headers = _headers(events) if stamp(events, feed) else None
-            if headers is not None and _is_utf8(data):
-                return self._record_batch(partition, headers, data)
+            if headers is not None and is_utf8(data):
+                return self.record_batch(partition, headers, data)
         return self._unusual(block, partition, feed)
 
     def _unusual(self, block: bytes, partition: int, feed: FeedIdentity | None) -> pa.RecordBatch:
@@ -117,15 +117,23 @@ class Decoder:
                 event = wire.Event()
             if event is not None:
                 events.append(event)
-        return self._record_batch(partition, _headers(events), _nullable(events), corrupt)
+        return self.record_batch(partition, _headers(events), _nullable(events), corrupt)
 
-    def _record_batch(
+    def record_batch(
         self,
         partition: int,
         headers: pa.Array,
         data: pa.Array,
         corrupt: Mapping[int, str] = MappingProxyType({}),
     ) -> pa.RecordBatch:
+        """Return the columns of the query for events of a partition.
+
+        Args:
+            partition: the partition.
+            headers: their headers.
+            data: their data.
+            corrupt: the lines that are no events, by row.
+        """
         arrays, fields = [], []
         for name in self.columns:
             if name == "partition":
@@ -171,15 +179,16 @@ def _joined(values: list[Raw | UnsetType]) -> pa.StringArray:
     """Return a string array of all values. No value becomes a Python string."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])  # type: ignore[arg-type]  # none is UNSET
-    return _strings(offsets, b"".join(values))  # type: ignore[arg-type]  # Raw is a buffer, which its stub does not say
+    return strings(offsets, b"".join(values))  # type: ignore[arg-type]  # Raw is a buffer, which its stub does not say
 
 
-def _strings(offsets: np.ndarray, text: bytes) -> pa.StringArray:
+def strings(offsets: np.ndarray, text: bytes) -> pa.StringArray:
     """Return the parts of a text between neighbouring offsets (int32)."""
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def _is_utf8(strings: pa.Array) -> bool:
+def is_utf8(strings: pa.Array) -> bool:
+    """Return whether all strings of an array are valid UTF-8."""
     try:
         strings.validate(full=True)
     except pa.ArrowInvalid:
@@ -209,32 +218,23 @@ def _cut_headers(objects: Sequence[Raw | bytes], feed: FeedIdentity | None) -> p
         that comes twice; and, if the feed has several epochs, an event without a valid `zeh-time`.
     """
     text = b"".join(objects)
-    if b"\\" in text:
-        return None
-    characters = np.frombuffer(text, np.uint8)
     ends = np.cumsum(np.fromiter(map(len, objects), np.int64, len(objects)))
-    marks = np.flatnonzero(characters == ord('"'))
-    offsets = np.concatenate(([0], np.searchsorted(marks, ends)))
-    if (
-        (offsets % 4).any()
-        or (characters[ends - 1] != ord("}")).any()
-        or (marks[2::4] - marks[1::4] != len('":')).any()
-    ):
+    cut = cut_strings(np.frombuffer(text, np.uint8), ends)
+    if cut is None:
         return None
-    marks[::2] += 1
+    marks, offsets = cut
     added = [each.encode() for each in (HEADER, *(e.id for e in feed.epochs))] if feed else []
-    stretches = _strings(
+    stretches = strings(
         np.concatenate((marks, np.cumsum([len(text), *map(len, added)]))).astype(np.int32),
         b"".join((text, *added)),
     )
     names, values = (np.arange(first, len(marks), 4) for first in (0, 2))
-    offsets //= 4
     if feed:  # another entry at each event's end
         names = np.insert(names, offsets[1:], len(marks))
         values = np.insert(values, offsets[1:], len(marks) + 1)
         offsets += np.arange(len(offsets))
     codes = (named := stretches.take(pa.array(names))).dictionary_encode()
-    if not (_is_utf8(codes.dictionary) and _once(codes, offsets)):
+    if not (is_utf8(codes.dictionary) and each_once(codes, offsets)):
         return None
     if feed and len(feed.epochs) > 1:
         times = stretches.take(pa.array(values[_is_time(codes)]))
@@ -243,12 +243,37 @@ def _cut_headers(objects: Sequence[Raw | bytes], feed: FeedIdentity | None) -> p
             return None
         values[offsets[1:] - 1] += epochs
     found = stretches.take(pa.array(values))
-    if not _is_utf8(found):
+    if not is_utf8(found):
         return None
     return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), named, found)
 
 
-def _once(names: pa.DictionaryArray, offsets: np.ndarray) -> bool:
+def cut_strings(characters: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return where the strings of JSON objects are, if the objects are simple.
+
+    Args:
+        characters: the objects, one behind the other (uint8).
+        ends: where each of them ends.
+
+    Returns:
+        The beginnings and ends of all strings, by turns; of four in a row, two are a name and two
+        its value. And the number of entries before each object, and in all. None for objects that
+        are not so simple: escapes, blanks, values that are no strings.
+    """
+    marks = np.flatnonzero(characters == ord('"'))
+    offsets = np.concatenate(([0], np.searchsorted(marks, ends)))
+    if (
+        (characters == ord("\\")).any()
+        or (offsets % 4).any()
+        or (characters[ends - 1] != ord("}")).any()
+        or (marks[2::4] - marks[1::4] != len('":')).any()
+    ):
+        return None
+    marks[::2] += 1
+    return marks, offsets // 4
+
+
+def each_once(names: pa.DictionaryArray, offsets: np.ndarray) -> bool:
     """Return whether no event has a header twice."""
     different, codes = len(names.dictionary), names.indices.to_numpy()
     if different and (offsets == np.arange(len(offsets)) * different).all():

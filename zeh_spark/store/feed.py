@@ -20,13 +20,13 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
 from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.served_lines import Block, stamps
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.store import direct_reads
 from zeh_spark.store.interface import Chunk, Store
@@ -40,25 +40,6 @@ DELIVERY = "exactly-once"
 
 EVERY = (wire.ALL_HEADERS,)
 """The headers of a reader that wants all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Events of one stored partition, and the cursor after them.
-
-    Attributes:
-        partition: The stored partition; the asked one if nothing was read.
-        lines: Lines as `wire.event_line` makes them, each ended by one b"\n"; may be empty.
-        cursor: The cursor after these events.
-        stamps: Headers that each of these lines gets when it is served.
-        sequence: The producer's number of the first line; each line has the next one.
-    """
-
-    partition: int
-    lines: bytes
-    cursor: str
-    stamps: Mapping[str, str] = field(default_factory=dict)
-    sequence: int | None = None
 
 
 class Feed(Protocol):
@@ -215,17 +196,9 @@ class ChunkFeed:
                 check_kept(self._store, self._name, before)
                 raise
             for chunk, frame in zip(group, frames, strict=True):
-                yield Block(
-                    chunk.partition, lines_of(frame), chunk.cursor, stamps(chunk), chunk.sequence
-                )
-
-
-def stamps(chunk: Chunk) -> dict[str, str]:
-    """Return the headers with which all of a chunk's events are stamped."""
-    publication = {"zeh-partition": str(chunk.partition), "zeh-time": str(chunk.time)}
-    if chunk.producer is None:
-        return publication
-    return {"zeh-producer": chunk.producer, "zeh-batch": str(chunk.batch), **publication}
+                stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
+                lines = lines_of(frame)
+                yield Block(chunk.partition, lines, chunk.cursor, stamped, chunk.sequence)
 
 
 def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import wire
-from zeh_spark.publisher.rendering import body, renderer
-from zeh_spark.store.feed import Block
+from zeh_spark.protocol.served_lines import Block, renderer
+from zeh_spark.publisher.rendering import body
 
 NAMES = ["a", "b", "partition"]
 TRAPS = ['{"partition":0,"headers":{', '\n{"partition":0,"headers":{"', '"},"data":', "x"]

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.served_lines import Block
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import MemoryStore
-from zeh_spark.store.feed import Block, ChunkFeed, groups, in_order
+from zeh_spark.store.feed import ChunkFeed, groups
 from zeh_spark.store.interface import Chunk
 from zeh_spark.store.problems import Problem
+from zeh_spark.store.reading import in_order
 from zeh_spark.testing.writers import publish
 
 Log = list[tuple[int, int]]
