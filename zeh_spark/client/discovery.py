@@ -22,6 +22,7 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
 from zeh_spark.options import MAX_PARTITIONS
 from zeh_spark.protocol import problems
+from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold
 
 _MISSING_PARAMETER = {400, 422}
@@ -34,10 +35,17 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """A feed's number of partitions, and its identity, None if its publisher tells none."""
+    """What a publisher tells of a feed.
+
+    Args:
+        partition_count: the number of partitions.
+        identity: the feed's identity; None if the publisher tells none.
+        direct: whether executors can fetch chunks (`protocol.direct_reads`).
+    """
 
     partition_count: int
     identity: FeedIdentity | None = None
+    direct: bool = False
 
     def named(self, name: str) -> FeedIdentity:
         """Return the identity, or one made of a name: the option `feedId`, or the URL."""
@@ -84,7 +92,7 @@ def discover(
                 document = {}
                 break
     count = partition_count or _count(document, transport)
-    return Discovered(count, _identity(document, transport))
+    return Discovered(count, _identity(document, transport), _offers_direct_reads(document))
 
 
 def _asked(transport: Transport, count_known: bool) -> dict[str, Any]:
@@ -155,6 +163,15 @@ def _count(document: dict[str, Any], transport: Transport) -> int:
         option="partitionCount",
         anchor="partitioncount-is-missing",
     )
+
+
+def _offers_direct_reads(document: dict[str, Any]) -> bool:
+    """Return whether the feed can be read directly, by the versions that this client knows."""
+    feed = document.get("feed")
+    if problems.name_in(document) is None or not isinstance(feed, dict):
+        return False
+    reads = feed.get("reads")
+    return isinstance(reads, dict) and all(reads.get(each) == OFFER[each] for each in OFFER)
 
 
 def _identity(document: dict[str, Any], transport: Transport) -> FeedIdentity | None:

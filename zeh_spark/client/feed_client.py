@@ -233,7 +233,7 @@ class _PageReader:
                     raise _masked(exc) from None
                 if exc.status not in _ABOUT_THE_CURSOR:
                     raise
-                raise _located(exc, request.partition, self.cursor) from exc
+                raise located(exc, request.partition, self.cursor) from exc
 
     def _answer(self, request: PageRequest) -> Iterator[wire.Interval]:
         scanner = PageScanner(request.partition)
@@ -329,8 +329,8 @@ class _PageReader:
         )
 
 
-def _located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
-    """Return the error with the partition and the cursor, and with what to do."""
+def located(exc: PublisherError, partition: int, cursor: str) -> PublisherError:
+    """Return an error about a cursor (409, 410) with its partition, and with what to do."""
     message = f"partition {partition}, cursor {cursor!r}: {exc}"
     if exc.status == 410:
         message += (

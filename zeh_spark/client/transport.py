@@ -12,6 +12,7 @@ Runs wherever a client runs. Threads may share a transport: each has its own ses
 
 from __future__ import annotations
 
+import os
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
@@ -58,8 +59,16 @@ class Transport:
         self._local = threading.local()
         self._stopped = threading.Event()
         check_tls_files(options)
-        self._token = read_token(options.token_file) if options.token_file else options.token
+        self._given = options.token
+        self._token = options.token
+        if options.token_file and not options.token:
+            self._token = read_token(options.token_file)
         masked.add(self._token, *_secrets(options))
+
+    @property
+    def token(self) -> str | None:
+        """The token that is sent now."""
+        return self._token
 
     def retry(self) -> Retry:
         """Return the retries of one difficulty, which end when the transport is stopped."""
@@ -184,9 +193,10 @@ class Transport:
 
         Any thread may have read it before.
         """
-        if not self._options.token_file:
+        file = self._options.token_file
+        if not file or (self._given and not os.access(file, os.R_OK)):  # in a task elsewhere
             return False
-        self._token = read_token(self._options.token_file)
+        self._token = read_token(file)
         masked.add(self._token)
         return self._token != refused
 

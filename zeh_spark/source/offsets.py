@@ -9,6 +9,11 @@ compared for equality, and never ordered.
      "startingCursors": {"0": …, …},                                   after the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
+Version 2 is that of batches which executors fetched. Behind `partitionCount` it has `"direct":
+{"version": 1, "columns": …}`: the version of the digests, and the fingerprint of the options that
+decide what rows hold. Its digests are those of plans (`protocol.direct_reads`), its bytes those of the
+stored lines.
+
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
 if the publisher told no id when the query began. Offsets of older versions have no `id`. Events,
 bytes and digest describe what lies between the previous offset and this one; a partition that did
@@ -26,11 +31,11 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import direct_reads, wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.options import SourceOptions
 
-VERSION = 1
+VERSION, DIRECT_VERSION = 1, 2
 _EVERY = "*"
 
 
@@ -75,6 +80,8 @@ class Offset:
         staged: where the batch that ends here is staged, if it is.
         started: in the first offset of a query, the cursors where it began, by partition.
         id: the feed's identity in the checkpoint; None in an offset of an older version.
+        direct: the fingerprint of the options (`SourceOptions.fingerprint`), if executors fetched
+            the batch; None if the driver did.
     """
 
     feed: str
@@ -83,6 +90,7 @@ class Offset:
     staged: StagedBatch | None = None
     started: tuple[str, ...] = ()
     id: str | None = None
+    direct: str | None = None
 
     @property
     def partition_count(self) -> int | None:
@@ -102,10 +110,13 @@ class Offset:
             str(partition): _position_json(position)
             for partition, position in enumerate(self.positions)
         }
-        document: dict[str, Any] = {"version": VERSION, "feed": self.feed}
+        version = VERSION if self.direct is None else DIRECT_VERSION
+        document: dict[str, Any] = {"version": version, "feed": self.feed}
         if self.id is not None:
             document["id"] = self.id
         document["partitionCount"] = self.partition_count
+        if self.direct is not None:
+            document["direct"] = {"version": direct_reads.VERSION, "columns": self.direct}
         if self.staged:
             document["stage"] = self.staged.stage
             document["batch"] = self.staged.batch
@@ -185,10 +196,11 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
             to do.
     """
     version = document.get("version")
-    if version != VERSION:
+    if version not in {VERSION, DIRECT_VERSION}:
         raise CheckpointError(
             f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
-            f"reads format {VERSION}. Use the version that wrote it, or a new checkpointLocation",
+            f"reads formats {VERSION} and {DIRECT_VERSION}. Use the version that wrote it, or a "
+            f"new checkpointLocation",
             expected=VERSION,
             got=version,
             anchor="the-checkpoint-holds-an-offset-of-another-format",
@@ -223,7 +235,8 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         for partition in range(document["partitionCount"])
     )
     started = tuple(str(cursor) for cursor in document.get("startingCursors", {}).values())
-    return Offset(feed, positions, staged=staged, started=started, id=identity)
+    direct = str(document["direct"]["columns"]) if "direct" in document else None
+    return Offset(feed, positions, staged=staged, started=started, id=identity, direct=direct)
 
 
 def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:

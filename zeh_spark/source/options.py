@@ -6,11 +6,13 @@ DataSource is made, and touches neither network nor files.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 import orjson
+import xxhash
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options import (
@@ -107,6 +109,11 @@ def parse_staging(text: str) -> str:
     return location
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(ClientOptions):
     """The options of `spark.readStream` and `spark.read` with format `zeroeventhub`."""
@@ -139,6 +146,13 @@ class SourceOptions(ClientOptions):
         "event headers to ask for: `_all`, `none`, or names with commas between them",
     )
     page_size_hint: int = option(parse_count, "10000", "number of events that a request asks for")
+    fetch: str = option(
+        parse_choice("auto", "executors", "driver"),
+        "auto",
+        "who fetches the events: `executors`, from our publisher only; `driver`, page by page; "
+        "`auto`: executors if the publisher offers it, and neither `stagingLocation` nor a TLS "
+        "file is set",
+    )
     max_events_per_trigger: int | None = option(
         parse_count,
         None,
@@ -219,6 +233,21 @@ class SourceOptions(ClientOptions):
         """The feed's name in the checkpoint: the option `feedId`, or the URL."""
         return self.feed_id or self.url.identity
 
+    @property
+    def has_tls_files(self) -> bool:
+        """Whether the connection needs files, which executors may not have."""
+        return any((self.ca_file, self.client_cert_file, self.client_key_file))
+
+    @property
+    def parallelism(self) -> int:
+        """The number of tasks for a large batch: `minPartitions`, or the driver's cores."""
+        return self.min_partitions or cores()
+
+    @property
+    def fingerprint(self) -> str:
+        """What stands in an offset for the options that decide what the rows of a batch hold."""
+        return f"{xxhash.xxh3_64_intdigest(','.join(self.headers).encode()):016x}"
+
     def stamping(self, identity: FeedIdentity) -> FeedIdentity | None:
         """Return the identity whose ids the events get as the header `zeh-feed`.
 
@@ -269,6 +298,12 @@ class SourceOptions(ClientOptions):
                 f"({self.wait:g} s), because a publisher may be silent that long. Change one of "
                 f"them",
                 option="readTimeout",
+            )
+        if self.fetch == "executors" and self.staging_location:
+            raise OptionError(
+                "option 'fetch' is executors, which keep nothing, so 'stagingLocation' has no use. "
+                "Remove one of them",
+                option="fetch",
             )
         ends = self.ending_cursors
         if isinstance(ends, dict) and wire.LAST in ends.values():

@@ -11,7 +11,7 @@ run more than once for the same batch, and give the same each time.
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -22,22 +22,35 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from zeh_spark._compat import ReadAllAvailable, ReadMaxBytes, SupportsTriggerAvailableNow
 from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.errors import CheckpointError, OptionError, at_spark_border
+from zeh_spark.errors import (
+    CheckpointError,
+    OptionError,
+    PublisherError,
+    ReplayError,
+    at_spark_border,
+)
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity, untold
-from zeh_spark.source import offsets, planning
+from zeh_spark.source import direct_tasks, offsets, planning
 from zeh_spark.source.decode import Decoder
+from zeh_spark.source.direct_planner import DirectPlanner, PlannedBatch, planned_again
+from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
 from zeh_spark.source.end_probes import first_checkpoint
 from zeh_spark.source.offsets import Offset, Position, StagedBatch
-from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.options import SourceOptions, cores
 from zeh_spark.source.position_reporter import CursorSet
 from zeh_spark.source.prefetch import Fetcher
 from zeh_spark.source.replay import read_again
 from zeh_spark.source.segments import pack, unpack
 from zeh_spark.source.staging import Staging, new_stage
 
+log = logging.getLogger(__name__)
+
 _MAX_PAYLOAD = 96 << 20
 """Maximum bytes of a segment that is sent with its task. Spark refuses 128 MiB on a cluster."""
+
+_NOT_OFFERED = {404, 405, 501}
+"""How a publisher refuses plans that does not know them."""
 
 _KEEP_SECONDS = 5.0
 """Seconds that the end of a run waits for its position to be reported."""
@@ -68,7 +81,7 @@ class _Batch:
 
     start: Mapping[str, Any]
     end: dict[str, Any]
-    partitions: Sequence[SegmentPartition]
+    partitions: Sequence[InputPartition]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -155,8 +168,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment, in a task (see `DataSourceStreamReader`)."""
-        assert isinstance(partition, SegmentPartition)
         assert isinstance(self._decoder, Decoder)
+        if isinstance(partition, DirectPartition):
+            yield from direct_tasks.read(partition, self._decoder)
+            return
+        assert isinstance(partition, SegmentPartition)
         payload = partition.payload
         if payload is None:
             assert partition.staging is not None
@@ -185,6 +201,9 @@ class StreamDriver:
         self._client = FeedClient(options, max_interval=4 * options.max_bytes_per_trigger)
         self._cursor_set = CursorSet(options)
         self._fetcher: Fetcher | None = None
+        self._planner: DirectPlanner | None = None
+        self._direct: bool | None = None
+        self._offered: bool | None = None
         self._cursors: list[str] = []
         self._first = True
         self._batch: _Batch | None = None
@@ -205,16 +224,82 @@ class StreamDriver:
             self._cursor_set.keep(_cursors(offset))
         if any(position.cursor == wire.LAST for position in offset.positions):
             return self._resolve_last(offset).to_json()
+        self._batch = self._planned(start, offset, finite=finite) or self._fetched(
+            start, offset, finite=finite
+        )
+        self._first = False
+        if self._batch:
+            return self._batch.end
+        if finite:  # the run ends here, and perhaps the process
+            self._cursor_set.wait(_KEEP_SECONDS)
+        return start
+
+    def _fetched(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:
+        """Return the next batch of the driver's way, in which the driver fetches."""
+        if self._reads_directly:
+            return None
         fetcher = self._fetcher_at(offset, finite=finite)
         fetcher.wait(first=self._first)
-        self._first = False
         taken = fetcher.take() or fetcher.take_advances()
-        if not taken:
-            if finite:  # the run ends here, and perhaps the process
-                self._cursor_set.wait(_KEEP_SECONDS)
-            return start
-        self._batch = self._make_batch(start, offset, taken)
-        return self._batch.end
+        return self._make_batch(start, offset, taken) if taken else None
+
+    def _planned(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:
+        """Return the next batch of direct reads, in which the tasks fetch."""
+        if not self._reads_directly:
+            return None
+        planner = self._planner_at(offset, finite=finite)
+        try:
+            batch = planner.next(first=self._first)
+        except PublisherError as exc:
+            if not (self._first and self.options.fetch == "auto" and exc.status in _NOT_OFFERED):
+                raise
+            log.warning("the driver fetches, because a plan was refused: %s", exc)
+            self._direct = False
+            return None
+        if not batch:
+            return None
+        self._cursors = list(batch.ends)
+        end = Offset(
+            offset.feed,
+            batch.positions(),
+            started=self._started(start, offset),
+            id=self._id,
+            direct=self.options.fingerprint,
+        )
+        return _Batch(start, end.to_json(), self._for_tasks(batch, offset))
+
+    def _for_tasks(self, batch: PlannedBatch, offset: Offset) -> list[DirectPartition]:
+        feed = self._stamping(offset)
+        return partitions_of(batch, self._client.transport, self.options, feed)
+
+    @property
+    def _reads_directly(self) -> bool:
+        """Whether executors fetch. It is decided once in a run.
+
+        Raises OptionError if `fetch` is `executors`, and the publisher does not offer it.
+        """
+        if self._direct is None:
+            self._direct = self._decided()
+        return self._direct
+
+    def _decided(self) -> bool:
+        options = self.options
+        if options.fetch == "driver":
+            return False
+        if options.fetch == "auto" and (options.staging_location or options.has_tls_files):
+            return False
+        if self._offered is None:
+            told = True if self._identity and self._identity.told else None
+            self._offered = self._client.discover(self._partition_count, told=told).direct
+        if options.fetch == "executors" and not self._offered:
+            raise OptionError(
+                f"option 'fetch' is executors, but the publisher of {options.url} does not offer "
+                f"direct reads: it is another publisher, an older version of zeh-spark, or serves "
+                f"a table. Set fetch=auto or fetch=driver",
+                option="fetch",
+                anchor="direct-reads",
+            )
+        return self._offered
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the batch from memory, or as it was staged, or read again and compared."""
@@ -230,6 +315,8 @@ class StreamDriver:
 
     def report(self) -> dict[str, Any] | None:
         """Return numbers for the query's progress: what reading took so far, and what is ready."""
+        if self._planner:
+            return self._planner.report()
         if self._fetcher is None:
             return None
         events, size = self._fetcher.held()
@@ -281,7 +368,16 @@ class StreamDriver:
         if count is None:
             self.options.check_partitions(found.partition_count)
         self._identity, self._partition_count = identity, found.partition_count
+        self._offered = found.direct
         return identity
+
+    def _planner_at(self, offset: Offset, *, finite: bool) -> DirectPlanner:
+        cursors = list(_cursors(offset))
+        if self._planner is None or self._cursors != cursors:
+            self._cursors = cursors
+            transport = self._client.transport
+            self._planner = DirectPlanner(transport, self.options, cursors, finite=finite)
+        return self._planner
 
     def _fetcher_at(self, offset: Offset, *, finite: bool) -> Fetcher:
         cursors = list(_cursors(offset))
@@ -331,7 +427,7 @@ class StreamDriver:
         }
         payloads = self._packed(lines, sum(position.bytes for position in positions))
         staged = self._staging.keep(payloads) if self._staging else None
-        started = _cursors(offset) if start == offsets.initial(self.options).to_json() else ()
+        started = self._started(start, offset)
         end = Offset(offset.feed, tuple(positions), staged=staged, started=started, id=self._id)
         partitions = (
             _staged_partitions(self._staging, staged, feed)
@@ -339,6 +435,10 @@ class StreamDriver:
             else [SegmentPartition(_checked(payload), feed=feed) for payload in payloads]
         )
         return _Batch(start, end.to_json(), partitions)
+
+    def _started(self, start: dict[str, Any], offset: Offset) -> tuple[str, ...]:
+        """Return where the query began, for the end of its first batch; () for any other."""
+        return _cursors(offset) if start == offsets.initial(self.options).to_json() else ()
 
     @property
     def _id(self) -> str | None:
@@ -356,13 +456,11 @@ class StreamDriver:
         """Yield the lines as packed segments, compressed on all cores."""
         if not size:
             return
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        wanted = self.options.min_partitions or cores or 1
-        count = planning.segment_count(size, wanted)
-        with ThreadPoolExecutor(cores) as pool:
+        count = planning.segment_count(size, self.options.parallelism)
+        with ThreadPoolExecutor(cores()) as pool:
             yield from pool.map(pack, list(planning.segments(lines, size, count)))
 
-    def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SegmentPartition]:
+    def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a batch that Spark repeats after a restart.
 
         A query's first batch began where its end offset says. Its start offset comes from the
@@ -372,14 +470,38 @@ class StreamDriver:
         origin = self._parsed(start)
         if target.started:
             origin = replace(origin, positions=tuple(map(Position, target.started)))
+        if target.direct is not None:
+            self._check_columns(target.direct)
+            if self._reads_directly:
+                batch = planned_again(
+                    self._client.transport, self.options, origin.positions, target.positions
+                )
+                return self._for_tasks(batch, target) if batch else []
         staging = self._staging_of(target.staged.stage) if target.staged else None
         if staging and target.staged and staging.has(target.staged):
             return _staged_partitions(staging, target.staged, self._stamping(target))
-        lines = read_again(self._client, self.options, origin.positions, target.positions)
+        lines = read_again(
+            self._client,
+            self.options,
+            origin.positions,
+            target.positions,
+            digests=target.direct is None,
+        )
         size = sum(len(block) for blocks in lines.values() for block in blocks)
         feed = self._stamping(target) if size else None
         payloads = self._packed(lines, size)
         return [SegmentPartition(_checked(payload), feed=feed) for payload in payloads]
+
+    def _check_columns(self, then: str) -> None:
+        """Refuse to repeat a batch with options with which its rows would hold other values."""
+        if then != self.options.fingerprint and self.options.replay != "accept":
+            raise ReplayError(
+                "Spark has to repeat a batch that was planned with another option 'headers', so "
+                "its rows would differ. Set the option as it was, until the batch is done; or, if "
+                "the sink has not committed that batch, restart once with replay=accept",
+                expected=then,
+                got=self.options.fingerprint,
+            )
 
     def _staging_of(self, stage: str) -> Staging | None:
         location = self.options.staging_location

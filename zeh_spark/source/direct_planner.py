@@ -1,0 +1,370 @@
+"""Plan the batches of a stream that reads directly.
+
+The publisher says where a batch ends. So a batch is planned when Spark asks for it, and nothing is
+fetched on the driver. While there is nothing to read, one request at most waits at the publisher,
+in a thread.
+
+Rule for editors: a plan that ended its wait before Spark asked may lack what came since. It only
+tells that there is something: a new plan is asked for.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+
+from msgspec import UNSET
+
+from zeh_spark.client import direct_client
+from zeh_spark.client.feed_client import located
+from zeh_spark.client.responses import problem_document
+from zeh_spark.client.transport import Transport
+from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
+from zeh_spark.protocol.direct_reads import (
+    PLAN_CHUNKS,
+    Plan,
+    PlannedRange,
+    PlanRequest,
+    Totals,
+    checked_ranges,
+    totals_of,
+)
+from zeh_spark.source.offsets import Position
+from zeh_spark.source.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 0.05
+"""Seconds for which Spark waits for a plan while there is nothing to read."""
+
+_RANGES_EACH = 8
+"""About how many ranges of a full batch each task gets, so that tasks get equally much."""
+
+_LEAST_RANGE, _MOST_RANGE = 1 << 20, 16 << 20
+"""Bytes of a range."""
+
+
+@dataclass(slots=True)
+class PlannedBatch:
+    """What a batch reads.
+
+    Args:
+        ends: the cursor of each partition after the batch.
+        ranges: the ranges of each partition, in order.
+    """
+
+    ends: list[str]
+    ranges: list[list[PlannedRange]]
+
+    def __bool__(self) -> bool:
+        return any(self.ranges)
+
+    def totals(self, partition: int) -> Totals:
+        """Return what the batch has of a partition."""
+        return sum((totals_of(each) for each in self.ranges[partition]), Totals())
+
+    @property
+    def size(self) -> int:
+        """The bytes of all lines, as they are stored."""
+        return sum(each.bytes for ranges in self.ranges for each in ranges)
+
+    def positions(self) -> tuple[Position, ...]:
+        """Return where the batch ends, and the sum of what lies before that, for the offset."""
+        found = []
+        for partition, end in enumerate(self.ends):
+            own = self.totals(partition)
+            digest = own.hex if own.events else None
+            found.append(Position(end, own.events, own.bytes, digest))
+        return tuple(found)
+
+    def add(self, plan: Plan, ranges: Mapping[int, Sequence[PlannedRange]]) -> None:
+        """Add what a further plan has."""
+        for partition, more in ranges.items():
+            self.ranges[partition] += more
+            self.ends[partition] = plan.ends[str(partition)]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request under way.
+
+    Args:
+        plan: what comes of it.
+        waits: whether the publisher may wait with its answer.
+        at: when it was asked, in seconds of the monotonic clock.
+    """
+
+    plan: Future[PlannedBatch]
+    waits: bool
+    at: float = field(default_factory=time.monotonic)
+
+
+class DirectPlanner:
+    """Plans one batch after the other, from some cursors on.
+
+    Args:
+        transport: sends the requests.
+        options: the query's options.
+        cursors: where the first batch begins, one cursor for each partition.
+        finite: whether to plan only what the feed has at the first plan.
+    """
+
+    def __init__(
+        self, transport: Transport, options: SourceOptions, cursors: Sequence[str], *, finite: bool
+    ) -> None:
+        self._transport = transport
+        self._options = options
+        self._cursors = list(cursors)
+        self._finite = finite
+        self._upto: str | None = None
+        self._asked: _Asked | None = None
+        self._plans = 0
+        self._seconds = 0.0
+        self._behind = 0
+
+    def next(self, *, first: bool) -> PlannedBatch | None:
+        """Return the next batch; None if there is nothing to read.
+
+        Args:
+            first: whether this is the first batch of a run, which waits for an answer.
+
+        Raises:
+            PublisherError: the answer is final.
+            UnavailableError: there was no answer for `retryTimeout`.
+        """
+        at_once = first or self._finite
+        asked = self._asked
+        if asked is None:
+            asked = self._ask(waits=not at_once)
+        elif asked.plan.done() and not asked.plan.result():
+            if not self._due(asked):
+                return None
+            asked = self._ask(waits=True)
+        elif asked.plan.done() and asked.waits:
+            asked = self._ask(waits=False)
+        wait([asked.plan], None if at_once else _PATIENCE)
+        if not asked.plan.done() or not asked.plan.result():
+            return None
+        batch = asked.plan.result()
+        self._asked, self._cursors = None, list(batch.ends)
+        return batch
+
+    def report(self) -> dict[str, float]:
+        """Return numbers for the query's progress."""
+        return {
+            "plans": self._plans,
+            "planSeconds": round(self._seconds, 3),
+            "chunksBehind": self._behind,
+        }
+
+    def _due(self, asked: _Asked) -> bool:
+        """Return whether to ask again after an answer without events; pauses if it is too early."""
+        if self._finite:
+            return False
+        pause = 0.0 if self._options.wait else self._options.poll_interval
+        left = asked.at + pause - time.monotonic()
+        time.sleep(min(max(left, 0.0), _PATIENCE))
+        return left <= _PATIENCE
+
+    def _ask(self, *, waits: bool) -> _Asked:
+        seconds = int(self._options.wait) if waits else 0
+        future: Future[PlannedBatch] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(self._planned(seconds))
+            except BaseException as exc:  # noqa: BLE001 - raised again in Spark's thread
+                future.set_exception(exc)
+
+        threading.Thread(target=answer, name="zeh-plan", daemon=True).start()
+        self._asked = _Asked(future, bool(seconds))
+        return self._asked
+
+    def _planned(self, seconds: int) -> PlannedBatch:
+        """Plan a batch; ask on while the limit of a plan's chunks is what ended it."""
+        options = self._options
+        cursors = list(self._cursors)
+        batch = PlannedBatch(list(cursors), [[] for _ in cursors])
+        events, size = options.max_events_per_trigger, options.max_bytes_per_trigger
+        while True:
+            request = PlanRequest(
+                len(cursors),
+                numbered(cursors),
+                upto=self._upto or UNSET,
+                max_events=UNSET if events is None else events,
+                max_bytes=size,
+                range_bytes=self._range_bytes(),
+                wait=seconds,
+            )
+            try:
+                plan = self._timed(request)
+            except CursorGoneError as exc:
+                self._continue_after_loss(exc, cursors)
+                continue
+            batch.add(plan, checked_ranges(plan, request))
+            if self._finite and self._upto is None:
+                self._upto = plan.head
+            size -= sum(each.bytes for each in plan.ranges)
+            if events is not None:
+                events -= sum(each.events for each in plan.ranges)
+            chunks = sum(each.chunks for each in plan.ranges)
+            if not plan.more or chunks < PLAN_CHUNKS or size <= 0 or (events or 1) <= 0:
+                self._behind = plan.behind
+                return batch
+            cursors, seconds = list(batch.ends), 0
+
+    def _timed(self, request: PlanRequest) -> Plan:
+        began = time.monotonic()
+        try:
+            return direct_client.plan(self._transport, request, self._transport.retry())
+        except PublisherError as exc:
+            raise about_a_cursor(exc) from exc
+        finally:
+            self._plans += 1
+            self._seconds += time.monotonic() - began
+
+    def _range_bytes(self) -> int:
+        options = self._options
+        goal = options.max_bytes_per_trigger // (_RANGES_EACH * options.parallelism)
+        return min(max(goal, _LEAST_RANGE), _MOST_RANGE)
+
+    def _continue_after_loss(self, exc: CursorGoneError, cursors: list[str]) -> None:
+        """Continue with the oldest events left, if the option `failOnDataLoss` allows it."""
+        lost = lost_partitions(exc)
+        if self._options.fail_on_data_loss or not any(
+            cursors[partition] != oldest for partition, oldest in lost.items()
+        ):
+            raise exc
+        for partition, oldest in lost.items():
+            log.warning(
+                "partition %d: failOnDataLoss=false: events after cursor %r are gone; continuing "
+                "with the oldest left, after %r",
+                partition,
+                cursors[partition],
+                oldest,
+            )
+            cursors[partition] = oldest
+
+
+def planned_again(
+    transport: Transport,
+    options: SourceOptions,
+    start: Sequence[Position],
+    end: Sequence[Position],
+) -> PlannedBatch:
+    """Plan a batch again that Spark repeats.
+
+    Args:
+        transport: sends the requests.
+        options: the query's options.
+        start: where the batch begins, for each partition.
+        end: where it ends, and the events and digest that it has to have.
+
+    Returns:
+        The batch. Each partition has the events and the digest of `end`, unless `replay` is
+        `accept`.
+
+    Raises:
+        CursorGoneError: events of the batch were removed.
+        ReplayError: a partition has other events now.
+    """
+    cursors = [each.cursor for each in start]
+    ends = [each.cursor for each in end]
+    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
+    accepts = options.replay == "accept"
+    while True:
+        request = PlanRequest(len(cursors), numbered(cursors), ends=numbered(ends))
+        try:
+            plan = direct_client.plan(transport, request, transport.retry())
+        except CursorGoneError as exc:
+            lost = lost_partitions(exc)
+            if not accepts or not lost:
+                raise _removed(exc, start, end) from exc
+            for partition, oldest in lost.items():
+                cursors[partition] = oldest
+                if direct_client.position(ends[partition]) <= direct_client.position(oldest):
+                    ends[partition] = oldest
+            continue
+        except PublisherError as exc:
+            raise about_a_cursor(exc) from exc
+        batch.add(plan, checked_ranges(plan, request))
+        if not plan.more:
+            break
+        cursors = list(batch.ends)
+    for partition, (now, then) in enumerate(zip(batch.positions(), end, strict=True)):
+        if (now.events, now.digest) != (then.events, then.digest):
+            if not accepts:
+                raise _other_events(partition, start[partition], then, now)
+            log.warning(
+                "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d",
+                partition,
+                start[partition].cursor,
+                then.cursor,
+                then.events,
+                now.events,
+            )
+    return batch
+
+
+def _removed(
+    exc: CursorGoneError, start: Sequence[Position], end: Sequence[Position]
+) -> ReplayError:
+    partition = min(lost_partitions(exc), default=0)
+    return _other(
+        partition, start[partition], end[partition], f"the publisher no longer has them ({exc})"
+    )
+
+
+def _other_events(partition: int, start: Position, then: Position, now: Position) -> ReplayError:
+    found = f"the feed gives {now.events} now" if now.events != then.events else "it gives others"
+    return _other(partition, start, then, found, now.events)
+
+
+def _other(
+    partition: int, start: Position, then: Position, found: str, got: object = None
+) -> ReplayError:
+    return ReplayError(
+        f"partition {partition}: Spark has to repeat a batch of {then.events} events from cursor "
+        f"{start.cursor!r} to {then.cursor!r}, but {found}. Look whether the sink has committed "
+        f"that batch. If it has not, restart once with replay=accept, which takes what the feed "
+        f"gives now; if it has, start with a new checkpointLocation from the end cursors. To "
+        f"prevent this, keep events for longer, name this reader with 'cursorSet' and have "
+        f"retention wait for it, or set 'stagingLocation', which keeps batches until they are done",
+        partition=partition,
+        cursor=start.cursor,
+        expected=then.events,
+        got=got,
+    )
+
+
+def lost_partitions(exc: CursorGoneError) -> dict[int, str]:
+    """Return the partitions that lost events, each with the cursor before its oldest event."""
+    document = problem_document(exc.body or "")
+    lost = document.get("lost")
+    if isinstance(lost, dict):
+        return {
+            int(partition): oldest
+            for partition, oldest in lost.items()
+            if partition.isdigit() and isinstance(oldest, str)
+        }
+    return {}
+
+
+def about_a_cursor(exc: PublisherError) -> PublisherError:
+    """Return a refusal of a plan with its partition and cursor, and with what to do."""
+    document = problem_document(exc.body or "")
+    partition, cursor = document.get("partition"), document.get("cursor")
+    if exc.status in {409, 410} and isinstance(partition, int) and isinstance(cursor, str):
+        return located(exc, partition, cursor)
+    return exc
+
+
+def numbered(cursors: Sequence[str]) -> dict[str, str]:
+    """Return cursors by the text of their partition's number, as requests have them."""
+    return {str(partition): cursor for partition, cursor in enumerate(cursors)}
