@@ -285,7 +285,7 @@ def test_an_idle_partition_is_asked_once_for_each_wait(start):
     with closing(MemoryStore()) as store:
         store.create("orders", 2)
         with running_publisher(store) as base:
-            run = start(url=f"{base}/orders", wait="1s")
+            run = start(url=f"{base}/orders", wait="1s", fetch="driver")
             assert run.next() is None
             begun = time.monotonic()
             wait_for(lambda: run.reader.reportLatestOffset()["pages"] >= 8)

@@ -143,8 +143,8 @@ class _Fetch:
     got: Totals = Totals()
 
     def groups(self) -> Iterator[FetchedGroup]:
+        self.cursor = self.ranges[0].from_ if self.ranges else ""
         while self.at < len(self.ranges):
-            self.cursor = self.cursor or self.ranges[self.at].from_
             try:
                 yield from self._answer()
                 if self.at < len(self.ranges):
@@ -213,7 +213,9 @@ class _Fetch:
                 f"and {planned.digest}"
             )
         self.at += 1
-        self.cursor, self.got = "", Totals()
+        self.got = Totals()
+        if self.at < len(self.ranges):
+            self.cursor = self.ranges[self.at].from_
 
     def _broken_off(self) -> UnavailableError:
         planned = self.ranges[self.at]

@@ -40,6 +40,8 @@ from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
 
+_OTHER_HISTORY = 409
+
 _PATIENCE = 0.05
 """Seconds for which Spark waits for a plan while there is nothing to read."""
 
@@ -285,14 +287,21 @@ def planned_again(
         except CursorGoneError as exc:
             lost = lost_partitions(exc)
             if not accepts or not lost:
-                raise _removed(exc, start, end) from exc
+                partition = min(lost, default=0)
+                found = f"the publisher no longer has them ({exc})"
+                raise _other(partition, start[partition], end[partition], found) from exc
             for partition, oldest in lost.items():
                 cursors[partition] = oldest
                 if direct_client.position(ends[partition]) <= direct_client.position(oldest):
                     ends[partition] = oldest
             continue
         except PublisherError as exc:
-            raise about_a_cursor(exc) from exc
+            refused = about_a_cursor(exc)
+            if accepts or exc.status != _OTHER_HISTORY or refused.partition is None:
+                raise refused from exc
+            partition = refused.partition
+            found = f"the feed has another history now ({exc})"
+            raise _other(partition, start[partition], end[partition], found) from exc
         batch.add(plan, checked_ranges(plan, request))
         if not plan.more:
             break
@@ -310,15 +319,6 @@ def planned_again(
                 now.events,
             )
     return batch
-
-
-def _removed(
-    exc: CursorGoneError, start: Sequence[Position], end: Sequence[Position]
-) -> ReplayError:
-    partition = min(lost_partitions(exc), default=0)
-    return _other(
-        partition, start[partition], end[partition], f"the publisher no longer has them ({exc})"
-    )
 
 
 def _other_events(partition: int, start: Position, then: Position, now: Position) -> ReplayError:

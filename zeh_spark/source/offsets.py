@@ -11,8 +11,8 @@ compared for equality, and never ordered.
 
 Version 2 is that of batches which executors fetched. Behind `partitionCount` it has `"direct":
 {"version": 1, "columns": …}`: the version of the digests, and the fingerprint of the options that
-decide what rows hold. Its digests are those of plans (`protocol.direct_reads`), its bytes those of the
-stored lines.
+decide what rows hold. Its digests are those of plans (`protocol.direct_reads`), and its bytes are
+those of the stored lines.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
 if the publisher told no id when the query began. Offsets of older versions have no `id`. Events,

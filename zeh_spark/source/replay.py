@@ -109,6 +109,7 @@ def _verified(client: FeedClient, request: PageRequest, end: Position) -> list[b
 def _counted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
     """Return the lines up to the end cursor, if they are as many as there were."""
     try:
+        _check_known(client, request, end)
         lines = _up_to(client, request, end)
     except CursorGoneError as exc:
         raise _mismatch(request, end, f"the publisher no longer has them ({exc})") from exc
@@ -138,8 +139,7 @@ def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[b
     If that cursor is gone, so are all events before it, and nothing is returned.
     """
     try:
-        for _ in client.page(replace(request, cursor=end.cursor, page_size_hint=1), any_end=True):
-            pass
+        _check_known(client, request, end)
     except CursorGoneError:
         lines = b""
     else:
@@ -157,6 +157,12 @@ def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[b
         "" if wire.digest([lines]) != end.digest else " (the same)",
     )
     return [lines]
+
+
+def _check_known(client: FeedClient, request: PageRequest, end: Position) -> None:
+    """Raise CursorGoneError if the feed no longer continues from the end cursor."""
+    for _ in client.page(replace(request, cursor=end.cursor, page_size_hint=1), any_end=True):
+        pass
 
 
 def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:

@@ -144,7 +144,7 @@ STORED = Offset(URL, (Position("c1", 3, 60, "d"), Position("c2"))).to_json()
 @pytest.mark.parametrize(
     ("change", "given", "remedy"),
     [
-        ({"version": 2}, {}, "Use the version that wrote it, or a new checkpointLocation"),
+        ({"version": 3}, {}, "Use the version that wrote it, or a new checkpointLocation"),
         ({"version": None}, {}, "format None"),
         ({"feed": "https://old/feed"}, {}, "add the option feedId='https://old/feed'"),
         ({"feed": "mine"}, {"feedId": "yours"}, "add the option feedId='mine'"),
@@ -228,5 +228,5 @@ def test_a_checkpoint_does_not_go_on_with_another_feed(known, identity, why):
 
 def test_another_format_is_refused_before_anything_else_is_read():
     """A newer version may have changed everything but the version."""
-    with pytest.raises(CheckpointError, match="format 2"):
-        parse({"version": offsets.VERSION + 1, "all": "new"}, options())
+    with pytest.raises(CheckpointError, match="format 3"):
+        parse({"version": offsets.DIRECT_VERSION + 1, "all": "new"}, options())

@@ -1,0 +1,251 @@
+"""Streams that read directly: the publisher plans a batch, and tasks fetch what was planned."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fix_stream import position, wait_for
+from zeh_spark.errors import CheckpointError, CursorGoneError, OptionError, ReplayError
+from zeh_spark.store.interface import Retention
+from zeh_spark.store.retention import prune
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def directly(publisher, **given):
+    return {"url": publisher.url, "fetch": "executors", **given}
+
+
+def test_a_finite_run_reads_what_the_feed_held_when_it_began(publisher, start):
+    """I get each event once, and the run ends although more is published meanwhile."""
+    publisher.publish(*range(10))
+    publisher.publish(*range(10, 15), partition=1)
+    run = start(**directly(publisher, maxEventsPerTrigger="1"), finite=True)
+    first = run.next()
+    publisher.publish(99)
+    assert sorted(run.to_the_end()) == list(range(15))
+    assert first and len(run.batches) > 1
+
+
+def test_offsets_say_that_executors_fetched(publisher, start):
+    """An older package refuses the checkpoint by name, and never misreads it."""
+    publisher.publish(*range(4), partition=0)
+    run = start(**directly(publisher), finite=True)
+    run.next()
+    assert (2, 1) == (run.offset["version"], run.offset["direct"]["version"])
+    assert (4, 32) == (position(run.offset)["events"], len(position(run.offset)["digest"]))
+    assert "digest" not in position(run.offset, 1)
+    assert not position(run.offset, 1)["cursor"].startswith("_")
+
+
+def test_rows_are_those_of_the_drivers_way(publisher, start):
+    """Who fetches changes no row."""
+    publisher.publish(*range(50))
+    ways = [start(url=publisher.url, fetch=way, finite=True) for way in ("driver", "executors")]
+    rows = [run.to_the_end() for run in ways]
+    assert sorted(rows[0]) == sorted(rows[1]) == list(range(50))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_any_n_reads_every_event_once_in_its_order(publisher, start, n):
+    """I work with fewer or more partitions than the feed has."""
+    for number in range(20):
+        publisher.publish(number, partition=number % 2)
+    run = start(**directly(publisher, partitionCount=str(n)), finite=True)
+    assert sorted(run.to_the_end()) == list(range(20))
+    for rows in run.batches:
+        assert all(part == sorted(part) for part in rows.values())
+
+
+def test_a_stream_follows_what_is_published(publisher, start):
+    """New events come while the query runs."""
+    run = start(**directly(publisher, wait="5s"))
+    assert run.next() is None
+    for number in range(5):
+        publisher.publish(number)
+        assert list(range(number + 1)) == sorted(run.until(number + 1))
+
+
+def test_nothing_new_gives_back_the_same_offset(publisher, start):
+    """Spark makes no empty batches."""
+    publisher.publish(1)
+    run = start(**directly(publisher, wait="1s"))
+    run.until(1)
+    assert run.offset is run.reader.latestOffset(run.offset, run.limit)
+
+
+def test_a_repeated_batch_is_planned_again_exactly(publisher, start):
+    """After a restart Spark gets the same batch, whatever was published since."""
+    publisher.publish(*range(10))
+    run = start(**directly(publisher), finite=True)
+    begin = run.offset
+    rows = run.next()
+    publisher.publish(*range(10, 20))
+    again = start(**directly(publisher), offset=begin)
+    assert rows == again.rows(begin, json.loads(json.dumps(run.offset)))
+
+
+@pytest.mark.parametrize(("before", "after"), [("executors", "driver"), ("driver", "executors")])
+def test_who_fetches_may_change_with_a_batch_pending(publisher, start, before, after):
+    """I change the option at a restart, and the batch that was under way is the same."""
+    publisher.publish(*range(10))
+    run = start(url=publisher.url, fetch=before, finite=True)
+    begin = run.offset
+    rows = run.next()
+    publisher.publish(*range(10, 20))
+    again = start(url=publisher.url, fetch=after, offset=begin, finite=True)
+    assert rows == again.rows(begin, json.loads(json.dumps(run.offset)))
+    again.offset = json.loads(json.dumps(run.offset))
+    assert sorted(again.to_the_end()) == list(range(10, 20))
+
+
+@pytest.mark.parametrize("way", ["executors", "driver"])
+def test_a_batch_whose_events_were_removed_is_refused(publisher, start, way):
+    """Retention between two tries loses nothing in silence."""
+    publisher.publish(*range(500), partition=0)
+    run = start(**directly(publisher), finite=True)
+    begin = run.offset
+    run.next()
+    publisher.publish(*range(500, 1000), partition=0)
+    prune(publisher.store, "orders", Retention(bytes=1))
+    again = start(url=publisher.url, fetch=way, offset=begin)
+    with pytest.raises(ReplayError, match="replay=accept"):
+        again.rows(begin, json.loads(json.dumps(run.offset)))
+
+
+def test_replay_accept_takes_what_is_left(publisher, start):
+    """I go on deliberately, once."""
+    publisher.publish(*range(500), partition=0)
+    run = start(**directly(publisher), finite=True)
+    begin = run.offset
+    run.next()
+    publisher.publish(*range(500, 1000), partition=0)
+    prune(publisher.store, "orders", Retention(bytes=1))
+    again = start(**directly(publisher, replay="accept"), offset=begin)
+    assert {} == again.rows(begin, json.loads(json.dumps(run.offset)))
+
+
+def test_retention_between_plan_and_fetch_fails_the_task(publisher, start):
+    """A task never gives fewer rows than were planned."""
+    publisher.publish(*range(500), partition=0)
+    run = start(**directly(publisher), finite=True)
+    end = run.reader.latestOffset(run.offset, run.limit)
+    publisher.publish(1, partition=0)
+    prune(publisher.store, "orders", Retention(bytes=1))
+    with pytest.raises(CursorGoneError, match=r"removed before it was read.*cursorSet"):
+        run.rows(run.offset, end)
+
+
+def test_unread_events_that_are_gone_stop_the_query(publisher, start):
+    """I am told which partition lost events, and what to do."""
+    publisher.publish(*range(500), partition=0)
+    run = start(**directly(publisher), finite=True)
+    run.next()
+    publisher.publish(*range(500), partition=0)
+    publisher.publish(7, partition=0)
+    prune(publisher.store, "orders", Retention(bytes=1))
+    again = start(**directly(publisher), offset=run.offset, finite=True)
+    with pytest.raises(CursorGoneError, match=r"partition 0.*failOnDataLoss=false"):
+        again.next()
+
+
+def test_without_fail_on_data_loss_the_oldest_events_left_come_next(publisher, start, caplog):
+    """I prefer to go on, and the log says where."""
+    publisher.publish(*range(500), partition=0)
+    run = start(**directly(publisher), finite=True)
+    run.next()
+    publisher.publish(*range(500), partition=0)
+    publisher.publish(7, partition=0)
+    prune(publisher.store, "orders", Retention(bytes=50))
+    again = start(**directly(publisher, failOnDataLoss="false"), offset=run.offset, finite=True)
+    assert [7] == again.to_the_end()
+    assert "partition 0: failOnDataLoss=false" in caplog.text
+
+
+def test_a_start_at_the_end_gives_what_comes_then(publisher, start):
+    """`startingCursors=last` delivers nothing old, and nothing that comes later is missed."""
+    publisher.publish(1, 2, 3)
+    run = start(**directly(publisher, startingCursors="last"))
+    run.next()
+    publisher.publish(4)
+    assert [4] == run.until(1)
+
+
+def test_other_headers_are_refused_while_a_batch_is_pending(publisher, start):
+    """Rows of a repeated batch never differ."""
+    publisher.publish(1)
+    run = start(**directly(publisher), finite=True)
+    begin = run.offset
+    run.next()
+    again = start(**directly(publisher, headers="none"), offset=begin)
+    with pytest.raises(ReplayError, match="headers"):
+        again.rows(begin, json.loads(json.dumps(run.offset)))
+
+
+def test_executors_are_refused_where_the_publisher_does_not_offer_it(start, feed):
+    """I see at once that this publisher cannot."""
+    from tests.fix_stream import Log
+
+    run = start(feed(Log(3)), fetch="executors")
+    with pytest.raises(OptionError, match="does not offer direct reads"):
+        run.next()
+
+
+def test_staging_is_refused_beside_executors(start, publisher, tmp_path):
+    with pytest.raises(OptionError, match="stagingLocation"):
+        start(**directly(publisher, stagingLocation=str(tmp_path)))
+
+
+def test_staging_makes_the_driver_fetch(start, publisher, tmp_path):
+    """`auto` keeps what I asked for."""
+    publisher.publish(1)
+    run = start(url=publisher.url, stagingLocation=str(tmp_path), finite=True)
+    run.next()
+    assert 1 == run.offset["version"]
+
+
+def test_a_lagging_copy_is_waited_for(publisher, start):
+    """A cursor after the head is no other history at once; the error names both causes."""
+    publisher.publish(1)
+    run = start(**directly(publisher), finite=True)
+    run.next()
+    ahead = json.loads(json.dumps(run.offset))
+    for each in ahead["partitions"].values():
+        each["cursor"] = "999.0a1b2c3d"
+    again = start(**directly(publisher, retryTimeout="1s"), offset=ahead, finite=True)
+    with pytest.raises(Exception, match=r"lags, or its store was restored"):
+        again.next()
+
+
+def test_the_progress_tells_how_far_behind_it_is(publisher, start):
+    """I see plans, and chunks that are not read yet."""
+    for number in range(3):
+        publisher.publish(number, partition=0)
+    run = start(**directly(publisher, maxEventsPerTrigger="1"), finite=True)
+    run.next()
+    assert {"plans": 1, "chunksBehind": 2}.items() <= run.reader.reportLatestOffset().items()
+
+
+def test_an_older_package_would_refuse_the_offset(publisher, start):
+    """Versions are compared before anything else is."""
+    publisher.publish(1)
+    run = start(**directly(publisher), finite=True)
+    run.next()
+    unknown = {**run.offset, "version": 3}
+    with pytest.raises(CheckpointError, match="format 3"):
+        start(**directly(publisher), offset=unknown).next()
+
+
+def test_waiting_ends_with_the_next_event(publisher, start):
+    """A wait at the publisher is no delay."""
+    run = start(**directly(publisher, wait="30s"))
+    run.next()
+    run.next()
+    publisher.publish(5)
+    wait_for(lambda: run.next() == {position_of(5): [5]} or run.all() == [5])
+
+
+def position_of(number):
+    return number % 2
