@@ -215,7 +215,8 @@ def test_our_publisher_is_read(publisher):
     for begin in range(0, 300, 60):
         publisher.publish(*range(begin, begin + 60))
     reader = BatchReader(
-        parse(SourceOptions, {"url": publisher.url}), Decoder(("data",), "c", False)
+        parse(SourceOptions, {"url": publisher.url, "fetch": "driver"}),
+        Decoder(("data",), "c", False),
     )
 
     read = [numbers(reader.read(task)) for task in reader.partitions()]

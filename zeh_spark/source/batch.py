@@ -1,11 +1,13 @@
-"""The batch source: one task for each feed partition, which reads it to its end and streams rows.
+"""The batch source: what the feed holds when the query begins, fetched by tasks.
 
-Use it to read a feed's history: executors fetch, and nothing passes through the driver. A task that
-Spark runs again may see events that were not there before, unless `endingCursors` says where to
-stop.
+From our publisher, tasks fetch ranges of a plan (`direct_planner`), so a task that Spark runs again
+sees the same events. From any other publisher there is one task for each feed partition, which
+reads it to its end and streams rows. If Spark runs such a task again, it may see events that were
+not there before, unless `endingCursors` says where to stop.
 
-Rule for editors: a task yields whole intervals only, so a request that breaks off can continue
-without duplicates. `BatchReader` and its partitions are pickled, with the token that tasks need.
+Rule for editors: a task yields whole intervals or chunks only, so a request that breaks off can
+continue without duplicates. `BatchReader` and its partitions are pickled, with the token that tasks
+need.
 
 Runs on the driver (`partitions`) and in tasks (`read`).
 """
@@ -25,7 +27,10 @@ from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.options import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.source import direct_tasks
 from zeh_spark.source.decode import Decoder
+from zeh_spark.source.direct_planner import planned_to_the_end, reads_directly
+from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
 from zeh_spark.source.end_detection import Ending
 from zeh_spark.source.end_probes import EndProbes, first_checkpoint
 from zeh_spark.source.finite_read import EndUnknownError, read_to_end
@@ -74,10 +79,28 @@ class BatchReader(DataSourceReader):
         found = client.discover(options.partition_count)
         count = found.partition_count
         options.check_partitions(count)
+        if reads_directly(options, lambda: found.direct):
+            return self._planned(client, count)
         feed = options.stamping(found.named(options.feed))
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
             plans = pool.map(lambda each: self._plan(client, each, count), range(count))
             return [replace(plan, feed=feed) for plan in plans]
+
+    def _planned(self, client: FeedClient, count: int) -> Sequence[InputPartition]:
+        """Return the tasks of a read in which they fetch what the publisher has planned."""
+        options = self._options
+        starts, ends = options.starting_cursors, options.ending_cursors
+        everywhere = wire.LAST if starts == "last" else wire.FIRST
+        cursors = starts.values() if isinstance(starts, dict) else [everywhere] * count
+        batch = planned_to_the_end(
+            client.transport,
+            options,
+            list(cursors),
+            list(ends.values()) if isinstance(ends, dict) else None,
+        )
+        now = client.discover(count)  # behind the plan: it knows the epochs of all its events
+        feed = options.stamping(now.named(options.feed))
+        return partitions_of(batch, client.transport, options, feed) if batch else []
 
     def _client(self) -> FeedClient:
         return FeedClient(self._options, max_interval=_MAX_INTERVAL)
@@ -102,8 +125,11 @@ class BatchReader(DataSourceReader):
     @at_spark_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one feed partition, in a task (see `DataSourceReader.read`)."""
-        assert isinstance(partition, FeedPartition)
         assert isinstance(self._decoder, Decoder)
+        if isinstance(partition, DirectPartition):
+            yield from direct_tasks.read(partition, self._decoder)
+            return
+        assert isinstance(partition, FeedPartition)
         client = self._client()
         for lines in gathered(follow(client, partition)):
             yield from self._decoder.batches(lines, partition.request.partition, partition.feed)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ from zeh_spark.client import direct_client
 from zeh_spark.client.feed_client import located
 from zeh_spark.client.responses import problem_document
 from zeh_spark.client.transport import Transport
-from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
+from zeh_spark.errors import CursorGoneError, OptionError, PublisherError, ReplayError
 from zeh_spark.protocol.direct_reads import (
     PLAN_CHUNKS,
     Plan,
@@ -252,6 +252,70 @@ class DirectPlanner:
                 oldest,
             )
             cursors[partition] = oldest
+
+
+def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
+    """Return whether executors fetch, by the option `fetch`.
+
+    Args:
+        options: the query's options.
+        offered: asks whether the publisher offers it.
+
+    Raises:
+        OptionError: `fetch` is `executors`, and the publisher does not offer it.
+    """
+    if options.fetch == "driver":
+        return False
+    if options.fetch == "auto" and (options.staging_location or options.has_tls_files):
+        return False
+    found = offered()
+    if options.fetch == "executors" and not found:
+        raise OptionError(
+            f"option 'fetch' is executors, but the publisher of {options.url} does not offer "
+            f"direct reads: it is another publisher, an older version of zeh-spark, or serves a "
+            f"table. Set fetch=auto or fetch=driver",
+            option="fetch",
+            anchor="direct-reads",
+        )
+    return found
+
+
+def planned_to_the_end(
+    transport: Transport,
+    options: SourceOptions,
+    cursors: Sequence[str],
+    ends: Sequence[str] | None = None,
+) -> PlannedBatch:
+    """Plan all that the feed holds after some cursors.
+
+    Args:
+        transport: sends the requests.
+        options: the query's options.
+        cursors: where to begin, one cursor for each partition; special ones are allowed.
+        ends: where to end; None for all that there is at the first plan.
+
+    Raises:
+        PublisherError: a cursor is refused; CursorGoneError, if events after it were removed.
+        UnavailableError: there was no answer for `retryTimeout`.
+    """
+    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
+    upto: str | None = None
+    while True:
+        request = PlanRequest(
+            len(cursors),
+            numbered(batch.ends),
+            ends=UNSET if ends is None else numbered(ends),
+            upto=upto or UNSET,
+        )
+        try:
+            plan = direct_client.plan(transport, request, transport.retry())
+        except PublisherError as exc:
+            raise about_a_cursor(exc) from exc
+        batch.add(plan, checked_ranges(plan, request))
+        if not plan.more:
+            return batch
+        if ends is None:
+            upto = upto or plan.head
 
 
 def planned_again(

@@ -33,7 +33,12 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity, untold
 from zeh_spark.source import direct_tasks, offsets, planning
 from zeh_spark.source.decode import Decoder
-from zeh_spark.source.direct_planner import DirectPlanner, PlannedBatch, planned_again
+from zeh_spark.source.direct_planner import (
+    DirectPlanner,
+    PlannedBatch,
+    planned_again,
+    reads_directly,
+)
 from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
 from zeh_spark.source.end_probes import first_checkpoint
 from zeh_spark.source.offsets import Offset, Position, StagedBatch
@@ -279,26 +284,13 @@ class StreamDriver:
         Raises OptionError if `fetch` is `executors`, and the publisher does not offer it.
         """
         if self._direct is None:
-            self._direct = self._decided()
+            self._direct = reads_directly(self.options, self._is_offered)
         return self._direct
 
-    def _decided(self) -> bool:
-        options = self.options
-        if options.fetch == "driver":
-            return False
-        if options.fetch == "auto" and (options.staging_location or options.has_tls_files):
-            return False
+    def _is_offered(self) -> bool:
         if self._offered is None:
             told = True if self._identity and self._identity.told else None
             self._offered = self._client.discover(self._partition_count, told=told).direct
-        if options.fetch == "executors" and not self._offered:
-            raise OptionError(
-                f"option 'fetch' is executors, but the publisher of {options.url} does not offer "
-                f"direct reads: it is another publisher, an older version of zeh-spark, or serves "
-                f"a table. Set fetch=auto or fetch=driver",
-                option="fetch",
-                anchor="direct-reads",
-            )
         return self._offered
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

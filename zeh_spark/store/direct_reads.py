@@ -310,8 +310,8 @@ def check_plan(request: PlanRequest, most: int) -> None:
         wrong = f"a limit is {limits}; allowed are 1 to {MAX_NUMBER}"
     elif not 0 <= request.wait <= MAX_NUMBER:
         wrong = f"wait is {request.wait}; allowed are whole seconds from 0"
-    elif isinstance(request.ends, dict) and {wire.FIRST, wire.LAST} & {*ends.values()}:
-        wrong = "an end is _first or _last; allowed are cursors that the feed gave"
+    elif isinstance(request.ends, dict) and wire.LAST in ends.values():
+        wrong = "an end is _last; allowed are _first, and cursors that the feed gave"
     if wrong:
         raise Problem(problems.BAD_PLAN, wrong)
 
