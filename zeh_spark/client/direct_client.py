@@ -150,9 +150,21 @@ class _Fetch:
                 if self.at < len(self.ranges):
                     raise TransientError(self._broken_off())
             except TransientError as failure:
-                self.retry.wait(failure)
+                self._wait(failure)
             except CursorGoneError as exc:
                 raise self._gone(exc) from exc
+
+    def _wait(self, failure: TransientError) -> None:
+        """Pause before the next request. Raises the final error if the time is over."""
+        try:
+            self.retry.wait(failure)
+        except UnavailableError as exc:
+            raise UnavailableError(
+                f"{exc.what}. This was asked in a task: if executors have no route to the "
+                f"publisher, set fetch=driver",
+                advice=exc.advice,
+                anchor=exc.anchor,
+            ) from exc
 
     def _answer(self) -> Iterator[FetchedGroup]:
         """Yield the groups of one answer, as far as it comes."""
@@ -195,6 +207,8 @@ class _Fetch:
             raise FormatError(f"chunks {g[0]} to {g[-1]} came for those from {begin} to {end}")
         if (headers["partition"] % self.n != planned.partition).any():
             raise FormatError(f"a chunk of partition {planned.partition} is of another one")
+        if not (headers["events"].all() and headers["size"].all()):
+            raise FormatError("a chunk is empty")
         names = {direct_reads.name_hash(name): name for name in group.producers}
         if not {*headers["producer"].tolist()} <= {0, *names}:
             raise FormatError("the name of a producer is missing")

@@ -24,7 +24,6 @@ import zstandard
 from zeh_spark.client.direct_client import FetchedGroup
 from zeh_spark.errors import PublisherError
 from zeh_spark.protocol import wire
-from zeh_spark.protocol.direct_reads import HEADERS
 from zeh_spark.protocol.event_origin import HEADER as ORIGIN
 from zeh_spark.protocol.feed_identity import HEADER as FEED
 from zeh_spark.protocol.feed_identity import FeedIdentity
@@ -61,7 +60,7 @@ class ChunkDecoder:
             MalformedLineError: a line is no event, and the query's mode is FAILFAST.
         """
         lines = unpacked(group)
-        usual = _Lines.of(lines, group.headers)
+        usual = _Lines.of(lines, newlines_of(lines, group), group.headers)
         batch = self._usual(usual, group) if usual else None
         if batch is not None:
             yield batch
@@ -180,6 +179,20 @@ def unpacked(group: FetchedGroup) -> bytes:
     return lines
 
 
+def newlines_of(lines: bytes, group: FetchedGroup) -> np.ndarray:
+    """Return where the lines of a group end.
+
+    Raises PublisherError if a chunk has not as many lines as its header says.
+    """
+    newlines = np.flatnonzero(np.frombuffer(lines, np.uint8) == _NEWLINE)
+    ends = np.cumsum(group.headers["size"], dtype=np.int64)
+    upto = np.searchsorted(newlines, ends)
+    counts = np.diff(upto, prepend=0)
+    if (counts != group.headers["events"]).any() or (newlines[upto - 1] + 1 != ends).any():
+        raise _damaged(group, "a chunk has another number of lines")
+    return newlines
+
+
 def _damaged(group: FetchedGroup, why: object) -> PublisherError:
     first, last = (int(group.headers["g"][at]) for at in (0, -1))
     return PublisherError(
@@ -213,18 +226,11 @@ class _Lines:
     ends: np.ndarray
 
     @classmethod
-    def of(cls, text: bytes, chunks: np.ndarray) -> _Lines | None:
-        """Return the lines of chunks, given their headers; None if they are unusual."""
-        assert chunks.dtype == HEADERS
+    def of(cls, text: bytes, newlines: np.ndarray, chunks: np.ndarray) -> _Lines | None:
+        """Return the lines of chunks, given their ends and headers; None if they are unusual."""
         characters = np.frombuffer(text, np.uint8)
-        newlines = np.flatnonzero(characters == _NEWLINE)
-        upto = np.searchsorted(newlines, np.cumsum(chunks["size"], dtype=np.int64))
-        if (np.diff(upto, prepend=0) != chunks["events"]).any() or characters[-1] != _NEWLINE:
-            return None
         begins = np.concatenate(([0], newlines[:-1] + 1))
         chunk = np.repeat(np.arange(len(chunks)), chunks["events"])
-        if (begins[upto[:-1]] != np.cumsum(chunks["size"], dtype=np.int64)[:-1]).any():
-            return None
         opened = _headers_open(text, characters, begins, chunks["partition"][chunk])
         if opened is None:
             return None

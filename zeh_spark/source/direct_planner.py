@@ -193,7 +193,7 @@ class DirectPlanner:
         options = self._options
         cursors = list(self._cursors)
         batch = PlannedBatch(list(cursors), [[] for _ in cursors])
-        events, size = options.max_events_per_trigger, options.max_bytes_per_trigger
+        events, size = options.max_events_per_trigger, options.direct_bytes
         while True:
             request = PlanRequest(
                 len(cursors),
@@ -233,7 +233,7 @@ class DirectPlanner:
 
     def _range_bytes(self) -> int:
         options = self._options
-        goal = options.max_bytes_per_trigger // (_RANGES_EACH * options.parallelism)
+        goal = options.direct_bytes // (_RANGES_EACH * options.parallelism)
         return min(max(goal, _LEAST_RANGE), _MOST_RANGE)
 
     def _continue_after_loss(self, exc: CursorGoneError, cursors: list[str]) -> None:

@@ -159,11 +159,12 @@ class SourceOptions(ClientOptions):
         "maximum number of events in a micro-batch, as far as checkpoint lines allow",
         query="streaming",
     )
-    max_bytes_per_trigger: int = option(
+    max_bytes_per_trigger: int | None = option(
         parse_size,
-        "128m",
+        None,
         "maximum size of a micro-batch, in bytes or with a unit, as far as checkpoint lines allow; "
-        "the driver's memory use follows it",
+        "by default `512m` if executors fetch, and `128m` if the driver does, whose memory use "
+        "follows it",
         query="streaming",
     )
     min_partitions: int | None = option(
@@ -232,6 +233,16 @@ class SourceOptions(ClientOptions):
     def feed(self) -> str:
         """The feed's name in the checkpoint: the option `feedId`, or the URL."""
         return self.feed_id or self.url.identity
+
+    @property
+    def driver_bytes(self) -> int:
+        """The maximum size of a micro-batch that the driver fetches."""
+        return self.max_bytes_per_trigger or 128 << 20
+
+    @property
+    def direct_bytes(self) -> int:
+        """The maximum size of a micro-batch that executors fetch."""
+        return self.max_bytes_per_trigger or 512 << 20
 
     @property
     def has_tls_files(self) -> bool:

@@ -153,7 +153,7 @@ class Fetcher:
             counts = planning.take(
                 {track.partition: track.ready for track in self._tracks if track.ready},
                 self._options.max_events_per_trigger,
-                self._options.max_bytes_per_trigger,
+                self._options.driver_bytes,
                 self._turn,
             )
             self._turn = next(iter(counts), self._turn - 1) + 1
@@ -185,7 +185,7 @@ class Fetcher:
     def _full(self) -> bool:
         options = self._options
         return self._ready_events > 0 and (
-            self._ready_bytes >= options.max_bytes_per_trigger
+            self._ready_bytes >= options.driver_bytes
             or self._ready_events >= (options.max_events_per_trigger or self._ready_events + 1)
         )
 
@@ -201,7 +201,7 @@ class Fetcher:
 
         Measured: to wait for a whole batch took 1.5 times as long.
         """
-        half = self._options.max_bytes_per_trigger // 2
+        half = self._options.driver_bytes // 2
         return self._full or self._ready_bytes >= half
 
     def _all(self, *, ended: bool = False, answered: bool = False) -> bool:
@@ -327,7 +327,7 @@ class Fetcher:
         return track is max(self._tracks, key=lambda each: each.held)
 
     def _has_room(self, held: int) -> bool:
-        return self._ready_bytes + held < self._options.max_bytes_per_trigger
+        return self._ready_bytes + held < self._options.driver_bytes
 
     def _finish(self, track: Track, pause: float, *, ended: bool = False) -> None:
         with self._changed:

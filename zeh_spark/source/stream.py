@@ -117,7 +117,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @at_spark_border
     def getDefaultReadLimit(self) -> ReadMaxBytes:
         """Return `maxBytesPerTrigger` as a read limit, for Spark 4.2 and later."""
-        return ReadMaxBytes(self._begun.options.max_bytes_per_trigger)
+        return ReadMaxBytes(self._begun.options.driver_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read to the feed's end only (see `SupportsTriggerAvailableNow`)."""
@@ -203,7 +203,7 @@ class StreamDriver:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self._client = FeedClient(options, max_interval=4 * options.max_bytes_per_trigger)
+        self._client = FeedClient(options, max_interval=4 * options.driver_bytes)
         self._cursor_set = CursorSet(options)
         self._fetcher: Fetcher | None = None
         self._planner: DirectPlanner | None = None

@@ -1,0 +1,199 @@
+"""Chunks are decoded to the rows that the driver's way gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.client.direct_client import FetchedGroup
+from zeh_spark.errors import MalformedLineError, PublisherError
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.direct_reads import HEADERS, name_hash
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
+from zeh_spark.protocol.served_lines import Block, renderer, stamps
+from zeh_spark.protocol.upload_format import frame_of
+from zeh_spark.source.chunk_decode import ChunkDecoder
+from zeh_spark.source.decode import Decoder
+
+TRAPS = [
+    '},"data":',
+    '"},"data":{"',
+    '{"partition":0,"headers":{',
+    "\\",
+    "x",
+    "zeh-time",
+    "ø\u2028",
+]
+NAMES = ["a", "b", "ø", "zeh-origin", 'quo"te']
+ONE = FeedIdentity("a" * 16, (Epoch("a" * 16),))
+TWO = FeedIdentity("a" * 16, (Epoch("a" * 16), Epoch("a" * 16 + "~1", 50)))
+
+events = st.tuples(
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TRAPS), max_size=3),
+    st.sampled_from(TRAPS) | st.integers() | st.dictionaries(st.sampled_from(TRAPS), st.none()),
+)
+chunks = st.tuples(
+    st.sampled_from([0, 2, 4]),  # stored partitions of the reader's partition 0
+    st.sampled_from([10, 50, 90]),  # time
+    st.sampled_from(["p", "q", None]),
+    st.lists(events, min_size=1, max_size=4),
+)
+Chunk = tuple[int, int, str | None, list[tuple[dict[str, str], object]]]
+columns = st.sampled_from([("partition", "headers", "data"), ("data",), ("data", "headers")])
+
+
+def stored_lines(partition: int, given_events: Sequence[tuple[dict[str, str], object]]) -> bytes:
+    texts = [
+        wire.event_line(partition, headers, json.dumps(data, ensure_ascii=False).encode())
+        for headers, data in given_events
+    ]
+    return b"".join(text + b"\n" for text in texts)
+
+
+def group_of(given_chunks: Sequence[Chunk]) -> FetchedGroup:
+    texts = [stored_lines(chunk[0], chunk[3]) for chunk in given_chunks]
+    records = [
+        (
+            g,
+            time,
+            name_hash(producer),
+            -1 if producer is None else 7,
+            -1 if producer is None else 100 * g,
+            g,
+            partition,
+            len(own),
+            len(text),
+        )
+        for g, ((partition, time, producer, own), text) in enumerate(
+            zip(given_chunks, texts, strict=True), 1
+        )
+    ]
+    names = {name_hash(each): each for each in ("p", "q")}
+    return FetchedGroup(0, np.array(records, HEADERS), names, list(map(frame_of, texts)))
+
+
+def driver_rows(
+    given_chunks: Sequence[Chunk],
+    decoder: Decoder,
+    wanted: tuple[str, ...],
+    feed: FeedIdentity | None,
+) -> list[dict[str, object]]:
+    """What the driver's way makes of the same chunks."""
+    render, rows = renderer(wanted), []
+    for g, (partition, time, producer, own) in enumerate(given_chunks, 1):
+        batch = None if producer is None else 7
+        stamped = stamps(partition, time, producer, batch)
+        sequence = None if producer is None else 100 * g
+        block = Block(partition, stored_lines(partition, own), "", stamped, sequence)
+        for found in decoder.batches(render(block, 0), 0, feed):
+            rows += found.to_pylist()
+    return rows
+
+
+@given(
+    st.lists(chunks, min_size=1, max_size=5),
+    columns,
+    st.sampled_from([("_all",), (), ("a", "zeh-time"), ("zeh-sequence", "ø", "zeh-time")]),
+    st.sampled_from([ONE, TWO, None]),
+)
+def test_rows_are_those_of_the_drivers_way(
+    given_chunks: list[Chunk],
+    names: tuple[str, ...],
+    wanted: tuple[str, ...],
+    feed: FeedIdentity | None,
+) -> None:
+    """Whoever fetches, my rows are the same, headers in the same order."""
+    decoder = Decoder(names, "_corrupt_record", False)
+    identity = feed if wanted else None
+    found = ChunkDecoder(decoder, wanted, identity).batches(group_of(given_chunks))
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert driver_rows(given_chunks, decoder, wanted, identity) == rows
+
+
+@pytest.mark.parametrize("headers", [{}, {"a": "x", "b": "y"}, {"zeh-origin": "x"}])
+def test_usual_events_are_not_parsed(monkeypatch, headers):
+    """What makes it fast is what happens."""
+    monkeypatch.setattr(ChunkDecoder, "_unusual", None)
+    group = group_of([(0, 10, "p", [(headers, {"id": 1})] * 3), (2, 60, "q", [({}, [2])])])
+    decoder = ChunkDecoder(Decoder(("headers", "data"), "c", False), ("_all",), TWO)
+    (batch,) = decoder.batches(group)
+    assert ['{"id": 1}'] * 3 + ["[2]"] == batch.column("data").to_pylist()
+    first = dict(batch.column("headers").to_pylist()[2])
+    assert {**headers, "zeh-producer": "p", "zeh-sequence": "102", "zeh-feed": "a" * 16} == {
+        name: value
+        for name, value in first.items()
+        if name not in ("zeh-batch", "zeh-partition", "zeh-time")
+    }
+    assert "a" * 16 + "~1" == dict(batch.column("headers").to_pylist()[3])["zeh-feed"]
+
+
+def changed(group: FetchedGroup, lines: bytes, events: int | None = None) -> FetchedGroup:
+    """The group's only chunk with other lines."""
+    headers = group.headers.copy()
+    headers["size"] = len(lines)
+    if events is not None:
+        headers["events"] = events
+    return FetchedGroup(group.partition, headers, group.producers, [frame_of(lines)])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":"\xff"}\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{}}{}\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":1\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":}\n',
+    ],
+)
+def test_a_damaged_line_is_an_error(lines):
+    """What is no event never becomes a row."""
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines, 2)
+    decoder = ChunkDecoder(Decoder(("headers", "data"), "c", False), ("_all",), ONE)
+    with pytest.raises(MalformedLineError):
+        list(decoder.batches(group))
+
+
+def test_a_line_of_another_partition_is_an_error():
+    """Events that are mixed up are not delivered."""
+    lines = b'{"partition":1,"headers":{},"data":1}\n'
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines)
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(Exception, match="has lines of another one"):
+        list(decoder.batches(group))
+
+
+def test_a_chunk_with_more_lines_than_events_is_an_error():
+    """Its sequence numbers would be wrong."""
+    lines = b'{"partition":0,"headers":{},"data":1}\n' * 2
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines, 1)
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="damaged"):
+        list(decoder.batches(group))
+
+
+@pytest.mark.parametrize(
+    "frame", [frame_of(b"x" * 5), b"no frame at all", frame_of(b"x" * 8)[:-3], frame_of(b"") * 2]
+)
+def test_a_damaged_frame_is_an_error(frame):
+    """It is never taken for fewer events."""
+    good = group_of([(0, 10, "p", [({}, 1)])])
+    group = FetchedGroup(0, good.headers, good.producers, [frame])
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="store is damaged"):
+        list(decoder.batches(group))
+
+
+def test_a_frame_that_would_unpack_to_more_than_a_chunk_is_refused_before():
+    """Memory is bounded, whatever the header says."""
+    frame = frame_of(b"\n" * (4 << 20))
+    good = group_of([(0, 10, "p", [({}, 1)])])
+    headers = good.headers.copy()
+    headers["size"] = 4 << 20
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="another size"):
+        list(decoder.batches(FetchedGroup(0, headers, good.producers, [frame])))
