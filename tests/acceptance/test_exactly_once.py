@@ -31,16 +31,21 @@ def add(store, numbers):
 
 
 @pytest.mark.parametrize(
-    "staged",
-    [pytest.param(False, id="read again"), pytest.param(True, id="staged", marks=pytest.mark.slow)],
+    "way",
+    [
+        pytest.param({"fetch": "executors"}, id="executors"),
+        pytest.param({"fetch": "driver"}, id="driver", marks=pytest.mark.slow),
+        pytest.param({"stagingLocation": "staging"}, id="staged", marks=pytest.mark.slow),
+    ],
 )
-def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path, staged):
+def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path, way):
     """A job that is killed in three batches, at each stage, while the feed grows, continues without
-    loss or doubles.
+    loss or doubles, whoever fetches.
     """
     store, url = orders
-    staging = {"stagingLocation": str(tmp_path / "staging")} if staged else {}
-    streaming = job(url=url, maxEventsPerTrigger="200", **staging)
+    if "stagingLocation" in way:
+        way = {"stagingLocation": str(tmp_path / "staging")}
+    streaming = job(url=url, maxEventsPerTrigger="200", **way)
 
     streaming.run(crash=(1, "planned"))
     add(store, range(900, 1000))
@@ -53,10 +58,11 @@ def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path
 
 
 @pytest.mark.slow
-def test_each_event_arrives_once_when_the_first_batch_is_killed(orders, job):
+@pytest.mark.parametrize("way", ["executors", "driver"])
+def test_each_event_arrives_once_when_the_first_batch_is_killed(orders, job, way):
     """Spark does not log where the first batch began; it is repeated all the same."""
     store, url = orders
-    streaming = job(url=url, maxEventsPerTrigger="200")
+    streaming = job(url=url, maxEventsPerTrigger="200", fetch=way)
 
     streaming.run(crash=(0, "planned"))
     add(store, range(900, 1000))
@@ -80,7 +86,25 @@ def test_the_reference_publisher_is_read_once_through_a_crash(start_reference_se
 
 
 @pytest.mark.slow
-def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path):
+def test_each_event_arrives_once_when_who_fetches_changes_after_each_crash(orders, job):
+    """The option changes in both directions, each time with a batch pending."""
+    store, url = orders
+    streaming = job(url=url, maxEventsPerTrigger="200", fetch="executors")
+
+    for batch, (way, stage) in enumerate(
+        [("driver", "planned"), ("executors", "written"), ("driver", "tasks")]
+    ):
+        streaming.run(crash=(batch, stage))
+        add(store, range(900 + 100 * batch, 1000 + 100 * batch))
+        streaming.options["fetch"] = way
+    streaming.run()
+
+    assert streaming.table.numbers() == Counter(range(1200))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["executors", "driver"])
+def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path, way):
     """After a crash the feed, restored from a backup, has other events: the job stops and names the
     ways on.
     """
@@ -90,7 +114,9 @@ def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path):
     with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
         publish(store, "orders", [{"i": i} for i in range(900)])
         with running_publisher(store) as url:
-            streaming = job(url=f"{url}/orders", maxEventsPerTrigger="200", feedId="orders")
+            streaming = job(
+                url=f"{url}/orders", maxEventsPerTrigger="200", feedId="orders", fetch=way
+            )
             streaming.run(crash=(0, "planned"))
 
     with closing(open_store(f"sqlite:///{tmp_path}/backup.db")) as restored:
