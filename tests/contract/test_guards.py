@@ -22,7 +22,7 @@ from zeh_spark.sql_store import commits as sql_commits
 from zeh_spark.sql_store import producers as sql_producers
 from zeh_spark.sql_store import uploads as sql_uploads
 from zeh_spark.sql_store.schema import chunks, uploads
-from zeh_spark.store import commit_decision, feed, memory
+from zeh_spark.store import commit_decision, memory, reading
 from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.commit_plan import published
 from zeh_spark.store.feed import ChunkFeed
@@ -210,7 +210,7 @@ def test_cursors_without_a_history_would_skip_in_silence(
         list(ChunkFeed(world.store, FEED).page(behind, 2, None))
     assert "cursor-of-another-history" == refused.value.name
 
-    monkeypatch.setattr(feed, "check_history", lambda *_, **__: None)
+    monkeypatch.setattr(reading, "check_history", lambda *_, **__: None)
     read = sum(len(each.lines) for each in ChunkFeed(world.store, FEED).page(behind, 2, None))
     assert 0 < read < sum(each.size for each in everything(world.store) if each.g > head)
 

@@ -61,7 +61,8 @@ def test_a_new_epoch_is_told_at_once(publisher: Publisher) -> None:
     """The command may have been run in another process, while the publisher serves."""
     publisher.get()
     begun = publisher.store.begin_epoch("orders")
-    assert {**begun.document(), "delivery": "exactly-once"} == publisher.get().problem["feed"]
+    told = {**begun.document(), "delivery": "exactly-once", "reads": {"plan": 1, "chunks": 1}}
+    assert told == publisher.get().problem["feed"]
 
 
 @pytest.mark.parametrize("query", ["n=2", "n=2&cursor0=17", "n=2&n=2"])

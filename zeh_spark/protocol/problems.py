@@ -220,6 +220,7 @@ CURSOR_GONE = _problem(
     partition=_COUNT,
     cursor=_TEXT,
     oldest=_TEXT,
+    optional={"lost"},
     lost={"type": "object", "additionalProperties": _TEXT},
 )
 CURSOR_AHEAD = _problem(

@@ -96,7 +96,11 @@ def create_app(
         Route(f"/{name}/producers{{rest:path}}", _not_published_to) for name in named if name
     ]
     publish += PublishApi(store, staging_quota).routes() if store else []
-    described = partial(_described, publishing=store is not None)
+    described = partial(
+        _described,
+        publishing=store is not None,
+        direct=store is not None or any(isinstance(each, DirectFeed) for each in named.values()),
+    )
     app = Starlette(
         routes=[
             Route("/openapi.json", described, methods=["GET"]),
@@ -246,15 +250,15 @@ def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     )
 
 
-async def _described(request: Request, *, publishing: bool) -> Response:
-    render = partial(_document, request.scope.get("root_path", ""), publishing=publishing)
+async def _described(request: Request, **offers: bool) -> Response:
+    render = partial(_document, request.scope.get("root_path", ""), **offers)
     return Response(await anyio.to_thread.run_sync(render), media_type="application/json")
 
 
-def _document(mounted: str, *, publishing: bool) -> bytes:
+def _document(mounted: str, **offers: bool) -> bytes:
     from zeh_spark.publisher import openapi  # slow to import, and rarely needed
 
-    return msgspec.json.encode(openapi.document(mounted, publishing=publishing))
+    return msgspec.json.encode(openapi.document(mounted, **offers))
 
 
 async def _not_published_to(request: Request) -> Response:

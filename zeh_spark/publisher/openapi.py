@@ -47,18 +47,23 @@ _MODULES = {
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
 
 
-def document(mounted: str = "", *, publishing: bool = True) -> dict[str, Any]:
+def document(
+    mounted: str = "", *, publishing: bool = True, direct: bool = True
+) -> dict[str, Any]:
     """Return the document, ready to be encoded as JSON.
 
     Args:
         mounted: The path below which the app is, if any.
         publishing: Whether the app takes batches.
+        direct: Whether some of its feeds take direct reads.
     """
     found = deepcopy(_loaded())
     found["servers"][0]["url"] = mounted or "/"
-    if not publishing:
-        for path in [each for each in found["paths"] if each.startswith("/{feed}/producers")]:
-            del found["paths"][path]
+    left_out: tuple[str, ...] = () if publishing else ("/{feed}/producers",)
+    if not direct:
+        left_out += ("/{feed}/plan", "/{feed}/chunks")
+    paths = found["paths"]
+    found["paths"] = {path: paths[path] for path in paths if not path.startswith(left_out)}
     return found
 
 

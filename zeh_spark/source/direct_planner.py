@@ -415,7 +415,7 @@ def lost_partitions(exc: CursorGoneError) -> dict[int, str]:
         return {
             int(partition): oldest
             for partition, oldest in lost.items()
-            if partition.isdigit() and isinstance(oldest, str)
+            if partition.isascii() and partition.isdigit() and isinstance(oldest, str)
         }
     return {}
 

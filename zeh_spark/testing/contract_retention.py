@@ -9,7 +9,7 @@ import pytest
 from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store import feed, retention
+from zeh_spark.store import feed, reading, retention
 from zeh_spark.store.batches import Call
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.interface import Chunk, Retention, StoreBusyError
@@ -414,6 +414,6 @@ def test_without_anchors_readers_would_skip_in_silence(
     prune(store, FEED, NOTHING)
     publish(store, chunk(0, b"4"))
     monkeypatch.setattr(store, "anchors", lambda _: {})
-    monkeypatch.setattr(feed, "check_history", lambda *_, **__: None)
+    monkeypatch.setattr(reading, "check_history", lambda *_, **__: None)
     monkeypatch.setattr(store, "tags", lambda _, gs: dict.fromkeys(gs, first.partition(".")[2]))
     assert [b"4"] == read(store, {0: first})
