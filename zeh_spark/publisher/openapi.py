@@ -47,9 +47,7 @@ _MODULES = {
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
 
 
-def document(
-    mounted: str = "", *, publishing: bool = True, direct: bool = True
-) -> dict[str, Any]:
+def document(mounted: str = "", *, publishing: bool = True, direct: bool = True) -> dict[str, Any]:
     """Return the document, ready to be encoded as JSON.
 
     Args:

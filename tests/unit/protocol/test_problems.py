@@ -42,7 +42,7 @@ def test_a_problem_has_the_status_and_name_of_its_type():
     assert (problem.name, problem.status) == ("cursor-gone", 410)
 
 
-@pytest.mark.parametrize("missing", GONE)
+@pytest.mark.parametrize("missing", sorted(GONE.keys() - {"lost"}))
 def test_a_problem_without_a_member_is_refused_at_once(missing):
     members = {name: value for name, value in GONE.items() if name != missing}
 
