@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zeh_spark.sink.receipts import receipts
     from zeh_spark.source.batch import last_cursors
     from zeh_spark.source.shared_cursors import shared_cursors
+    from zeh_spark.stamping import stamped
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "receipts",
     "register",
     "shared_cursors",
+    "stamped",
 ]
 
 __getattr__ = names_of(
@@ -47,6 +49,7 @@ __getattr__ = names_of(
         "receipts": "zeh_spark.sink.receipts",
         "register": "zeh_spark.datasource",
         "shared_cursors": "zeh_spark.source.shared_cursors",
+        "stamped": "zeh_spark.stamping",
     },
 )
 

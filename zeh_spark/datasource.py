@@ -12,14 +12,25 @@ Runs on the driver and in the Python process in which Spark plans a query.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import IntegerType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from zeh_spark.errors import OptionError, UnknownOptionError, at_spark_border
 from zeh_spark.options import parse
+from zeh_spark.protocol.stamp_columns import POSITION, STAMP_COLUMNS
 from zeh_spark.sink.options import refused_for_a_write, sink_options
 from zeh_spark.sink.rows import layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter
@@ -31,8 +42,19 @@ from zeh_spark.source.stream import StreamReader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_COLUMNS = {
+_STAMPS: dict[str, DataType] = {
+    each.name: {
+        "timestamp": TimestampType(),
+        "string": StringType(),
+        "bigint": LongType(),
+        "int": IntegerType(),
+    }[each.kind]
+    for each in STAMP_COLUMNS
+}
+_COLUMNS: dict[str, DataType] = {
     "partition": IntegerType(),
+    **_STAMPS,
+    POSITION: LongType(),
     "headers": MapType(StringType(), StringType()),
     "data": StringType(),
 }
@@ -47,9 +69,10 @@ _ENDLESS = OptionError(
 class ZeroEventHubDataSource(DataSource):
     """A ZeroEventHub feed as a DataFrame: partition INT, headers MAP<STRING, STRING>, data STRING.
 
-    `data` is each event's JSON byte for byte, or NULL if the publisher left it out. Which columns
-    of a DataFrame are published is in `sink.rows`. Spark makes and calls this class; users name the
-    format instead.
+    `data` is each event's JSON byte for byte, or NULL if the publisher left it out. The option
+    `stamps` adds typed columns (`protocol.stamp_columns`), and a schema may name any of them. Which
+    columns of a DataFrame are published is in `sink.rows`. Spark makes and calls this class; users
+    name the format instead.
 
     Args:
         options: the options as Spark hands them over, with names in any case.
@@ -76,9 +99,10 @@ class ZeroEventHubDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that a feed has for these options (see `DataSource.schema`)."""
-        fields = [StructField(name, kind) for name, kind in _COLUMNS.items()]
         if isinstance(self._source, OptionError):
             raise self._source
+        left_out = {POSITION} if self._source.stamps == "columns" else {POSITION, *_STAMPS}
+        fields = [StructField(name, _COLUMNS[name]) for name in _COLUMNS if name not in left_out]
         if self._source.mode == "PERMISSIVE":
             fields.append(StructField(self._source.column_name_of_corrupt_record, StringType()))
         return StructType(fields)
@@ -88,7 +112,8 @@ class ZeroEventHubDataSource(DataSource):
         """Return the reader of `spark.read` (see `DataSource.reader`)."""
         if isinstance(self._source, OptionError):
             raise self._source
-        return BatchReader(self._source, decoder(schema, self._source))
+        options = replace(self._source, columns=tuple(schema.fieldNames()))
+        return BatchReader(options, decoder(schema, options))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of `spark.readStream`, which raises later if something is wrong."""
@@ -96,7 +121,8 @@ class ZeroEventHubDataSource(DataSource):
             return StreamReader(None, self._source)
         if self._source.ending_cursors != "last":
             return StreamReader(self._source, _ENDLESS)
-        return StreamReader(self._source, decoder(schema, self._source))
+        options = replace(self._source, columns=tuple(schema.fieldNames()))
+        return StreamReader(options, decoder(schema, options))
 
     @at_spark_border
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -162,7 +188,7 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
             f"would vanish. Add the column, or leave the schema out",
             option="mode",
         )
-    return Decoder(tuple(schema.fieldNames()), corrupt, permissive)
+    return Decoder(tuple(schema.fieldNames()), corrupt, permissive, options.hidden_headers)
 
 
 def register(spark: SparkSession) -> None:

@@ -27,7 +27,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.protocol import event_origin, feed_identity
+from zeh_spark.protocol import event_origin, feed_identity, wire
+from zeh_spark.stamping import has_headers, has_stamps, stamp
 from zeh_spark.stateful import dedup_state, ids_operator, requirements, state_buckets
 from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, SeenBucket
 from zeh_spark.stateful.ids_operator import IdProcessor
@@ -72,9 +73,10 @@ def drop_seen(
     window.
 
     Args:
-        df: a streaming frame. It needs the column `headers`, unless `producer` and `sequence` are
-            given.
-        producer: an SQL expression or a column; by default the header `zeh-producer`.
+        df: a streaming frame. It needs the column `headers`, or the typed columns of
+            `stamps=columns`, unless `producer` and `sequence` are given.
+        producer: an SQL expression or a column; by default the header `zeh-producer`. Where a
+            header is named here, the typed column is taken if the frame has them.
         sequence: the producer's numbers, from 0; by default the header `zeh-sequence`. Give it
             together with `producer`.
         partition: what else the numbers belong to; by default the header `zeh-partition`, and
@@ -189,8 +191,8 @@ def _rows_with_ids(
     belongs = F.lit("")
     if scope is not None:
         belongs = F.coalesce(requirements.text(df, "scope", scope), F.lit(""))
-    elif requirements.has_headers(df):
-        feed = F.regexp_replace(F.col("headers")[feed_identity.HEADER], "~[0-9]+$", "")
+    elif has_stamps(df):
+        feed = F.regexp_replace(stamp(df, feed_identity.HEADER), "~[0-9]+$", "")
         belongs = F.coalesce(feed, F.lit(""))
     whole = F.concat(F.char_length(belongs), F.lit(" "), belongs, name)
     said = packed(df, requirements.EVENT).select(
@@ -208,9 +210,9 @@ def _rows_with_ids(
 def _published(df: DataFrame) -> Column:
     """Return when an event was published, in ms since 1970; the batch's time if it is not known."""
     now = F.unix_millis(F.current_timestamp())
-    if not requirements.has_headers(df):
+    if not has_stamps(df):
         return now
-    told = F.col("headers")["zeh-time"].try_cast("bigint")
+    told = stamp(df, wire.TIME_HEADER).try_cast("bigint")
     return F.greatest(F.least(F.coalesce(told, now), now), F.lit(0))
 
 
@@ -251,14 +253,15 @@ def _key(
 ) -> tuple[Column, Column]:
     """Return who numbers a row, and its number, as texts; NULL if there is none."""
     if producer is None and sequence is None and partition is None:
-        if not requirements.has_headers(df):
+        if not has_stamps(df):
             raise OptionError(
-                "the frame has no column 'headers', which has the stamps of our publisher. Call "
-                "drop_seen before headers are dropped, or give producer= and sequence=",
+                "the frame has no column 'headers', which has the stamps of our publisher, and not "
+                "all typed columns of stamps=columns. Call drop_seen before they are dropped, or "
+                "give producer= and sequence=",
                 option="producer",
             )
         producer, sequence, partition = (
-            f"headers['zeh-{name}']" for name in ("producer", "sequence", "partition")
+            stamp(df, f"zeh-{name}") for name in ("producer", "sequence", "partition")
         )
     if producer is None or sequence is None:
         missing = "producer" if producer is None else "sequence"
@@ -278,15 +281,15 @@ def _origin(df: DataFrame) -> tuple[Column, Column, Column, Column, Column]:
     All are NULL if that is not known. The number of a part belongs to the producer, so that each
     part has numbers of its own.
     """
-    if not requirements.has_headers(df):
+    if not has_headers(df):
         raise OptionError(
             "the frame has no column 'headers', which has the origin of events. Call drop_seen "
             "before headers are dropped",
             option="origin",
         )
     headers = F.col("headers")
-    feed = F.replace(headers[feed_identity.HEADER], F.lit("%"), F.lit("%25"))
-    stamps = [headers[f"zeh-{name}"] for name in ("producer", "partition", "sequence", "time")]
+    feed = F.replace(stamp(df, feed_identity.HEADER), F.lit("%"), F.lit("%25"))
+    stamps = [stamp(df, f"zeh-{name}") for name in ("producer", "partition", "sequence", "time")]
     slash = F.lit("/")
     parts = [part for stamp in stamps for part in (slash, stamp)]
     own = F.concat(F.replace(feed, slash, F.lit("%2F")), *parts)
@@ -300,13 +303,13 @@ def _origin(df: DataFrame) -> tuple[Column, Column, Column, Column, Column]:
 def _feed(df: DataFrame, feed: str | Column | None, told: bool) -> Column:
     if not told:
         return F.lit(NO_FEED)
-    given = feed if feed is not None else f"headers['{feed_identity.HEADER}']"
+    given = feed if feed is not None else stamp(df, feed_identity.HEADER)
     return F.coalesce(requirements.text(df, "feed", given), F.lit(NO_FEED))
 
 
 def _time(df: DataFrame) -> Column:
     """Return when an event was committed, in ms since 1970; -1 if it does not say so."""
-    return F.coalesce(F.col("headers")["zeh-time"].try_cast("bigint"), F.lit(-1))
+    return F.coalesce(stamp(df, wire.TIME_HEADER).try_cast("bigint"), F.lit(-1))
 
 
 def _feeds_read(df: DataFrame) -> int:

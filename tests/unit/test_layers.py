@@ -22,8 +22,10 @@ LAYERS = {
     "stateful": {"errors", "protocol"},
     "source": {"_compat", "client", "errors", "options", "protocol"},
     "sink": {"_compat", "client", "errors", "options", "protocol"},
-    "sessions": {"_lazy", "errors", "lakehouse", "protocol", "sink", "source", "stateful"},
-    "lakehouse": {"_lazy", "errors", "protocol", "sink", "source"},
+    "sessions": {
+        "_lazy", "errors", "lakehouse", "protocol", "sink", "source", "stamping", "stateful",
+    },
+    "lakehouse": {"_lazy", "errors", "protocol", "sink", "source", "stamping"},
     "store": {"errors", "protocol"},
     "sql_store": {"errors", "protocol", "store"},
     "outbox": {"errors", "protocol", "sql_store", "store"},

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import app_versions
@@ -45,25 +45,25 @@ from zeh_spark.lakehouse.precedence import (
     wins,
 )
 from zeh_spark.protocol import feed_identity
+from zeh_spark.stamping import has_stamps, stamp
 
 DELETED = "_zeh_deleted"
 CHANGED = "_zeh_changed"
 
 
 def stamped(df: DataFrame) -> DataFrame:
-    """Return the frame with the columns that name each event, made of its `headers`.
+    """Return the frame with the columns that name each event, made of its stamps.
 
     They are `_zeh_feed STRING, _zeh_producer STRING, _zeh_partition INT, _zeh_sequence BIGINT,
-    _zeh_time BIGINT` (ms since 1970), NULL where an event has no such header. Columns that the
-    frame has already stay as they are.
+    _zeh_time BIGINT` (ms since 1970), NULL where an event has no such stamp. Columns that the
+    frame has already stay as they are. The stamps may be headers or typed columns.
 
     Raises:
-        LakehouseError: the frame has neither `headers` nor the columns.
+        LakehouseError: the frame has neither stamps nor the columns.
     """
     missing = [name for name in IDENTITY if name not in df.columns]
-    if "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType):
-        header = F.col("headers")
-        values = {name: header[IDENTITY[name][0]].cast(IDENTITY[name][1]) for name in missing}
+    if has_stamps(df):
+        values = {name: stamp(df, IDENTITY[name][0]).cast(IDENTITY[name][1]) for name in missing}
         return df.withColumns(values) if values else df
     if set(STAMPS) <= set(df.columns):  # of a table that an older version has written
         none = {name: F.lit(None).cast(IDENTITY[name][1]) for name in missing}

@@ -23,7 +23,7 @@ from zeh_spark.sessions.model import CONTROL, RECORDS
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
 from zeh_spark.sink.rows import RowLayout, layout
-from zeh_spark.stateful import requirements
+from zeh_spark.stamping import has_headers
 from zeh_spark.stateful.row_codec import quoted
 
 _FACTS = "_zeh_dead"
@@ -113,7 +113,7 @@ def _event(dead: DataFrame) -> DataFrame:
 def _headers(dead: DataFrame) -> Column:
     """Return the event's headers, with `replay` unless they have another control word."""
     control = F.create_map(F.lit(CONTROL), F.lit("replay"))
-    if not requirements.has_headers(dead):
+    if not has_headers(dead):
         return control
     headers = F.coalesce("headers", F.create_map().cast("map<string,string>"))
     own = F.map_filter(headers, lambda name, _: ~name.startswith("zeh-"))

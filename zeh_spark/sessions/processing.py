@@ -40,6 +40,7 @@ from zeh_spark.sessions.handling import (
     too_many,
 )
 from zeh_spark.sessions.verdicts import VERDICT
+from zeh_spark.stamping import has_stamps, stamp
 from zeh_spark.stateful import requirements
 from zeh_spark.stateful.row_codec import quoted
 
@@ -356,10 +357,10 @@ def _key(batch: DataFrame, begun: Column) -> Column:
     """Return an event's identity: that of the feed, or else its place in its session."""
     told = F.col("delivery")
     place = F.concat_ws("/", F.lit("session"), F.url_encode(told["session"]), begun, told["number"])
-    if not requirements.has_headers(batch):
+    if not has_stamps(batch):
         return place
     names = (HEADER, "zeh-producer", "zeh-partition", "zeh-sequence")
-    feed, producer, partition, sequence = (F.col("headers")[name] for name in names)
+    feed, producer, partition, sequence = (stamp(batch, name) for name in names)
     parts = (F.coalesce(feed, F.lit("")), producer, F.coalesce(partition, F.lit("")), sequence)
     identity = F.concat_ws("/", F.lit("event"), *(F.url_encode(part) for part in parts))
     return F.when(producer.isNotNull() & sequence.isNotNull(), identity).otherwise(place)

@@ -15,10 +15,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from zeh_spark.errors import OptionError
+from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER
 from zeh_spark.sessions.model import CONTROL
 from zeh_spark.sessions.sources import marked
 from zeh_spark.sessions.steps import Steps
+from zeh_spark.stamping import has_headers, has_stamps, stamp
 from zeh_spark.stateful import requirements, state_buckets
 from zeh_spark.stateful.ranges import MAX_NUMBER
 from zeh_spark.stateful.row_codec import packed
@@ -159,9 +161,9 @@ def _time(complaint: str, timeless: list[str]) -> Column:
 
 def _published(df: DataFrame) -> Column:
     """Return when an event was published, by the feed's clock; NULL if it does not say."""
-    if not requirements.has_headers(df):
+    if not has_stamps(df):
         return F.lit(None).cast("timestamp")
-    ms = F.col("headers")["zeh-time"].try_cast("bigint")
+    ms = stamp(df, wire.TIME_HEADER).try_cast("bigint")
     return F.when(ms.between(0, _LAST_TIME), F.timestamp_millis(ms))
 
 
@@ -169,13 +171,13 @@ def source_of(df: DataFrame, source: str | Column | None) -> Column:
     """Return the name of an event's source; NULL if it has none."""
     if source is not None:
         return requirements.text(df, "source", source)
-    if not requirements.has_headers(df):
+    if not has_stamps(df):
         raise OptionError(
             f"the frame has no column 'headers', whose {HEADER} would name the source. Give "
             f"source=, a column or SQL expression",
             option="source",
         )
-    return F.regexp_replace(F.col("headers")[HEADER], "~[0-9]+$", "")
+    return F.regexp_replace(stamp(df, HEADER), "~[0-9]+$", "")
 
 
 def content_of(df: DataFrame, on_conflict: str, content: str | Column | None) -> Column:
@@ -197,7 +199,7 @@ def control_of(df: DataFrame, control: str | Column | None) -> Column:
     word = F.lit(None).cast("string")
     if control is not None:
         word = requirements.text(df, "control", control)
-    elif requirements.has_headers(df):
+    elif has_headers(df):
         word = F.col("headers")[CONTROL]
     return F.lower(F.trim(F.coalesce(word, F.lit(""))))
 
@@ -209,7 +211,7 @@ def with_words(
     word = control_of(df, control)
     if attempt is not None:
         number = requirements.text(df, "attempt", attempt)
-    elif requirements.has_headers(df):
+    elif has_headers(df):
         number = F.col("headers")[ATTEMPT]
     elif control is None:
         number = F.lit(None).cast("string")
@@ -239,7 +241,7 @@ def clock_of(df: DataFrame, time: str | Column | None) -> Clock:
             )
         latest = F.coalesce(published, now)
         return Clock(column, latest, f"sessions: an event has no time: time={time!r} is NULL")
-    if not requirements.has_headers(df):
+    if not has_stamps(df):
         raise OptionError(
             "the frame has no column 'headers', whose zeh-time would be the clock. Give time=, a "
             "TIMESTAMP of the events, or time='batch'",

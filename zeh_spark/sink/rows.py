@@ -37,6 +37,7 @@ from zeh_spark.protocol.arrow_json import (
     utf8,
     within,
 )
+from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
 from zeh_spark.sink.origins import check_parts, origins_of, with_origins
 from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
 
@@ -112,6 +113,12 @@ def _check_origin(schema: T.StructType) -> T.StructType:
 def _check_beside_data(schema: T.StructType) -> None:
     columns = schema.names
     for name in columns:
+        if name in BY_NAME or name == POSITION:
+            raise _refused(
+                name,
+                "is a stamp of the feed that was read, and the event gets new ones: drop "
+                "it, or put it into the event, to_json(struct(*)) AS data",
+            )
         if name not in _ENVELOPE:
             raise _refused(
                 name,

@@ -108,7 +108,7 @@ class BatchReader(DataSourceReader):
     def _plan(self, client: FeedClient, partition: int, partition_count: int) -> FeedPartition:
         options = self._options
         request = PageRequest(
-            partition, wire.LAST, partition_count, options.page_size_hint, options.headers
+            partition, wire.LAST, partition_count, options.page_size_hint, options.requested_headers
         )
         start = wire.FIRST
         if isinstance(options.starting_cursors, dict):
@@ -175,7 +175,9 @@ def last_cursors(url: str, **options: str) -> str:
     count = client.discover(parsed.partition_count).partition_count
     cursors = {}
     for partition in range(count):
-        request = PageRequest(partition, wire.LAST, count, parsed.page_size_hint, parsed.headers)
+        request = PageRequest(
+            partition, wire.LAST, count, parsed.page_size_hint, parsed.requested_headers
+        )
         beginning = _beginning(client, replace(request, cursor=wire.FIRST, page_size_hint=1))
         last = first_checkpoint(client, request) if beginning != wire.FIRST else wire.FIRST
         # A partition without events has no checkpoint that a read could reach again.

@@ -28,8 +28,10 @@ from zeh_spark.protocol.event_origin import HEADER as ORIGIN
 from zeh_spark.protocol.feed_identity import HEADER as FEED
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.served_lines import Block, renderer, stamps
+from zeh_spark.protocol.stamp_columns import MAX_TIME, POSITION
 from zeh_spark.protocol.upload_format import CHUNK_BYTES
 from zeh_spark.source.decode import Decoder, cut_strings, each_once, is_utf8, strings
+from zeh_spark.source.typed_stamps import times_of
 
 _DATA = b'},"data":'
 _NEWLINE, _BRACE = ord("\n"), ord("}")
@@ -43,7 +45,7 @@ class ChunkDecoder:
 
     Args:
         decoder: the decoder of the query.
-        wanted: the option `headers`: names, `_all`, or none.
+        wanted: the headers to ask for (`SourceOptions.requested_headers`).
         feed: the identity whose epochs' ids the events get as the header `zeh-feed`; None adds
             none.
     """
@@ -70,16 +72,58 @@ class ChunkDecoder:
     def _usual(self, lines: _Lines, group: FetchedGroup) -> pa.RecordBatch | None:
         headers: pa.Array | None = None
         if "headers" in self.decoder.columns:
-            if self.wanted == (wire.ALL_HEADERS,):
-                headers = self._all_headers(lines, group)
-            elif not self.wanted:
-                none = np.zeros(lines.count + 1, np.int32)
-                empty = pa.array([], pa.string())
-                headers = pa.MapArray.from_arrays(pa.array(none), empty, empty)
+            headers = self._headers(lines, group)
             if headers is None:
                 return None
         data = lines.data()
-        return self.decoder.record_batch(group.partition, headers, data) if is_utf8(data) else None
+        stamps = self._columns(group, lines.chunk)
+        if stamps is None or not is_utf8(data):
+            return None
+        return self.decoder.record_batch(group.partition, headers, data, stamps)
+
+    def _headers(self, lines: _Lines, group: FetchedGroup) -> pa.MapArray | None:
+        """Return what the column `headers` shows; None if it is not simple."""
+        if not {*self.wanted} - {*self.decoder.hidden}:
+            none = np.zeros(lines.count + 1, np.int32)
+            empty = pa.array([], pa.string())
+            return pa.MapArray.from_arrays(pa.array(none), empty, empty)
+        if self.wanted != (wire.ALL_HEADERS,):
+            return None
+        if not self.decoder.hidden:
+            return self._all_headers(lines, group)
+        found = lines.headers()
+        if found is None:
+            return None
+        names, values, begins = found
+        return pa.MapArray.from_arrays(pa.array(begins.astype(np.int32)), names, values)
+
+    def _columns(self, group: FetchedGroup, chunk: np.ndarray) -> dict[str, pa.Array] | None:
+        """Return the columns of stamps, by name; None if one does not fit its type."""
+        chunks = group.headers
+        found: dict[str, pa.Array] = {}
+        for name in self.decoder.columns:
+            if name == "timestamp":
+                if (chunks["time"] > MAX_TIME).any():
+                    return None
+                found[name] = times_of(pa.array(chunks["time"].astype(np.int64)[chunk]))
+            elif name == "feed":
+                assert self.feed is not None
+                epochs = pa.array([self.feed.at(each) for each in chunks["time"].tolist()])
+                found[name] = epochs.take(pa.array(chunk))
+            elif name == "producer":
+                names = [group.producers.get(each) for each in chunks["producer"].tolist()]
+                found[name] = pa.array(names, pa.string()).take(pa.array(chunk))
+            elif name == "storedPartition":
+                found[name] = pa.array(chunks["partition"].astype(np.int32)[chunk])
+            elif name == "sequence":
+                numbers = chunks["sequence"].astype(np.int64)[chunk]
+                found[name] = pa.array(numbers + _place(chunk, len(chunks)), mask=numbers < 0)
+            elif name == "batch":
+                numbers = chunks["batch"].astype(np.int64)[chunk]
+                found[name] = pa.array(numbers, mask=numbers < 0)
+            elif name == POSITION:
+                found[name] = pa.array(chunks["g"].astype(np.int64)[chunk])
+        return found
 
     def _all_headers(self, lines: _Lines, group: FetchedGroup) -> pa.MapArray | None:
         """Return the headers of all lines with their stamps; None if they are not simple."""
@@ -116,9 +160,8 @@ class ChunkDecoder:
         """Return the values of each stamp, and which of them each line has."""
         chunks = group.headers
         producers, of_chunk = np.unique(chunks["producer"], return_inverse=True)
-        first_line = np.searchsorted(chunk, np.arange(len(chunks)))
         each_line = np.arange(len(chunk))
-        sequences = chunks["sequence"][chunk] + each_line - first_line[chunk]
+        sequences = chunks["sequence"][chunk] + _place(chunk, len(chunks))
         found = [
             (pa.array([group.producers[each] for each in producers.tolist()]), of_chunk[chunk]),
             (_texts(chunks["batch"]), chunk),
@@ -141,8 +184,14 @@ class ChunkDecoder:
                 render(_block(each, lines[begin:end], group), group.partition),
                 group.partition,
                 self.feed,
+                int(each["g"]),
             )
             begin = end
+
+
+def _place(chunk: np.ndarray, chunks: int) -> np.ndarray:
+    """Return the place of each line in its chunk, given the chunk of each line."""
+    return np.asarray(np.arange(len(chunk)) - np.searchsorted(chunk, np.arange(chunks))[chunk])
 
 
 def _texts(numbers: np.ndarray) -> pa.StringArray:

@@ -29,18 +29,15 @@ from msgspec import UNSET, Raw, UnsetType
 from zeh_spark.errors import MalformedLineError
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
+from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
 from zeh_spark.protocol.stamps import TIME_DIGITS, parse_stamped, stamp
+from zeh_spark.source.typed_stamps import check, columns_of, without
 
 T = TypeVar("T")
 
 _BLOCK = 1 << 20
 _MOST_NAMES = 64
 """Blocks with more different header names than this have their headers made one by one."""
-_FIELDS = {
-    "partition": pa.int32(),
-    "headers": pa.map_(pa.string(), pa.string()),
-    "data": pa.string(),
-}
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -59,18 +56,30 @@ class Decoder:
     """Decodes lines to the columns of a query. It is pickled to executors.
 
     Args:
-        columns: the query's columns in order: names out of partition, headers, data and `corrupt`.
+        columns: the query's columns in order: names out of partition, headers, data, `corrupt`,
+            and those of stamps.
         corrupt: the name of the corrupt-record column.
         permissive: whether lines that are no events go into that column. If not, the first one
             raises MalformedLineError.
+        hidden: headers that the column `headers` does not show.
     """
 
     columns: tuple[str, ...]
     corrupt: str
     permissive: bool
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        """The columns that are made of headers."""
+        return tuple(name for name in self.columns if name in BY_NAME)
 
     def batches(
-        self, lines: bytes, partition: int, feed: FeedIdentity | None = None
+        self,
+        lines: bytes,
+        partition: int,
+        feed: FeedIdentity | None = None,
+        position: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield record batches of about 1 MiB of lines, in order; together one row for each event.
 
@@ -79,37 +88,45 @@ class Decoder:
             partition: its number.
             feed: the identity whose epochs' ids the events get as the header `zeh-feed`; None adds
                 no header.
+            position: the position of the events' chunk in the feed; None if it is not known.
 
         Raises:
             MalformedLineError: a line is no event, and `permissive` is false; or a line belongs to
                 another partition.
         """
-        if "headers" not in self.columns:
+        if not {"headers", "feed"} & {*self.columns}:
             feed = None
         for block in blocks(lines):
             with _without_gc():
-                batch = self._batch(block, partition, feed)
+                batch = self._batch(block, partition, feed, position)
             if batch.num_rows:
                 yield batch
 
-    def _batch(self, block: bytes, partition: int, feed: FeedIdentity | None) -> pa.RecordBatch:
+    def _batch(
+        self, block: bytes, partition: int, feed: FeedIdentity | None, position: int | None
+    ) -> pa.RecordBatch:
         lines = _usual(block, partition)
         if lines is not None:
             data = _joined([line.data for line in lines])
             headers = _cut_headers([line.headers or b"{}" for line in lines], feed)
             if headers is None and (events := _decoded(wire.decode_events, block)):
                 headers = _headers(events) if stamp(events, feed) else None
-            if headers is not None and is_utf8(data):
-                return self.record_batch(partition, headers, data)
-        return self._unusual(block, partition, feed)
+            stamps = None if headers is None else columns_of(headers, self.stamps)
+            if headers is not None and stamps is not None and is_utf8(data):
+                return self._with_headers(partition, headers, data, stamps, position)
+        return self._unusual(block, partition, feed, position)
 
-    def _unusual(self, block: bytes, partition: int, feed: FeedIdentity | None) -> pa.RecordBatch:
+    def _unusual(
+        self, block: bytes, partition: int, feed: FeedIdentity | None, position: int | None
+    ) -> pa.RecordBatch:
         """Decode line by line. A line of another partition always raises: it may be read twice."""
         events: list[wire.Event] = []
         corrupt: dict[int, str] = {}
         for line in block.split(b"\n"):
             try:
                 event = parse_stamped(line, partition, feed) if line else None
+                if event is not None:
+                    check(event.headers or {}, self.stamps, partition, line)
             except MalformedLineError:
                 if not self.permissive:
                     raise
@@ -117,36 +134,61 @@ class Decoder:
                 event = wire.Event()
             if event is not None:
                 events.append(event)
-        return self.record_batch(partition, _headers(events), _nullable(events), corrupt)
+        headers = _headers(events)
+        stamps = columns_of(headers, self.stamps)
+        assert stamps is not None  # each event was checked
+        return self._with_headers(
+            partition, headers, _nullable(events), stamps, position, corrupt=corrupt
+        )
+
+    def _with_headers(
+        self,
+        partition: int,
+        headers: pa.MapArray,
+        data: pa.Array,
+        stamps: dict[str, pa.Array],
+        position: int | None,
+        *,
+        corrupt: Mapping[int, str] = MappingProxyType({}),
+    ) -> pa.RecordBatch:
+        """Return the columns of the query for events with all the headers that came with them."""
+        if position is not None:
+            stamps[POSITION] = pa.array(np.full(len(data), position, np.int64))
+        shown = without(headers, self.hidden) if self.hidden else headers
+        return self.record_batch(partition, shown, data, stamps, corrupt=corrupt)
 
     def record_batch(
         self,
         partition: int,
         headers: pa.Array,
         data: pa.Array,
+        stamps: Mapping[str, pa.Array],
+        *,
         corrupt: Mapping[int, str] = MappingProxyType({}),
     ) -> pa.RecordBatch:
         """Return the columns of the query for events of a partition.
 
         Args:
             partition: the partition.
-            headers: their headers.
+            headers: their headers, as the query shows them.
             data: their data.
+            stamps: the columns of stamps, by name.
             corrupt: the lines that are no events, by row.
         """
-        arrays, fields = [], []
+        arrays: list[pa.Array] = []
         for name in self.columns:
             if name == "partition":
-                array = pa.array(np.full(len(data), partition, np.int32))
+                arrays.append(pa.array(np.full(len(data), partition, np.int32)))
             elif name == "headers":
-                array = headers
+                arrays.append(headers)
             elif name == "data":
-                array = data
+                arrays.append(data)
+            elif name in stamps:
+                arrays.append(stamps[name])
             else:
-                array = pa.array([corrupt.get(row) for row in range(len(data))], pa.string())
-            arrays.append(array)
-            fields.append(pa.field(name, _FIELDS.get(name, pa.string())))
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+                lines = [corrupt.get(row) for row in range(len(data))]
+                arrays.append(pa.array(lines, pa.string()))
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
 
 
 def blocks(lines: bytes) -> Iterator[bytes]:

@@ -35,6 +35,7 @@ from zeh_spark.protocol.direct_reads import (
     checked_ranges,
     totals_of,
 )
+from zeh_spark.protocol.stamp_columns import POSITION
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 
@@ -262,19 +263,27 @@ def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
         offered: asks whether the publisher offers it.
 
     Raises:
-        OptionError: `fetch` is `executors`, and the publisher does not offer it.
+        OptionError: `fetch` is `executors`, and the publisher does not offer it; or the schema
+            names a column for which executors have to fetch.
     """
-    if options.fetch == "driver":
-        return False
-    if options.fetch == "auto" and (options.staging_location or options.has_tls_files):
-        return False
-    found = offered()
+    at_hand = options.fetch == "executors" or not (
+        options.staging_location or options.has_tls_files
+    )
+    found = options.fetch != "driver" and at_hand and offered()
     if options.fetch == "executors" and not found:
         raise OptionError(
             f"option 'fetch' is executors, but the publisher of {options.url} does not offer "
             f"direct reads: it is another publisher, an older version of zeh-spark, or serves a "
             f"table. Set fetch=auto or fetch=driver",
             option="fetch",
+            anchor="direct-reads",
+        )
+    if POSITION in options.columns and not found:
+        raise OptionError(
+            f"the schema names the column {POSITION!r}, which only executors can fill, and the "
+            f"driver fetches the events of {options.url}: fetch=driver, 'stagingLocation' or a TLS "
+            f"file is set, or the publisher does not offer direct reads. Leave the column out",
+            option="schema",
             anchor="direct-reads",
         )
     return found

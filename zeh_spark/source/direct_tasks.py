@@ -86,7 +86,7 @@ def read(partition: DirectPartition, decoder: Decoder) -> Iterator[pa.RecordBatc
         MalformedLineError: a line is no event, and the query's mode is FAILFAST.
     """
     transport = _shared(partition.options)
-    decode = ChunkDecoder(decoder, partition.options.headers, partition.feed)
+    decode = ChunkDecoder(decoder, partition.options.requested_headers, partition.feed)
     ranges = partition.ranges
     for group in direct_client.fetch(transport, partition.n, ranges, transport.retry()):
         yield from decode.batches(group)

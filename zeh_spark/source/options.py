@@ -27,7 +27,10 @@ from zeh_spark.options import (
     parse_text,
 )
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import HEADER as FEED_HEADER
 from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.stamp_columns import HEADERS as STAMP_HEADERS
+from zeh_spark.protocol.stamp_columns import STAMP_COLUMNS
 
 Cursors = Literal["first", "last", "quiet"] | dict[int, str]
 
@@ -145,6 +148,13 @@ class SourceOptions(ClientOptions):
         "_all",
         "event headers to ask for: `_all`, `none`, or names with commas between them",
     )
+    stamps: str = option(
+        parse_choice("headers", "columns", "none"),
+        "headers",
+        "what becomes of the publisher's stamps (time, producer, sequence number …): `headers` "
+        "keeps them in the column `headers`; `columns` makes typed columns of them; `none` leaves "
+        "them out. Columns that the schema names are there in any case",
+    )
     page_size_hint: int = option(parse_count, "10000", "number of events that a request asks for")
     fetch: str = option(
         parse_choice("auto", "executors", "driver"),
@@ -228,6 +238,36 @@ class SourceOptions(ClientOptions):
         "_corrupt_record",
         "name of the corrupt-record column; it has to be in the schema",
     )
+    columns: tuple[str, ...] = ()
+    """The columns of the query. They are no option, but the user's schema."""
+
+    @property
+    def requested_headers(self) -> tuple[str, ...]:
+        """The headers to ask the publisher for: those of `headers`, and those of stamp columns."""
+        if self.headers == (wire.ALL_HEADERS,):
+            return self.headers
+        needed = [each.header for each in STAMP_COLUMNS if each.name in self.columns]
+        # The reader adds the header zeh-feed by an event's time.
+        of_publisher = [wire.TIME_HEADER if name == FEED_HEADER else name for name in needed]
+        return tuple(dict.fromkeys((*self.headers, *of_publisher)))
+
+    @property
+    def hidden_headers(self) -> tuple[str, ...]:
+        """The headers that come with events, and that the column `headers` does not show."""
+        if self.stamps != "headers":
+            return tuple(sorted(STAMP_HEADERS))
+        if self.headers == (wire.ALL_HEADERS,):
+            return ()
+        shown = {*self.headers, *([FEED_HEADER] if self._shows_stamps else [])}
+        return tuple(sorted({*self.requested_headers, FEED_HEADER} - shown))
+
+    @property
+    def _shows_stamps(self) -> bool:
+        """Whether the column `headers` has headers of the publisher's."""
+        return self.stamps == "headers" and any(
+            name == wire.ALL_HEADERS or name.startswith(wire.RESERVED_HEADER)
+            for name in self.headers
+        )
 
     @property
     def feed(self) -> str:
@@ -257,7 +297,10 @@ class SourceOptions(ClientOptions):
     @property
     def fingerprint(self) -> str:
         """What stands in an offset for the options that decide what the rows of a batch hold."""
-        return f"{xxhash.xxh3_64_intdigest(','.join(self.headers).encode()):016x}"
+        text = ",".join(self.headers)
+        if self.stamps != "headers":  # the default leaves the text as it was before this option
+            text += f"\n{self.stamps}"
+        return f"{xxhash.xxh3_64_intdigest(text.encode()):016x}"
 
     def stamping(self, identity: FeedIdentity) -> FeedIdentity | None:
         """Return the identity whose ids the events get as the header `zeh-feed`.
@@ -266,17 +309,16 @@ class SourceOptions(ClientOptions):
             identity: what the publisher tells of the feed and its epochs.
 
         Returns:
-            None if the query asks for no header of the publisher's (`zeh-…`).
+            None if the query shows no header of the publisher's (`zeh-…`) and no column `feed`.
 
         Raises:
             OptionError: the feed has several epochs, and `headers` leaves out `zeh-time`, which
                 tells in which of them an event was committed.
         """
-        if self.headers == (wire.ALL_HEADERS,):
-            return identity
-        if not any(name.startswith(wire.RESERVED_HEADER) for name in self.headers):
+        if not (self._shows_stamps or "feed" in self.columns):
             return None
-        if len(identity.epochs) > 1 and wire.TIME_HEADER not in self.headers:
+        asked = self.requested_headers
+        if len(identity.epochs) > 1 and not {wire.ALL_HEADERS, wire.TIME_HEADER} & {*asked}:
             raise OptionError(
                 f"option 'headers' is {','.join(self.headers)!r}, and the feed {self.url} has "
                 f"{len(identity.epochs)} epochs, in which producers use the same sequence numbers; "
@@ -315,6 +357,12 @@ class SourceOptions(ClientOptions):
                 "option 'fetch' is executors, which keep nothing, so 'stagingLocation' has no use. "
                 "Remove one of them",
                 option="fetch",
+            )
+        if self.stamps != "headers" and (given := sorted(STAMP_HEADERS & {*self.headers})):
+            raise OptionError(
+                f"option 'headers' names {given[0]!r}, which stamps={self.stamps} leaves out of "
+                f"the column headers. Remove it there, or set stamps=headers",
+                option="headers",
             )
         ends = self.ending_cursors
         if isinstance(ends, dict) and wire.LAST in ends.values():

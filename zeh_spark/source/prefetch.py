@@ -282,7 +282,7 @@ class Fetcher:
             track.cursor,
             len(self._tracks),
             min(self._options.page_size_hint, self._options.max_events_per_trigger or 1 << 62),
-            self._options.headers,
+            self._options.requested_headers,
             wait,
         )
 

@@ -65,7 +65,11 @@ def read_again(
 
     def read(partition: int) -> list[bytes]:
         request = PageRequest(
-            partition, start[partition].cursor, len(end), options.page_size_hint, options.headers
+            partition,
+            start[partition].cursor,
+            len(end),
+            options.page_size_hint,
+            options.requested_headers,
         )
         if options.replay == "accept":
             return _accepted(client, request, end[partition])

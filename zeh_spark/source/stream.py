@@ -402,7 +402,7 @@ class StreamDriver:
     def _request(self, partition: int, cursor: str, partition_count: int) -> PageRequest:
         options = self.options
         return PageRequest(
-            partition, cursor, partition_count, options.page_size_hint, options.headers
+            partition, cursor, partition_count, options.page_size_hint, options.requested_headers
         )
 
     def _make_batch(

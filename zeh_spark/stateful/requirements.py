@@ -11,7 +11,7 @@ from importlib import import_module
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, MapType
+from pyspark.sql.types import DataType
 
 from zeh_spark.errors import OptionError
 from zeh_spark.stateful.ranges import MAX_NUMBER
@@ -163,11 +163,6 @@ def says(what: str, value: Column, expected: str) -> Column:
     """Return a column with what is wrong with a row's value."""
     shown = F.coalesce(F.concat(F.lit("'"), F.substring(value, 1, 100), F.lit("'")), F.lit("NULL"))
     return F.concat(F.lit(f"{what} is "), shown, F.lit(f", and has to be {expected}"))
-
-
-def has_headers(df: DataFrame) -> bool:
-    """Return whether the frame has a map of headers."""
-    return "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType)
 
 
 def check_free(df: DataFrame, names: list[str]) -> None:

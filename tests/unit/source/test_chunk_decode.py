@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zeh_spark.client.direct_client import FetchedGroup
 from zeh_spark.errors import MalformedLineError, PublisherError
+from zeh_spark.options import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import HEADERS, name_hash
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
-from zeh_spark.protocol.served_lines import Block, renderer, stamps
+from zeh_spark.protocol.served_lines import Block, renderer
+from zeh_spark.protocol.served_lines import stamps as publisher_stamps
+from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
 from zeh_spark.protocol.upload_format import frame_of
 from zeh_spark.source.chunk_decode import ChunkDecoder
 from zeh_spark.source.decode import Decoder
+from zeh_spark.source.options import SourceOptions
 
 TRAPS = [
     '},"data":',
@@ -45,6 +51,7 @@ chunks = st.tuples(
 )
 Chunk = tuple[int, int, str | None, list[tuple[dict[str, str], object]]]
 columns = st.sampled_from([("partition", "headers", "data"), ("data",), ("data", "headers")])
+typed = st.lists(st.sampled_from([*BY_NAME, POSITION]), unique=True).map(tuple)
 
 
 def stored_lines(partition: int, given_events: Sequence[tuple[dict[str, str], object]]) -> bytes:
@@ -87,10 +94,10 @@ def driver_rows(
     render, rows = renderer(wanted), []
     for g, (partition, time, producer, own) in enumerate(given_chunks, 1):
         batch = None if producer is None else 7
-        stamped = stamps(partition, time, producer, batch)
+        stamped = publisher_stamps(partition, time, producer, batch)
         sequence = None if producer is None else 100 * g
         block = Block(partition, stored_lines(partition, own), "", stamped, sequence)
-        for found in decoder.batches(render(block, 0), 0, feed):
+        for found in decoder.batches(render(block, 0), 0, feed, g):
             rows += found.to_pylist()
     return rows
 
@@ -98,21 +105,52 @@ def driver_rows(
 @given(
     st.lists(chunks, min_size=1, max_size=5),
     columns,
-    st.sampled_from([("_all",), (), ("a", "zeh-time"), ("zeh-sequence", "ø", "zeh-time")]),
-    st.sampled_from([ONE, TWO, None]),
+    typed,
+    st.sampled_from(["_all", "none", "a,zeh-time", "zeh-sequence,ø,zeh-time", "a,ø"]),
+    st.sampled_from(["headers", "columns", "none"]),
+    st.sampled_from([ONE, TWO]),
 )
 def test_rows_are_those_of_the_drivers_way(
     given_chunks: list[Chunk],
     names: tuple[str, ...],
-    wanted: tuple[str, ...],
-    feed: FeedIdentity | None,
+    stamp_names: tuple[str, ...],
+    headers: str,
+    stamps: str,
+    feed: FeedIdentity,
 ) -> None:
     """Whoever fetches, my rows are the same, headers in the same order."""
-    decoder = Decoder(names, "_corrupt_record", False)
-    identity = feed if wanted else None
+    assume(stamps == "headers" or "zeh-" not in headers)
+    given_options = {"url": "http://h/f", "headers": headers, "stamps": stamps}
+    options = replace(parse(SourceOptions, given_options), columns=(*names, *stamp_names))
+    decoder = Decoder(options.columns, "_corrupt_record", False, options.hidden_headers)
+    wanted, identity = options.requested_headers, options.stamping(feed)
     found = ChunkDecoder(decoder, wanted, identity).batches(group_of(given_chunks))
     rows = [row for batch in found for row in batch.to_pylist()]
     assert driver_rows(given_chunks, decoder, wanted, identity) == rows
+    if stamps != "headers":
+        shown = {name for row in rows for name, _ in row.get("headers", [])}
+        assert not {name for name in shown if name.startswith("zeh-")} - {"zeh-origin"}
+    for row, stamped in zip(rows, expected_stamps(given_chunks, feed), strict=True):
+        assert {name: stamped[name] for name in stamp_names} == {
+            name: row[name] for name in stamp_names
+        }
+
+
+def expected_stamps(given_chunks: list[Chunk], feed: FeedIdentity) -> list[dict[str, object]]:
+    """What the columns of stamps show, said once more and plainly."""
+    return [
+        {
+            "timestamp": datetime.fromtimestamp(time / 1000, timezone.utc),
+            "feed": feed.at(time),
+            "producer": producer,
+            "storedPartition": partition,
+            "sequence": None if producer is None else 100 * g + number,
+            "batch": None if producer is None else 7,
+            "position": g,
+        }
+        for g, (partition, time, producer, own) in enumerate(given_chunks, 1)
+        for number, _ in enumerate(own)
+    ]
 
 
 @pytest.mark.parametrize("headers", [{}, {"a": "x", "b": "y"}, {"zeh-origin": "x"}])

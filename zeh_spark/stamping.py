@@ -1,0 +1,117 @@
+"""The stamps of events in a DataFrame: as typed columns, or as headers.
+
+Runs on the driver, and only builds expressions.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType
+
+from zeh_spark.errors import OptionError
+from zeh_spark.protocol.stamp_columns import (
+    HEADERS,
+    MAX_DIGITS,
+    MAX_TIME,
+    STAMP_COLUMNS,
+    StampColumn,
+)
+
+_NEEDED = {
+    "timestamp": "timestamp",
+    "producer": "string",
+    "storedPartition": "int",
+    "sequence": "bigint",
+}
+"""The columns by which a frame is known to have typed stamps, with their types."""
+
+
+def stamped(df: DataFrame) -> DataFrame:
+    """Return the frame with the stamps of its column `headers` as typed columns.
+
+    It does for a frame that exists what the option `stamps=columns` does when the feed is read. The
+    columns are `timestamp` TIMESTAMP, `feed` STRING, `producer` STRING, `storedPartition` INT,
+    `sequence` BIGINT and `batch` BIGINT; see docs/reference/columns.md. A value is NULL if the
+    event has no such header.
+
+    Args:
+        df: a streaming or batch frame with the column `headers`, as the source gives it.
+
+    Returns:
+        The frame with these columns at its end, and without these headers in the map. A header that
+        is no number that fits its column fails the query.
+
+    Raises:
+        OptionError: the frame has no column `headers`, or a column with one of these names.
+    """
+    if not has_headers(df):
+        raise OptionError(
+            "the frame has no column 'headers' MAP<STRING, STRING>, which holds the stamps. Call "
+            "stamped(df) before headers are dropped, or read with stamps=columns",
+            option="headers",
+        )
+    taken = {name.lower() for name in df.columns} & {each.name.lower() for each in STAMP_COLUMNS}
+    if taken:
+        raise OptionError(
+            f"the frame has a column {sorted(taken)[0]!r} already, which is added here. Rename it, "
+            f"or call stamped(df) before zeh_spark.parsed(df, schema)",
+            option=sorted(taken)[0],
+        )
+    columns = {each.name: _typed(each) for each in STAMP_COLUMNS}
+    own = F.map_filter("headers", lambda name, _: ~name.isin(*sorted(HEADERS)))
+    others = [own.alias(name) if name == "headers" else df[f"`{name}`"] for name in df.columns]
+    return df.select(*others, *(column.alias(name) for name, column in columns.items()))
+
+
+def _typed(stamp: StampColumn) -> Column:
+    text = F.col("headers")[stamp.header]
+    if stamp.kind == "string":
+        return text
+    digits = text.rlike(f"^[0-9]{{1,{MAX_DIGITS[stamp.kind]}}}\\z")
+    number = F.when(digits, text.cast("bigint"))
+    valid = number <= MAX_TIME if stamp.kind == "timestamp" else number.isNotNull()
+    complaint = F.concat(
+        F.lit(f"an event's header '{stamp.header}' is '"),
+        F.substring(text, 1, 100),
+        F.lit(f"', which is no number that fits the column {stamp.name} {stamp.kind.upper()}"),
+    )
+    value = F.timestamp_millis(number) if stamp.kind == "timestamp" else number.cast(stamp.kind)
+    failed = F.raise_error(complaint).cast(stamp.kind)
+    return F.when(F.coalesce(valid, F.lit(False)), value).when(text.isNotNull(), failed)
+
+
+def has_headers(df: DataFrame) -> bool:
+    """Return whether the frame has a map of headers."""
+    return "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType)
+
+
+def has_columns(df: DataFrame) -> bool:
+    """Return whether the frame has stamps as typed columns.
+
+    Columns of the user's with some of their names are no stamps: all that identify an event have to
+    be there, with their types.
+    """
+    types = dict(df.dtypes)
+    return all(types.get(name) == kind for name, kind in _NEEDED.items())
+
+
+def has_stamps(df: DataFrame) -> bool:
+    """Return whether the frame may have stamps: as typed columns, or in a map of headers."""
+    return has_columns(df) or has_headers(df)
+
+
+def stamp(df: DataFrame, header: str) -> Column:
+    """Return a stamp of events as the text of its header; NULL for an event without it.
+
+    Args:
+        df: a frame that has stamps.
+        header: the name of the header, like `zeh-time`.
+    """
+    of = {each.header: each for each in STAMP_COLUMNS}[header]
+    if not has_columns(df):
+        return F.col("headers")[header]
+    if of.name not in df.columns:
+        return F.lit(None).cast("string")
+    value = F.unix_millis("timestamp") if of.kind == "timestamp" else F.col(of.name)
+    return value.cast("string")
