@@ -203,7 +203,7 @@ def test_staging_makes_the_driver_fetch(start, publisher, tmp_path):
     publisher.publish(1)
     run = start(url=publisher.url, stagingLocation=str(tmp_path), finite=True)
     run.next()
-    assert 1 == run.offset["version"]
+    assert 3 == run.offset["version"]
 
 
 def test_a_lagging_copy_is_waited_for(publisher, start):
@@ -233,8 +233,8 @@ def test_an_older_package_would_refuse_the_offset(publisher, start):
     publisher.publish(1)
     run = start(**directly(publisher), finite=True)
     run.next()
-    unknown = {**run.offset, "version": 3}
-    with pytest.raises(CheckpointError, match="format 3"):
+    unknown = {**run.offset, "version": 4}
+    with pytest.raises(CheckpointError, match="format 4"):
         start(**directly(publisher), offset=unknown).next()
 
 

@@ -21,11 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
-import xxhash
 import zstandard
 
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.hashes import sum_of
 
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1 << 20
@@ -106,18 +105,6 @@ class StagedChunk:
 def content_of(rests: Sequence[bytes]) -> Content:
     """Return the content of events, given their rests."""
     return Content(len(rests), sum_of(rests))
-
-
-def sum_of(texts: Sequence[bytes]) -> int:
-    """Return the sum of the xxh3-128 of some texts, modulo 2^128.
-
-    It is summed in columns of 32 bits. Measured: twice as fast as Python's integers.
-    """
-    digests = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, texts)), ">u4").reshape(-1, 4)
-    total = 0
-    for column in digests.sum(axis=0, dtype=np.uint64).tolist():
-        total = (total << 32) + column
-    return total % (1 << 128)
 
 
 @functools.lru_cache(1 << 12)  # called several times for each event

@@ -4,15 +4,20 @@ Rule for editors: Spark compares offsets as JSON text. So `to_json` is the only 
 keys, and an unchanged offset is returned as the object that came in. Cursors are opaque: they are
 compared for equality, and never ordered.
 
-    {"version": 1, "feed": URL or feedId, "id": id, "partitionCount": n,
+    {"version": 3, "feed": URL or feedId, "id": id, "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        if batches are staged
      "startingCursors": {"0": …, …},                                   after the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
-Version 2 is that of batches which executors fetched. Behind `partitionCount` it has `"direct":
-{"version": 1, "columns": …}`: the version of the digests, and the fingerprint of the options that
-decide what rows hold. Its digests are those of plans (`protocol.direct_reads`), and its bytes are
-those of the stored lines.
+The version says what the digests are:
+
+- 3: the sum of the hashes of a partition's lines (`wire.sum_of_lines`), because a publisher may
+  give the events between two checkpoints in another order when it is asked again.
+- 2: batches which executors fetched. Behind `partitionCount` it has `"direct": {"version": 1,
+  "columns": …}`: the version of the digests, and the fingerprint of the options that decide what
+  rows hold. Its digests are those of plans (`protocol.direct_reads`), and its bytes are those of
+  the stored lines.
+- 1: the hash of the lines in their order (`wire.digest`). It is read, and no longer written.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
 if the publisher told no id when the query began. Offsets of older versions have no `id`. Events,
@@ -27,7 +32,7 @@ Runs on the driver; pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from zeh_spark.errors import CheckpointError
@@ -35,7 +40,7 @@ from zeh_spark.protocol import direct_reads, wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.options import SourceOptions
 
-VERSION, DIRECT_VERSION = 1, 2
+ORDERED_VERSION, DIRECT_VERSION, VERSION = 1, 2, 3
 _EVERY = "*"
 
 
@@ -47,7 +52,7 @@ class Position:
         cursor: the last checkpoint that was read.
         events: the number of events since the previous position.
         bytes: the size of their lines.
-        digest: the digest of their lines (`wire.digest`); None without events.
+        digest: the digest of their lines, by the offset's version; None without events.
     """
 
     cursor: str
@@ -82,6 +87,7 @@ class Offset:
         id: the feed's identity in the checkpoint; None in an offset of an older version.
         direct: the fingerprint of the options (`SourceOptions.fingerprint`), if executors fetched
             the batch; None if the driver did.
+        ordered: whether the digests are those of lines in their order (version 1).
     """
 
     feed: str
@@ -91,6 +97,14 @@ class Offset:
     started: tuple[str, ...] = ()
     id: str | None = None
     direct: str | None = None
+    ordered: bool = False
+
+    @property
+    def version(self) -> int:
+        """The version of the offset's format."""
+        if self.direct is not None:
+            return DIRECT_VERSION
+        return ORDERED_VERSION if self.ordered else VERSION
 
     @property
     def partition_count(self) -> int | None:
@@ -102,7 +116,7 @@ class Offset:
         if self.positions:
             return self
         positions = (Position(self.everywhere),) * partition_count
-        return Offset(self.feed, positions, staged=self.staged, id=self.id)
+        return replace(self, positions=positions, everywhere=wire.FIRST)
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark keeps it. Equal offsets give equal JSON text."""
@@ -110,8 +124,7 @@ class Offset:
             str(partition): _position_json(position)
             for partition, position in enumerate(self.positions)
         }
-        version = VERSION if self.direct is None else DIRECT_VERSION
-        document: dict[str, Any] = {"version": version, "feed": self.feed}
+        document: dict[str, Any] = {"version": self.version, "feed": self.feed}
         if self.id is not None:
             document["id"] = self.id
         document["partitionCount"] = self.partition_count
@@ -196,10 +209,10 @@ def parse(document: Mapping[str, Any], options: SourceOptions) -> Offset:
             to do.
     """
     version = document.get("version")
-    if version not in {VERSION, DIRECT_VERSION}:
+    if version not in {ORDERED_VERSION, DIRECT_VERSION, VERSION}:
         raise CheckpointError(
             f"the checkpoint holds an offset of format {version!r}, this version of zeh-spark "
-            f"reads formats {VERSION} and {DIRECT_VERSION}. Use the version that wrote it, or a "
+            f"reads formats {ORDERED_VERSION} to {VERSION}. Use the version that wrote it, or a "
             f"new checkpointLocation",
             expected=VERSION,
             got=version,
@@ -228,15 +241,25 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
     partitions = document["partitions"]
     feed = str(document["feed"])
     identity = str(document["id"]) if "id" in document else None
+    ordered = document["version"] == ORDERED_VERSION
     if document["partitionCount"] is None:
-        return Offset(feed, (), str(partitions[_EVERY]["cursor"]), staged, id=identity)
+        everywhere = str(partitions[_EVERY]["cursor"])
+        return Offset(feed, (), everywhere, staged, id=identity, ordered=ordered)
     positions = tuple(
         _parsed_position(partitions[str(partition)])
         for partition in range(document["partitionCount"])
     )
     started = tuple(str(cursor) for cursor in document.get("startingCursors", {}).values())
     direct = str(document["direct"]["columns"]) if "direct" in document else None
-    return Offset(feed, positions, staged=staged, started=started, id=identity, direct=direct)
+    return Offset(
+        feed,
+        positions,
+        staged=staged,
+        started=started,
+        id=identity,
+        direct=direct,
+        ordered=ordered,
+    )
 
 
 def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Read a batch again that Spark asks for a second time, if it was not staged.
 
-Rule for editors: the protocol promises neither the same checkpoints nor the same order. So the
-events are compared with what the offset says: the same number with the same digest, or an error.
+Rule for editors: the protocol promises neither the same checkpoints nor, between two of them, the
+same order. So the events are compared with what the offset says: the same number with the same
+digest, which their order does not change, or an error.
 Never return anything else, unless the user set `replay=accept`.
 
 Runs on the driver; executors never fetch here.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -33,7 +34,9 @@ _MAX_HINT_FACTOR = 64
 _MOST_GROWTH, _MORE_BYTES = 4, 64 << 20
 """How much larger an accepted batch may have become: the factor, and the bytes added to that."""
 
-_OTHERS = "the feed gives others now, or in another order (or the option 'headers' was changed)"
+_OTHERS = "the feed gives others now (or the option 'headers' was changed)"
+
+Digest = Callable[[Iterable[bytes]], str]
 
 
 def read_again(
@@ -41,8 +44,7 @@ def read_again(
     options: SourceOptions,
     start: Sequence[Position],
     end: Sequence[Position],
-    *,
-    digests: bool = True,
+    digest: Digest | None = wire.sum_of_lines,
 ) -> dict[int, list[bytes]]:
     """Return the event lines of the batch (start, end].
 
@@ -51,8 +53,8 @@ def read_again(
         options: the query's options.
         start: where the batch begins, for each partition.
         end: where it ends, and the events and digest that it has to have.
-        digests: whether the digests are those of lines. Those of a batch that executors fetched are
-            not: of such a batch the number of events is compared, and that it ends there.
+        digest: how the digests of `end` were made of lines. None for a batch that executors
+            fetched: its number of events is compared, and that it ends there.
 
     Returns:
         Blocks of lines by partition. Partitions without events are left out.
@@ -72,10 +74,10 @@ def read_again(
             options.requested_headers,
         )
         if options.replay == "accept":
-            return _accepted(client, request, end[partition])
-        if not digests:
+            return _accepted(client, request, end[partition], digest)
+        if digest is None:
             return _counted(client, request, end[partition])
-        return _verified(client, request, end[partition])
+        return _verified(client, request, end[partition], digest)
 
     try:
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
@@ -96,7 +98,9 @@ def _pasteable(positions: Sequence[Position]) -> str:
     return json.dumps({str(number): each.cursor for number, each in enumerate(positions)})
 
 
-def _verified(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
+def _verified(
+    client: FeedClient, request: PageRequest, end: Position, digest: Digest
+) -> list[bytes]:
     try:
         lines = _first_events(client, request, end.events)
     except CursorGoneError as exc:
@@ -104,9 +108,8 @@ def _verified(client: FeedClient, request: PageRequest, end: Position) -> list[b
     count = lines.count(b"\n")
     if count != end.events:
         raise _mismatch(request, end, f"the feed gives {count} now", got=count)
-    digest = wire.digest([lines])
-    if digest != end.digest:
-        raise _mismatch(request, end, _OTHERS, got=digest)
+    if (found := digest([lines])) != end.digest:
+        raise _mismatch(request, end, _OTHERS, got=found)
     return [lines]
 
 
@@ -137,7 +140,9 @@ def _mismatch(request: PageRequest, end: Position, found: str, got: object = Non
     )
 
 
-def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[bytes]:
+def _accepted(
+    client: FeedClient, request: PageRequest, end: Position, digest: Digest | None
+) -> list[bytes]:
     """Return what the feed has now, up to the end cursor.
 
     If that cursor is gone, so are all events before it, and nothing is returned.
@@ -158,7 +163,7 @@ def _accepted(client: FeedClient, request: PageRequest, end: Position) -> list[b
         end.cursor,
         end.events,
         lines.count(b"\n"),
-        "" if wire.digest([lines]) != end.digest else " (the same)",
+        " (the same)" if digest and digest([lines]) == end.digest else "",
     )
     return [lines]
 

@@ -45,7 +45,7 @@ from zeh_spark.source.offsets import Offset, Position, StagedBatch
 from zeh_spark.source.options import SourceOptions, cores
 from zeh_spark.source.position_reporter import CursorSet
 from zeh_spark.source.prefetch import Fetcher
-from zeh_spark.source.replay import read_again
+from zeh_spark.source.replay import Digest, read_again
 from zeh_spark.source.segments import pack, unpack
 from zeh_spark.source.staging import Staging, new_stage
 
@@ -477,7 +477,7 @@ class StreamDriver:
             self.options,
             origin.positions,
             target.positions,
-            digests=target.direct is None,
+            _digest_of(target),
         )
         size = sum(len(block) for blocks in lines.values() for block in blocks)
         feed = self._stamping(target) if size else None
@@ -514,11 +514,18 @@ def _cursors(offset: Offset) -> tuple[str, ...]:
     return tuple(position.cursor for position in offset.positions)
 
 
+def _digest_of(offset: Offset) -> Digest | None:
+    """Return how an offset's digests were made of lines; None if they were not."""
+    if offset.direct is not None:
+        return None
+    return wire.digest if offset.ordered else wire.sum_of_lines
+
+
 def _position(intervals: Sequence[wire.Interval]) -> Position:
     """Return where intervals lead, and the sum of what lies in them."""
     events = sum(interval.events for interval in intervals)
     size = sum(len(interval.lines) for interval in intervals)
-    digest = wire.digest(interval.lines for interval in intervals) if events else None
+    digest = wire.sum_of_lines(interval.lines for interval in intervals) if events else None
     return Position(intervals[-1].cursor, events, size, digest)
 
 

@@ -33,6 +33,7 @@ known = st.builds(
     st.lists(positions, min_size=1, max_size=12).map(tuple),
     staged=st.none() | staged,
     id=st.none() | st.just("9f86d081884c7d65"),
+    ordered=st.booleans(),
 ).filter(
     lambda offset: (
         not offset.staged
@@ -77,7 +78,7 @@ def test_the_text_is_canonical():
     )
 
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (
-        '{"version":1,"feed":"https://orders.example/feed","partitionCount":2,'
+        '{"version":3,"feed":"https://orders.example/feed","partitionCount":2,'
         '"stage":"s","batch":"b","segments":2,"partitions":{'
         '"0":{"cursor":"c1","events":3,"bytes":45,"digest":"' + "0f" * 16 + '"},'
         '"1":{"cursor":"c9","events":0,"bytes":0}}}'
@@ -144,7 +145,7 @@ STORED = Offset(URL, (Position("c1", 3, 60, "d"), Position("c2"))).to_json()
 @pytest.mark.parametrize(
     ("change", "given", "remedy"),
     [
-        ({"version": 3}, {}, "Use the version that wrote it, or a new checkpointLocation"),
+        ({"version": 4}, {}, "Use the version that wrote it, or a new checkpointLocation"),
         ({"version": None}, {}, "format None"),
         ({"feed": "https://old/feed"}, {}, "add the option feedId='https://old/feed'"),
         ({"feed": "mine"}, {"feedId": "yours"}, "add the option feedId='mine'"),
@@ -228,5 +229,5 @@ def test_a_checkpoint_does_not_go_on_with_another_feed(known, identity, why):
 
 def test_another_format_is_refused_before_anything_else_is_read():
     """A newer version may have changed everything but the version."""
-    with pytest.raises(CheckpointError, match="format 3"):
-        parse({"version": offsets.DIRECT_VERSION + 1, "all": "new"}, options())
+    with pytest.raises(CheckpointError, match="format 4"):
+        parse({"version": offsets.VERSION + 1, "all": "new"}, options())
