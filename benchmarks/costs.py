@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from benchmarks import queries
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.options import parse
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.page_scanner import PageScanner
 from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
@@ -50,7 +50,7 @@ def pieces(url: str, publisher: int, partitions: int) -> Iterator[tuple[str, flo
     for name, run in (
         ("fetch", fetch),
         ("scan", lambda: scanned(bodies)),
-        ("digest", lambda: wire.digest(lines)),
+        ("digest", lambda: hashes.sum_of_lines(lines)),
         ("compress", lambda: pack(segment)),
         ("unpack", lambda: list(unpack(payload))),
         ("decode", decode),

@@ -74,7 +74,7 @@ def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
     place.restore(backup)
 
     with served(place.url, port=port):
-        shorter = reader.fail()
+        shorter = reader.fail(retryTimeout="1s")
         inbox.add(range(300, 400))
         gap = sink.fail(inbox.rows(spark))
         option = remedy(gap)
@@ -85,8 +85,9 @@ def test_a_restore_is_noticed_by_readers_and_writers_and_both_continue(
         again = place.back_up()
         inbox.add(range(400, 500))
         sink.run(inbox.rows(spark), **option)
+    assert "its store was restored" in shorter  # or it is a copy that lags
+    assert "cursor-of-another-history" in grown
     for said in (shorter, grown):
-        assert "cursor-of-another-history" in said
         assert "zeh_spark.shared_cursors(checkpointLocation, url)" in said
     assert "has published up to batch 1, this is 3" in gap
     assert option.keys() == {"acceptGap"}

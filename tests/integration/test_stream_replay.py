@@ -13,7 +13,7 @@ from zeh_spark.errors import (
     ReplayError,
     StagingError,
 )
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import hashes
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_batch_of_an_older_version_is_compared_in_its_order(repeated):
     def as_written_before(case):
         lines = b"".join(Log().event(n) for n in range(2, 20))
         case.done.offset["version"] = 1
-        case.done.offset["partitions"]["0"]["digest"] = wire.digest([lines])
+        case.done.offset["partitions"]["0"]["digest"] = hashes.digest_in_order([lines])
         return case
 
     assert {0: list(range(2, 20))} == as_written_before(repeated()).rows()

@@ -37,6 +37,12 @@ _ADVICE = {
     401: OptionAdvice("check {} or {}", ("token", "tokenFile")),
     404: OptionAdvice("check the feed's address in {}", ("url",)),
 }
+_IF_RESTORED = OptionAdvice(
+    "{} says how long to retry. If the store was restored, start a stream with a new "
+    "checkpointLocation at the newest cursors that both histories have, which "
+    "zeh_spark.shared_cursors(checkpointLocation, url) gives for {}",
+    ("retryTimeout", "startingCursors"),
+)
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 
 
@@ -168,15 +174,21 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         if has_remedy:  # time alone does not help
             final = PublisherError(message, status=status, body=text, anchor=anchor)
             raise TransientError(final, pause, status=status, body=text)
-        unavailable = UnavailableError(message, advice=_RETRY_TIMEOUT, anchor=anchor)
+        advice = _IF_RESTORED if name == problems.CURSOR_AHEAD.name else _RETRY_TIMEOUT
+        unavailable = UnavailableError(message, advice=advice, anchor=anchor)
         raise TransientError(unavailable, pause, status=status, body=text)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
     if status == 403 and not has_remedy:
         message += "; this token may not do that"
     elif status < 300 and not has_remedy:
         message += "; that is no page of a feed"
-    advice = None if has_remedy else _ADVICE.get(status)
-    refusal = kind(message, status=status, body=text, advice=advice, anchor=anchor)
+    refusal = kind(
+        message,
+        status=status,
+        body=text,
+        advice=None if has_remedy else _ADVICE.get(status),
+        anchor=anchor,
+    )
     if proven and not (response.raw.chunked or response.raw.length_remaining is not None):
         raise TransientError(refusal, status=status, body=text)  # it may have been cut
     raise refusal

@@ -1,14 +1,16 @@
-"""Sums of hashes: digests of many texts that do not depend on their order.
+"""Digests of many texts: sums of hashes, which do not depend on the order, and one that does.
 
 Pure; runs everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import xxhash
+
+_LINES_AT_A_TIME = 1 << 12
 
 
 def sum_of(texts: Sequence[bytes]) -> int:
@@ -21,3 +23,27 @@ def sum_of(texts: Sequence[bytes]) -> int:
     for column in digests.sum(axis=0, dtype=np.uint64).tolist():
         total = (total << 32) + column
     return total % (1 << 128)
+
+
+def sum_of_lines(blocks: Iterable[bytes]) -> str:
+    """Return a digest of lines which their order does not change, as 32 hex digits.
+
+    It is the sum of the xxh3-128 of each line, modulo 2^128.
+    """
+    total = 0
+    lines: list[bytes] = []
+    for block in blocks:
+        lines += block.split(b"\n")
+        lines.pop()  # what split adds behind the last line
+        if len(lines) >= _LINES_AT_A_TIME:
+            total += sum_of(lines)
+            lines = []
+    return f"{(total + sum_of(lines)) % (1 << 128):032x}"
+
+
+def digest_in_order(blocks: Iterable[bytes]) -> str:
+    """Return the xxh3-128 of lines as 32 hex digits, to tell whether the same events came again."""
+    hasher = xxhash.xxh3_128()
+    for block in blocks:
+        hasher.update(block)
+    return hasher.hexdigest()

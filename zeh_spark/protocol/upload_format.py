@@ -115,7 +115,9 @@ def prefix(partition: int) -> bytes:
 
 def frame_of(lines: bytes) -> bytes:
     """Return lines as one zstd frame."""
-    return zstandard.ZstdCompressor(level=1, write_content_size=True).compress(lines)
+    return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=True).compress(
+        lines
+    )
 
 
 def lines_of(frame: bytes) -> bytes:

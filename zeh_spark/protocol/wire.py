@@ -23,16 +23,14 @@ have to parse every event.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import xxhash
 from msgspec import UNSET, Raw, UnsetType
 
 from zeh_spark.errors import MalformedLineError, PublisherError
-from zeh_spark.protocol.hashes import sum_of
 
 FIRST = "_first"
 LAST = "_last"
@@ -48,8 +46,6 @@ MAX_DEPTH = 500
 All readers can parse this depth. Rejected: no limit, because the depth at which Python's stack ends
 depends on the parser and on its callers.
 """
-
-_LINES_AT_A_TIME = 1 << 12
 
 RESERVED_HEADER = "zeh-"
 """The beginning of the names of the publisher's own stamps. Writers drop such headers."""
@@ -298,27 +294,3 @@ def checkpoint_line(partition: int, cursor: str) -> bytes:
 def count_lines(block: bytes) -> int:
     """Return the number of newlines. Measured: four times as fast as bytes.count."""
     return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
-
-
-def sum_of_lines(blocks: Iterable[bytes]) -> str:
-    """Return a digest of lines which their order does not change, as 32 hex digits.
-
-    It is the sum of the xxh3-128 of each line, modulo 2^128.
-    """
-    total = 0
-    lines: list[bytes] = []
-    for block in blocks:
-        lines += block.split(b"\n")
-        lines.pop()  # what split adds behind the last line
-        if len(lines) >= _LINES_AT_A_TIME:
-            total += sum_of(lines)
-            lines = []
-    return f"{(total + sum_of(lines)) % (1 << 128):032x}"
-
-
-def digest(blocks: Iterable[bytes]) -> str:
-    """Return the xxh3-128 of lines as 32 hex digits, to tell whether the same events came again."""
-    hasher = xxhash.xxh3_128()
-    for block in blocks:
-        hasher.update(block)
-    return hasher.hexdigest()

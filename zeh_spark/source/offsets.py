@@ -11,13 +11,13 @@ compared for equality, and never ordered.
 
 The version says what the digests are:
 
-- 3: the sum of the hashes of a partition's lines (`wire.sum_of_lines`), because a publisher may
+- 3: the sum of the hashes of a partition's lines (`hashes.sum_of_lines`), because a publisher may
   give the events between two checkpoints in another order when it is asked again.
 - 2: batches which executors fetched. Behind `partitionCount` it has `"direct": {"version": 1,
   "columns": …}`: the version of the digests, and the fingerprint of the options that decide what
   rows hold. Its digests are those of plans (`protocol.direct_reads`), and its bytes are those of
   the stored lines.
-- 1: the hash of the lines in their order (`wire.digest`). It is read, and no longer written.
+- 1: the hash of the lines in their order (`hashes.digest_in_order`). It is read, and no longer written.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
 if the publisher told no id when the query began. Offsets of older versions have no `id`. Events,

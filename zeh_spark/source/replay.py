@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import hashes, wire
 from zeh_spark.source.end_detection import Ending
 from zeh_spark.source.finite_read import EndUnknownError, read_to_end
 from zeh_spark.source.offsets import Position
@@ -44,7 +44,7 @@ def read_again(
     options: SourceOptions,
     start: Sequence[Position],
     end: Sequence[Position],
-    digest: Digest | None = wire.sum_of_lines,
+    digest: Digest | None = hashes.sum_of_lines,
 ) -> dict[int, list[bytes]]:
     """Return the event lines of the batch (start, end].
 

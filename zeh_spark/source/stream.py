@@ -29,7 +29,7 @@ from zeh_spark.errors import (
     ReplayError,
     at_spark_border,
 )
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.feed_identity import FeedIdentity, untold
 from zeh_spark.source import direct_tasks, offsets, planning
 from zeh_spark.source.decode import Decoder
@@ -518,14 +518,14 @@ def _digest_of(offset: Offset) -> Digest | None:
     """Return how an offset's digests were made of lines; None if they were not."""
     if offset.direct is not None:
         return None
-    return wire.digest if offset.ordered else wire.sum_of_lines
+    return hashes.digest_in_order if offset.ordered else hashes.sum_of_lines
 
 
 def _position(intervals: Sequence[wire.Interval]) -> Position:
     """Return where intervals lead, and the sum of what lies in them."""
     events = sum(interval.events for interval in intervals)
     size = sum(len(interval.lines) for interval in intervals)
-    digest = wire.sum_of_lines(interval.lines for interval in intervals) if events else None
+    digest = hashes.sum_of_lines(interval.lines for interval in intervals) if events else None
     return Position(intervals[-1].cursor, events, size, digest)
 
 
