@@ -30,7 +30,7 @@ from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.protocol.served_lines import Block, renderer
 from zeh_spark.publisher.direct_api import DirectApi
-from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
+from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls, state_of
 from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import body
@@ -172,7 +172,7 @@ class PageApi:
         calls = self._calls
         end = time.monotonic() + (ask.wait if ask.hint != 0 and request.method == "GET" else 0)
         while True:
-            seen = await calls.in_thread(name, feed.version) if ask.wait else None
+            seen = await calls.in_thread(name, state_of(feed)) if ask.wait else None
             before, rest = await calls.in_thread(name, partial(begun, feed, cursors, ask))
             left = end - time.monotonic()
             if any(block.lines for block in before) or left <= 0 or calls.stopped:

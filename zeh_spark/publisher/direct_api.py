@@ -125,27 +125,14 @@ class DirectApi:
         endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
         end = time.monotonic() + (min(ask.wait, MAX_WAIT) if endless else 0)
         while True:
-            seen = await self._calls.in_thread(name, feed.version) if ask.wait else None
+            seen = await self._calls.in_thread(name, feed.state) if ask.wait else None
             plan = await self._calls.in_thread(name, partial(feed.plan, ask))
-            if plan.ranges or not await self._changed(request, name, feed, seen, plan, end):
+            left = end - time.monotonic()
+            if plan.ranges or left <= 0 or self._calls.stopped:
+                return plan
+            if not await self._calls.wait(request, name, feed, seen, left):
                 return plan
             ask.cursors = plan.ends  # what `_last` means is decided once
-
-    async def _changed(
-        self, request: Request, name: str, feed: ChunkFeed, seen: object, plan: Plan, end: float
-    ) -> bool:
-        """Wait until the feed has more than a plan saw; return False if it does not get more.
-
-        Other feeds of the store have the same version, so the head tells.
-        """
-        head = int(plan.head.partition(".")[0])
-        while (left := end - time.monotonic()) > 0 and not self._calls.stopped:
-            if not await self._calls.wait(request, name, feed, seen, left):
-                return False
-            seen = await self._calls.in_thread(name, feed.version)
-            if await self._calls.in_thread(name, feed.head) != head:
-                return True
-        return False
 
     async def chunks(self, request: Request) -> Response:
         """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from zeh_spark.publisher.long_polling import VersionPoller, unless_gone
-from zeh_spark.store.feed import ChunkFeed, Feed
+from zeh_spark.publisher.long_polling import FeedWatch, State
+from zeh_spark.store.feed import ChunkFeed, Feed, TellsState
 from zeh_spark.store.interface import Store, UnknownFeedError
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -62,13 +62,13 @@ class FeedCalls:
         self._limiters = {each: anyio.CapacityLimiter(WORKERS) for each in named}
         self._writer = anyio.CapacityLimiter(WRITERS)
         self._writers = {each: anyio.CapacityLimiter(WRITERS) for each in named}
-        self._pulses: dict[str | None, VersionPoller] = {}
+        self._watches: dict[str | None, FeedWatch] = {}
 
     def stop(self) -> None:
         """End all long polls."""
         self.stopped = True
-        for pulse in self._pulses.values():
-            pulse.stop()
+        for watch in self._watches.values():
+            watch.stop()
 
     async def feed(self, name: str) -> Feed:
         """Return a feed. Raises UnknownFeedError."""
@@ -90,18 +90,15 @@ class FeedCalls:
             request: The client's request.
             name: The feed's name.
             feed: The feed.
-            seen: Its version before it was last looked at.
+            seen: Its state before it was last looked at (see `state_of`).
             timeout: Most seconds to wait.
         """
-        pulse = self._pulse(name, feed)
-        return await unless_gone(request, partial(pulse.changed, seen, timeout))
-
-    def _pulse(self, name: str, feed: Feed) -> VersionPoller:
-        """Return the poller of a feed's version; all feeds of a store share one."""
-        key = name if name in self._named else None
-        if key not in self._pulses:
-            self._pulses[key] = VersionPoller(partial(self.in_thread, name, feed.version))
-        return self._pulses[key]
+        key = name if name in self._named else None  # all feeds of a store share one watch
+        if key not in self._watches:
+            # It has a thread of its own, which it keeps for as long as a reader waits.
+            run = partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(1))
+            self._watches[key] = FeedWatch(feed.version, run)
+        return await self._watches[key].changed(request, name, state_of(feed), seen, timeout)
 
     def in_thread(self, name: str, call: Callable[[], T], *, writes: bool = False) -> Awaitable[T]:
         """Run a call in a thread of this feed, so that a slow database delays only its readers."""
@@ -143,6 +140,11 @@ class FeedCalls:
         except Exception as exc:
             log.error("the answer of feed %r is aborted: %s", name, exc)
             raise
+
+
+def state_of(feed: Feed) -> State:
+    """Return the call that tells whether a feed has changed."""
+    return feed.state if isinstance(feed, TellsState) else feed.version
 
 
 class PatientResponse(StreamingResponse):

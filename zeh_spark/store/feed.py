@@ -76,6 +76,17 @@ class Feed(Protocol):
 
 
 @runtime_checkable
+class TellsState(Protocol):
+    """A feed whose `version` also changes with other feeds, and that can tell its own state."""
+
+    def state(self) -> object:
+        """Return a value that differs once this feed may have more events.
+
+        It is called once `version` has changed, and before a reader that may wait is answered.
+        """
+
+
+@runtime_checkable
 class KeepsCursors(Protocol):
     """A feed that can also keep cursors for its readers, the spec's `cursorset`."""
 
@@ -105,9 +116,6 @@ class TellsIdentity(Protocol):
 @runtime_checkable
 class DirectFeed(Protocol):
     """A feed whose readers may plan a batch, and fetch its chunks as they are stored."""
-
-    def head(self) -> int:
-        """Return a number that grows with each chunk of the feed."""
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return a plan (see `store.direct_reads.plan`)."""
@@ -153,10 +161,6 @@ class ChunkFeed:
         for each, cursor in cursors.items():
             yield Block(each, b"", cursor)
 
-    def head(self) -> int:
-        """Return the position of the newest chunk (see `DirectFeed.head`)."""
-        return self._store.feed(self._name).head
-
     def plan(self, request: PlanRequest) -> Plan:
         """Return a plan (see `store.direct_reads.plan`)."""
         return direct_reads.plan(self._store, self._name, request)
@@ -168,6 +172,11 @@ class ChunkFeed:
     def version(self) -> object:
         """Return the store's version (see `Feed.version`)."""
         return self._store.version()
+
+    def state(self) -> object:
+        """Return the position of the newest chunk and the history up to it (see `TellsState`)."""
+        feed = self._store.feed(self._name)
+        return feed.head, feed.history
 
     def identity(self) -> FeedIdentity:
         """Return the feed's id and its epochs (see `TellsIdentity.identity`)."""

@@ -1,0 +1,156 @@
+"""Readers that wait at the end of a feed cost nothing, and wake together when it has more."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import pytest
+import requests
+
+from zeh_spark.publisher import Block, MemoryStore
+from zeh_spark.store.interface import Chunk, FeedState
+from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing.writers import until
+
+READERS = 20
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class CountingStore(MemoryStore):
+    """A store with the feeds `orders` and `others` that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[tuple[str, str]] = Counter()
+        for name in ("orders", "others"):
+            self.create(name, 1)
+            publish(self, name, ["old"])
+
+    def feed(self, name: str) -> FeedState:
+        self.asked["feed", name] += 1
+        return super().feed(name)
+
+    def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
+        self.asked["chunks", feed] += 1
+        return super().chunks(feed, positions, upto, limit)
+
+
+def data_of(answer: requests.Response) -> list[object]:
+    assert 200 == answer.status_code
+    lines = [json.loads(line) for line in answer.content.splitlines()]
+    return [line["data"] for line in lines if "data" in line]
+
+
+def last_cursor(base: str, feed: str) -> str:
+    answer = requests.get(f"{base}/{feed}?n=1&cursor0=_last&pagesizehint=0", timeout=30)
+    return str(answer.json()["cursor"])
+
+
+def waited(base: str, feed: str, cursor: str) -> list[object]:
+    url = f"{base}/{feed}?n=1&cursor0={cursor}&wait=30"
+    return data_of(requests.get(url, timeout=60))
+
+
+def move_others(store: CountingStore, base: str, times: int) -> None:
+    """Publish to the other feed, and know that the watch has looked since."""
+    for number in range(times):
+        cursor = last_cursor(base, "others")
+        before = store.asked["chunks", "others"]
+        with ThreadPoolExecutor(1) as pool:
+            reader = pool.submit(waited, base, "others", cursor)
+            until(lambda before=before: store.asked["chunks", "others"] > before)  # type: ignore[misc]
+            publish(store, "others", [number])
+            assert [number] == reader.result()
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+def readers_of(
+    pool: ThreadPoolExecutor, store: CountingStore, base: str
+) -> list[Future[list[object]]]:
+    """Readers that wait at the end of `orders`."""
+    cursor = last_cursor(base, "orders")
+    until(partial(is_quiet, store))
+    waiting = [pool.submit(waited, base, "orders", cursor) for _ in range(READERS)]
+    until(partial(is_quiet, store))
+    return waiting
+
+
+def is_quiet(store: CountingStore) -> bool:
+    """Whether nothing was asked of the store for a quarter of a second."""
+    before = store.asked.total()
+    threading.Event().wait(0.25)
+    return before == store.asked.total() and before > 0
+
+
+def test_readers_that_wait_ask_the_store_for_nothing(store: CountingStore) -> None:
+    """Other feeds of the store may be as busy as they like."""
+    with running_publisher(store) as base, ThreadPoolExecutor(READERS) as pool:
+        waiting = readers_of(pool, store, base)
+        before = store.asked["chunks", "orders"]
+        move_others(store, base, 5)
+        assert before == store.asked["chunks", "orders"]
+        publish(store, "orders", ["new"])
+        assert [["new"]] * READERS == [each.result() for each in waiting]
+
+
+def test_a_plan_that_waits_is_not_answered_because_another_feed_has_events(
+    store: CountingStore,
+) -> None:
+    """My driver gets a plan when there is something to read, and not before."""
+    with running_publisher(store) as base, ThreadPoolExecutor(1) as pool:
+        cursors = {"0": last_cursor(base, "orders")}
+        asked = {"n": 1, "cursors": cursors, "wait": 30}
+        plan = pool.submit(requests.post, f"{base}/orders/plan", json=asked, timeout=60)
+        until(partial(is_quiet, store))
+        move_others(store, base, 5)
+        publish(store, "orders", ["new"])
+        answer = plan.result().json()
+    assert [1] == [each["events"] for each in answer["ranges"]]
+
+
+def test_stopping_wakes_all_who_wait(store: CountingStore) -> None:
+    """A restart of the publisher does not wait for long polls."""
+    with ThreadPoolExecutor(READERS) as pool:
+        with running_publisher(store) as base:
+            waiting = readers_of(pool, store, base)
+            assert not any(each.done() for each in waiting)
+        assert [[]] * READERS == [each.result(5) for each in waiting]
+
+
+class OwnFeed:
+    """A feed that has an event once its version is 1."""
+
+    partitions = 1
+
+    def __init__(self) -> None:
+        self.version_now = 0
+        self.pages = 0
+
+    def page(
+        self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str]
+    ) -> Iterator[Block]:
+        self.pages += 1
+        yield Block(0, b'{"partition":0,"data":1}\n' if self.version_now else b"", "1")
+
+    def version(self) -> object:
+        return self.version_now
+
+
+def test_a_feed_of_any_kind_wakes_its_readers() -> None:
+    """My own feed has a version and nothing else."""
+    feed = OwnFeed()
+    with running_publisher({"mine": feed}) as base, ThreadPoolExecutor(READERS) as pool:
+        waiting = [pool.submit(waited, base, "mine", "1") for _ in range(READERS)]
+        until(lambda: feed.pages >= READERS)
+        feed.version_now = 1
+        assert [[1]] * READERS == [each.result() for each in waiting]
