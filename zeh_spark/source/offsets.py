@@ -17,7 +17,8 @@ The version says what the digests are:
   "columns": …}`: the version of the digests, and the fingerprint of the options that decide what
   rows hold. Its digests are those of plans (`protocol.direct_reads`), and its bytes are those of
   the stored lines.
-- 1: the hash of the lines in their order (`hashes.digest_in_order`). It is read, and no longer written.
+- 1: the hash of the lines in their order (`hashes.digest_in_order`). It is read, and no longer
+  written.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
 if the publisher told no id when the query began. Offsets of older versions have no `id`. Events,
