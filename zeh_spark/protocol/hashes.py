@@ -10,19 +10,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import xxhash
 
+MODULUS = 1 << 128
+
 _LINES_AT_A_TIME = 1 << 12
+_FEW = 32
 
 
 def sum_of(texts: Sequence[bytes]) -> int:
     """Return the sum of the xxh3-128 of some texts, modulo 2^128.
 
-    It is summed in columns of 32 bits. Measured: twice as fast as Python's integers.
+    It is summed in columns of 32 bits. Measured: twice as fast as Python's integers, if there are
+    many.
     """
+    if len(texts) < _FEW:
+        return sum(map(xxhash.xxh3_128_intdigest, texts)) % MODULUS
     digests = np.frombuffer(b"".join(map(xxhash.xxh3_128_digest, texts)), ">u4").reshape(-1, 4)
     total = 0
     for column in digests.sum(axis=0, dtype=np.uint64).tolist():
         total = (total << 32) + column
-    return total % (1 << 128)
+    return total % MODULUS
 
 
 def sum_of_lines(blocks: Iterable[bytes]) -> str:
@@ -38,7 +44,12 @@ def sum_of_lines(blocks: Iterable[bytes]) -> str:
         if len(lines) >= _LINES_AT_A_TIME:
             total += sum_of(lines)
             lines = []
-    return f"{(total + sum_of(lines)) % (1 << 128):032x}"
+    return in_hex(total + sum_of(lines))
+
+
+def in_hex(total: int) -> str:
+    """Return a sum of hashes as 32 hex digits."""
+    return f"{total % MODULUS:032x}"
 
 
 def digest_in_order(blocks: Iterable[bytes]) -> str:

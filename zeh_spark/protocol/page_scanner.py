@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from zeh_spark.errors import PublisherError
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import hashes, wire
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -18,7 +18,8 @@ class PageScanner:
     """Cuts the body of one answer into intervals, as its bytes arrive.
 
     It finds checkpoints by searching bytes, and parses only lines that may be one. Events are
-    counted, not parsed. The same bytes give the same intervals, however the network cut them.
+    counted and hashed, not parsed. The same bytes give the same intervals, however the network cut
+    them.
 
     Attributes:
         partition: the partition that was asked for.
@@ -37,6 +38,7 @@ class PageScanner:
         self.tail_events = 0
         self.tail_bytes = 0
         self._tail: list[bytes] = []
+        self._digest = 0
         self._partial: list[bytes] = []
         self._last_line = b""
         self._started = False
@@ -113,8 +115,9 @@ class PageScanner:
                 continue
             self._add_events(block[begin:line_begin])
             self.checkpoints += 1
-            intervals.append(wire.Interval(self.tail, self.tail_events, cursor))
-            self._tail, self.tail_events, self.tail_bytes = [], 0, 0
+            digest = self._digest % hashes.MODULUS
+            intervals.append(wire.Interval(self.tail, self.tail_events, cursor, digest))
+            self._tail, self.tail_events, self.tail_bytes, self._digest = [], 0, 0, 0
             begin = search
         self._add_events(block[begin:])
         return intervals
@@ -123,16 +126,14 @@ class PageScanner:
         if not lines:
             return
         each = lines.split(b"\n")
-        odd = len([line for line in each if b'"data"' not in line])
-        if odd > 1 or b"\r" in lines:  # 1 is the empty line that split adds at the end
+        each.pop()  # what split adds behind the last line
+        if b"\r" in lines or [line for line in each if b'"data"' not in line]:
             each = self._only_events(each)
             lines = b"".join([line + b"\n" for line in each])
-            events = len(each)
-        else:
-            events = len(each) - 1
-        if events:
+        if each:
             self._tail.append(lines)
-            self.tail_events += events
+            self._digest += hashes.sum_of(each)
+            self.tail_events += len(each)
             self.tail_bytes += len(lines)
 
     def _only_events(self, lines: list[bytes]) -> list[bytes]:

@@ -107,11 +107,13 @@ class Interval:
         lines: event lines only, each ended by one b"\\n".
         events: the number of lines.
         cursor: the checkpoint after them.
+        digest: the sum of the lines' hashes (see `hashes.sum_of`).
     """
 
     lines: bytes
     events: int
     cursor: str
+    digest: int = 0
 
 
 def checkpoint_cursor(line: bytes, asked: int) -> str | None:

@@ -525,7 +525,7 @@ def _position(intervals: Sequence[wire.Interval]) -> Position:
     """Return where intervals lead, and the sum of what lies in them."""
     events = sum(interval.events for interval in intervals)
     size = sum(len(interval.lines) for interval in intervals)
-    digest = hashes.sum_of_lines(interval.lines for interval in intervals) if events else None
+    digest = hashes.in_hex(sum(interval.digest for interval in intervals)) if events else None
     return Position(intervals[-1].cursor, events, size, digest)
 
 
