@@ -10,10 +10,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import costs, kafka, lakehouse, publishing, queries, stateful, stores, tables
 from benchmarks.feeds import PARTITIONS, build, serving
@@ -28,30 +28,46 @@ Row = tuple[str, str, str]
 
 
 def throughput(work: Path, events: int) -> Iterator[Row]:
-    """Everything against everything in one run, best of three, because the machine is shared."""
+    """Everything against everything in one run, turn by turn, because the machine is shared."""
     spark = queries.session()
     with serving(build(work, events)) as (url, _):
-        frame = queries.feed(spark, url)
+        ways = reading_ways(spark, url, events)
+        small = queries.feed(spark, url, fetch="driver", maxBytesPerTrigger="64m")
+        large = queries.feed(spark, url, fetch="driver", maxBytesPerTrigger="512m")
         staging = {"stagingLocation": str(work / "staging")}
-        queries.stream(frame)  # warms up the JVM
-        stream = best(lambda: queries.stream(frame))
-        staged = best(lambda: queries.stream(queries.feed(spark, url, **staging)))
-        batch = best(lambda: queries.batch(spark, url, events))
+        ways |= {
+            "stream, driver fetches, triggers of 64 MiB": lambda: queries.stream(small),
+            "stream, driver fetches, triggers of 512 MiB": lambda: queries.stream(large),
+            "stream, staged": lambda: queries.stream(queries.feed(spark, url, **staging)),
+        }
+        if REFERENCE.exists():
+            ways["reference client, no Spark"] = lambda: queries.reference_client(
+                REFERENCE, url, min(events, 200_000)
+            )
+        runs = turn_by_turn(ways)
         constant = max(
             queries.constant(spark, None, rows=200_000, tasks=2, batches=6),
             key=lambda each: each.rate,
         )
-        yield rate("stream, over the query", stream.rate)
-        yield rate("stream, inside triggers", stream.trigger_rate)
-        yield rate("batch", batch.rate)
-        yield rate("constant record batches", constant.rate)
+        runs["constant record batches"] = constant
+        for name, run in runs.items():
+            yield rate(name, run.rate)
+        rates = {name: run.rate for name, run in runs.items()}
+        driver = rates["stream, driver fetches"]
         if REFERENCE.exists():
-            client = best(lambda: queries.reference_client(REFERENCE, url, min(events, 200_000)))
-            yield rate("reference client, no Spark", client.rate)
-            yield ratio("stream / reference client", stream.rate / client.rate, ">= 3")
-        yield ratio("stream / constant", stream.trigger_rate / constant.rate, ">= 0.08")
-        yield ratio("batch / stream", batch.rate / stream.rate, ">= 1")
-        yield ratio("staging costs", 1 - staged.rate / stream.rate, "< 0.33")
+            client = rates["reference client, no Spark"]
+            yield ratio("stream, driver fetches / reference client", driver / client, ">= 4")
+        large_trigger = max(
+            rates["stream, driver fetches, triggers of 64 MiB"],
+            rates["stream, driver fetches, triggers of 512 MiB"],
+            driver,
+        )
+        yield ratio(
+            "stream, driver fetches: default / best trigger", driver / large_trigger, ">= 0.9"
+        )
+        yield ratio("batch / stream", rates["batch"] / rates["stream"], ">= 1")
+        yield ratio("staging costs", 1 - rates["stream, staged"] / driver, "< 0.33")
+        yield ratio("stream / constant", rates["stream"] / constant.rate, ">= 0.08")
 
 
 def kafka_source(work: Path, events: int) -> Iterator[Row]:
@@ -59,15 +75,50 @@ def kafka_source(work: Path, events: int) -> Iterator[Row]:
     spark = queries.session(jars=kafka.connector_jars())  # first: a JVM takes no jars later
     with serving(build(work, events)) as (url, _), kafka.broker(work) as address:
         kafka.fill(spark.read.format("zeroeventhub").load(url), address)
-        ours, peer = queries.feed(spark, url), kafka.stream(spark, address)
-        queries.stream(ours)  # warms up
-        queries.stream(peer)
-        runs = [(queries.stream(ours), queries.stream(peer)) for _ in range(3)]
-    stream = max((each for each, _ in runs), key=lambda each: each.rate)
-    source = max((each for _, each in runs), key=lambda each: each.rate)
-    yield rate("stream, beside Kafka", stream.rate)
-    yield rate("Spark's Kafka source", source.rate)
-    yield ratio("stream / Kafka source", stream.rate / source.rate, ">= 1")
+        limited = kafka.stream(spark, address, maxOffsetsPerTrigger=500_000)
+        ways = reading_ways(spark, url, events) | {
+            "Kafka stream": lambda: queries.stream(kafka.stream(spark, address)),
+            "Kafka stream, 500,000 a trigger": lambda: queries.stream(limited),
+            "Kafka batch": lambda: queries.batch(kafka.batch(spark, address), events),
+        }
+        rates = {name: run.rate for name, run in turn_by_turn(ways).items()}
+    for name, measured in rates.items():
+        yield rate(name, measured)
+    peer = rates["Kafka stream"]
+    yield ratio(
+        "stream, stamps as columns / Kafka", rates["stream, stamps=columns"] / peer, ">= 1.5"
+    )
+    yield ratio("stream / Kafka", rates["stream"] / peer, ">= 1.2")
+    yield ratio("stream, driver fetches / Kafka", rates["stream, driver fetches"] / peer, ">= 0.8")
+    yield ratio("batch / Kafka batch", rates["batch"] / rates["Kafka batch"], ">= 1.5")
+
+
+def reading_ways(spark: SparkSession, url: str, events: int) -> dict[str, Callable[[], Run]]:
+    """Return the ways to read a feed, by name."""
+
+    def stream(**options: object) -> Callable[[], Run]:
+        frame = queries.feed(spark, url, **options)
+        return lambda: queries.stream(frame)
+
+    def batch(**options: object) -> Callable[[], Run]:
+        frame = spark.read.format("zeroeventhub").options(**options).load(url)
+        return lambda: queries.batch(frame, events)
+
+    return {
+        "stream": stream(),
+        "stream, stamps=columns": stream(stamps="columns"),
+        "stream, stamps=none": stream(stamps="none"),
+        "stream, driver fetches": stream(fetch="driver"),
+        "batch": batch(),
+        "batch, stamps=columns": batch(stamps="columns"),
+        "batch, page by page": batch(fetch="driver"),
+    }
+
+
+def turn_by_turn(ways: Mapping[str, Callable[[], Run]], rounds: int = 3) -> dict[str, Run]:
+    """Return the best run of each way. A first round, which is not counted, warms up."""
+    runs = [{name: run() for name, run in ways.items()} for _ in range(rounds + 1)][1:]
+    return {name: max((each[name] for each in runs), key=lambda run: run.rate) for name in ways}
 
 
 def memory(work: Path, events: int) -> Iterator[Row]:
@@ -231,8 +282,9 @@ def audited(work: Path, events: int) -> Iterator[Row]:
     """An audit of a feed, beside Spark's batch read of it."""
     spark = queries.session()
     with serving(build(work, events)) as (url, _):
-        queries.batch(spark, url, events)  # warms up
-        runs = [(timed(lambda: audit(url)), queries.batch(spark, url, events)) for _ in range(3)]
+        frame = spark.read.format("zeroeventhub").load(url)
+        queries.batch(frame, events)  # warms up
+        runs = [(timed(lambda: audit(url)), queries.batch(frame, events)) for _ in range(3)]
     seconds = min(each for each, _ in runs)
     batch = max(each.rate for _, each in runs)
     yield rate("audit", events / seconds)
@@ -280,19 +332,31 @@ def latency(work: Path, events: int) -> Iterator[Row]:
     """
     spark = queries.session()
     store = build(work, 1000)
+    peer = queries.constant(spark, lambda frame, _: frame.count(), rows=1, tasks=1, batches=21)
+    floor = statistics.median(each.seconds for each in peer)
+    yield "micro-batch of one constant row", f"{floor * 1000:.0f} ms", ""
+    with serving(store) as (url, _):
+        for fetch in ("executors", "driver"):
+            frame = queries.feed(spark, url, startingCursors="last", fetch=fetch)
+            delays, idle = delays_of(frame, store)
+            median = statistics.median(delays)
+            name = f"commit to foreachBatch, fetch={fetch}"
+            yield f"{name}, median", f"{median * 1000:.0f} ms", ""
+            yield f"{name}, beyond a constant row", f"{(median - floor) * 1000:.0f} ms", "<= 20 ms"
+            yield f"idle, fetch={fetch}: reader's CPU", f"{idle:.1%} of a core", "< 5 %"
+
+
+def delays_of(frame: DataFrame, store: str) -> tuple[list[float], float]:
+    """Return seconds from commits to rows, and which part of a core the idle reader takes."""
     arrived: list[float] = []
 
-    def note(frame: DataFrame, _batch: int) -> None:
-        if frame.count():
+    def note(batch: DataFrame, _number: int) -> None:
+        if batch.count():
             arrived.append(time.time())
 
-    with serving(store) as (url, _), tempfile.TemporaryDirectory() as checkpoint:
-        query = (
-            queries.feed(spark, url, startingCursors="last")
-            .writeStream.foreachBatch(note)
-            .option("checkpointLocation", checkpoint)
-            .start()
-        )
+    with tempfile.TemporaryDirectory() as checkpoint:
+        writer = frame.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint)
+        query = writer.start()
         query.processAllAvailable()
         delays = []
         for number in range(21):
@@ -307,12 +371,7 @@ def latency(work: Path, events: int) -> Iterator[Row]:
         time.sleep(10)  # idle, on purpose
         after = reader.cpu_times()
         query.stop()
-    peer = queries.constant(spark, note, rows=1, tasks=1, batches=21)
-    floor = statistics.median(each.seconds for each in peer)
-    spent = after.user + after.system - before.user - before.system
-    yield "commit to foreachBatch, median", f"{statistics.median(delays) * 1000:.0f} ms", ""
-    yield "micro-batch of one constant row", f"{floor * 1000:.0f} ms", "the above within + 50 ms"
-    yield "idle: reader's CPU", f"{spent / 10:.1%} of a core", "< 5 %"
+    return delays, (after.user + after.system - before.user - before.system) / 10
 
 
 def spent(work: Path, events: int) -> Iterator[Row]:
@@ -321,8 +380,17 @@ def spent(work: Path, events: int) -> Iterator[Row]:
     with serving(build(work, events)) as (url, publisher):
         for name, seconds in costs.pieces(url, publisher, PARTITIONS):
             yield f"piece: {name}", f"{seconds * 1e6:.2f} µs", ""
-        for name, seconds in costs.processes(queries.feed(spark, url), publisher):
-            yield f"stream: {name}", f"{seconds * 1e6:.2f} µs", ""
+        for fetch in ("executors", "driver"):
+            frame = queries.feed(spark, url, fetch=fetch)
+            shares = dict(costs.processes(frame, publisher))
+            aims = (
+                {"driver's reader": "<= 5 %", "publisher": "<= 10 %"}
+                if fetch == "executors"
+                else {}
+            )
+            for name, seconds in shares.items():
+                share = f"{seconds * 1e6:.2f} µs, {seconds / shares['in all']:.0%}"
+                yield f"stream, fetch={fetch}: {name}", share, aims.get(name, "")
 
 
 def commit_one(store: str) -> float:

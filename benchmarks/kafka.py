@@ -99,17 +99,25 @@ def fill(frame: DataFrame, address: str) -> None:
     )
 
 
-def stream(spark: SparkSession, address: str) -> DataFrame:
+def stream(spark: SparkSession, address: str, **options: object) -> DataFrame:
     """As the ones who compare would write it: the value as a string."""
-    return (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", address)
-        .option("subscribe", "flights")
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 500_000)
-        .load()
-        .selectExpr("partition", "CAST(value AS STRING) AS data")
-    )
+    return _columns(spark.readStream.format("kafka").options(**_options(address), **options).load())
+
+
+def batch(spark: SparkSession, address: str) -> DataFrame:
+    return _columns(spark.read.format("kafka").options(**_options(address)).load())
+
+
+def _options(address: str) -> dict[str, object]:
+    return {
+        "kafka.bootstrap.servers": address,
+        "subscribe": "flights",
+        "startingOffsets": "earliest",
+    }
+
+
+def _columns(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("partition", "CAST(value AS STRING) AS data")
 
 
 def _free_port() -> int:

@@ -130,6 +130,31 @@ class Fetcher:
             else:
                 self._wait_for(lambda: self._ready_events > 0, 0.05, 0.0)
 
+    def wait_until_full(self, wanted: threading.Event) -> bool:
+        """Wait for a batch as large as the limits allow, or for all that a finite read has.
+
+        Raises what a fetching thread raised.
+
+        Args:
+            wanted: once it is set, there is no time to wait any more. Call `wake` after that.
+
+        Returns:
+            Whether it came before a batch was wanted, and before the fetcher was closed.
+        """
+        with self._changed:
+            while not (self._error or self._closed or wanted.is_set()):
+                if self._full or self._stopped or (self._finite and self._all(ended=True)):
+                    return True
+                self._changed.wait()
+            if self._error:
+                raise self._error
+            return False
+
+    def wake(self) -> None:
+        """Have `wait_until_full` look at what it waits for."""
+        with self._changed:
+            self._changed.notify_all()
+
     def _wait_for(
         self, enough: Callable[[], bool], without_events: float | None, with_events: float
     ) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -61,7 +61,7 @@ class Staging:
             self._write(name, "0", b"probe")
             self._root[0].delete_dir(self._path(name))
 
-    def keep(self, payloads: Iterator[bytes]) -> StagedBatch:
+    def keep(self, payloads: Iterable[bytes]) -> StagedBatch:
         """Write a batch's segments, and return where they are.
 
         They are durable when this returns, as far as the file system is.

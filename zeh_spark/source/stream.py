@@ -31,7 +31,7 @@ from zeh_spark.errors import (
 )
 from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.feed_identity import FeedIdentity, untold
-from zeh_spark.source import direct_tasks, offsets, planning
+from zeh_spark.source import direct_tasks, offsets
 from zeh_spark.source.decode import Decoder
 from zeh_spark.source.direct_planner import (
     DirectPlanner,
@@ -42,17 +42,15 @@ from zeh_spark.source.direct_planner import (
 from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
 from zeh_spark.source.end_probes import first_checkpoint
 from zeh_spark.source.offsets import Offset, Position, StagedBatch
-from zeh_spark.source.options import SourceOptions, cores
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.packed_batches import PackedBatch, PackedBatches, checked, packed
 from zeh_spark.source.position_reporter import CursorSet
 from zeh_spark.source.prefetch import Fetcher
 from zeh_spark.source.replay import Digest, read_again
-from zeh_spark.source.segments import pack, unpack
+from zeh_spark.source.segments import unpack
 from zeh_spark.source.staging import Staging, new_stage
 
 log = logging.getLogger(__name__)
-
-_MAX_PAYLOAD = 96 << 20
-"""Maximum bytes of a segment that is sent with its task. Spark refuses 128 MiB on a cluster."""
 
 _NOT_OFFERED = {404, 405, 501}
 """How a publisher refuses plans that does not know them."""
@@ -205,7 +203,7 @@ class StreamDriver:
         self.options = options
         self._client = FeedClient(options, max_interval=4 * options.driver_bytes)
         self._cursor_set = CursorSet(options)
-        self._fetcher: Fetcher | None = None
+        self._batches: PackedBatches | None = None
         self._planner: DirectPlanner | None = None
         self._direct: bool | None = None
         self._offered: bool | None = None
@@ -243,10 +241,8 @@ class StreamDriver:
         """Return the next batch of the driver's way, in which the driver fetches."""
         if self._reads_directly:
             return None
-        fetcher = self._fetcher_at(offset, finite=finite)
-        fetcher.wait(first=self._first)
-        taken = fetcher.take() or fetcher.take_advances()
-        return self._make_batch(start, offset, taken) if taken else None
+        packed = self._batches_at(offset, finite=finite).next(first=self._first)
+        return self._make_batch(start, offset, packed) if packed else None
 
     def _planned(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:
         """Return the next batch of direct reads, in which the tasks fetch."""
@@ -309,10 +305,10 @@ class StreamDriver:
         """Return numbers for the query's progress: what reading took so far, and what is ready."""
         if self._planner:
             return self._planner.report()
-        if self._fetcher is None:
+        if self._batches is None:
             return None
-        events, size = self._fetcher.held()
-        statistics = self._fetcher.statistics
+        events, size = self._batches.fetcher.held()
+        statistics = self._batches.fetcher.statistics
         return {
             "pages": statistics.pages,
             "retries": statistics.retries,
@@ -324,12 +320,12 @@ class StreamDriver:
 
     def stop(self) -> None:
         """End the threads and the connections of the run."""
-        self._close_fetcher()
+        self._close_batches()
         self._client.stop()
 
-    def _close_fetcher(self) -> None:
-        if self._fetcher:
-            self._fetcher.close()
+    def _close_batches(self) -> None:
+        if self._batches:
+            self._batches.close()
 
     def _parsed(self, document: Mapping[str, Any]) -> Offset:
         offset = offsets.parse(document, self.options)
@@ -371,16 +367,17 @@ class StreamDriver:
             self._planner = DirectPlanner(transport, self.options, cursors, finite=finite)
         return self._planner
 
-    def _fetcher_at(self, offset: Offset, *, finite: bool) -> Fetcher:
+    def _batches_at(self, offset: Offset, *, finite: bool) -> PackedBatches:
         cursors = list(_cursors(offset))
-        if self._fetcher and self._cursors == cursors:
-            return self._fetcher
-        self._close_fetcher()
+        if self._batches and self._cursors == cursors:
+            return self._batches
+        self._close_batches()
         self._cursors = cursors
         self._prepare_staging(offset.staged)
-        self._fetcher = Fetcher(self._client, self.options, cursors, finite=finite)
-        self._fetcher.start()
-        return self._fetcher
+        fetcher = Fetcher(self._client, self.options, cursors, finite=finite)
+        fetcher.start()
+        self._batches = PackedBatches(fetcher, self.options.parallelism)
+        return self._batches
 
     def _resolve_last(self, offset: Offset) -> Offset:
         """Return batch 0 of a query that starts at `_last`.
@@ -405,26 +402,20 @@ class StreamDriver:
             partition, cursor, partition_count, options.page_size_hint, options.requested_headers
         )
 
-    def _make_batch(
-        self, start: dict[str, Any], offset: Offset, taken: dict[int, list[wire.Interval]]
-    ) -> _Batch:
-        positions = [position.unmoved() for position in offset.positions]
-        for partition, intervals in taken.items():
-            positions[partition] = _position(intervals)
+    def _make_batch(self, start: dict[str, Any], offset: Offset, packed: PackedBatch) -> _Batch:
+        positions = [
+            packed.moved.get(partition, position.unmoved())
+            for partition, position in enumerate(offset.positions)
+        ]
         self._cursors = [position.cursor for position in positions]
-        feed = self._stamping(offset) if any(position.events for position in positions) else None
-        lines = {
-            partition: [interval.lines for interval in intervals if interval.events]
-            for partition, intervals in taken.items()
-        }
-        payloads = self._packed(lines, sum(position.bytes for position in positions))
-        staged = self._staging.keep(payloads) if self._staging else None
+        feed = self._stamping(offset) if packed.payloads else None
+        staged = self._staging.keep(packed.payloads) if self._staging else None
         started = self._started(start, offset)
         end = Offset(offset.feed, tuple(positions), staged=staged, started=started, id=self._id)
         partitions = (
             _staged_partitions(self._staging, staged, feed)
             if self._staging and staged
-            else [SegmentPartition(_checked(payload), feed=feed) for payload in payloads]
+            else [SegmentPartition(checked(payload), feed=feed) for payload in packed.payloads]
         )
         return _Batch(start, end.to_json(), partitions)
 
@@ -443,14 +434,6 @@ class StreamDriver:
         An epoch that began while the query runs is known then.
         """
         return self.options.stamping(self._identify(offset))
-
-    def _packed(self, lines: Mapping[int, list[bytes]], size: int) -> Iterator[bytes]:
-        """Yield the lines as packed segments, compressed on all cores."""
-        if not size:
-            return
-        count = planning.segment_count(size, self.options.parallelism)
-        with ThreadPoolExecutor(cores()) as pool:
-            yield from pool.map(pack, list(planning.segments(lines, size, count)))
 
     def _again(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a batch that Spark repeats after a restart.
@@ -479,10 +462,9 @@ class StreamDriver:
             target.positions,
             _digest_of(target),
         )
-        size = sum(len(block) for blocks in lines.values() for block in blocks)
-        feed = self._stamping(target) if size else None
-        payloads = self._packed(lines, size)
-        return [SegmentPartition(_checked(payload), feed=feed) for payload in payloads]
+        payloads = list(packed(lines, self.options.parallelism))
+        feed = self._stamping(target) if payloads else None
+        return [SegmentPartition(checked(payload), feed=feed) for payload in payloads]
 
     def _check_columns(self, then: str) -> None:
         """Refuse to repeat a batch with options with which its rows would hold other values."""
@@ -521,14 +503,6 @@ def _digest_of(offset: Offset) -> Digest | None:
     return hashes.digest_in_order if offset.ordered else hashes.sum_of_lines
 
 
-def _position(intervals: Sequence[wire.Interval]) -> Position:
-    """Return where intervals lead, and the sum of what lies in them."""
-    events = sum(interval.events for interval in intervals)
-    size = sum(len(interval.lines) for interval in intervals)
-    digest = hashes.in_hex(sum(interval.digest for interval in intervals)) if events else None
-    return Position(intervals[-1].cursor, events, size, digest)
-
-
 def _staged_partitions(
     staging: Staging, staged: StagedBatch, feed: FeedIdentity | None
 ) -> list[SegmentPartition]:
@@ -536,14 +510,3 @@ def _staged_partitions(
         SegmentPartition(staging=staging, batch=staged.batch, segment=number, feed=feed)
         for number in range(staged.segments)
     ]
-
-
-def _checked(payload: bytes) -> bytes:
-    if len(payload) > _MAX_PAYLOAD:
-        raise OptionError(
-            f"a single event takes {len(payload)} bytes compressed, more than Spark carries to a "
-            f"task (spark.rpc.message.maxSize, 128 MiB). Set 'stagingLocation'",
-            option="stagingLocation",
-            anchor="a-single-event-is-more-than-spark-carries-to-a-task",
-        )
-    return payload
