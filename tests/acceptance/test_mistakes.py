@@ -170,10 +170,10 @@ def test_a_newer_checkpoint_is_refused(stream, collected, fail_stream, base):
     collected.run(stream(url=f"{base}/orders").load())
     offsets = collected.folder / "checkpoint" / "offsets"
     log = offsets / "0"
-    log.write_text(log.read_text().replace('"version": 2', '"version": 3'))
+    log.write_text(log.read_text().replace('"version": 2', '"version": 4'))
     (offsets / ".0.crc").unlink()
 
-    assert "an offset of format 3" in fail_stream(url=f"{base}/orders")
+    assert "an offset of format 4" in fail_stream(url=f"{base}/orders")
 
 
 def test_an_unwritable_staging_location_is_refused(fail_stream, base):
