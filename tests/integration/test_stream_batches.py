@@ -85,6 +85,44 @@ def test_no_more_is_held_than_a_batch(feed, start):
     assert max(ready) <= 4000 + 5 * 42
 
 
+def test_the_next_batch_is_packed_while_spark_works(feed, start):
+    """The batch after the current one is ready when Spark asks, and the one after it is fetched."""
+    scripted = feed(Log(1000, each=100, page=100))
+    run = start(scripted, maxEventsPerTrigger="100")
+    assert {0: list(range(100))} == run.next()
+
+    wait_for(lambda: "c200" in scripted.requests())
+
+    assert {0: list(range(100, 200))} == run.next()
+    assert list(range(1000)) == run.until(1000)
+
+
+def test_a_batch_packed_ahead_is_dropped_if_spark_continues_elsewhere(feed, start):
+    """What Spark asks for decides, not what was made ready for it."""
+    scripted = feed(Log(1000, each=100, page=100))
+    run = start(scripted, maxEventsPerTrigger="100")
+    run.next()
+    run.next()
+    again = run.start
+    wait_for(lambda: "c300" in scripted.requests())
+
+    run.offset = again
+
+    assert {0: list(range(100, 200))} == run.next()
+    assert {0: list(range(200, 300))} == run.next()
+
+
+def test_what_is_packed_ahead_ends_with_the_run(feed, start):
+    """A stopped query leaves no thread that waits for a full batch."""
+    run = start(feed(Log(100, each=1)))
+    run.until(100)
+    assert "zeh-pack" in {each.name for each in threading.enumerate()}
+
+    run.reader.stop()
+
+    wait_for(lambda: "zeh-pack" not in {each.name for each in threading.enumerate()})
+
+
 def test_intervals_larger_than_a_batch_come_one_by_one(feed, start):
     """Several partitions that need more room than there is do not wait for each other for ever."""
     log = Log(3000, each=1000, page=1000)
