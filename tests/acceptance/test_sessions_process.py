@@ -122,7 +122,9 @@ def processing(orders):
 
 
 def test_every_arrow_of_the_chart(processing):
-    """Next in sequence, deferred, last, failed to the dead letters, deferred found (003, 1.2)."""
+    """Next in sequence, deferred, last, failed to the dead letters, deferred found (003, 1.2).
+    [SB-06, SB-07]
+    """
     add = processing.orders.add
     add(("a", 1), ("a", 0))  # deferred, then found
     add(("b", 0))
@@ -197,7 +199,9 @@ def test_a_replayed_event_is_processed_unless_it_was(processing):
 
 @pytest.mark.slow
 def test_a_session_is_held_until_somebody_decides(processing):
-    """on_failure="hold": what follows waits; a decision names the number and the attempt."""
+    """on_failure="hold": what follows waits; a decision names the number and the attempt.
+    [SB-07, SB-08]
+    """
     add, decide = processing.orders.add, processing.decide
     processing.options["on_failure"] = "hold"
     add(("a", 0), ("x", 0))
