@@ -247,8 +247,7 @@ def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, fra
 
 
 def test_events_without_a_checkpoint_are_asked_for_with_twice_the_hint(raw_server):
-    """A checkpoint may lie after the page's end: the page is made longer until it has one (D23).
-    """
+    """A checkpoint may lie after the page's end: the page is made longer until it has one (D23)."""
     raw_server.respond = lambda request: ok(
         BODY if int(request.query["pagesizehint"]) >= 400 else event(1)
     )

@@ -44,7 +44,9 @@ def test_commit_answers_with_numbers_and_cursors(publisher: Publisher, caller: C
 
 
 def test_commit_can_be_repeated(publisher: Publisher, caller: Caller) -> None:
-    """The same call again gives the first answer, named as such (EH-04, EX-01, EX-02, KA-02, PU-09)."""
+    """The same call again gives the first answer, named as such
+    (EH-04, EX-01, EX-02, KA-02, PU-09).
+    """
     first = published(caller, 1, 2).document["receipt"]
     again = [caller.commit(Who(), rows(1, 2)) for _ in range(2)]
     assert [(200, "already-committed")] * 2 == [each.short for each in again]
