@@ -1,7 +1,7 @@
 """Sessions and deduplication against Spark's own stateful operators, on the same frame.
 
 Run as a program it measures in a session of its own, whose state is in RocksDB:
-`python -m benchmarks.stateful sessions|dedup|large <rows> <folder>`.
+`python -m benchmarks.stateful sessions|process|dedup|large <rows> <folder>`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 import zeh_spark
 from benchmarks import publishing
 from zeh_spark import dedup, sessions
+from zeh_spark.sessions.routing import Writer
 
 BATCHES = 5
 """The first one warms up and is not measured."""
@@ -83,15 +84,16 @@ def state_bytes(checkpoint: Path) -> int:
     return sum(each.stat().st_size for each in (checkpoint / "state").rglob("*") if each.is_file())
 
 
-def run(frame: DataFrame) -> tuple[list[dict[str, float]], int]:
-    """Each batch's rows and seconds, and the bytes of state at the end."""
+def run(
+    frame: DataFrame, write: Callable[[str], Writer] | None = None
+) -> tuple[list[dict[str, float]], int]:
+    """Each batch's rows and seconds, and the bytes of state at the end. `write` gives what takes
+    the batches of a query with this checkpoint; without it nobody does.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
-        query = (
-            frame.writeStream.format("noop")
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
+        writer = frame.writeStream
+        writer = writer.foreachBatch(write(checkpoint)) if write else writer.format("noop")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         batches = [each for each in query.recentProgress if each.numInputRows]
         operators = batches[-1].stateOperators
@@ -104,8 +106,8 @@ def run(frame: DataFrame) -> tuple[list[dict[str, float]], int]:
     return rows, size or memory
 
 
-def rate(frame: DataFrame) -> tuple[float, int]:
-    batches, size = run(frame)
+def rate(frame: DataFrame, write: Callable[[str], Writer] | None = None) -> tuple[float, int]:
+    batches, size = run(frame, write)
     some = batches[1:]
     return sum(each["rows"] for each in some) / sum(each["seconds"] for each in some), size
 
@@ -141,6 +143,20 @@ def compare_sessions(spark: SparkSession, rows: int, folder: Path) -> dict[str, 
         },
         3,
     )
+
+
+def process(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
+    """Rows per second with a handler that does nothing, and into a Delta table."""
+    files = fill(spark, rows, folder)
+
+    def write(checkpoint: str) -> Writer:
+        table = f"{folder}/processed-{Path(checkpoint).name}"
+        return sessions.process(
+            lambda event: None, table=table, name="bench", checkpointLocation=checkpoint
+        )
+
+    runs = [rate(in_order(read(spark, files), processing=True), write) for _ in range(2)]
+    return {"process": max(each for each, _ in runs)}
 
 
 def compare_dedup(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
@@ -194,8 +210,10 @@ def main() -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false").config(
         "spark.log.level", "OFF"
     )
-    spark = zeh_spark.configure(builder, parallelism=2, delta=False).getOrCreate()
-    part = {"sessions": compare_sessions, "dedup": compare_dedup, "large": large}[what]
+    delta = what == "process"
+    spark = zeh_spark.configure(builder, parallelism=2, delta=delta).getOrCreate()
+    parts = {"sessions": compare_sessions, "process": process, "dedup": compare_dedup}
+    part = {**parts, "large": large}[what]
     with tempfile.TemporaryDirectory(dir=folder) as work:
         print(json.dumps(part(spark, rows, Path(work))))
 
