@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 import zeh_spark
 from benchmarks import publishing
+from benchmarks.feeds import serving
 from zeh_spark import dedup, sessions
 from zeh_spark.sessions.routing import Writer
 
@@ -146,8 +147,9 @@ def compare_sessions(spark: SparkSession, rows: int, folder: Path) -> dict[str, 
 
 
 def process(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
-    """Rows per second with a handler that does nothing, and into a Delta table."""
-    files = fill(spark, rows, folder)
+    """Rows per second of a feed in order, and with a handler that does nothing, into a table."""
+    files = Path(fill(spark, rows, folder)).glob("*.parquet")
+    event = ("data", "headers['order'] AS key", "map_filter(headers, (k, v) -> k NOT LIKE 'zeh-%')")
 
     def write(checkpoint: str) -> Writer:
         table = f"{folder}/processed-{Path(checkpoint).name}"
@@ -155,8 +157,19 @@ def process(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
             lambda event: None, table=table, name="bench", checkpointLocation=checkpoint
         )
 
-    runs = [rate(in_order(read(spark, files), processing=True), write) for _ in range(2)]
-    return {"process": max(each for each, _ in runs)}
+    with serving(publishing.new_file(folder, "process")) as (url, _):
+        for number, file in enumerate(sorted(files, key=lambda each: each.stat().st_mtime)):
+            events = spark.read.parquet(str(file)).selectExpr(*event).toDF("data", "key", "headers")
+            options = {"url": url, "producerId": "bench", "batchId": number}
+            events.write.format("zeroeventhub").options(**options).mode("append").save()
+        options = {"headers": "_all", "maxEventsPerTrigger": rows // BATCHES}
+        feed = spark.readStream.format("zeroeventhub").options(**options).load(url)
+        runs = [
+            (rate(in_order(feed))[0], rate(in_order(feed, processing=True), write)[0])
+            for _ in range(2)
+        ]
+    ordered, processed = map(max, zip(*runs, strict=True))
+    return {"ordered": ordered, "processed": processed}
 
 
 def compare_dedup(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
