@@ -50,6 +50,7 @@ bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kaf
 
 docs: .venv-docs/.installed  ## build the documentation into site/
 	.venv-docs/bin/python docs/generate.py
+	.venv-docs/bin/python -m tests.requirement_ids
 	.venv-docs/bin/mkdocs build --strict
 
 notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them

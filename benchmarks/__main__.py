@@ -161,12 +161,16 @@ def kafka_sink(work: Path, events: int) -> Iterator[Row]:
 
 
 def commit(work: Path, events: int) -> Iterator[Row]:
-    """What a commit takes, and what a repeated batch costs."""
+    """What a commit takes, and what a repeated batch and a batch for each event cost."""
     for size, seconds in publishing.commits(work):
         name = f"commit of 1,000 chunks, {size / MIB:.1f} MiB"
         yield name, f"{seconds * 1000:.0f} ms", "< 50 ms"
     first, again = publishing.replay(queries.session(), work, events)
     yield ratio("publishing a batch again / publishing it", again / first, "<= 0.60")
+    each, together, size = publishing.named_batches(work, 1_000, events // 4)
+    yield "events in a named batch each", f"{each:.0f} events/s", ""
+    yield rate("events in one batch of a Producer", together)
+    yield "a named batch of one event in the store", f"{size / 1000:.1f} kB", ""
 
 
 def small(work: Path, events: int) -> Iterator[Row]:
@@ -266,6 +270,9 @@ def state(work: Path, events: int) -> Iterator[Row]:
     yield ratio(
         "sessions / dropDuplicates", ordered["sessions"] / ordered["dropDuplicates"], ">= 0.3"
     )
+    found = stateful.measured("process", max(events // 4, 250_000), work)
+    yield rate("a feed's sessions in order", found["ordered"])
+    yield rate("and processed, with a handler that does nothing", found["processed"])
     found = stateful.measured("dedup", max(4 * events, 4_000_000), work)
     peer = "dropDuplicatesWithinWatermark"
     yield rate("drop_seen", found["drop_seen"])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +20,7 @@ from benchmarks import kafka, queries
 from benchmarks.feeds import PARTITIONS, serving
 from benchmarks.queries import Run
 from zeh_spark.protocol.upload_format import Chunker, Content, rest_of
+from zeh_spark.publish import Producer
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store.batches import Call, Declared, TaskAttempt, Upload
 
@@ -178,6 +179,30 @@ def small_batches(folder: Path, batches: int, rows: int, tasks: int) -> str:
         store.commit("flights", call, Declared(content, tuple(attempts)))
     store.close()
     return url
+
+
+def named_batches(folder: Path, batches: int, events: int) -> tuple[float, float, float]:
+    """Events per second of one producer in a named batch each, and in one batch; bytes in the store
+    for each named batch.
+    """
+
+    def publish(sizes: Mapping[str, int]) -> tuple[float, int]:
+        file = folder / f"{len(sizes)}.db"
+        store, empty = new_file(folder, f"{len(sizes)}"), file.stat().st_size
+        with serving(store) as (url, _):
+            producer = Producer(url, "till")
+            began = time.monotonic()
+            for name, size in sizes.items():
+                with producer.batch(name) as batch:
+                    for number in range(size):
+                        batch.add({"paid": number})
+            seconds = time.monotonic() - began
+        open_store(store).close()  # what is in the log beside it goes into the file
+        return sum(sizes.values()) / seconds, file.stat().st_size - empty
+
+    each, size = publish({f"pay-{number}": 1 for number in range(batches)})
+    together, _ = publish({"all": events})
+    return each, together, size / batches
 
 
 def main() -> None:

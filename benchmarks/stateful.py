@@ -1,7 +1,7 @@
 """Sessions and deduplication against Spark's own stateful operators, on the same frame.
 
 Run as a program it measures in a session of its own, whose state is in RocksDB:
-`python -m benchmarks.stateful sessions|dedup|large <rows> <folder>`.
+`python -m benchmarks.stateful sessions|process|dedup|large <rows> <folder>`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pyspark.sql import functions as F
 
 import zeh_spark
 from benchmarks import publishing
+from benchmarks.feeds import serving
 from zeh_spark import dedup, sessions
+from zeh_spark.sessions.routing import Writer
 
 BATCHES = 5
 """The first one warms up and is not measured."""
@@ -83,15 +85,16 @@ def state_bytes(checkpoint: Path) -> int:
     return sum(each.stat().st_size for each in (checkpoint / "state").rglob("*") if each.is_file())
 
 
-def run(frame: DataFrame) -> tuple[list[dict[str, float]], int]:
-    """Each batch's rows and seconds, and the bytes of state at the end."""
+def run(
+    frame: DataFrame, write: Callable[[str], Writer] | None = None
+) -> tuple[list[dict[str, float]], int]:
+    """Each batch's rows and seconds, and the bytes of state at the end. `write` gives what takes
+    the batches of a query with this checkpoint; without it nobody does.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as checkpoint:
-        query = (
-            frame.writeStream.format("noop")
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
+        writer = frame.writeStream
+        writer = writer.foreachBatch(write(checkpoint)) if write else writer.format("noop")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         batches = [each for each in query.recentProgress if each.numInputRows]
         operators = batches[-1].stateOperators
@@ -104,8 +107,8 @@ def run(frame: DataFrame) -> tuple[list[dict[str, float]], int]:
     return rows, size or memory
 
 
-def rate(frame: DataFrame) -> tuple[float, int]:
-    batches, size = run(frame)
+def rate(frame: DataFrame, write: Callable[[str], Writer] | None = None) -> tuple[float, int]:
+    batches, size = run(frame, write)
     some = batches[1:]
     return sum(each["rows"] for each in some) / sum(each["seconds"] for each in some), size
 
@@ -141,6 +144,32 @@ def compare_sessions(spark: SparkSession, rows: int, folder: Path) -> dict[str, 
         },
         3,
     )
+
+
+def process(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
+    """Rows per second of a feed in order, and with a handler that does nothing, into a table."""
+    files = Path(fill(spark, rows, folder)).glob("*.parquet")
+    event = ("data", "headers['order'] AS key", "map_filter(headers, (k, v) -> k NOT LIKE 'zeh-%')")
+
+    def write(checkpoint: str) -> Writer:
+        table = f"{folder}/processed-{Path(checkpoint).name}"
+        return sessions.process(
+            lambda event: None, table=table, name="bench", checkpointLocation=checkpoint
+        )
+
+    with serving(publishing.new_file(folder, "process")) as (url, _):
+        for number, file in enumerate(sorted(files, key=lambda each: each.stat().st_mtime)):
+            events = spark.read.parquet(str(file)).selectExpr(*event).toDF("data", "key", "headers")
+            options = {"url": url, "producerId": "bench", "batchId": number}
+            events.write.format("zeroeventhub").options(**options).mode("append").save()
+        options = {"headers": "_all", "maxEventsPerTrigger": rows // BATCHES}
+        feed = spark.readStream.format("zeroeventhub").options(**options).load(url)
+        runs = [
+            (rate(in_order(feed))[0], rate(in_order(feed, processing=True), write)[0])
+            for _ in range(2)
+        ]
+    ordered, processed = map(max, zip(*runs, strict=True))
+    return {"ordered": ordered, "processed": processed}
 
 
 def compare_dedup(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
@@ -194,8 +223,10 @@ def main() -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false").config(
         "spark.log.level", "OFF"
     )
-    spark = zeh_spark.configure(builder, parallelism=2, delta=False).getOrCreate()
-    part = {"sessions": compare_sessions, "dedup": compare_dedup, "large": large}[what]
+    delta = what == "process"
+    spark = zeh_spark.configure(builder, parallelism=2, delta=delta).getOrCreate()
+    parts = {"sessions": compare_sessions, "process": process, "dedup": compare_dedup}
+    part = {**parts, "large": large}[what]
     with tempfile.TemporaryDirectory(dir=folder) as work:
         print(json.dumps(part(spark, rows, Path(work))))
 

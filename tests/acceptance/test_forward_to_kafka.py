@@ -15,10 +15,23 @@ from tests.fix_spark import check_killed, run_program
 from zeh_spark.publish import Producer
 
 
+def not_above_the_highest(records, *, by_kafka_partition):
+    """The rule of the guide for consumers without Spark: the events that it passes."""
+    highest, passed = {}, []
+    for kafka_partition, *stored, sequence, n in records:
+        place = (kafka_partition if by_kafka_partition else None, *stored)
+        if int(sequence) > highest.get(place, -1):
+            highest[place] = int(sequence)
+            passed.append(n)
+    return sorted(passed)
+
+
 @pytest.mark.campaign
 @pytest.mark.skipif(not shutil.which("mvn"), reason="Maven, which fetches Kafka, is not installed")
 def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(publisher, tmp_path):
-    """A crash repeats a batch; consumers recognize it by the headers."""
+    """A crash repeats a batch; consumers recognize it by the headers, in each Kafka partition for
+    itself, because the keys of a feed partition are in several.
+    """
     keys = [f"order {n}" for n in range(7)]
     with Producer(publisher.url, "shop").batch() as batch:
         for n in range(70):
@@ -37,3 +50,6 @@ def test_a_feed_is_in_a_topic_in_order_per_key_and_doubles_can_be_dropped(publis
         assert expected + expected == [n for name, n in found["all"] if name == key]
     once = Counter((name, n) for name, n in found["once"])
     assert {(keys[n % 7], n): 1 for n in range(70)} == once
+    assert 140 == len(found["records"])
+    assert list(range(70)) == not_above_the_highest(found["records"], by_kafka_partition=True)
+    assert 70 > len(not_above_the_highest(found["records"], by_kafka_partition=False))

@@ -149,6 +149,7 @@ def test_sessions_in_a_checkpoint_can_be_inspected(orders, spark):
 def test_gauges_with_sources_are_those_of_all_sessions(orders):
     """In each batch with events, also of sessions that have none in it. [SB-12]"""
     options = {"gap_timeout": None, "sources": ["orders"], "source": "'orders'"}
+    options["stale_timeout"] = "5 seconds"
     orders.add(
         *((f"open {n}", 0) for n in range(20)), *((f"waits {n}", 2) for n in range(9)), at=50
     )
@@ -161,3 +162,12 @@ def test_gauges_with_sources_are_those_of_all_sessions(orders):
         gauges[name] for name in ("held", "open_sessions", "stale_sessions", "buckets")
     )
     assert "1970-01-01 00:00:50" in gauges["oldest_hold"]
+
+    orders.progress.clear()
+    orders.add(("open 3", 2), at=61)  # by now the clock is at 60
+    orders.run(**options)
+
+    (gauges,) = [each for each in orders.progress if each["ordered"]]
+    assert (10, 30, 19 + 9, 16) == tuple(
+        gauges[name] for name in ("held", "open_sessions", "stale_sessions", "buckets")
+    )

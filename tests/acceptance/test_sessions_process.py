@@ -122,7 +122,9 @@ def processing(orders):
 
 
 def test_every_arrow_of_the_chart(processing):
-    """Next in sequence, deferred, last, failed to the dead letters, deferred found (003, 1.2)."""
+    """Next in sequence, deferred, last, failed to the dead letters, deferred found (003, 1.2).
+    [SB-06, SB-07]
+    """
     add = processing.orders.add
     add(("a", 1), ("a", 0))  # deferred, then found
     add(("b", 0))
@@ -197,7 +199,9 @@ def test_a_replayed_event_is_processed_unless_it_was(processing):
 
 @pytest.mark.slow
 def test_a_session_is_held_until_somebody_decides(processing):
-    """on_failure="hold": what follows waits; a decision names the number and the attempt."""
+    """on_failure="hold": what follows waits; a decision names the number and the attempt.
+    [SB-07, SB-08]
+    """
     add, decide = processing.orders.add, processing.decide
     processing.options["on_failure"] = "hold"
     add(("a", 0), ("x", 0))
@@ -231,14 +235,19 @@ def test_a_session_is_held_until_somebody_decides(processing):
 
 @pytest.mark.slow
 def test_decisions_may_be_columns_and_need_no_time(processing):
-    """A frame without headers: `control`, `attempt` and `time` are columns of its own."""
+    """A frame without headers: `control`, `attempt` and `time` are columns of its own. While a
+    session is held, members of a STRUCT may change their places, and columns may be NOT NULL.
+    """
     processing.options["on_failure"] = "hold"
     columns = ("order", "step", "word", "tried", "fail")
     named = [f"headers['{name}'] AS `{name}`" for name in columns]
 
-    def run() -> None:
+    def run(*members: str) -> None:
         feed = processing.orders.feed(headers="_all")
-        frame = feed.selectExpr(*named, f"CASE WHEN headers['word'] IS NULL THEN {AT} END AS at")
+        pair = ", ".join(f"'{name}', concat('{name}', headers['step'])" for name in members)
+        more = [f"named_struct({pair}, 'one', 1) AS pair", "'fixed' AS fixed"]
+        more.append(f"CASE WHEN headers['word'] IS NULL THEN {AT} END AS at")
+        frame = feed.selectExpr(*named, *more)
         ordered = sessions.in_order(
             frame,
             session="order",
@@ -248,14 +257,21 @@ def test_decisions_may_be_columns_and_need_no_time(processing):
             attempt=frame["tried"],
             processing=True,
         )
-        processing.write(ordered, handler=lambda event: 1 // (event.row["fail"] != "1"))
+        assert (False, False) == tuple(frame.schema[name].nullable for name in ("pair", "fixed"))
+        processing.write(ordered, handler=handler)
+
+    def handler(event: sessions.Event) -> int:
+        row = event.row
+        assert (f"a{event.number}", f"b{event.number}") == (row["pair"]["a"], row["pair"]["b"])
+        assert ("fixed", 1) == (row["fixed"], row["pair"]["one"])
+        return 1 // (row["fail"] != "1")
 
     processing.options["result"] = "BIGINT"
     processing.orders.add(("a", 0), fail="1")
     processing.orders.add(("a", 1))
-    run()
+    run("a", "b")
     processing.orders.add(("a", 0), word="skip", tried="1")
-    run()
+    run("b", "a")
 
     assert [(0, "skipped", 1), (1, "ok", 1)] == [
         each for each in processing.verdicts("a") if each[1] in ("ok", "skipped")

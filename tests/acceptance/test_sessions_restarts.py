@@ -250,18 +250,28 @@ def test_a_repeated_batch_gives_the_same_rows(orders):
 
 @pytest.mark.slow
 def test_a_heartbeat_judges_gaps_on_an_idle_feed(orders):
-    """With the batch's clock; by itself it comes to an end, too."""
-    orders.add(("a", 0), ("a", 2))
+    """With the batch's clock; by itself it comes to an end, too. Each batch tells the gauges of all
+    sessions. [SB-12]
+    """
+    orders.add(("a", 0), ("a", 2), *((f"b{n}", 0) for n in range(5)))
     query = orders.start(
         time="batch",
         heartbeat=True,
         gap_timeout="1 second",
+        stale_timeout="3 seconds",
         trigger={"processingTime": "200 milliseconds"},
     )
+
+    def gauges():
+        told = [each.observedMetrics.get("sessions") for each in query.recentProgress]
+        names = ("held", "open_sessions", "stale_sessions", "buckets")
+        return {tuple(each[name] for name in names) for each in told if each}
+
     try:
-        wait_for(lambda: orders.dead or query.exception())
+        wait_for(lambda: (0, 6, 6, 16) in gauges() or query.exception())
     finally:
         query.stop()
 
     assert [0] == orders.steps("a")
-    assert [("gap", 2)] == orders.reasons("a")
+    assert [("gap", 2), ("stale", None)] == orders.reasons("a")
+    assert {(1, 0, 16), (0, 6, 16)} <= {(held, stale, all_) for held, _, stale, all_ in gauges()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed")
@@ -38,12 +40,14 @@ class Regions:
             given = named if given is None else given.unionByName(named)
         return sessions.in_order(given, **{**NAMES, "source": "region", **options})
 
-    def run(self, **options):
+    def start(self, *, trigger, **options):
         write = sessions.route(ordered=self.orders._ordered, dead=self.orders._dead)
         writer = self.frame(**options).writeStream.foreachBatch(write)
         writer = writer.option("checkpointLocation", str(self.orders.checkpoint))
-        query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        return writer.trigger(**trigger).start()
+
+    def run(self, **options):
+        assert self.start(trigger={"availableNow": True}, **options).awaitTermination(120)
 
 
 @pytest.mark.slow
@@ -80,7 +84,7 @@ def test_a_gap_waits_until_every_feed_was_read_up_to_then(orders):
 @needs_batches
 def test_feeds_may_join_go_and_be_undeclared(orders):
     """One that joins holds the clock from then on; one that is gone does not; an event of any other
-    is a dead letter by name.
+    or of none is a dead letter by name.
     """
     regions = Regions(orders, "eu", "us", "asia")
     regions.add("eu", ("a", 1), at=1_000)
@@ -92,15 +96,42 @@ def test_feeds_may_join_go_and_be_undeclared(orders):
     assert [] == orders.reasons()
 
     regions.add("asia", ("other", 0), at=9_000)
+    regions.add("us", ("none", 0), at=9_000)
     regions.add("eu", ("x", 3), at=9_001)
-    regions.run(sources=("eu",))
+    regions.run(sources=("eu",), source="nullif(region, 'us')")
 
     assert [("gap", 1)] == orders.reasons("a")
-    (invalid,) = [each.dead for each in orders.dead if each.dead.session == "other"]
-    assert ("invalid", "source is 'asia', and has to be one of eu") == (
-        invalid.reason,
-        invalid.detail,
-    )
+    assert {
+        "other": ("invalid", "source is 'asia', and has to be one of eu"),
+        "none": ("invalid", "source is NULL, and has to be one of eu"),
+    } == {
+        each.dead.session: (each.dead.reason, each.dead.detail)
+        for each in orders.dead
+        if each.dead.session in ("other", "none")
+    }
+
+
+@pytest.mark.slow
+@needs_batches
+def test_a_dead_feed_holds_the_clock_for_idle_source_timeout_only(orders):
+    """Its own time stands still; the query's batches tell how long it has been silent."""
+    regions, begun = Regions(orders, "eu", "us"), time.monotonic()
+    regions.add("us", ("x", 0), at=1_000)
+    regions.add("eu", ("a", 1), at=1_000)
+    options = {"sources": ("eu", "us"), "idle_source_timeout": "8 seconds"}
+    query = regions.start(trigger={"processingTime": "200 milliseconds"}, **options)
+    try:
+        for step in range(1, 1_000):
+            regions.add("eu", ("x", step), at=9_000 + step)  # us may still have what is missing
+            if orders.reasons() or query.exception():
+                break
+            time.sleep(0.5)
+        silent = time.monotonic() - begun
+    finally:
+        query.stop()
+
+    assert [("gap", 1)] == orders.reasons()
+    assert silent > 8
 
 
 @pytest.mark.slow

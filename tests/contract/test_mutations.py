@@ -374,7 +374,7 @@ def test_digest_version_of_the_future_is_not_taken(
 def test_lost_answer_is_heard_although_somebody_published_since(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """3: I am not told that nothing was published, and do not publish it again (EX-08)."""
+    """3: I am not told that nothing was published, and do not publish it again (EX-02)."""
     alone = {"producer": "till", "incarnation": "plain"}
     receipt, _ = commit(store, call(0, run="r1", **alone), one := upload(chunk(0, b"1")))
     commit(store, call(1, run="r2", **alone), upload(chunk(0, b"2")))

@@ -291,7 +291,7 @@ def test_an_epoch_waits_for_the_commit_that_is_under_way(
 
 
 def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store: SqlStore) -> None:
-    """ "Not committed" is only said when nobody is about to commit it (PU-14)."""
+    """ "Not committed" is only said when nobody is about to commit it (PU-03)."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
     answers: list[object] = []
     asks = [

@@ -211,7 +211,7 @@ def test_connection_lost_within_a_commit_leaves_nothing(
 def test_connection_lost_at_the_commit_itself_is_not_known_yet(
     store: SqlStore, site: PostgresqlSite
 ) -> None:
-    """I am told to ask again, and then hear what happened (PU-14)."""
+    """I am told to ask again, and then hear what happened (PU-03)."""
     store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
     real, me = postgresql_writer._commit, threading.current_thread()
 
@@ -292,7 +292,7 @@ def small_disk(server: postgresql.Server) -> Iterator[Path]:
 
 @pytest.mark.kill
 def test_seal_survives_the_death_of_the_database(own_server: postgresql.Server) -> None:
-    """What a producer was told will never be published is not (EX-08)."""
+    """What a producer was told will never be published is not (EX-02)."""
     with closing(open_store(own_server.url(own_server.create_database()))) as store:
         store.create(FEED, 2)
         store.stage(FEED, call(0), one := upload(chunk(0, b"1")))

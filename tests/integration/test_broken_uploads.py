@@ -160,10 +160,14 @@ def test_broken_chunk_is_named_among_right_ones(quiet_caller: Caller) -> None:
 
 
 def test_broken_upload_leaves_nothing(publisher: Publisher, caller: Caller) -> None:
-    """A batch with a chunk that was refused cannot be committed without it (EH-06)."""
+    """A batch with a chunk that was refused cannot be committed without it, and
+    uses no number (EH-06).
+    """
     caller.upload(Who(), one(line(data=b"null")))
     assert (409, "upload-missing") == caller.commit(Who(), rows(1)).short
     assert (201, "staged") == caller.upload(Who(), rows(1)).short
+    (place,) = caller.commit(Who(), rows(1)).document["receipt"]["ranges"]
+    assert (0, 0) == (place["first"], place["last"])
 
 
 @pytest.mark.parametrize(

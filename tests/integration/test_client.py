@@ -192,7 +192,7 @@ def test_a_head_that_breaks_off_proves_nothing(raw_server):
 
 @pytest.mark.parametrize("answer", [Answer((head(204),)), ok(), ok(b"\n"), ok(b"\r\n\r\n")])
 def test_an_empty_answer_is_a_page_without_events(raw_server, answer):
-    """No news is no error, and the cursor stays (D5)."""
+    """No news is no error, and the cursor stays (D5, D23)."""
     raw_server.script(answer)
     numbers, end = read_whole(client(raw_server).page(ask()))
 
@@ -247,7 +247,7 @@ def test_every_event_comes_once_wherever_the_answer_is_cut(raw_server, data, fra
 
 
 def test_events_without_a_checkpoint_are_asked_for_with_twice_the_hint(raw_server):
-    """A checkpoint may lie after the page's end: the page is made longer until it has one."""
+    """A checkpoint may lie after the page's end: the page is made longer until it has one (D23)."""
     raw_server.respond = lambda request: ok(
         BODY if int(request.query["pagesizehint"]) >= 400 else event(1)
     )

@@ -53,6 +53,7 @@ def test_reader_is_told_which_feed_it_is(publisher: Publisher, query: str, epoch
     answer = requests.get(f"{publisher.url}?{query}", timeout=30)
     check("/{feed}", "GET", answer)
     told = feed_identity.parse(answer.json()["feed"])
+    assert "exactly-once" == answer.json()["feed"]["delivery"]
     assert publisher.store.identity("orders") == told
     assert (epochs + 1, 2) == (len(told.epochs), answer.json()["partitionCount"])
 

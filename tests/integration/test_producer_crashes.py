@@ -91,7 +91,7 @@ def test_what_is_told_is_true_with_any_faults(
     late: random.Random,
 ) -> None:
     """Published, not published, or not known and then found out: each is so, whatever arrives, late
-    and again (EX-02, F17).
+    and again (EX-02, F17, PU-14).
     """
     publisher, gateway = faulty
     gateway.held.clear()

@@ -35,7 +35,7 @@ def published(caller: Caller, *data: object, **who: object) -> Reply:
 
 
 def test_commit_answers_with_numbers_and_cursors(publisher: Publisher, caller: Caller) -> None:
-    """I learn where my events stand, and readers find them (EH-05, EH-04, BQ-01, ZE-04)."""
+    """I learn where my events stand, and readers find them (EH-05, BQ-01, ZE-04)."""
     receipt = published(caller, 1, 2, 3).document["receipt"]
     (place,) = receipt["ranges"]
     assert (0, 3) == (receipt["batch"], receipt["events"])
@@ -44,7 +44,9 @@ def test_commit_answers_with_numbers_and_cursors(publisher: Publisher, caller: C
 
 
 def test_commit_can_be_repeated(publisher: Publisher, caller: Caller) -> None:
-    """The same call again gives the first answer, named as such (EX-01, EX-02, KA-02, PU-09)."""
+    """The same call again gives the first answer, named as such
+    (EH-04, EX-01, EX-02, KA-02, PU-09).
+    """
     first = published(caller, 1, 2).document["receipt"]
     again = [caller.commit(Who(), rows(1, 2)) for _ in range(2)]
     assert [(200, "already-committed")] * 2 == [each.short for each in again]
@@ -60,7 +62,7 @@ def test_empty_batch_is_committed_too(publisher: Publisher, caller: Caller) -> N
 
 
 def test_sequence_numbers_continue_from_batch_to_batch(caller: Caller) -> None:
-    """Nothing is missing between my batches, nor between my checkpoints (EH-04, EH-11, IC-01)."""
+    """Nothing is missing between my batches, nor between my checkpoints (EH-04, IC-01)."""
     published(caller, 1, 2)
     published(caller, 3, batch=1, run="r2")
     remedy = caller.commit(Who(0, incarnation="b"), rows(4)).remedy
@@ -147,7 +149,9 @@ def test_refusal_shows_both_sides(
 def test_reused_number_is_refused_with_the_difference(
     publisher: Publisher, caller: Caller, data: list[int]
 ) -> None:
-    """Other rows under a number that is taken are never acknowledged (EX-03, EX-04, KA-01, F9)."""
+    """Other rows under a number that is taken are never acknowledged, and old ones with
+    new ones neither (EX-03, EX-04, KA-01, PU-05, F9).
+    """
     stored = published(caller, 1, 2, 3).document["receipt"]
     reply = caller.commit(Who(run="r2"), rows(*data))
     given = commit_of(rows(*data))
@@ -160,7 +164,7 @@ def test_reused_number_is_refused_with_the_difference(
 
 
 def test_content_that_is_not_the_drivers_is_shown(publisher: Publisher, caller: Caller) -> None:
-    """A body that was changed on its way is published by no means (PU-05)."""
+    """A body that was changed on its way is published by no means."""
     caller.upload(Who(), rows(1, 2))
     reply = caller.commit(Who(), rows(1, 3))
     assert (422, "content-mismatch") == reply.short

@@ -135,7 +135,7 @@ def test_publisher_that_stays_away_is_an_error_with_a_name(
 def test_who_cannot_repeat_is_told_how_to_find_out(
     publisher: Publisher, start_proxy: Callable[[int], Proxy]
 ) -> None:
-    """Publishing it again would double what has no name: I am not told to do so (EX-08)."""
+    """Publishing it again would double what has no name: I am not told to do so (PU-14)."""
     proxy = start_proxy(int(publisher.base.rpartition(":")[2]))
     batch = BatchCall("till", "batch", "r1", 0, repeatable=False)
     proxy.stop()

@@ -188,7 +188,7 @@ def at_once(calls: list[Callable[[], Reply]]) -> list[Reply]:
 
 
 def test_batch_that_fails_takes_no_neighbour_with_it(store_file: Path) -> None:
-    """Commits that share a transaction fail or succeed each for itself (PU-05)."""
+    """Commits that share a transaction fail or succeed each for itself."""
     with (
         served(store_file) as (base, _),
         closing(sqlite3.connect(store_file, check_same_thread=False)) as other,

@@ -51,7 +51,9 @@ def test_checkpoint_is_where_the_next_page_begins(publisher: Publisher) -> None:
 def test_reader_chooses_its_number_of_partitions(
     publisher: Publisher, n: int, expected: list[list[int]]
 ) -> None:
-    """I work with as many partitions as I like; each event is in one of them, under my number."""
+    """I work with as many partitions as I like; each event is in one of them, under my number
+    (ZE-05).
+    """
     publisher.publish(0, 1, 2, 3)
     answers = [publisher.get(f"n={n}&cursor{v}=_first") for v in range(n)]
     partitions = [{line["partition"] for line in answer.lines} for answer in answers]
@@ -100,7 +102,7 @@ def test_last_skips_what_is_there(publisher: Publisher) -> None:
 def test_headers_are_those_asked_for(
     publisher: Publisher, asked: str, expected: dict[str, str] | None
 ) -> None:
-    """Middleware gets its headers, others do not pay for them."""
+    """Middleware gets its headers, others do not pay for them (ZE-08)."""
     publish_with_headers(publisher, {"ce_id": "1", "a": "ä", "zeh-time": "forged"})
     event, _ = publisher.get(FIRST + asked).lines
     assert (expected, {"x": 1}) == (event.get("headers"), event["data"])

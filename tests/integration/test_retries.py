@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import json
 import socket
 import threading
 import time
@@ -27,6 +28,7 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
+from zeh_spark.protocol import wire
 
 # What is tried again, and for how long
 
@@ -67,11 +69,12 @@ def test_a_retry_after_that_says_nothing_is_ignored(raw_server, value):
     assert [1, 2] == read(client(raw_server).page(ask()))
 
 
-def test_trying_again_has_an_end(raw_server):
+@pytest.mark.parametrize("status", [500, 503])
+def test_trying_again_has_an_end(raw_server, status):
     """A publisher that stays away stops the query after retryTimeout, with its last words (D3)."""
-    raw_server.script(refused(503, "maintenance until noon"))
+    raw_server.script(refused(status, "maintenance until noon"))
 
-    with pytest.raises(UnavailableError, match=r"answered 503: maintenance until noon"):
+    with pytest.raises(UnavailableError, match=f"answered {status}: maintenance until noon"):
         read(client(raw_server, FeedClient, retryTimeout="300ms").page(ask()))
 
     assert 2 <= len(raw_server.requests) <= 4
@@ -177,7 +180,7 @@ def test_other_refusals_are_final(raw_server, status, kind, remedy):
 
 
 def test_a_problem_documents_detail_is_shown(raw_server):
-    """RFC 9457: the publisher's explanation, not its JSON."""
+    """RFC 9457: the publisher's explanation, not its JSON (D4)."""
     raw_server.script(refused(400, '{"type":"x","detail":"cursor 17 is unknown"}'))
 
     with pytest.raises(PublisherError, match=r"answered 400: cursor 17 is unknown(\nSee |$)"):
@@ -197,10 +200,15 @@ def test_a_web_page_is_not_a_feed(raw_server):
 )
 def test_the_content_type_of_events_does_not_matter(raw_server, kind):
     """The Go server answers text/plain: events are UTF-8, whatever the answer says (D1)."""
-    headers = {"content_length": len(BODY), **({"content_type": kind} if kind else {})}
-    raw_server.script(Answer((head(200, **headers) + BODY,)))
+    sent = '{"partition":0,"data":"ä€"}\n'.encode()
+    body = sent + checkpoint("c1")
+    headers = {"content_length": len(body), **({"content_type": kind} if kind else {})}
+    raw_server.script(Answer((head(200, **headers) + body,)))
 
-    assert [1, 2] == read(client(raw_server).page(ask()))
+    (interval, _) = client(raw_server).page(ask())
+
+    found = wire.parse_event(bytes(interval.lines).rstrip(), 0)
+    assert found and "ä€" == json.loads(bytes(found.data))
 
 
 def test_a_packing_nobody_asked_for_is_refused(raw_server):

@@ -1,5 +1,6 @@
-"""Forwards a feed to a topic, twice after a crash, and reads the topic: once as it is, and once
-without doubles. The argument is a JSON object: url, broker, jars, folder. Prints one as well.
+"""Forwards a feed to a topic, twice after a crash, and reads the topic: as it is, without doubles,
+and with the stamps by which other consumers know them. The argument is a JSON object: url, broker,
+jars, folder. Prints one as well.
 """
 
 from __future__ import annotations
@@ -56,4 +57,18 @@ for name, frame in (("all", events), ("once", dedup.drop_seen(events, origin=Tru
     query = frame.writeStream.foreachBatch(keep).trigger(availableNow=True)
     query = query.option("checkpointLocation", f"{job['folder']}/{name}").start()
     query.awaitTermination()
+
+stamps = [f"headers['zeh-{name}']" for name in ("feed", "producer", "partition", "sequence")]
+topic = spark.read.format("kafka").options(**broker, subscribe="flights", includeHeaders="true")
+records = (
+    topic.load()
+    .orderBy("partition", "offset")
+    .selectExpr(
+        "partition",
+        "map_from_entries(transform(headers, h -> struct(h.key, CAST(h.value AS STRING))))"
+        " AS headers",
+        "CAST(get_json_object(CAST(value AS STRING), '$.n') AS INT) AS n",
+    )
+)
+found["records"] = [list(row) for row in records.selectExpr("partition", *stamps, "n").collect()]
 print(json.dumps(found))

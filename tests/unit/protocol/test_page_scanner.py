@@ -101,7 +101,7 @@ def test_only_a_line_feed_ends_a_line(newline):
     ],
 )
 def test_a_cursor_makes_a_line_a_checkpoint(line, expected):
-    """A line with a cursor is a checkpoint, whatever it holds and however written (D19, D21)."""
+    """A line with a cursor is a checkpoint, whatever it has and however written (D15, D19, D21)."""
     assert [expected] == cursors_of(line + b"\n")
 
 

@@ -276,6 +276,16 @@ def test_a_handler_of_several_kinds_is_opened_and_closed_once(tmp_path):
     assert "open call call close " == log.read_text()
 
 
+def test_an_event_without_a_kind_fails_by_name():
+    """As one that was held before its column was added."""
+    run = task(replace(PLAN, handlers=cloudpickle.dumps({"pay": str})))
+
+    (row,) = (row for out in run(iter([batch([("ordered", "a", 0)], pa.string())]))
+              for row in out.to_pylist())  # fmt: skip
+
+    assert ("failed", "no handler for None") == (row["status"], row["detail"])
+
+
 def test_a_handler_is_closed_after_a_failure_of_its_task(tmp_path):
     class Connected:
         def __call__(self, event):

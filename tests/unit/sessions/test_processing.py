@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.sessions import buckets, cases
 from tests.unit.sessions.buckets import row, rows
+from zeh_spark.errors import OptionError
+from zeh_spark.sessions.processing import _ORDERING, _check
 
 
 def deliveries(given):
@@ -87,3 +90,17 @@ def test_held_events_are_told_when_their_session_began():
     given = told.take(row("a", 0, clock=99))
 
     assert [("a 0", "a", 0, 10), ("a 1", "a", 1, 10)] == deliveries(given)
+
+
+@pytest.mark.parametrize("given", ["true", "TRUE"])
+def test_speculation_is_refused(given):
+    """Spark would run a task twice, and call handlers twice for one event."""
+    conf = {"spark.speculation": given}
+    frame = SimpleNamespace(columns=list(_ORDERING), sparkSession=SimpleNamespace(conf=conf))
+
+    with pytest.raises(OptionError, match="=true runs tasks twice") as refused:
+        _check(frame)
+    assert "spark.speculation" == refused.value.option
+
+    conf["spark.speculation"] = "false"
+    _check(frame)
