@@ -36,6 +36,7 @@ from zeh_spark.source.decode import Decoder
 from zeh_spark.source.direct_planner import (
     DirectPlanner,
     PlannedBatch,
+    check_position,
     planned_again,
     reads_directly,
 )
@@ -254,6 +255,7 @@ class StreamDriver:
         except PublisherError as exc:
             if not (self._first and self.options.fetch == "auto" and exc.status in _NOT_OFFERED):
                 raise
+            check_position(self.options)
             log.warning("the driver fetches, because a plan was refused: %s", exc)
             self._direct = False
             return None
@@ -452,6 +454,7 @@ class StreamDriver:
                     self._client.transport, self.options, origin.positions, target.positions
                 )
                 return self._for_tasks(batch, target) if batch else []
+        check_position(self.options)
         staging = self._staging_of(target.staged.stage) if target.staged else None
         if staging and target.staged and staging.has(target.staged):
             return _staged_partitions(staging, target.staged, self._stamping(target))
@@ -470,9 +473,10 @@ class StreamDriver:
         """Refuse to repeat a batch with options with which its rows would hold other values."""
         if then != self.options.fingerprint and self.options.replay != "accept":
             raise ReplayError(
-                "Spark has to repeat a batch that was planned with another option 'headers', so "
-                "its rows would differ. Set the option as it was, until the batch is done; or, if "
-                "the sink has not committed that batch, restart once with replay=accept",
+                "Spark has to repeat a batch that was planned with another option 'headers' or "
+                "'stamps', so its rows would differ. Set both as they were, until the batch is "
+                "done; or, if the sink has not committed that batch, restart once with "
+                "replay=accept",
                 expected=then,
                 got=self.options.fingerprint,
             )
