@@ -12,6 +12,7 @@ run more than once for the same batch, and give the same each time.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -214,6 +215,7 @@ class StreamDriver:
         self._staging: Staging | None = None
         self._partition_count = options.partition_count
         self._identity: FeedIdentity | None = None
+        self._new_reader = secrets.token_hex(8)
 
     def latest_offset(self, start: dict[str, Any], *, finite: bool) -> dict[str, Any]:
         """Return the end of the next batch; `start` itself if there is nothing new.
@@ -225,7 +227,7 @@ class StreamDriver:
         self._batch = None  # Spark is done with it
         offset = self._parsed(start)
         if self.options.cursor_set:  # Spark asks for more after it committed what was before
-            self._cursor_set.keep(_cursors(offset))
+            self._cursor_set.keep(_cursors(offset), offset.reader)
         if any(position.cursor == wire.LAST for position in offset.positions):
             return self._resolve_last(offset).to_json()
         self._batch = self._planned(start, offset, finite=finite) or self._fetched(
@@ -268,6 +270,7 @@ class StreamDriver:
             started=self._started(start, offset),
             id=self._id,
             direct=self.options.fingerprint,
+            reader=self._reader_of(offset),
         )
         return _Batch(start, end.to_json(), self._for_tasks(batch, offset))
 
@@ -396,7 +399,13 @@ class StreamDriver:
         with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
             positions = tuple(pool.map(resolve, range(len(offset.positions)), offset.positions))
         started = tuple(each.cursor for each in positions)
-        return replace(offset, positions=positions, started=started, id=self._id)
+        return replace(
+            offset,
+            positions=positions,
+            started=started,
+            id=self._id,
+            reader=self._reader_of(offset),
+        )
 
     def _request(self, partition: int, cursor: str, partition_count: int) -> PageRequest:
         options = self.options
@@ -413,7 +422,14 @@ class StreamDriver:
         feed = self._stamping(offset) if packed.payloads else None
         staged = self._staging.keep(packed.payloads) if self._staging else None
         started = self._started(start, offset)
-        end = Offset(offset.feed, tuple(positions), staged=staged, started=started, id=self._id)
+        end = Offset(
+            offset.feed,
+            tuple(positions),
+            staged=staged,
+            started=started,
+            id=self._id,
+            reader=self._reader_of(offset),
+        )
         partitions = (
             _staged_partitions(self._staging, staged, feed)
             if self._staging and staged
@@ -429,6 +445,13 @@ class StreamDriver:
     def _id(self) -> str | None:
         """The feed's identity in the checkpoint: its own id, or its name if it tells no id."""
         return self._identity.id if self._identity else None
+
+    def _reader_of(self, offset: Offset) -> str | None:
+        """Return the checkpoint's identity as a consumer, for the offset after this one.
+
+        It is made when `cursorSet` is set for the first time. Until then there is none.
+        """
+        return offset.reader or (self._new_reader if self.options.cursor_set else None)
 
     def _stamping(self, offset: Offset) -> FeedIdentity | None:
         """Return the identity for a batch's events, after they were fetched.

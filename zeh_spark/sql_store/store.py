@@ -30,7 +30,6 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    update,
     values,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -38,10 +37,10 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.sql_store import commits, epochs, producers, uploads
+from zeh_spark.sql_store import commits, cursor_sets, epochs, producers, uploads
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.producers import Lock, expire_names, find_feed
-from zeh_spark.sql_store.schema import anchors, blobs, chunks, cursor_sets, feeds, retentions
+from zeh_spark.sql_store.schema import anchors, blobs, chunks, feeds, retentions
 from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
@@ -52,6 +51,7 @@ from zeh_spark.store.batches import (
     Upload,
 )
 from zeh_spark.store.commit_decision import known_receipt
+from zeh_spark.store.cursor_sets import NOBODY, CursorSet
 from zeh_spark.store.interface import (
     Anchor,
     Chunk,
@@ -450,27 +450,39 @@ class SqlStore:
 
         return self._write(work, durable=False)
 
-    def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
+    def save_cursors(
+        self, feed: str, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+    ) -> None:
         """Keep a consumer's cursors under a name (see `Store.save_cursors`)."""
-        self._write_to(feed, partial(_save_cursors, name=name, n=n, cursors=cursors))
 
-    def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
+        def work(connection: Connection, feed_id: int) -> None:
+            cursor_sets.save(connection, (feed_id, feed), name, n, cursors, consumer)
+
+        try:
+            self._write_to(feed, work)
+        except IntegrityError:  # another transaction was the first under this name
+            self._write_to(feed, work)
+
+    def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return the cursors kept under a name and n (see `Store.load_cursors`)."""
-        query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
-            cursor_sets.c.feed == _FEED_ID, cursor_sets.c.name == name, cursor_sets.c.n == n
-        )
         with self._reading() as connection:
-            return {row.partition: row.cursor for row in connection.execute(query, {"feed": feed})}
+            feed_id, _ = find_feed(connection, feed)
+            return cursor_sets.load(connection, (feed_id, feed), name, n, consumer)
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
         """Return the cursors kept under a name, for every n (see `Store.saved_cursors`)."""
-        columns = cursor_sets.c.n, cursor_sets.c.partition, cursor_sets.c.cursor
-        here = cursor_sets.c.feed == _FEED_ID, cursor_sets.c.name == name
-        found: dict[int, dict[int, str]] = {}
         with self._reading() as connection:
-            for row in connection.execute(select(*columns).where(*here), {"feed": feed}):
-                found.setdefault(row.n, {})[row.partition] = row.cursor
-        return found
+            found = cursor_sets.every(connection, find_feed(connection, feed)[0], name)
+        return {n: dict(cursors) for each in found for n, cursors in each.cursors.items()}
+
+    def cursor_sets(self, feed: str) -> list[CursorSet]:
+        """Return all kept cursors of a feed, by name (see `Store.cursor_sets`)."""
+        with self._reading() as connection:
+            return cursor_sets.every(connection, find_feed(connection, feed)[0])
+
+    def delete_cursor_set(self, feed: str, name: str) -> bool:
+        """Forget the cursors of a name (see `Store.delete_cursor_set`)."""
+        return self._write_to(feed, partial(cursor_sets.forget, name=name))
 
     def version(self) -> int:
         """Return a number that changes after commits (see `Store.version`)."""
@@ -480,17 +492,6 @@ class SqlStore:
     def close(self) -> None:
         """Close files and connections (see `Store.close`)."""
         self._database.close()
-
-
-def _save_cursors(
-    connection: Connection, feed: int, *, name: str, n: int, cursors: Mapping[int, str]
-) -> None:
-    for partition, cursor in cursors.items():
-        key = {"feed": feed, "name": name, "n": n, "partition": partition}
-        here = [cursor_sets.c[column] == value for column, value in key.items()]
-        found = connection.execute(update(cursor_sets).where(*here).values(cursor=cursor))
-        if not found.rowcount:
-            connection.execute(insert(cursor_sets), {**key, "cursor": cursor})
 
 
 def _tuples(result: CursorResult[Any]) -> list[Any]:
