@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import publish_api
 from zeh_spark.publisher.app import create_app
+from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
 from zeh_spark.store.retention import Pruner
@@ -59,6 +60,7 @@ def serve(
     listener: socket.socket,
     tables: Mapping[str, Feed] | None = None,
     staging_quota: int = publish_api.STAGING_QUOTA,
+    cache_bytes: int = CACHE_BYTES,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -67,12 +69,13 @@ def serve(
         listener: The socket to listen on (see `listen`).
         tables: More feeds by name.
         staging_quota: Bytes that a producer may have uploaded and not committed.
+        cache_bytes: Most bytes of answers that are kept for the next readers.
     """
     keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
         signal.signal(number, _exit)
-    app = create_app(feeds, tables, staging_quota=staging_quota)
+    app = create_app(feeds, tables, staging_quota=staging_quota, cache_bytes=cache_bytes)
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
 
