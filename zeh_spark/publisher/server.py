@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import publish_api
 from zeh_spark.publisher.app import create_app
+from zeh_spark.publisher.connections import Listener, allowed_connections
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
@@ -38,6 +39,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
+                loop="asyncio",  # which accepts through our `Listener`; uvloop does not
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
         )
@@ -57,7 +59,7 @@ class Server(uvicorn.Server):
 
 def serve(
     feeds: Store | Mapping[str, Feed],
-    listener: socket.socket,
+    listener: Listener,
     tables: Mapping[str, Feed] | None = None,
     staging_quota: int = publish_api.STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
@@ -71,6 +73,7 @@ def serve(
         staging_quota: Bytes that a producer may have uploaded and not committed.
         cache_bytes: Most bytes of answers that are kept for the next readers.
     """
+    listener.most = allowed_connections()
     keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
@@ -95,7 +98,7 @@ def keep_freed_memory() -> None:
         mallopt(arena_max, 2)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> Listener:
     """Return a socket that listens on an address. Raises StoreError if it cannot.
 
     Args:
@@ -104,7 +107,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as exc:
         raise StoreError(
             f"cannot listen on {host}:{port}: {exc.strerror}. Choose another --port or --host",
@@ -112,8 +115,8 @@ def listen(host: str, port: int) -> socket.socket:
         ) from exc
     # Each connection inherits it. asyncio sets it only on sockets whose protocol is named. Without
     # it, the last chunk of an answer waits 40 ms for the client's acknowledgement.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Listener(fileno=listening.detach())
 
 
 @contextmanager
