@@ -17,11 +17,11 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench docs notebooks python java $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench bench-cluster docs notebooks python java $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
-	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
 
 demo: .venv/.installed | java  ## a year of real flights through a feed into a table, with a crash half way
 	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
@@ -47,6 +47,9 @@ lint: .venv/.installed  ## style, types and import layers
 
 bench: .venv/.installed .venv-reference/.installed | java  ## measure; PEERS=kafka adds Spark's Kafka source
 	$(PYTHON) -m benchmarks $(if $(PEERS),--peers $(PEERS))
+
+bench-cluster: .venv/.installed | java  ## measure a standalone cluster of one worker and of two, part by part
+	$(PYTHON) -m benchmarks cluster $(ARGS)
 
 docs: .venv-docs/.installed  ## build the documentation into site/
 	.venv-docs/bin/python docs/generate.py

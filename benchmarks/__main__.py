@@ -11,20 +11,30 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import costs, kafka, lakehouse, publishing, queries, stateful, stores, tables
-from benchmarks.feeds import PARTITIONS, build, serving
+from benchmarks import (
+    cluster,
+    costs,
+    growth,
+    kafka,
+    lakehouse,
+    publishing,
+    queries,
+    stateful,
+    stores,
+    tables,
+)
+from benchmarks.feeds import PARTITIONS, build, fill, filling, serving
 from benchmarks.queries import Run
+from benchmarks.rows import Row, rate, ratio
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / ".venv-reference" / "bin" / "python"
 MIB = 1 << 20
-
-Row = tuple[str, str, str]
-"""What, measured, aim."""
 
 
 def throughput(work: Path, events: int) -> Iterator[Row]:
@@ -174,18 +184,30 @@ def commit(work: Path, events: int) -> Iterator[Row]:
 
 
 def small(work: Path, events: int) -> Iterator[Row]:
-    """Reading what 1,000 small batches of 200 tasks wrote, against a feed of full chunks."""
+    """Reading what 1,000 small batches of 200 tasks wrote, and a quarter as many events in chunks
+    of one event each, against a feed of full chunks.
+    """
     spark = queries.session()
-    stores = [build(work, events), publishing.small_batches(work, events // 2000, 2000, 200)]
-    rates = []
-    for store in stores:
-        with serving(store) as (url, _):
+    of_one = (filling(each % PARTITIONS, [each]) for each in range(events // 4))
+    stores = {
+        "full chunks": build(work, events),
+        "small batches": publishing.small_batches(work, events // 2000, 2000, 200),
+        "chunks of one event": fill(work, "one", PARTITIONS, of_one),
+    }
+    rates, costs_of = {}, {}
+    for name, store in stores.items():
+        with serving(store) as (url, publisher):
             frame = queries.feed(spark, url)
             queries.stream(frame)  # warms up
-            rates.append(best(lambda frame=frame: queries.stream(frame)).rate)
-    yield rate("stream of full chunks", rates[0])
-    yield rate("stream of small batches", rates[1])
-    yield ratio("small batches / full chunks", rates[1] / rates[0], ">= 0.3")
+            rates[name] = best(lambda frame=frame: queries.stream(frame)).rate
+            costs_of[name] = dict(costs.processes(frame, publisher))
+    for name, measured in rates.items():
+        yield rate(f"stream of {name}", measured)
+    for name in list(rates)[1:]:
+        yield ratio(f"{name} / full chunks", rates[name] / rates["full chunks"], ">= 0.3")
+    for name, spent in costs_of.items():
+        told = ", ".join(f"{part} {seconds * 1e6:.2f}" for part, seconds in spent.items())
+        yield f"CPU time of an event, µs: {name}", told, ""
 
 
 def postgresql(work: Path, events: int) -> Iterator[Row]:
@@ -418,14 +440,6 @@ def best(run: Callable[[], Run]) -> Run:
     return max((run() for _ in range(3)), key=lambda each: each.rate)
 
 
-def rate(what: str, events_per_second: float) -> Row:
-    return what, f"{events_per_second / 1000:,.0f}k events/s", ""
-
-
-def ratio(what: str, value: float, aim: str) -> Row:
-    return what, f"{value:.2f}", aim
-
-
 PARTS = {
     "throughput": throughput,
     "memory": memory,
@@ -439,7 +453,10 @@ PARTS = {
     "tables": own_tables,
     "lakehouse": delta_tables,
     "stateful": state,
+    "cluster": cluster.measured,
+    "growth": growth.measured,
 }
+"""The parts, which measure with so many events."""
 
 PEERS = {"kafka": [kafka_source, kafka_sink]}
 
@@ -448,13 +465,18 @@ def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     arguments.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all if none is given")
     arguments.add_argument("--events", type=int, default=2_000_000)
+    arguments.add_argument("--chunks", type=int, default=1_000_000, help="of growth's large store")
+    arguments.add_argument(
+        "--gigabytes", type=float, nargs="*", default=[0.5, 2], help="of growth's feeds"
+    )
     arguments.add_argument("--peers", choices=["kafka"], help="measure this peer too; needs mvn")
     given = arguments.parse_args()
     if unknown := set(given.parts) - PARTS.keys():
         arguments.error(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     print("| what | measured | aim |\n|---|---|---|")
-    parts = [PARTS[name] for name in given.parts or PARTS]
+    grown = partial(growth.measured, chunks=given.chunks, gigabytes=given.gigabytes)
+    parts = [{**PARTS, "growth": grown}[name] for name in given.parts or PARTS]
     for part in [*PEERS.get(given.peers, ()), *parts]:
         with tempfile.TemporaryDirectory(prefix="zeh-spark-bench-") as folder:
             for row in part(Path(folder), given.events):

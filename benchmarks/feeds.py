@@ -5,19 +5,28 @@ its own.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import itertools
 import json
 import re
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from zeh_spark.loading import load
 from zeh_spark.protocol.batch_uploader import BatchUploader
-from zeh_spark.protocol.upload_format import rest_of
+from zeh_spark.protocol.upload_format import CHUNK_EVENTS, frame_of, prefix, rest_of
 from zeh_spark.publisher import open_store
+from zeh_spark.store.commit_plan import tag
 
 PARTITIONS = 4
+_TIME = 1_764_000_000_000
+_INSERT_BLOB = "INSERT INTO blobs (id, frame) VALUES (?, ?)"
+_INSERT_CHUNK = "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'bench', ?, ?)"
+_AT_A_TIME = 50_000
 
 
 def event(number: int) -> tuple[dict[str, str], bytes]:
@@ -45,6 +54,72 @@ def build(folder: Path, events: int) -> str:
 
     load.publish(store, "flights", load.next_batch(store, "flights", "bench"), fill)
     store.close()
+    return url
+
+
+class Filling(NamedTuple):
+    """What a chunk is made of: its stored partition, and the lines as they are stored."""
+
+    partition: int
+    events: int
+    size: int
+    frame: bytes
+
+
+def filling(partition: int, numbers: Iterable[int]) -> Filling:
+    """A chunk of the flights with these numbers."""
+    lines = [prefix(partition) + rest_of(*event(number)) + b"\n" for number in numbers]
+    text = b"".join(lines)
+    return Filling(partition, len(lines), len(text), frame_of(text))
+
+
+def flights(events: int) -> Iterator[Filling]:
+    """Full chunks of so many flights in PARTITIONS partitions, of which each 100,000 are the same:
+    they are made in a second, and read as any others are.
+    """
+    made = [
+        filling(each % PARTITIONS, range(each * CHUNK_EVENTS, (each + 1) * CHUNK_EVENTS))
+        for each in range(100)
+    ]
+    yield from itertools.islice(itertools.cycle(made), events // CHUNK_EVENTS)
+
+
+def fill(folder: Path, name: str, partitions: int, chunks: Iterable[Filling]) -> str:
+    """A store whose feed `flights` has these chunks, put into SQLite row by row: a million take
+    seconds. Positions, history, tags and sequence numbers are those that commits of one chunk each
+    would have made; there are no receipts. Gives the store's URL.
+    """
+    file = folder / f"{name}.db"
+    url = f"sqlite:///{file}"
+    store = open_store(url)
+    history = store.create("flights", partitions).origin
+    store.close()
+    following = [0] * partitions
+    g, rows, frames = 0, [], []
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA synchronous = OFF")
+        (feed,) = database.execute("SELECT id FROM feeds").fetchone()
+
+        def write() -> None:
+            database.executemany(_INSERT_BLOB, frames)
+            database.executemany(_INSERT_CHUNK, rows)
+            database.execute(
+                "UPDATE feeds SET head = ?, history = ?, time = ?", (g, history, _TIME + g)
+            )
+            database.commit()
+            rows.clear()
+            frames.clear()
+
+        for g, (partition, events, size, frame) in enumerate(chunks, 1):
+            link = history + partition.to_bytes(4, "big") + hashlib.sha256(frame).digest()
+            history = hashlib.sha256(link).digest()
+            numbers = partition, events, size, _TIME + g, tag(history), g, g, following[partition]
+            rows.append((feed, g, *numbers))
+            frames.append((g, frame))
+            following[partition] += events
+            if len(rows) == _AT_A_TIME:
+                write()
+        write()
     return url
 
 

@@ -36,9 +36,9 @@ class Run:
         return self.events / self.trigger_seconds
 
 
-def session(jars: str = "") -> SparkSession:
+def session(jars: str = "", master: str = "local[2]") -> SparkSession:
     return (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
@@ -161,10 +161,13 @@ def wait(condition: Callable[[], bool], seconds: float = 300) -> None:
 
 
 def source_runner() -> psutil.Process | None:
-    """The process that reads ahead for a running query."""
-    for process in psutil.process_iter(["cmdline"]):
-        if "python_streaming_source_runner" in " ".join(process.info["cmdline"] or ()):
-            return process
+    """The process that plans, and perhaps reads, for a running query of this program."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "python_streaming_source_runner" in " ".join(process.cmdline()):
+                return process
+        except psutil.Error:
+            continue  # it has ended meanwhile
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 
+from tests import standalone
 from tests.fix_publisher import store_url
 from tests.fix_sink import Inbox, Target, Watched, new_store
 from tests.fix_spark import ENVIRONMENT
@@ -116,74 +116,5 @@ def program(tmp_path: Path, inbox: Inbox) -> Iterator[Callable[..., Publishing]]
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A standalone cluster of a master and two workers; gives the master's URL."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    work = tmp_path_factory.mktemp("cluster")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-
-    def start(name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], TextIO]:
-        log = (work / f"{name}.log").open("w+")
-        command = [str(home / "bin" / "spark-class"), *arguments]
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log), log
-
-    master = f"spark://127.0.0.1:{port}"
-    deploy = "org.apache.spark.deploy"
-    processes = [
-        start(
-            "master",
-            f"{deploy}.master.Master",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--webui-port",
-            "0",
-        )
-    ]
-    for name in ("worker-1", "worker-2"):
-        processes.append(
-            start(
-                name,
-                f"{deploy}.worker.Worker",
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--host",
-                "127.0.0.1",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(work / name),
-                master,
-            )
-        )
-    try:
-        for process, log in processes[1:]:
-            _wait_for(r"Successfully registered with master", process, Path(log.name))
+    with standalone.cluster(tmp_path_factory.mktemp("cluster"), workers=2) as (master, _):
         yield master
-    finally:
-        for process, log in reversed(processes):
-            process.terminate()
-            process.wait(30)
-            log.close()
-
-
-def _wait_for(pattern: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(600):
-        if re.search(pattern, log.read_text()):
-            return
-        try:
-            process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        raise AssertionError(log.read_text())
-    raise TimeoutError(log.read_text())

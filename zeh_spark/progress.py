@@ -3,7 +3,7 @@
 Spark gives Python sources no channel for metrics. The numbers are therefore in the offsets (events
 and bytes of each batch). From Spark 4.2, more are in what the source reports as its latest offset:
 pages, retries, ignored lines, time spent fetching, events ready. `ProgressListener` reads them
-there.
+there. What a query publishes is in no progress, so it asks the publisher (`sink.commits`).
 
 Rule for editors: nothing here decides what a query does. Runs on the driver.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ import orjson
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.sink.commits import SinkCommit, SinkCommits
 from zeh_spark.source.offsets import is_of_a_feed
 
 if TYPE_CHECKING:
@@ -133,24 +134,44 @@ def _document(offset: Any) -> dict[str, Any]:
 
 
 class ProgressListener(StreamingQueryListener):
-    """A listener that counts what the queries of a session read from feeds.
+    """A listener that counts what the queries of a session read from feeds and publish to them.
 
     Register it with `spark.streams.addListener(ProgressListener(live=True))`. Its attribute
     `latest` has the newest `FeedProgress` of each run and feed, by (run id, feed); `total_events`
-    has the number of their events in all, by the same.
+    has the number of their events in all, by the same; `commits` has the newest `SinkCommit` of
+    each run, feed and producer, by (run id, the feed's address, producer).
 
     Args:
         live: show the progress. In a terminal or a notebook it is one line that is updated in
             place; anywhere else it is a line on standard error for each micro-batch.
         report: is called with each `FeedProgress`, for a metrics system for example.
+        sinks: where the queries publish: for each producer the feed's address and the producer's
+            name, as for `zeh_spark.receipts`, and perhaps a mapping with options that say how to
+            reach the publisher, like `token`. After each micro-batch of a query the publisher is
+            asked for its receipt, for 4 seconds at most. If it does not answer, that is logged
+            once, and it is not asked for a minute.
+        report_commit: is called with each `SinkCommit`.
+
+    Raises:
+        OptionError: an option of a sink is not valid.
     """
 
     def __init__(
-        self, *, live: bool = False, report: Callable[[FeedProgress], object] | None = None
+        self,
+        *,
+        live: bool = False,
+        report: Callable[[FeedProgress], object] | None = None,
+        sinks: Sequence[tuple[str, str] | tuple[str, str, Mapping[str, object]]] = (),
+        report_commit: Callable[[SinkCommit], object] | None = None,
     ) -> None:
         self.latest: dict[tuple[str, str], FeedProgress] = {}
         self.total_events: dict[tuple[str, str], int] = {}
+        self.commits: dict[tuple[str, str, str], SinkCommit] = {}
+        self._sinks = [
+            SinkCommits(url, producer, more[0] if more else {}) for url, producer, *more in sinks
+        ]
         self._report = report
+        self._report_commit = report_commit
         self._show = _live_line() if live else None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -158,15 +179,36 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Count, report and show a micro-batch's events (see `StreamingQueryListener`)."""
-        for progress in feed_progress(orjson.loads(event.progress.json)):
+        document = orjson.loads(event.progress.json)
+        lines = self._read(document)
+        if published := self._published(document):
+            named = lines[-1:] or ([document["name"]] if document.get("name") else [])
+            lines[-1:] = ["  ".join([*named, *map(str, published)])]
+        if self._show:
+            for line in lines:
+                self._show(line)
+
+    def _read(self, document: dict[str, Any]) -> list[str]:
+        """Count and report what a micro-batch has read. Return a line for each feed."""
+        lines = []
+        for progress in feed_progress(document):
             key = (progress.run_id, progress.feed)
             self.latest[key] = progress
             total = self.total_events.get(key, 0) + progress.events
             self.total_events[key] = total
             if self._report:
                 self._report(progress)
-            if self._show:
-                self._show(f"{progress}  {total:,} in all")
+            lines.append(f"{progress}  {total:,} in all")
+        return lines
+
+    def _published(self, document: dict[str, Any]) -> list[SinkCommit]:
+        """Report and return what a micro-batch has published."""
+        found = [commit for sink in self._sinks if (commit := sink.of(document))]
+        for commit in found:
+            self.commits[commit.run_id, commit.feed, commit.producer] = commit
+            if self._report_commit:
+                self._report_commit(commit)
+        return found
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Do nothing (see `StreamingQueryListener.onQueryIdle`)."""

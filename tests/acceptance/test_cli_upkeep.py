@@ -53,6 +53,24 @@ def test_names_of_batches_are_compared_as_long_as_they_were_told_to(run: Run) ->
     assert 2 == run("retention", "orders", "--names", "never").returncode
 
 
+def test_name_of_a_reader_that_has_ended_is_freed(run: Run, store_url: str) -> None:
+    """I see whose the names are, and delete one."""
+    run("create", "orders", "--partitions", "2")
+    assert "Feed 'orders' keeps no positions of readers.\n" == run("cursor-sets", "orders").stdout
+    with closing(open_store(store_url)) as store:
+        store.save_cursors("orders", "warehouse", 2, {0: "a"}, "spark:5f0c")
+        store.save_cursors("orders", "anyone", 4, {3: "b"})
+    assert [
+        "name       consumer    n  partitions kept",
+        "anyone     -           4  1 of 4",
+        "warehouse  spark:5f0c  2  1 of 2",
+    ] == run("cursor-sets", "orders").stdout.splitlines()
+    said = run("cursor-sets", "orders", "--delete", "warehouse").stdout
+    assert "Cursor set 'warehouse' of feed 'orders' is deleted.\n" == said
+    again = run("cursor-sets", "orders", "--delete", "warehouse")
+    assert (1, True) == (again.returncode, "keeps nothing under" in again.stderr)
+
+
 def test_backup_is_a_store_as_of_then(run: Run, store_url: str, tmp_path: Path) -> None:
     """Made while it is served; it overwrites nothing."""
     run("create", "orders", "--partitions", "1")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 
 import zeh_spark
+from tests.patience import PATIENCE
 from zeh_spark.errors import OptionError, PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore
@@ -48,6 +50,36 @@ def test_receipts_of_a_producer_are_rows(spark, url):
     assert [each.digest for each in rows] == [each.digest for each in expected]
     total = found.selectExpr("inline(ranges)").groupBy("partition").agg({"last": "max"})
     assert {row[0]: row[1] for row in total.collect()} == {0: 152, 1: 75}
+
+
+def test_listener_shows_what_queries_have_published(spark, sink, inbox, target, capsys):
+    """I see each batch of my job at the publisher: events, sequence numbers, time; no other's."""
+    seen = []
+    sinks = [(target.url, "spark", {"token": None}), (target.url, "other")]
+    listener = zeh_spark.ProgressListener(sinks=sinks, report_commit=seen.append, live=True)
+    spark.streams.addListener(listener)
+    try:
+        inbox.add(range(30), range(30, 50))
+        sink.run(inbox.rows(spark), name="job")
+        read = spark.readStream.format("zeroeventhub").load(f"{target.publisher}/orders")
+        relay = sink.start(read, sink.folder / "relay", url=target.feed("copy"))
+        assert relay.awaitTermination(PATIENCE)
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    finally:
+        spark.streams.removeListener(listener)
+
+    found = [(each.query, each.producer, each.batch_id, each.events) for each in seen]
+    assert [("job", "spark", 0, 30), ("job", "spark", 1, 20)] == found
+    receipts = sorted(target.receipts("spark"), key=lambda each: each["batch"])
+    ranges = [msgspec.to_builtins(each.ranges) for each in seen]
+    assert [tuple(each["ranges"]) for each in receipts] == ranges
+    assert [each["time"] for each in receipts] == [
+        round(each.time.timestamp() * 1000) for each in seen
+    ]
+    assert {(seen[0].run_id, target.url, "spark"): seen[1]} == listener.commits
+    lines = [line for line in capsys.readouterr().err.splitlines() if "committed at" in line]
+    said = f"job  batch 1 to {target.url} as 'spark'  20 events committed at "
+    assert [True] == [line.startswith(said) for line in lines[1:]]
 
 
 def test_batches_of_a_frame_have_receipts(spark, url):

@@ -52,13 +52,15 @@ def test_tables_are_asked_for_by_who_must_not_make_them(site: PostgresqlSite) ->
 def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: SqlStore) -> None:
     """An old program does not harm what a newer one has written."""
     store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 99")))
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 5"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 6"):
         open_store(site.url)
 
 
 def _as_version_3(store: SqlStore) -> None:
     """Without what later versions have added."""
-    store._write(lambda db: db.execute(text("DROP TABLE zeroeventhub.epochs")))
+    for table in ("epochs", "cursor_set_names"):
+        lacks = text(f"DROP TABLE zeroeventhub.{table}")
+        store._write(lambda db, lacks=lacks: db.execute(lacks))
     for table, column in (("retentions", "names_ms"), ("sequences", "first")):
         lacks = text(f"ALTER TABLE zeroeventhub.{table} DROP COLUMN {column}")
         store._write(lambda db, lacks=lacks: db.execute(lacks))
@@ -71,12 +73,15 @@ def test_store_of_version_3_goes_on(site: PostgresqlSite, store: SqlStore) -> No
     """
     publish(store, chunk(0, b"1"))
     store.set_retention(FEED, Retention(age_ms=5))
+    store.save_cursors(FEED, "mailer", 2, {0: "1.x"})
     name, _ = store.identity(FEED).id, _as_version_3(store)
     assert [] == in_threads(5, lambda _: open_store(site.url).close())
     publish(store, chunk(0, b"2"))
     begun = site.open().begin_epoch(FEED)
     publish(store, chunk(0, b"3"))
     assert Retention(age_ms=5) == site.open().retention(FEED)
+    store.save_cursors(FEED, "mailer", 2, {1: "2.x"}, "a")
+    assert {0: "1.x", 1: "2.x"} == store.load_cursors(FEED, "mailer", 2, "a")
     found = [begun.at(each.time) for each in everything(store)]
     assert ([b"1", b"2", b"3"], [name, name, begun.epochs[1].id]) == (data(store), found)
 

@@ -16,7 +16,9 @@ from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.sql_store import store as sql_store
 from zeh_spark.store.commit_plan import tag
+from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.interface import Retention, StoreBusyError
+from zeh_spark.store.problems import Problem
 from zeh_spark.testing.writers import chunk, data, everything, publish
 
 
@@ -110,7 +112,7 @@ def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> No
         open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
-        assert (5,) == other.execute("PRAGMA user_version").fetchone()
+        assert (6,) == other.execute("PRAGMA user_version").fetchone()
 
 
 def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
@@ -122,6 +124,7 @@ def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
         before, name = everything(store), store.identity("orders").id
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("DROP TABLE epochs")  # what version 4 has added
+        other.execute("DROP TABLE cursor_set_names")
         _without_version_5(other)
         other.execute("PRAGMA user_version = 3")
     with closing(open_store(f"sqlite:///{file}")) as store:
@@ -144,6 +147,7 @@ def test_store_of_version_4_keeps_names_for_90_days(tmp_path: Path) -> None:
         store.create("orders", 2)
         store.set_retention("orders", Retention(5, None, ("mailer",)))
     with closing(sqlite3.connect(file)) as other, other:
+        other.execute("DROP TABLE cursor_set_names")
         _without_version_5(other)
         other.execute("PRAGMA user_version = 4")
     with closing(open_store(f"sqlite:///{file}")) as store:
@@ -152,13 +156,30 @@ def test_store_of_version_4_keeps_names_for_90_days(tmp_path: Path) -> None:
         assert Retention(names_ms=None) == store.retention("orders")
 
 
+def test_store_of_version_5_keeps_its_cursor_sets(tmp_path: Path) -> None:
+    """A reader finds its place after the upgrade, and is the one that has its name then."""
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        store.save_cursors("orders", "mailer", 2, {0: "1.x"})
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("DROP TABLE cursor_set_names")
+        other.execute("PRAGMA user_version = 5")
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        assert [CursorSet("mailer", "", {2: {0: "1.x"}})] == store.cursor_sets("orders")
+        store.save_cursors("orders", "mailer", 2, {1: "2.x"}, "a")
+        assert {0: "1.x", 1: "2.x"} == store.load_cursors("orders", "mailer", 2, "a")
+        with pytest.raises(Problem, match="bound to consumer 'a'"):
+            store.load_cursors("orders", "mailer", 2, "b")
+
+
 def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     """An old program does not harm what a newer one has written."""
     file = tmp_path / "feeds.db"
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         other.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 5"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 6"):
         open_store(f"sqlite:///{file}")
 
 

@@ -271,6 +271,7 @@ def test_what_the_description_allows_is_taken(publisher: Publisher, line: bytes)
         ("n=2&cursor0=_first&wait=1e3", (400, "bad-wait")),
         ("n=2&resume=0&cursorset=nobody", (400, "unknown-cursorset")),
         ("n=2&resume=2&cursorset=x", (400, "bad-resume")),
+        ("n=2&cursor0=_first&cursorset=taken", (409, "cursorset-taken")),
         ("n=2&cursor0=1.00000000", (409, "cursor-of-another-history")),
     ],
 )
@@ -278,6 +279,7 @@ def test_refusals_of_reading_are_described(
     quiet_publisher: Publisher, query: str, expected: tuple[int, str]
 ) -> None:
     """A reader's program can tell them apart."""
+    quiet_publisher.store.save_cursors("orders", "taken", 2, {0: "_first"}, "somebody")
     answer = requests.get(f"{quiet_publisher.url}?{query}", timeout=30)
     check("/{feed}", "GET", answer)
     assert expected == outcome((answer.status_code, answer.json()))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.fix_publisher import Publisher
+from tests.fix_publisher import Answer, Publisher
 from zeh_spark.protocol.upload_format import Chunker
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher, writers
@@ -160,6 +160,38 @@ def test_resumed_last_is_where_it_was_then(publisher: Publisher) -> None:
     publisher.get("n=2&cursor0=_last&cursorset=mailer")
     publisher.publish(1, partition=0)
     assert [1] == publisher.get("n=2&resume=0&cursorset=mailer").data
+
+
+def test_second_consumer_of_a_cursorset_is_refused(publisher: Publisher) -> None:
+    """Two readers with one name are told apart: nobody resumes where the other one was."""
+    publisher.publish(1, 2)
+
+    def get(query: str, consumer: str | None, method: str = "GET") -> Answer:
+        headers = {"ZEH-Consumer": consumer} if consumer else {}
+        return publisher.get(f"{query}&cursorset=mailer", method=method, headers=headers)
+
+    keep, resume = f"{BOTH}&pagesizehint=0", "n=2&resume=0,1"
+    assert [200, 200] == [get(keep, "a").status, get(resume, "a").status]
+    refused = [get(query, each) for query in (keep, resume) for each in ("b", None)]
+    assert [(409, "urn:zeroeventhub:problem:cursorset-taken")] * 4 == [
+        (each.status, each.problem["type"]) for each in refused
+    ]
+    assert {"cursorset": "mailer", "consumer": "a", "given": "b"}.items() <= (
+        refused[0].problem.items()
+    )
+    assert [200, 409] == [get(keep, each, "HEAD").status for each in ("a", "b")]
+    assert [1, 2] == sorted(get(resume, "a").data)
+
+
+@pytest.mark.parametrize("identity", ["", "x" * 101, "a b", "a, b", "\xe4"])
+def test_bad_identity_of_a_consumer_is_refused(quiet_publisher: Publisher, identity: str) -> None:
+    """A mistake in it does not make another reader of me."""
+    answer = quiet_publisher.get(FIRST, headers={"ZEH-Consumer": identity.encode("latin-1")})
+    assert (400, "urn:zeroeventhub:problem:bad-consumer") == (
+        answer.status,
+        answer.problem["type"],
+    )
+    assert "ZEH-Consumer" in answer.problem["detail"]
 
 
 def test_gzip_only_when_asked_for(publisher: Publisher) -> None:

@@ -107,6 +107,58 @@ def test_finite_run_ends_when_its_last_position_is_kept(publisher, start):
     assert 10 == prune(publisher.store, "orders", Retention(bytes=1, readers=("warehouse",))).events
 
 
+def test_two_queries_with_one_cursor_set_are_told_apart(publisher, start, caplog):
+    """The second one is refused by name, and retention goes on waiting for the first one."""
+    publisher.publish(*range(10))
+    options = {"url": publisher.url, "cursorSet": "warehouse", "finite": True}
+    first, second = start(**options), start(**options)
+    first.to_the_end()
+    publisher.publish(*range(10, 20))
+    second.to_the_end()  # it has read more
+
+    assert "409 cursorset-taken" in caplog.text
+    assert "zeh-spark cursor-sets orders --delete warehouse" in caplog.text
+    (kept,) = publisher.store.cursor_sets("orders")
+    assert f"spark:{first.offset['reader']}" == kept.consumer
+    assert kept.cursors[2] == {int(p): at["cursor"] for p, at in first.offset["partitions"].items()}
+
+
+@pytest.mark.parametrize("fetch", ["executors", "driver"])
+def test_query_has_its_cursor_set_after_a_restart(publisher, start, caplog, fetch):
+    """Its checkpoint knows who it is, also one of the time before it had a cursorSet."""
+    publisher.publish(*range(10))
+    old = start(url=publisher.url, finite=True, fetch=fetch)
+    old.to_the_end()
+    offset = old.offset
+    assert "reader" not in offset
+    for begin in (10, 20):
+        publisher.publish(*range(begin, begin + 10))
+        run = start(
+            url=publisher.url, cursorSet="warehouse", finite=True, fetch=fetch, offset=offset
+        )
+        run.to_the_end()
+        assert offset.get("reader", run.offset["reader"]) == run.offset["reader"]
+        offset = run.offset
+
+    (kept,) = publisher.store.cursor_sets("orders")
+    assert kept.cursors[2] == {int(p): at["cursor"] for p, at in offset["partitions"].items()}
+    assert "cannot be kept" not in caplog.text
+    again = start(url=publisher.url, offset=offset, finite=True, fetch=fetch)
+    publisher.publish(*range(30, 40))
+    again.to_the_end()
+    assert offset["reader"] == again.offset["reader"]
+
+
+def test_query_that_starts_at_the_end_has_its_identity_at_once(publisher, start):
+    """Its position is kept before it has read an event."""
+    publisher.publish(*range(10))
+    run = start(url=publisher.url, cursorSet="warehouse", startingCursors="last", finite=True)
+    assert {} == run.next()
+    assert run.next() is None
+    (kept,) = publisher.store.cursor_sets("orders")
+    assert f"spark:{run.offset['reader']}" == kept.consumer
+
+
 def test_query_does_not_depend_on_its_cursors_being_kept(publisher, start, caplog):
     """A publisher that keeps none, or is away, stops nothing."""
     publisher.publish(*range(10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from sqlalchemy import create_engine
 
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.store.problems import Problem
 from zeh_spark.testing import running_publisher
 
 BOTH = "n=2&cursor0=_first&cursor1=_first"
@@ -48,6 +50,56 @@ def cursors(answer):
     found = [each for each in lines(answer) if "cursor" in each]
     last = {each["partition"]: each["cursor"] for each in found}
     return "&".join(f"cursor{partition}={cursor}" for partition, cursor in last.items())
+
+
+def test_a_second_consumer_of_a_name_is_refused(database):
+    """Two readers with one name are told apart, and the message says how the name becomes free."""
+    feed = served(database)
+    feed.save_cursors("it's", 2, {0: "a"}, "one")
+    for call in (
+        lambda other: feed.save_cursors("it's", 3, {0: "b"}, other),
+        lambda other: feed.load_cursors("it's", 2, other),
+    ):
+        for other in ("two", ""):
+            with pytest.raises(Problem, match="bound to consumer 'one'") as refused:
+                call(other)
+    assert ("cursorset-taken", {0: "a"}) == (
+        refused.value.name,
+        feed.load_cursors("it's", 2, "one"),
+    )
+    database.execute(re.search(r"free the name with (DELETE .*;)", refused.value.detail)[1])
+    feed.save_cursors("it's", 2, {1: "b"}, "two")
+    assert {1: "b"} == feed.load_cursors("it's", 2, "two")
+
+
+def test_cursors_of_an_earlier_version_are_bound_to_the_first_that_tells_its_identity(database):
+    """Its table goes on working, without a word from its owner."""
+    feed = served(database)
+    old = "(table_name, cursorset, n, partition, cursor) VALUES ('outbox', 'mailer', 2, 0, 'a')"
+    database.execute(f"INSERT INTO zeroeventhub_cursors {old}")
+    assert [{0: "a"}] * 2 == [feed.load_cursors("mailer", 2, each) for each in ("", "one")]
+    feed.save_cursors("mailer", 2, {1: "b"})
+    feed.save_cursors("mailer", 2, {0: "c"}, "one")
+    with pytest.raises(Problem, match="a consumer that tells no identity asks for it"):
+        feed.save_cursors("mailer", 2, {1: "d"})
+    assert {0: "c", 1: "b"} == feed.load_cursors("mailer", 2, "one")
+
+
+def test_one_of_several_that_begin_at_once_has_the_name(database):
+    """Two forwarders that are started at the same time are told apart, too."""
+    feed, refused = served(database), []
+
+    def keep(number):
+        try:
+            feed.save_cursors("mailer", 1 + number % 2, {0: str(number)}, str(number))
+        except Problem:
+            refused.append(number)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(keep, range(6)))
+    (kept,) = database.execute("SELECT cursor FROM zeroeventhub_cursors WHERE n > 0")
+    assert {*range(6)} - {int(kept[0])} == set(refused)
+    assert 5 == len(refused)
 
 
 def test_a_reader_without_a_database_resumes_where_it_was(database):

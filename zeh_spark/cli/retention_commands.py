@@ -1,4 +1,4 @@
-"""The commands about what a store keeps: `retention`, `prune`, `backup`.
+"""The commands about what a store keeps: `retention`, `prune`, `cursor-sets`, `backup`.
 
 They work on the store itself, also while it is served. The rules are in `store.retention`.
 """
@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of
+from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of, table
 from zeh_spark.errors import StoreError
 from zeh_spark.store import retention as retaining
+from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.interface import NAMES_MS, Retention
 
 _AGE = click.option(
@@ -144,6 +145,50 @@ def prune(
         click.echo(f"The rest waits for reader {removal.held_by!r}{unknown}.")
 
 
+@click.command("cursor-sets")
+@click.argument("feed")
+@STORE
+@click.option(
+    "--delete", "name", metavar="NAME",
+    help="Forget the positions under this name, and to which consumer it is bound.",
+)  # fmt: skip
+def list_cursor_sets(feed: str, url: str, name: str | None) -> None:
+    """Show the positions that a feed keeps for its readers; with --delete, forget one name.
+
+    A name is bound to the first consumer that tells its identity. Other consumers are refused
+    under it (cursorset-taken) until the name is deleted. Retention that waits for a deleted name
+    keeps events until a reader stores a position under it again.
+
+    \b
+    Examples:
+      zeh-spark cursor-sets orders
+      zeh-spark cursor-sets orders --delete warehouse
+    """
+    with opened(url) as store:
+        store.feed(feed)
+        if name is None:
+            _show(feed, store.cursor_sets(feed))
+        elif not store.delete_cursor_set(feed, name):
+            raise StoreError(
+                f"feed {feed!r} keeps nothing under the cursor set {name!r}. Look at its cursor "
+                f"sets with zeh-spark cursor-sets {feed}"
+            )
+        else:
+            click.echo(f"Cursor set {name!r} of feed {feed!r} is deleted.")
+
+
+def _show(feed: str, sets: list[CursorSet]) -> None:
+    if not sets:
+        click.echo(f"Feed {feed!r} keeps no positions of readers.")
+        return
+    rows = [
+        (each.name, each.consumer or "-", str(n), f"{len(cursors)} of {n}")
+        for each in sets
+        for n, cursors in sorted(each.cursors.items())
+    ]
+    click.echo(table(("name", "consumer", "n", "partitions kept"), rows))
+
+
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @STORE
@@ -207,4 +252,4 @@ def _lasting(age_ms: int) -> str:
     return f"{age_ms / 1000:g} seconds"
 
 
-COMMANDS = (retention, prune, backup)
+COMMANDS = (retention, prune, list_cursor_sets, backup)

@@ -37,6 +37,9 @@ from zeh_spark.protocol.direct_reads import (
 _JSON = {"Content-Type": "application/json"}
 _MAX_PLAN = 256 << 20
 
+_NOT_OFFERED = {404, 405, 501}
+"""How a publisher answers that does not know plans and chunks."""
+
 
 def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
     """Ask for a plan.
@@ -58,7 +61,7 @@ def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
 
 def _planned(transport: Transport, request: PlanRequest) -> Plan:
     sent = msgspec.json.encode(request)
-    with transport.request("POST", "/plan", body=sent, headers=_JSON) as response:
+    with _asked(transport, "/plan", sent) as response:
         body = Body(response, transport.url)
         text = b"".join(_limited(body, transport))
         if not body.proven:
@@ -69,6 +72,31 @@ def _planned(transport: Transport, request: PlanRequest) -> Plan:
     except (msgspec.MsgspecError, FormatError, UnicodeDecodeError, RecursionError) as exc:
         raise _no_plan(transport, text, exc) from None
     return found
+
+
+def _asked(transport: Transport, path: str, body: bytes) -> requests.Response:
+    """Send a request of direct reads, and return its answer (errors as `Transport.request`).
+
+    An answer by which a publisher does not offer direct reads is final, whatever its status.
+    """
+    try:
+        return transport.request("POST", path, body=body, headers=_JSON)
+    except TransientError as exc:
+        if exc.status not in _NOT_OFFERED:
+            raise
+        refused, status, said = exc.final, exc.status, exc.body
+    except PublisherError as exc:
+        if exc.status not in _NOT_OFFERED:
+            raise
+        refused, status, said = exc, exc.status, exc.body
+    raise PublisherError(
+        f"{refused}. This was asked for a direct read. If the feed is there, an older version of "
+        f"the publisher answers, or a proxy that does not pass POST on: set fetch=driver until "
+        f"that is changed",
+        status=status,
+        body=said,
+        anchor="direct-reads",
+    ) from refused
 
 
 def _limited(body: Body, transport: Transport) -> Iterator[bytes]:
@@ -173,7 +201,7 @@ class _Fetch:
         wanted = [WantedRange(each.partition, each.from_, each.to) for each in left]
         wanted[0] = replace_from(wanted[0], self.cursor)
         sent = msgspec.json.encode(ChunksRequest(self.n, wanted))
-        with self.transport.request("POST", "/chunks", body=sent, headers=_JSON) as response:
+        with _asked(self.transport, "/chunks", sent) as response:
             self._check_type(response)
             try:
                 for part in direct_reads.parse_answer(Body(response, self.transport.url)):

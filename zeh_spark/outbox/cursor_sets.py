@@ -1,12 +1,19 @@
 """Keep cursors for the readers of a table feed (the protocol's `cursorset`), beside the table.
 
 A role that serves a table needs no right to write, so the table of cursors is made only if it is
-asked for (`zeh-spark ddl --cursorsets`). Connections only read; `_writing` allows one statement.
+asked for (`zeh-spark ddl --cursorsets`). Connections only read; `_writing` allows one transaction.
+
+A name is bound to a consumer (see `store.cursor_sets`) in a row with n = 0 and partition = 0, whose
+cursor is the consumer's identity. A reader's n is at least 1, so no version takes it for a cursor.
+Rejected: a column of its own; tables that an earlier version made would need an upgrade by their
+owner.
+
+Rule for editors: `save` locks the row of the name before it writes a cursor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from sqlalchemy import Connection
@@ -16,6 +23,7 @@ from zeh_spark.outbox.names import CURSORS, literal, qualified
 from zeh_spark.outbox.table import OutboxTable
 from zeh_spark.protocol import problems
 from zeh_spark.sql_store.postgresql_errors import sqlstate
+from zeh_spark.store.cursor_sets import check_consumer
 from zeh_spark.store.problems import Problem
 
 _NO_RIGHT = ("42501", "25006")
@@ -39,40 +47,71 @@ def grant(table: OutboxTable, role: str) -> str:
     return f"GRANT SELECT, INSERT, UPDATE ON {qualified(table, CURSORS)} TO {role};"
 
 
-def load(connection: Connection, table: OutboxTable, name: str, n: int) -> dict[int, str]:
+def load(
+    connection: Connection, table: OutboxTable, name: str, n: int, consumer: str
+) -> dict[int, str]:
     """Return the cursors that are kept under a name, by partition of a reader's n.
 
     Raises:
-        Problem: The role may not read them.
+        Problem: The role may not read them, or the name is bound to another consumer.
     """
     with _allowed(table):
         found = connection.exec_driver_sql(
-            f"SELECT partition, cursor FROM {qualified(table, CURSORS)}"
-            f" WHERE table_name = {literal(table.bare_name)} AND cursorset = {literal(name)}"
-            f" AND n = {n}"
+            f"SELECT n, partition, cursor FROM {qualified(table, CURSORS)}"
+            f" WHERE {_under(table, name)} AND n IN (0, {n})"
         )
-        return {partition: cursor for partition, cursor in found}
+        kept = {(of, partition): cursor for of, partition, cursor in found}
+    check_consumer(name, kept.get((0, 0)), consumer, freed_by(table, name))
+    return {partition: cursor for (of, partition), cursor in kept.items() if of == n}
 
 
 def save(
-    connection: Connection, table: OutboxTable, name: str, n: int, cursors: Mapping[int, str]
+    connection: Connection,
+    table: OutboxTable,
+    name: str,
+    n: int,
+    cursors: Mapping[int, str],
+    consumer: str,
 ) -> None:
     """Keep cursors under a name, by partition of a reader's n. Other partitions stay as they are.
 
-    A cursor that is kept already is not written again.
+    The name is bound to the consumer if it is bound to nobody. A cursor that is kept already is not
+    written again.
 
     Raises:
-        Problem: The role may not write.
+        Problem: The role may not write, or the name is bound to another consumer.
     """
-    key = f"{literal(table.bare_name)}, {literal(name)}, {n}"
-    rows = ", ".join(f"({key}, {each}, {literal(cursors[each])})" for each in sorted(cursors))
+    key = f"{literal(table.bare_name)}, {literal(name)}"
+    rows = ", ".join(f"({key}, {n}, {each}, {literal(cursors[each])})" for each in sorted(cursors))
+    into = (
+        f"INSERT INTO {qualified(table, CURSORS)} AS kept"
+        f" (table_name, cursorset, n, partition, cursor)"
+    )
     with _allowed(table), _writing(connection):
+        # The row is locked, too, if it does not change.
         connection.exec_driver_sql(
-            f"INSERT INTO {qualified(table, CURSORS)} AS kept"
-            f" (table_name, cursorset, n, partition, cursor) VALUES {rows}"
+            f"{into} VALUES ({key}, 0, 0, {literal(consumer)})"
             f" ON CONFLICT (table_name, cursorset, n, partition)"
+            f" DO UPDATE SET cursor = excluded.cursor"
+            f" WHERE kept.cursor = '' AND excluded.cursor <> ''"
+        )
+        bound = connection.exec_driver_sql(
+            f"SELECT cursor FROM {qualified(table, CURSORS)} WHERE {_under(table, name)} AND n = 0"
+        ).scalar_one()
+        check_consumer(name, bound, consumer, freed_by(table, name))
+        connection.exec_driver_sql(
+            f"{into} VALUES {rows} ON CONFLICT (table_name, cursorset, n, partition)"
             f" DO UPDATE SET cursor = excluded.cursor WHERE kept.cursor <> excluded.cursor"
         )
+
+
+def freed_by(table: OutboxTable, name: str) -> str:
+    """Return the statement that frees a name, ready to paste."""
+    return f"DELETE FROM {qualified(table, CURSORS)} WHERE {_under(table, name)};"
+
+
+def _under(table: OutboxTable, name: str) -> str:
+    return f"table_name = {literal(table.bare_name)} AND cursorset = {literal(name)}"
 
 
 @contextmanager
@@ -89,21 +128,28 @@ def _allowed(table: OutboxTable) -> Iterator[None]:
 
 @contextmanager
 def _writing(connection: Connection) -> Iterator[None]:
-    """Allow a connection to write meanwhile."""
+    """Allow a connection to write in one transaction, which ends with the context."""
     if connection.dialect.name == "sqlite":
         before = connection.exec_driver_sql("PRAGMA query_only").scalar()
-        begin, end = "PRAGMA query_only = OFF", f"PRAGMA query_only = {before}"
-        undo = end
-    else:
-        begin, end, undo = "BEGIN READ WRITE", "COMMIT", "ROLLBACK"
-    connection.exec_driver_sql(begin)
+        begin = ["PRAGMA query_only = OFF", "BEGIN IMMEDIATE"]
+        again = [f"PRAGMA query_only = {before}"]
+    else:  # READ COMMITTED: after a wait, a statement sees what the other transaction wrote
+        begin, again = ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"], []
     try:
+        _run(connection, begin)
         yield
+        _run(connection, ["COMMIT"])
     except BaseException:
-        with suppress(DBAPIError):  # the first error counts
-            connection.exec_driver_sql(undo)
+        for each in ("ROLLBACK", *again):
+            with suppress(DBAPIError):  # the first error counts
+                _run(connection, [each])
         raise
-    connection.exec_driver_sql(end)
+    _run(connection, again)
+
+
+def _run(connection: Connection, statements: Iterable[str]) -> None:
+    for each in statements:
+        connection.exec_driver_sql(each)
 
 
 def unsupported(table: OutboxTable, why: str) -> Problem:

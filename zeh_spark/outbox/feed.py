@@ -53,6 +53,7 @@ from zeh_spark.protocol.served_lines import Block
 from zeh_spark.sql_store import postgresql_errors
 from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.sql_store.sqlite import explained
+from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.feed import DEFAULT_HINT, EVERY
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem
@@ -232,20 +233,28 @@ class SqlTableFeed:
                 anchor="the-table-cannot-be-served",
             ) from exc
 
-    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
+    def save_cursors(
+        self, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+    ) -> None:
         """Keep a reader's cursors under a name, in the table beside the history.
 
-        Other readers of the same n share the name; those of another n have cursors of their own.
+        The cursors of each n are kept apart. A name is bound to the first consumer that tells its
+        identity (see `store.cursor_sets`).
 
         Raises:
-            Problem: The feed keeps no cursors, or the role may not write them.
+            Problem: The feed keeps no cursors, the role may not write them, or the name is bound to
+                another consumer.
             StoreError: The database does not answer.
         """
-        self._with_cursors(lambda each: cursor_sets.save(each, self.table, name, n, cursors))
+        self._with_cursors(
+            lambda each: cursor_sets.save(each, self.table, name, n, cursors, consumer)
+        )
 
-    def load_cursors(self, name: str, n: int) -> dict[int, str]:
+    def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return the kept cursors by partition (see `save_cursors`); empty if there are none."""
-        return self._with_cursors(lambda each: cursor_sets.load(each, self.table, name, n))
+        return self._with_cursors(
+            lambda each: cursor_sets.load(each, self.table, name, n, consumer)
+        )
 
     def _with_cursors(self, work: Callable[[Connection], T]) -> T:
         """Do short work on the table of cursors. Raises Problem if there is none."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -113,7 +114,7 @@ class PlannedRange(msgspec.Struct, frozen=True, rename="camel"):
     chunks: int = 0
     events: int = 0
     bytes: int = 0
-    digest: str = ""
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] = ""
 
 
 class Plan(msgspec.Struct, rename="camel"):
@@ -249,7 +250,7 @@ def totals(headers: np.ndarray) -> Totals:
 
 
 def totals_of(planned: PlannedRange) -> Totals:
-    """Return the totals that a plan tells of a range. Raises ValueError for a malformed digest."""
+    """Return the totals that a plan tells of a range."""
     return Totals(planned.chunks, planned.events, planned.bytes, int(planned.digest, 16))
 
 

@@ -192,6 +192,7 @@ CURSORS_MISSING = _bad("cursors-missing", "Neither a cursorN nor resume is given
 BAD_PAGE_SIZE_HINT = _bad("bad-page-size-hint", "pagesizehint is no allowed number.")
 BAD_WAIT = _bad("bad-wait", "wait is no allowed number.")
 BAD_CURSORSET = _bad("bad-cursorset", "cursorset is no allowed name.")
+BAD_CONSUMER = _bad("bad-consumer", "ZEH-Consumer is no allowed identity.")
 BAD_STORE_CURSOR = _bad("bad-store-cursor", "store_cursor is not 1.")
 CURSORSET_MISSING = _bad("cursorset-missing", "resume or store_cursor is given without cursorset.")
 CURSORSET_UNSUPPORTED = _bad("cursorset-unsupported", "This feed keeps no cursors for readers.")
@@ -202,6 +203,15 @@ UNKNOWN_CURSORSET = _bad(
     "Nothing is kept under this cursorset, n and partition.",
     cursorset=_TEXT,
     partition=_COUNT,
+)
+CURSORSET_TAKEN = _problem(
+    "cursorset-taken",
+    409,
+    "The cursorset is bound to another consumer. Choose another name; an operator may free this "
+    "one.",
+    cursorset=_TEXT,
+    consumer={**_TEXT, "description": "the one to which the name is bound"},
+    given={**_TEXT, "description": "the one that asks; empty if it tells no identity"},
 )
 CURSOR_OF_ANOTHER_HISTORY = _problem(
     "cursor-of-another-history",

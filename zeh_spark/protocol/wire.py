@@ -37,6 +37,9 @@ LAST = "_last"
 ALL_HEADERS = "_all"
 CONTENT_TYPE = "application/x-ndjson"
 
+CONSUMER_HEADER = "ZEH-Consumer"
+"""The header of a request in which a reader tells its identity (see `store.cursor_sets`)."""
+
 MAX_LINE = 65_535
 """Maximum bytes of a line, without its newline. The Go client stops there without an error."""
 

@@ -148,7 +148,9 @@ class PageApi:
     async def _asked(self, request: Request, name: str, feed: Feed) -> Ask:
         """Return what a request asks for. Raises Problem; one for `n` tells the feed's identity."""
         try:
-            return parse_query(request.scope["query_string"].decode("latin-1"), feed.partitions)
+            query = request.scope["query_string"].decode("latin-1")
+            told = request.headers.getlist(wire.CONSUMER_HEADER)
+            return parse_query(query, feed.partitions, ", ".join(told) if told else None)
         except Problem as problem:
             if "feed" not in problem.type.members or not isinstance(feed, TellsIdentity):
                 raise
@@ -192,16 +194,22 @@ def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
         feed: The feed.
         ask: The request.
         keep: Whether to save the cursors under the cursorset.
+
+    Raises:
+        Problem: The feed keeps no cursors, nothing is kept to resume from, or the cursorset is
+            bound to another consumer.
     """
     if ask.cursor_set is None:
         return _resolved(feed, ask.cursors, ask.n) if ask.wait else ask.cursors
     if not isinstance(feed, KeepsCursors):
         raise Problem(problems.CURSORSET_UNSUPPORTED, "this feed keeps no cursors for readers")
     if ask.resume:
-        return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n))
+        return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n, ask.consumer))
     cursors = _resolved(feed, ask.cursors, ask.n)
     if keep:
-        feed.save_cursors(ask.cursor_set, ask.n, cursors)
+        feed.save_cursors(ask.cursor_set, ask.n, cursors, ask.consumer)
+    else:
+        feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)  # a HEAD is refused as its GET is
     return cursors
 
 

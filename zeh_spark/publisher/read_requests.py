@@ -1,4 +1,4 @@
-"""The query of a read request (spec, "Parameters"): it becomes an `Ask`, or the fitting problem.
+"""A read request (spec, "Parameters"): it becomes an `Ask`, or the fitting problem.
 
 Parameters that the spec does not know are ignored. Those that it knows must be given once and be
 valid. The module has no side effects.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from zeh_spark.protocol import problems
+from zeh_spark.store.cursor_sets import NOBODY, parse_consumer
 from zeh_spark.store.problems import Problem
 
 MAX_N = 65_536
@@ -37,6 +38,7 @@ class Ask:
         headers: Names of headers to send.
         wait: Seconds to wait for an event, at most MAX_WAIT.
         cursor_set: The name under which the feed keeps the cursors.
+        consumer: The identity that the reader tells; NOBODY if it tells none.
     """
 
     n: int
@@ -46,10 +48,17 @@ class Ask:
     headers: tuple[str, ...]
     wait: float
     cursor_set: str | None
+    consumer: str = NOBODY
 
 
-def parse_query(query: str, partition_count: int) -> Ask:
-    """Return what a query asks for. Raises Problem if it is not valid."""
+def parse_query(query: str, partition_count: int, consumer: str | None = None) -> Ask:
+    """Return what a request asks for. Raises Problem if it is not valid.
+
+    Args:
+        query: The query of the URL.
+        partition_count: The number of the feed's partitions.
+        consumer: The header ZEH-Consumer; None without one.
+    """
     given = _parameters(query)
     n = _n(given.get("n"), partition_count)
     cursors = _cursors(given, n)
@@ -78,6 +87,7 @@ def parse_query(query: str, partition_count: int) -> Ask:
         headers=_headers(given.get("headers", "")),
         wait=_wait(given.get("wait")),
         cursor_set=cursor_set,
+        consumer=parse_consumer(consumer),
     )
 
 

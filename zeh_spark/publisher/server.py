@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -69,12 +70,23 @@ def serve(
         staging_quota: Bytes that a producer may have uploaded and not committed.
     """
     keep_freed_memory()
+    collect_rarely()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
         signal.signal(number, _exit)
     app = create_app(feeds, tables, staging_quota=staging_quota)
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
+
+
+def collect_rarely() -> None:
+    """Let Python search for unreachable cycles less often, and not among what is loaded already.
+
+    A plan makes 50,000 rows that all stay until it is sent. Measured: Python's default, a search
+    after 700 new objects, took a fifth of the time of plans and chunks of tiny chunks.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
 
 
 def keep_freed_memory() -> None:

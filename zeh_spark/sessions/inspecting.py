@@ -46,10 +46,12 @@ def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
         checkpoint: The query's checkpointLocation.
 
     Returns:
-        A frame with the columns session; status: "open", "waiting" (it holds events), "stale" (its
-        gap was reported) or "closed" (remembered for a while); expected, the next number; last, if
-        it is known; held and held_bytes; missing, the first gap; held_since; newest, the time of
-        its newest event; given_up, numbers without which it continued.
+        A frame with the columns session; status: "open", "waiting" (it holds events), "stale" (it
+        was reported: its gap with `on_gap="hold"`, or that it does not advance with
+        `stale_timeout`; the gauge `stale_sessions` counts these) or "closed" (remembered for a
+        while); expected, the next number; last, if it is known; held and held_bytes; missing, the
+        first gap; held_since; newest, the time of its newest event; given_up, numbers without which
+        it continued.
 
     Raises:
         CheckpointError: The checkpoint cannot be read, or has no sessions.
@@ -92,7 +94,8 @@ def _sessions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _row(name: str, session: Session) -> dict[str, Any]:
     waiting = "waiting" if session.held else "open"
-    status = "closed" if session.closed else "stale" if session.stale else waiting
+    stale = session.stale or session.reported  # as the gauge counts them
+    status = "closed" if session.closed else "stale" if stale else waiting
     return {
         "session": name,
         "status": status,

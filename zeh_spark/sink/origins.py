@@ -2,14 +2,18 @@
 
 An event that was relayed before keeps the origin that it has. Any other needs the stamps with which
 our publisher served it. A row without them is refused: without its identity a consumer could not
-recognize it. Runs in write tasks; has no side effects.
+recognize it. Two events of a task may have one origin only if they are the same event. Runs in
+write tasks; pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from zeh_spark.errors import RowError
 from zeh_spark.protocol.arrow_json import TEXT, Unfit, entries, refuse, utf8
@@ -41,7 +45,7 @@ def origins_of(headers: pa.Array, parts: pa.Array | None) -> pa.Array:
                 f"headers: there is no {name}, which keepOrigin needs. Read the feed with "
                 f"headers=_all; events without producers have no origin"
             )
-    found = utf8(_found(headers, parts))
+    found = utf8(found_origins(headers, parts))
     refuse(
         pc.invert(pc.match_substring_regex(found, FORM)),
         found,
@@ -50,32 +54,74 @@ def origins_of(headers: pa.Array, parts: pa.Array | None) -> pa.Array:
     return found
 
 
-def check_parts(headers: pa.Array, parts: pa.Array | None, data: pa.Array) -> None:
-    """Raise RowError if two rows of a batch have one origin, and other data.
+class SeenOrigins:
+    """The origins of a task's events, each with the event that has it.
 
-    Readers would drop one of them. Rows that a relay makes of one event follow each other, so they
-    are in one batch as a rule.
+    They are hashes in sorted runs, 24 bytes for each event: one that is new is looked for in a few
+    runs. Rejected: the last origin of each partition that was read, which suffices only for rows in
+    the order of their feed; a dict, which takes about 200 bytes for each event.
+
+    Guarantee: of two events of a task with one origin and other content, the second one is found.
     """
-    codes = np.asarray(_found(headers, parts).dictionary_encode().indices.fill_null(-1))
-    rows = np.flatnonzero(codes >= 0)
-    first = np.full(codes.max(initial=-1) + 1, -1)
-    first[codes[rows][::-1]] = rows[::-1]
-    again = rows[first[codes[rows]] != rows]
-    before = first[codes[again]]
-    for one, other in zip(before.tolist(), again.tolist(), strict=True):
-        if data[one] != data[other]:
-            origin = _found(headers.slice(other, 1), None if parts is None else parts[other:])
-            shown = origin[0].as_py().decode(errors="replace")
-            raise RowError(
-                f"two events of a batch have the origin {shown!r}, and other data: "
-                f"readers would drop one of them. If the query makes several events of one, number "
-                f"them from 0 in a column origin_part",
-                row=other,
-                reason="its origin is that of another event",
-            )
+
+    def __init__(self) -> None:
+        self._runs: list[np.ndarray] = []
+
+    def add(self, origins: Sequence[bytes], rests: Sequence[bytes]) -> int | None:
+        """Add events, and return the first whose origin another one has, with other content.
+
+        Args:
+            origins: The origin of each event.
+            rests: The stored line of each event (see `rows.Rendered`).
+        """
+        names = b"".join(map(xxhash.xxh3_128_digest, origins))
+        high, low = np.frombuffer(names, np.uint64).reshape(-1, 2).T
+        content = np.fromiter(map(xxhash.xxh3_64_intdigest, rests), np.uint64, len(rests))
+        added = np.stack([high, low, content])
+        order = np.argsort(high, kind="stable")
+        run = added[:, order]
+        wrong = [order[1:][_differ(run[:, 1:], run[:, :-1])]]
+        for before in self._runs:
+            places = np.minimum(np.searchsorted(before[0], high), before.shape[1] - 1)
+            wrong.append(np.flatnonzero(_differ(added, before[:, places])))
+        self._keep(run)
+        found = np.concatenate(wrong)
+        return int(found.min()) if len(found) else None
+
+    def _keep(self, run: np.ndarray) -> None:
+        """Keep a sorted run. Each run has more than twice the events of the next one."""
+        while self._runs and self._runs[-1].shape[1] <= 2 * run.shape[1]:
+            both = np.concatenate([self._runs.pop(), run], axis=1)
+            run = both[:, np.argsort(both[0], kind="stable")]
+        if run.shape[1]:
+            self._runs.append(run)
 
 
-def _found(headers: pa.Array, parts: pa.Array | None) -> pa.Array:
+def _differ(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return where two events have one origin and other content."""
+    same = (some[0] == others[0]) & (some[1] == others[1])
+    differ: np.ndarray = same & (some[2] != others[2])
+    return differ
+
+
+def parts_of_one(origin: bytes, row: int) -> RowError:
+    """Return the error for an event whose origin another event of the task has."""
+    return RowError(
+        f"two events of this task have the origin {origin.decode(errors='replace')!r}, and other "
+        f"headers or data: readers would drop one of them. If the query makes several events of "
+        f"one, number them from 0 in a column origin_part",
+        row=row,
+        reason="its origin is that of another event",
+    )
+
+
+def line_without(rest: bytes, origin: str) -> int:
+    """Return the bytes that the stored line of an event would have without its origin."""
+    member = f'"{HEADER}":"{origin}"'.encode()
+    return len(rest) - len(member) - (b"{" + member + b"}" not in rest)
+
+
+def found_origins(headers: pa.Array, parts: pa.Array | None) -> pa.Array:
     """Return the origin of each row, whatever its form; NULL where something is missing."""
     feed, *others = (_header(headers, name) for name in _STAMPS)
     for plain, escaped in ((b"%", b"%25"), (b"/", b"%2F")):

@@ -12,6 +12,7 @@ has no side effects.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -38,7 +39,14 @@ from zeh_spark.protocol.arrow_json import (
     within,
 )
 from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
-from zeh_spark.sink.origins import check_parts, origins_of, with_origins
+from zeh_spark.sink.origins import (
+    SeenOrigins,
+    found_origins,
+    line_without,
+    origins_of,
+    parts_of_one,
+    with_origins,
+)
 from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
 
 _ENVELOPE = ("data", "headers", "partition", "key")
@@ -211,6 +219,8 @@ class Rendered:
 class Renderer:
     """Renders the rows of one task, batch after batch, and counts them for its errors.
 
+    With `keepOrigin` it also knows the origins of all events that it has rendered.
+
     Guarantee: the results are lines that fit in each of the partitions to which they may go.
     """
 
@@ -226,15 +236,16 @@ class Renderer:
             ]
         )
         self._rows = 0
+        self._origins = SeenOrigins()
 
     def render(self, batch: pa.RecordBatch) -> Rendered:
         """Return the events of a batch. Raises RowError for the first row at fault."""
-        self._check_parts(batch)
         try:
             rendered = self._render(batch)
         except Unfit as exc:
             row, unfit = first_unfit(self._render, batch, exc)
             raise _row_error(self._rows + row, unfit) from None
+        self._check_origins(batch, rendered, range(batch.num_rows))
         self._rows += batch.num_rows
         return rendered
 
@@ -246,19 +257,35 @@ class Renderer:
             judged as if it were alone.
 
         Raises:
-            RowError: Two rows have one origin and other data (see `check_parts`).
+            RowError: Two events of the task have one origin, and other headers or data.
         """
-        self._check_parts(batch)
         pieces: list[Rendered] = []
         reasons: dict[int, str] = {}
         self._sift(batch, 0, batch.num_rows, pieces, reasons)
+        rendered = _in_one(pieces)
+        good = [row for row in range(batch.num_rows) if row not in reasons]
+        self._check_origins(batch, rendered, good)
         self._rows += batch.num_rows
-        return _in_one(pieces), reasons
+        return rendered, reasons
 
-    def _check_parts(self, batch: pa.RecordBatch) -> None:
-        if self._keeps_origin:
-            columns = dict(zip(self._columns, batch.columns, strict=True))
-            check_parts(columns["headers"], columns.get(_PART), columns["data"])
+    def _check_origins(
+        self, batch: pa.RecordBatch, rendered: Rendered, rows: Sequence[int]
+    ) -> None:
+        """Raise RowError if an event has the origin of another one of this task.
+
+        Args:
+            batch: The rows of the events, and rows that cannot be published.
+            rendered: The events.
+            rows: The row of each event.
+        """
+        if not self._keeps_origin:
+            return
+        columns = dict(zip(self._columns, batch.columns, strict=True))
+        found = found_origins(columns["headers"], columns.get(_PART))
+        origins = found.take(pa.array(rows, pa.int64())).to_pylist()
+        wrong = self._origins.add(origins, rendered.rests)
+        if wrong is not None:
+            raise parts_of_one(origins[wrong], self._rows + rows[wrong])
 
     def _sift(
         self,
@@ -294,7 +321,7 @@ class Renderer:
             headers = _headers(columns["headers"], origins)
         rests = joined('"headers":', headers, ',"data":', data, "}")
         partitions = self._partitions(columns)
-        self._check_sizes(rests, partitions)
+        self._check_sizes(rests, partitions, origins)
         return Rendered(partitions, rests.cast(pa.large_binary()).to_pylist())
 
     def _data(self, columns: dict[str, pa.Array]) -> pa.Array:
@@ -313,7 +340,9 @@ class Renderer:
             return _hashed(columns["key"], self._partition_count)
         return None
 
-    def _check_sizes(self, rests: pa.Array, partitions: np.ndarray | None) -> None:
+    def _check_sizes(
+        self, rests: pa.Array, partitions: np.ndarray | None, origins: pa.Array | None
+    ) -> None:
         """Raise Unfit for a row that is too long for a line of its partition.
 
         Rows that may go anywhere have to fit into lines of the last partition too: index -1 takes
@@ -322,11 +351,14 @@ class Renderer:
         sizes = np.asarray(pc.binary_length(rests))
         room = self._room[-1 if partitions is None else partitions]
         for row in np.flatnonzero(sizes > room)[:1]:
-            size = sizes[row] + upload_format.LINE_BYTES - np.broadcast_to(room, sizes.shape)[row]
+            most, rest = np.broadcast_to(room, sizes.shape)[row], rests[row].as_py().encode()
+            size = sizes[row] + upload_format.LINE_BYTES - most
+            grown = origins is not None and line_without(rest, origins[row].as_py()) <= most
             raise Unfit(
-                f"the event takes {size:,} bytes as a line of the feed; at most "
+                f"the event takes {size:,} bytes as a line of the feed"
+                f"{' with the header zeh-origin' if grown else ''}; at most "
                 f"{upload_format.LINE_BYTES:,} are allowed",
-                rests[row].as_py().encode(),
+                rest,
             )
 
 

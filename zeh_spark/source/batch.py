@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from zeh_spark.client.discovery import Discovered
 from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.options import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.source import direct_tasks
+from zeh_spark.source import direct_tasks, offsets
 from zeh_spark.source.decode import Decoder
 from zeh_spark.source.direct_planner import planned_to_the_end, reads_directly
 from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
@@ -80,15 +81,15 @@ class BatchReader(DataSourceReader):
         count = found.partition_count
         options.check_partitions(count)
         if reads_directly(options, lambda: found.direct):
-            return self._planned(client, count)
+            return self._planned(client, found)
         feed = options.stamping(found.named(options.feed))
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
             plans = pool.map(lambda each: self._plan(client, each, count), range(count))
             return [replace(plan, feed=feed) for plan in plans]
 
-    def _planned(self, client: FeedClient, count: int) -> Sequence[InputPartition]:
+    def _planned(self, client: FeedClient, found: Discovered) -> Sequence[InputPartition]:
         """Return the tasks of a read in which they fetch what the publisher has planned."""
-        options = self._options
+        options, count = self._options, found.partition_count
         starts, ends = options.starting_cursors, options.ending_cursors
         everywhere = wire.LAST if starts == "last" else wire.FIRST
         cursors = starts.values() if isinstance(starts, dict) else [everywhere] * count
@@ -98,8 +99,11 @@ class BatchReader(DataSourceReader):
             list(cursors),
             list(ends.values()) if isinstance(ends, dict) else None,
         )
-        now = client.discover(count)  # behind the plan: it knows the epochs of all its events
-        feed = options.stamping(now.named(options.feed))
+        # After the plan, so that the epochs of all its events are known.
+        told = True if found.identity else None
+        now = client.discover(count, told=told).named(options.feed)
+        offsets.check_identity(found.named(options.feed).id, now, options.url)
+        feed = options.stamping(now)
         return partitions_of(batch, client.transport, options, feed) if batch else []
 
     def _client(self) -> FeedClient:

@@ -186,6 +186,7 @@ class Decoder:
             elif name in stamps:
                 arrays.append(stamps[name])
             else:
+                assert name == self.corrupt, name
                 lines = [corrupt.get(row) for row in range(len(data))]
                 arrays.append(pa.array(lines, pa.string()))
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))

@@ -4,8 +4,8 @@ The publisher says where a batch ends. So a batch is planned when Spark asks for
 fetched on the driver. While there is nothing to read, one request at most waits at the publisher,
 in a thread.
 
-Rule for editors: a plan that ended its wait before Spark asked may lack what came since. It only
-tells that there is something: a new plan is asked for.
+Rule for editors: a plan that ended its wait before Spark asked may lack what came since. So a new
+plan is asked for, and the older one is used only if the new one is late.
 
 Runs on the driver.
 """
@@ -44,7 +44,14 @@ log = logging.getLogger(__name__)
 _OTHER_HISTORY = 409
 
 _PATIENCE = 0.05
-"""Seconds for which Spark waits for a plan while there is nothing to read."""
+"""Seconds for which Spark waits for a plan with which the publisher may wait for events."""
+
+_ANSWER_SECONDS = 10.0
+"""Seconds for which Spark waits for a plan that the publisher makes at once.
+
+A trigger may come once an hour, so an answer that is a little late must not wait for the next one.
+After that time the other sources of the query go on.
+"""
 
 _RANGES_EACH = 8
 """About how many ranges of a full batch each task gets, so that tasks get equally much."""
@@ -87,10 +94,22 @@ class PlannedBatch:
         return tuple(found)
 
     def add(self, plan: Plan, ranges: Mapping[int, Sequence[PlannedRange]]) -> None:
-        """Add what a further plan has."""
+        """Add what a further plan has. Small ranges that follow each other become one."""
         for partition, more in ranges.items():
-            self.ranges[partition] += more
+            for each in more:
+                before = self.ranges[partition][-1:]
+                if before and before[0].bytes + each.bytes <= _LEAST_RANGE:
+                    each = _in_one(self.ranges[partition].pop(), each)
+                self.ranges[partition].append(each)
             self.ends[partition] = plan.ends[str(partition)]
+
+
+def _in_one(first: PlannedRange, second: PlannedRange) -> PlannedRange:
+    """Return a range and the one after it as one. The totals of ranges add up."""
+    both = totals_of(first) + totals_of(second)
+    return PlannedRange(
+        first.partition, first.from_, second.to, both.chunks, both.events, both.bytes, both.hex
+    )
 
 
 @dataclass(slots=True)
@@ -134,6 +153,9 @@ class DirectPlanner:
     def next(self, *, first: bool) -> PlannedBatch | None:
         """Return the next batch; None if there is nothing to read.
 
+        While Spark asks again and again, one plan waits at the publisher. A plan for which the
+        publisher does not wait is waited for here, because its answer tells what there is now.
+
         Args:
             first: whether this is the first batch of a run, which waits for an answer.
 
@@ -142,20 +164,27 @@ class DirectPlanner:
             UnavailableError: there was no answer for `retryTimeout`.
         """
         at_once = first or self._finite
-        asked = self._asked
+        asked, known = self._asked, None
         if asked is None:
-            asked = self._ask(waits=not at_once)
-        elif asked.plan.done() and not asked.plan.result():
+            asked = self._ask(waits=False)
+        elif asked.plan.done() and (known := asked.plan.result()):
+            if asked.waits:  # since then more may have come
+                asked = self._ask(waits=False)
+        elif asked.plan.done():
             if not self._due(asked):
                 return None
-            asked = self._ask(waits=True)
-        elif asked.plan.done() and asked.waits:
             asked = self._ask(waits=False)
-        wait([asked.plan], None if at_once else _PATIENCE)
-        if not asked.plan.done() or not asked.plan.result():
+        limit = _PATIENCE if asked.waits else _ANSWER_SECONDS
+        wait([asked.plan], None if at_once else limit)
+        batch = asked.plan.result() if asked.plan.done() else known
+        if batch is None:
             return None
-        batch = asked.plan.result()
-        self._asked, self._cursors = None, list(batch.ends)
+        self._cursors = list(batch.ends)
+        if not batch:
+            if self._options.wait and not self._finite:
+                self._ask(waits=True)
+            return None
+        self._asked = None
         return batch
 
     def report(self) -> dict[str, float]:
@@ -177,11 +206,12 @@ class DirectPlanner:
 
     def _ask(self, *, waits: bool) -> _Asked:
         seconds = int(self._options.wait) if waits else 0
+        cursors = list(self._cursors)
         future: Future[PlannedBatch] = Future()
 
         def answer() -> None:
             try:
-                future.set_result(self._planned(seconds))
+                future.set_result(self._planned(cursors, seconds))
             except BaseException as exc:  # noqa: BLE001 - raised again in Spark's thread
                 future.set_exception(exc)
 
@@ -189,10 +219,9 @@ class DirectPlanner:
         self._asked = _Asked(future, bool(seconds))
         return self._asked
 
-    def _planned(self, seconds: int) -> PlannedBatch:
+    def _planned(self, cursors: list[str], seconds: int) -> PlannedBatch:
         """Plan a batch; ask on while the limit of a plan's chunks is what ended it."""
         options = self._options
-        cursors = list(self._cursors)
         batch = PlannedBatch(list(cursors), [[] for _ in cursors])
         events, size = options.max_events_per_trigger, options.direct_bytes
         while True:
@@ -217,7 +246,7 @@ class DirectPlanner:
             if events is not None:
                 events -= sum(each.events for each in plan.ranges)
             chunks = sum(each.chunks for each in plan.ranges)
-            if not plan.more or chunks < PLAN_CHUNKS or size <= 0 or (events or 1) <= 0:
+            if not plan.more or not has_room(chunks, size, events):
                 self._behind = plan.behind
                 return batch
             cursors, seconds = list(batch.ends), 0
@@ -255,6 +284,33 @@ class DirectPlanner:
             cursors[partition] = oldest
 
 
+def has_room(chunks: int, size: int, events: int | None) -> bool:
+    """Return whether a batch has room for another plan.
+
+    Args:
+        chunks: how many chunks the last plan had; fewer than a plan may have if a limit ended it.
+        size: how many bytes the batch may still take.
+        events: how many events it may still take; None for any number.
+    """
+    return chunks >= PLAN_CHUNKS and size > 0 and (events is None or events > 0)
+
+
+def check_position(options: SourceOptions) -> None:
+    """Raise OptionError if the schema names a column that only executors can fill.
+
+    Call it where the driver fetches.
+    """
+    if POSITION in options.columns:
+        raise OptionError(
+            f"the schema names the column {POSITION!r}, which only executors can fill, and the "
+            f"driver fetches these events of {options.url}: fetch=driver, 'stagingLocation' or a "
+            f"TLS file is set or was set when the batch was planned, or the publisher does not "
+            f"offer direct reads. Leave the column out",
+            option="schema",
+            anchor="direct-reads",
+        )
+
+
 def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
     """Return whether executors fetch, by the option `fetch`.
 
@@ -278,14 +334,8 @@ def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
             option="fetch",
             anchor="direct-reads",
         )
-    if POSITION in options.columns and not found:
-        raise OptionError(
-            f"the schema names the column {POSITION!r}, which only executors can fill, and the "
-            f"driver fetches the events of {options.url}: fetch=driver, 'stagingLocation' or a TLS "
-            f"file is set, or the publisher does not offer direct reads. Leave the column out",
-            option="schema",
-            anchor="direct-reads",
-        )
+    if not found:
+        check_position(options)
     return found
 
 
@@ -363,6 +413,8 @@ def planned_again(
                 partition = min(lost, default=0)
                 found = f"the publisher no longer has them ({exc})"
                 raise _other(partition, start[partition], end[partition], found) from exc
+            if all(cursors[partition] == oldest for partition, oldest in lost.items()):
+                raise  # it says the same again
             for partition, oldest in lost.items():
                 cursors[partition] = oldest
                 if direct_client.position(ends[partition]) <= direct_client.position(oldest):

@@ -4,7 +4,9 @@ Rule for editors: Spark compares offsets as JSON text. So `to_json` is the only 
 keys, and an unchanged offset is returned as the object that came in. Cursors are opaque: they are
 compared for equality, and never ordered.
 
-    {"version": 3, "feed": URL or feedId, "id": id, "partitionCount": n,
+    {"version": 3, "feed": URL or feedId, "id": id,
+     "reader": id,                                                     if cursorSet was ever set
+     "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        if batches are staged
      "startingCursors": {"0": …, …},                                   after the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
@@ -21,7 +23,10 @@ The version says what the digests are:
   written.
 
 `id` is the identity of the feed in the checkpoint (`FeedIdentity.id`): its own id; or `feed` again,
-if the publisher told no id when the query began. Offsets of older versions have no `id`. Events,
+if the publisher told no id when the query began. Offsets of older versions have no `id`. `reader`
+is random, made with the first offset that has one, and kept for the checkpoint's life: by it the
+publisher tells two queries with one `cursorSet` apart. Rejected: `stage`, which only staged batches
+have, and the query's id, which Spark does not tell a source. Events,
 bytes and digest describe what lies between the previous offset and this one; a partition that did
 not move has neither events nor digest. Before the partition count is known, `*` stands for all
 partitions. The offset after the initial one keeps the cursors of the initial one: Spark does not
@@ -89,6 +94,7 @@ class Offset:
         direct: the fingerprint of the options (`SourceOptions.fingerprint`), if executors fetched
             the batch; None if the driver did.
         ordered: whether the digests are those of lines in their order (version 1).
+        reader: the checkpoint's identity as a consumer of a cursor set; None until it has one.
     """
 
     feed: str
@@ -99,6 +105,7 @@ class Offset:
     id: str | None = None
     direct: str | None = None
     ordered: bool = False
+    reader: str | None = None
 
     @property
     def version(self) -> int:
@@ -128,6 +135,8 @@ class Offset:
         document: dict[str, Any] = {"version": self.version, "feed": self.feed}
         if self.id is not None:
             document["id"] = self.id
+        if self.reader is not None:
+            document["reader"] = self.reader
         document["partitionCount"] = self.partition_count
         if self.direct is not None:
             document["direct"] = {"version": direct_reads.VERSION, "columns": self.direct}
@@ -242,10 +251,11 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
     partitions = document["partitions"]
     feed = str(document["feed"])
     identity = str(document["id"]) if "id" in document else None
+    reader = str(document["reader"]) if "reader" in document else None
     ordered = document["version"] == ORDERED_VERSION
     if document["partitionCount"] is None:
         everywhere = str(partitions[_EVERY]["cursor"])
-        return Offset(feed, (), everywhere, staged, id=identity, ordered=ordered)
+        return Offset(feed, (), everywhere, staged, id=identity, ordered=ordered, reader=reader)
     positions = tuple(
         _parsed_position(partitions[str(partition)])
         for partition in range(document["partitionCount"])
@@ -260,6 +270,7 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         id=identity,
         direct=direct,
         ordered=ordered,
+        reader=reader,
     )
 
 

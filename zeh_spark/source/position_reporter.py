@@ -1,6 +1,7 @@
 """Report a query's position to the publisher, so that a feed's retention can wait for it.
 
-The publisher keeps it under a name (spec "cursorset").
+The publisher keeps it under a name (spec "cursorset"), which it binds to the checkpoint: by its
+identity two queries with one name are told apart, and the second one is refused.
 
 Rule for editors: report what Spark has committed, never more. The query does not depend on it: if a
 position cannot be kept, that is a warning, and the next one replaces it. Runs on the driver.
@@ -34,14 +35,19 @@ class CursorSet:
         self._name = options.cursor_set
         self._transport = Transport(replace(options, retry_timeout=0.0))
         self._news = threading.Condition()
-        self._newest: Sequence[str] | None = None
+        self._newest: tuple[Sequence[str], str | None] | None = None
         self._busy = False
         self._thread: threading.Thread | None = None
 
-    def keep(self, cursors: Sequence[str]) -> None:
-        """Report these cursors, one for each partition, without waiting for the answer."""
+    def keep(self, cursors: Sequence[str], reader: str | None) -> None:
+        """Report a position without waiting for the answer.
+
+        Args:
+            cursors: one for each partition.
+            reader: the checkpoint's identity; None if its offsets have none yet.
+        """
         with self._news:
-            self._newest = cursors
+            self._newest = cursors, reader
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="zeh-cursors", daemon=True)
                 self._thread.start()
@@ -59,7 +65,7 @@ class CursorSet:
                 self._busy = False
                 self._news.notify_all()
                 self._news.wait_for(lambda: self._newest is not None)
-                cursors, self._newest = self._newest or (), None
+                (cursors, reader), self._newest = self._newest or ((), None), None
                 self._busy = True
             moved = {
                 partition: cursor
@@ -67,15 +73,16 @@ class CursorSet:
                 if cursor not in (wire.FIRST, wire.LAST) and kept.get(partition) != cursor
             }
             try:
-                self._send(moved, len(cursors))
+                self._send(moved, len(cursors), reader)
                 kept.update(moved)
             except (TransientError, ZeroEventHubError) as exc:
                 log.warning("the query's position cannot be kept for cursorset: %s", exc)
 
-    def _send(self, cursors: Mapping[int, str], n: int) -> None:
+    def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
+        headers = {wire.CONSUMER_HEADER: f"spark:{reader}"} if reader else None
         rest = iter(cursors.items())
         while some := dict(islice(rest, _AT_A_TIME)):
             given = {f"cursor{partition}": cursor for partition, cursor in some.items()}
             given |= {"n": str(n), "pagesizehint": "0", "cursorset": str(self._name)}
             query = urlencode(given, quote_via=quote, safe="")
-            self._transport.request("GET", "", query).close()
+            self._transport.request("GET", "", query, headers=headers).close()

@@ -12,6 +12,7 @@ run more than once for the same batch, and give the same each time.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from zeh_spark.source.decode import Decoder
 from zeh_spark.source.direct_planner import (
     DirectPlanner,
     PlannedBatch,
+    check_position,
     planned_again,
     reads_directly,
 )
@@ -213,6 +215,7 @@ class StreamDriver:
         self._staging: Staging | None = None
         self._partition_count = options.partition_count
         self._identity: FeedIdentity | None = None
+        self._new_reader = secrets.token_hex(8)
 
     def latest_offset(self, start: dict[str, Any], *, finite: bool) -> dict[str, Any]:
         """Return the end of the next batch; `start` itself if there is nothing new.
@@ -224,7 +227,7 @@ class StreamDriver:
         self._batch = None  # Spark is done with it
         offset = self._parsed(start)
         if self.options.cursor_set:  # Spark asks for more after it committed what was before
-            self._cursor_set.keep(_cursors(offset))
+            self._cursor_set.keep(_cursors(offset), offset.reader)
         if any(position.cursor == wire.LAST for position in offset.positions):
             return self._resolve_last(offset).to_json()
         self._batch = self._planned(start, offset, finite=finite) or self._fetched(
@@ -254,6 +257,7 @@ class StreamDriver:
         except PublisherError as exc:
             if not (self._first and self.options.fetch == "auto" and exc.status in _NOT_OFFERED):
                 raise
+            check_position(self.options)
             log.warning("the driver fetches, because a plan was refused: %s", exc)
             self._direct = False
             return None
@@ -266,6 +270,7 @@ class StreamDriver:
             started=self._started(start, offset),
             id=self._id,
             direct=self.options.fingerprint,
+            reader=self._reader_of(offset),
         )
         return _Batch(start, end.to_json(), self._for_tasks(batch, offset))
 
@@ -394,7 +399,13 @@ class StreamDriver:
         with ThreadPoolExecutor(self.options.max_concurrent_requests) as pool:
             positions = tuple(pool.map(resolve, range(len(offset.positions)), offset.positions))
         started = tuple(each.cursor for each in positions)
-        return replace(offset, positions=positions, started=started, id=self._id)
+        return replace(
+            offset,
+            positions=positions,
+            started=started,
+            id=self._id,
+            reader=self._reader_of(offset),
+        )
 
     def _request(self, partition: int, cursor: str, partition_count: int) -> PageRequest:
         options = self.options
@@ -411,7 +422,14 @@ class StreamDriver:
         feed = self._stamping(offset) if packed.payloads else None
         staged = self._staging.keep(packed.payloads) if self._staging else None
         started = self._started(start, offset)
-        end = Offset(offset.feed, tuple(positions), staged=staged, started=started, id=self._id)
+        end = Offset(
+            offset.feed,
+            tuple(positions),
+            staged=staged,
+            started=started,
+            id=self._id,
+            reader=self._reader_of(offset),
+        )
         partitions = (
             _staged_partitions(self._staging, staged, feed)
             if self._staging and staged
@@ -427,6 +445,13 @@ class StreamDriver:
     def _id(self) -> str | None:
         """The feed's identity in the checkpoint: its own id, or its name if it tells no id."""
         return self._identity.id if self._identity else None
+
+    def _reader_of(self, offset: Offset) -> str | None:
+        """Return the checkpoint's identity as a consumer, for the offset after this one.
+
+        It is made when `cursorSet` is set for the first time. Until then there is none.
+        """
+        return offset.reader or (self._new_reader if self.options.cursor_set else None)
 
     def _stamping(self, offset: Offset) -> FeedIdentity | None:
         """Return the identity for a batch's events, after they were fetched.
@@ -452,6 +477,7 @@ class StreamDriver:
                     self._client.transport, self.options, origin.positions, target.positions
                 )
                 return self._for_tasks(batch, target) if batch else []
+        check_position(self.options)
         staging = self._staging_of(target.staged.stage) if target.staged else None
         if staging and target.staged and staging.has(target.staged):
             return _staged_partitions(staging, target.staged, self._stamping(target))
@@ -470,9 +496,10 @@ class StreamDriver:
         """Refuse to repeat a batch with options with which its rows would hold other values."""
         if then != self.options.fingerprint and self.options.replay != "accept":
             raise ReplayError(
-                "Spark has to repeat a batch that was planned with another option 'headers', so "
-                "its rows would differ. Set the option as it was, until the batch is done; or, if "
-                "the sink has not committed that batch, restart once with replay=accept",
+                "Spark has to repeat a batch that was planned with another option 'headers' or "
+                "'stamps', so its rows would differ. Set both as they were, until the batch is "
+                "done; or, if the sink has not committed that batch, restart once with "
+                "replay=accept",
                 expected=then,
                 got=self.options.fingerprint,
             )

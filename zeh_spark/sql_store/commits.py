@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import (
@@ -226,7 +225,7 @@ def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[M
 def _append(connection: Connection, feed: int, publications: Sequence[Publication]) -> None:
     """Append the chunks of these batches to the feed, one batch after the other."""
     new = [each for publication in publications for each in publication.chunks]
-    execute_all(connection, insert(chunks), [{"feed": feed, **asdict(each)} for each in new])
+    execute_all(connection, insert(chunks), [{"feed": feed, **each._asdict()} for each in new])
     state = publications[-1].feed
     connection.execute(
         _FEED_MOVED_ON,

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 5
+VERSION = 6
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -102,6 +102,14 @@ cursor_sets = Table(
     Column("n", Integer, primary_key=True),
     Column("partition", Integer, primary_key=True),
     Column("cursor", String, nullable=False),
+)
+# The consumers to which the names of cursor sets are bound. Versions before 6 left no row here.
+cursor_set_names = Table(
+    "cursor_set_names",
+    metadata,
+    Column("feed", ForeignKey("feeds.id"), primary_key=True),
+    Column("name", String(50), primary_key=True),
+    Column("consumer", String(100), nullable=False),  # empty: bound to nobody
 )
 
 # Batches that are uploaded and not committed yet: one staging for each run that uploads one.

@@ -60,6 +60,7 @@ _UPGRADES = {
         f"ALTER TABLE retentions ADD COLUMN names_ms BIGINT DEFAULT {NAMES_MS}",
         "ALTER TABLE sequences ADD COLUMN first BIGINT NOT NULL DEFAULT 0",
     ),
+    5: (),  # adds the consumers to which cursor sets are bound
 }
 """The statements that upgrade a store of a version to the next version.
 

@@ -95,21 +95,24 @@ class Planner:
         open_ranges: dict[int, _Range] = {}
         ranges: dict[int, list[PlannedRange]] = {}
         limit, goal = self._limit(), _given(self._request.range_bytes, RANGE_BYTES)
-        more, last = False, 0
+        more = False
         for chunk in self._wanted():
             if limit.full:
                 more = True
                 break
             limit.take(chunk)
-            last = chunk.g
             partition = chunk.partition % self._request.n
-            here = open_ranges.setdefault(partition, _Range(cursors[partition]))
+            here = open_ranges.get(partition)
+            if here is None:
+                here = open_ranges[partition] = _Range(cursors[partition])
             here.chunks.append(chunk)
             here.size += chunk.size
-            cursors[partition] = chunk.cursor
             if here.size >= goal:
+                cursors[partition] = chunk.cursor
                 ranges.setdefault(partition, []).append(here.planned(partition, chunk.cursor))
                 del open_ranges[partition]
+        for partition, here in open_ranges.items():
+            cursors[partition] = here.chunks[-1].cursor
         if self._ends and not more:
             cursors = {each: cursor for each, (_, cursor) in self._ends.items()}
         for partition, here in open_ranges.items():
@@ -123,7 +126,7 @@ class Planner:
             more,
             f"{self._feed.head}.{tag(self._feed.history)}",
             self._feed.time,
-            self._feed.head - last if more else 0,
+            self._feed.head - limit.last if more else 0,
             [each for partition in sorted(ranges) for each in ranges[partition]],
         )
 
@@ -153,7 +156,7 @@ class Planner:
     def _within(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Yield the chunks that are not after the explicit end of their partition."""
         ends = self._stored_ends
-        return (each for each in chunks if not ends or each.g <= ends[each.partition])
+        return (each for each in chunks if each.g <= ends[each.partition]) if ends else chunks
 
     def _limit(self) -> _Limit:
         request = self._request
@@ -201,19 +204,22 @@ class Planner:
 
 @dataclass(slots=True)
 class _Limit:
-    """How much a plan may still take. It is exceeded by one chunk at most."""
+    """How much a plan may still take, and the position of the last chunk that it took.
+
+    It is exceeded by one chunk at most.
+    """
 
     events: int
     bytes: int
     chunks: int
-    begun: bool = False
+    last: int = 0
 
     @property
     def full(self) -> bool:
-        return self.begun and (self.events <= 0 or self.bytes <= 0 or self.chunks <= 0)
+        return self.last > 0 and (self.events <= 0 or self.bytes <= 0 or self.chunks <= 0)
 
     def take(self, chunk: Chunk) -> None:
-        self.begun = True
+        self.last = chunk.g
         self.events -= chunk.events
         self.bytes -= chunk.size
         self.chunks -= 1
@@ -365,24 +371,18 @@ def _check_not_ahead(feed: FeedState, partition: int, cursor: str) -> None:
 
 def header_records(chunks: Sequence[Chunk]) -> np.ndarray:
     """Return the header records of chunks: an array of HEADERS."""
-    hashes = {name: name_hash(name) for name in {each.producer for each in chunks}}
-    return np.array(
-        [
-            (
-                each.g,
-                each.time,
-                hashes[each.producer],
-                -1 if each.batch is None else each.batch,
-                -1 if each.sequence is None else each.sequence,
-                int(each.tag, 16),
-                each.partition,
-                each.events,
-                each.size,
-            )
-            for each in chunks
-        ],
-        HEADERS,
-    )
+    found = np.empty(len(chunks), HEADERS)
+    if not chunks:
+        return found
+    columns = dict(zip(Chunk._fields, zip(*chunks, strict=True), strict=True))
+    hashes = {name: name_hash(name) for name in set(columns["producer"])}
+    for name in ("g", "time", "partition", "events", "size"):
+        found[name] = columns[name]
+    for name in ("batch", "sequence"):
+        found[name] = [-1 if each is None else each for each in columns[name]]
+    found["producer"] = [hashes[each] for each in columns["producer"]]
+    found["tag"] = np.frombuffer(bytes.fromhex("".join(columns["tag"])), ">u4")
+    return found
 
 
 def _endpoints(store: Store, feed: FeedState, wanted: WantedRange, n: int) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.served_lines import Block, stamps
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.store import direct_reads
+from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.interface import Chunk, Store
 from zeh_spark.store.reading import READ_BYTES, check_kept, covered, in_order, positions
 
@@ -90,10 +91,12 @@ class TellsState(Protocol):
 class KeepsCursors(Protocol):
     """A feed that can also keep cursors for its readers, the spec's `cursorset`."""
 
-    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
+    def save_cursors(
+        self, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+    ) -> None:
         """Keep a reader's cursors under a name (see `Store.save_cursors`)."""
 
-    def load_cursors(self, name: str, n: int) -> dict[int, str]:
+    def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return the kept cursors (see `Store.load_cursors`)."""
 
 
@@ -182,13 +185,15 @@ class ChunkFeed:
         """Return the feed's id and its epochs (see `TellsIdentity.identity`)."""
         return self._store.identity(self._name)
 
-    def save_cursors(self, name: str, n: int, cursors: Mapping[int, str]) -> None:
+    def save_cursors(
+        self, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+    ) -> None:
         """Keep a reader's cursors under a name (see `Store.save_cursors`)."""
-        self._store.save_cursors(self._name, name, n, cursors)
+        self._store.save_cursors(self._name, name, n, cursors, consumer)
 
-    def load_cursors(self, name: str, n: int) -> dict[int, str]:
+    def load_cursors(self, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return the kept cursors (see `Store.load_cursors`)."""
-        return self._store.load_cursors(self._name, name, n)
+        return self._store.load_cursors(self._name, name, n, consumer)
 
     def _blocks(self, positions: Mapping[int, int], head: int, hint: int) -> Iterator[Block]:
         def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:

@@ -29,6 +29,7 @@ from zeh_spark.store.batches import (
 )
 from zeh_spark.store.commit_decision import known_receipt, unwrapped
 from zeh_spark.store.commit_plan import Moved, as_one, in_batch_order, joined, packs, published
+from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, freed_by
 from zeh_spark.store.epochs import identity_of, next_epoch
 from zeh_spark.store.interface import (
     IDLE,
@@ -102,6 +103,7 @@ class MemoryStore:
         self._stagings: dict[str, list[_Staging]] = {}
         self._accounts: dict[tuple[str, str], _Account] = {}
         self._cursors: dict[tuple[str, str, int], dict[int, str]] = {}
+        self._consumers: dict[tuple[str, str], str] = {}
         self._retentions: dict[str, Retention] = {}
         self._version = 0
 
@@ -436,14 +438,25 @@ class MemoryStore:
                 each.sequences.clear()
         return len(old)
 
-    def save_cursors(self, feed: str, name: str, n: int, cursors: Mapping[int, str]) -> None:
+    def save_cursors(
+        self, feed: str, name: str, n: int, cursors: Mapping[int, str], consumer: str = NOBODY
+    ) -> None:
         """Keep a reader's cursors (see `Store.save_cursors`)."""
         with self._lock:
+            self._check_consumer(feed, name, consumer)
+            if consumer:
+                self._consumers[feed, name] = consumer
             self._cursors.setdefault((feed, name, n), {}).update(cursors)
 
-    def load_cursors(self, feed: str, name: str, n: int) -> dict[int, str]:
+    def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
         """Return a reader's cursors (see `Store.load_cursors`)."""
-        return dict(self._cursors.get((feed, name, n), {}))
+        with self._lock:
+            self._check_consumer(feed, name, consumer)
+            return dict(self._cursors.get((feed, name, n), {}))
+
+    def _check_consumer(self, feed: str, name: str, consumer: str) -> None:
+        bound = self._consumers.get((feed, name))
+        check_consumer(name, bound, consumer, freed_by(feed, name))
 
     def saved_cursors(self, feed: str, name: str) -> dict[int, dict[int, str]]:
         """Return a reader's cursors for every n (see `Store.saved_cursors`)."""
@@ -453,6 +466,27 @@ class MemoryStore:
                 for (of, known, n), cursors in self._cursors.items()
                 if (of, known) == (feed, name)
             }
+
+    def cursor_sets(self, feed: str) -> list[CursorSet]:
+        """Return all kept cursors of a feed (see `Store.cursor_sets`)."""
+        self.feed(feed)
+        with self._lock:
+            names = sorted({name for of, name, _ in self._cursors if of == feed})
+        return [
+            CursorSet(name, self._consumers.get((feed, name), NOBODY), by_n)
+            for name in names
+            if (by_n := self.saved_cursors(feed, name))
+        ]
+
+    def delete_cursor_set(self, feed: str, name: str) -> bool:
+        """Forget a name (see `Store.delete_cursor_set`)."""
+        self.feed(feed)
+        with self._lock:
+            self._consumers.pop((feed, name), None)
+            found = [key for key in self._cursors if key[:2] == (feed, name)]
+            for key in found:
+                del self._cursors[key]
+        return bool(found)
 
     def version(self) -> int:
         """Return a number that changes with each commit (see `Store.version`)."""

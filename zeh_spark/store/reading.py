@@ -141,6 +141,10 @@ def in_order(
             pages are short.
     """
     most = max(_LEAST_WINDOW, _WINDOW // max(1, len(positions)))
+    if len(positions) == 1:
+        ((partition, after),) = positions.items()
+        yield from _of_one(look_up, partition, after, min(limit, most), most)
+        return
     limits = dict.fromkeys(positions, min(limit, most))
     waiting: dict[int, deque[Chunk]] = {partition: deque() for partition in positions}
     for chunk in look_up(positions, min(limit, most)):
@@ -160,3 +164,18 @@ def in_order(
                 may_have_more.discard(partition)
         if found:
             heapq.heappush(lowest, (found[0].g, partition))
+
+
+def _of_one(
+    look_up: Callable[[Mapping[int, int], int], list[Chunk]],
+    partition: int,
+    after: int,
+    limit: int,
+    most: int,
+) -> Iterator[Chunk]:
+    """Yield the chunks of one partition (see `in_order`)."""
+    while found := look_up({partition: after}, limit):
+        yield from found
+        if len(found) < limit:
+            return
+        after, limit = found[-1].g, min(2 * limit, most)

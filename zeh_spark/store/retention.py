@@ -8,6 +8,10 @@ A batch with a name is published once, however often it is repeated. The name st
 in the producer's row; the receipt, with which a repeated batch is compared, is removed after a
 time. Rejected: to remove both, because a repeat would be published a second time.
 
+Times are those of the publisher's clock (`Store.now`), with which commits were stamped, too. A
+wrong clock makes a refusal come earlier or later, and nothing else. Rejected: the database's clock,
+which only PostgreSQL has, and which the stamps do not follow.
+
 Rule for editors: `removable` decides what may be removed. It has no side effects, and its result is
 always a beginning of the log.
 """

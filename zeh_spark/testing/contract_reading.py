@@ -73,17 +73,6 @@ def test_chunks_are_limited_per_partition_and_by_the_upper_end(store: Store) -> 
     assert [1, 3, 4, 6] == [each.g for each in found]
 
 
-def test_cursor_set_keeps_the_last_cursor_of_each_partition(store: Store) -> None:
-    """I find my place again by name."""
-    store.save_cursors("orders", "mailer", 2, {0: "a", 1: "b"})
-    store.save_cursors("orders", "mailer", 2, {1: "c"})
-    kept = [
-        store.load_cursors("orders", name, n)
-        for name, n in (("mailer", 2), ("mailer", 4), ("x", 2))
-    ]
-    assert [{0: "a", 1: "c"}, {}, {}] == kept
-
-
 def test_feeds_are_summed_up(store: Store) -> None:
     """The list of feeds shows what is in them."""
     store.create("empty", 1)

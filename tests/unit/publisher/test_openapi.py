@@ -23,7 +23,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from zeh_spark.client import responses
 from zeh_spark.errors import PublisherError
 from zeh_spark.options import FeedUrl
-from zeh_spark.protocol import partitioning, problems, upload_format
+from zeh_spark.protocol import partitioning, problems, upload_format, wire
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.publisher import (
     MemoryStore,
@@ -118,7 +118,7 @@ def test_every_name_in_an_address_is_described(path, method):
 def test_every_parameter_of_reading_is_described():
     """I see all that a feed can be asked."""
     described = {each["name"] for each in OPERATIONS["/{feed}", "get"]["parameters"]}
-    assert read_requests._KNOWN | {"cursorN"} == described
+    assert read_requests._KNOWN | {"cursorN", wire.CONSUMER_HEADER} == described
 
 
 def test_every_problem_that_is_raised_is_described_and_no_other():

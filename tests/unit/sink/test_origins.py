@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 from zeh_spark.errors import OptionError, RowError
 from zeh_spark.protocol.event_origin import EventOrigin
 from zeh_spark.protocol.upload_format import LINE_BYTES
+from zeh_spark.sink.origins import SeenOrigins
 from zeh_spark.sink.rows import Renderer, layout
 
 TEXTS = T.MapType(T.StringType(), T.StringType())
@@ -89,8 +90,51 @@ def test_events_that_would_be_dropped_as_one_stop_the_batch():
     for work in (renderer().render, renderer().sift):
         with pytest.raises(RowError, match=f"the origin '{FEED}/p/1/3/50.*origin_part"):
             work(batch(rows))
-    same = [(stamped(3), "1"), (stamped(3, a="1"), "1")]
+    same = [(stamped(3), "1"), (stamped(3), "1")]
     assert 2 == len(renderer().render(batch(same)).rests)
+
+
+@pytest.mark.parametrize("other", [(stamped(3), "2"), (stamped(3, a="1"), "1")])
+@pytest.mark.parametrize("between", [0, 1, 300])
+def test_an_origin_is_known_for_the_whole_task(other, between):
+    """Also if Spark hands the events over far apart, and only their headers differ."""
+    for publish in (Renderer.render, Renderer.sift):
+        task = renderer()
+        publish(task, batch([(stamped(3), "1")]))
+        for number in range(100, 100 + between):
+            publish(task, batch([(stamped(number), "1"), (stamped(3), "1"), (stamped(2), "0")]))
+        with pytest.raises(RowError, match=f"two events .* the origin '{FEED}/p/1/3/50'") as e:
+            publish(task, batch([(stamped(4), "1"), other, (stamped(3), "1")]))
+        assert 1 + 3 * between + 1 == e.value.row
+
+
+def test_a_row_that_becomes_a_dead_letter_has_no_origin():
+    """It is not on the feed, so it is no second event there."""
+    task = renderer()
+
+    rendered, reasons = task.sift(batch([(stamped(3), "{"), (stamped(3), "1"), (stamped(4), "2")]))
+
+    assert ([0], 2) == (list(reasons), len(rendered.rests))
+    with pytest.raises(RowError, match=f"the origin '{FEED}/p/1/4/50'") as refused:
+        task.sift(batch([(stamped(5), "{"), (stamped(4), "3")]))
+    assert 4 == refused.value.row
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), max_size=5), max_size=9))
+def test_origins_are_looked_up_as_in_a_dict(batches):
+    """Law: whatever comes when, the first event with an origin of another one is found."""
+    seen, task = {}, SeenOrigins()
+    for some in batches:
+        conflicts = [
+            row
+            for row, (name, content) in enumerate(some)
+            if seen.setdefault(name, content) != content
+        ]
+        found = task.add([b"%d" % name for name, _ in some], [b"%d" % each for _, each in some])
+        if conflicts:
+            assert found in conflicts
+            return
+        assert found is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +166,21 @@ def test_a_line_that_grows_too_long_is_at_fault():
     rendered, reasons = renderer().sift(batch(rows))
 
     assert (1, [1]) == (len(rendered.rests), list(reasons))
-    assert "bytes as a line of the feed" in reasons[1]
+    long = f"{LINE_BYTES + 1:,} bytes as a line of the feed with the header zeh-origin; at most"
+    assert long in reasons[1]
+
+
+@pytest.mark.parametrize("own", [{}, {"a": "1"}])
+@pytest.mark.parametrize(("more", "why"), [(0, " with the header zeh-origin"), (1, "")])
+def test_a_line_is_too_long_because_of_its_origin_only_if_it_would_fit_without(own, more, why):
+    """So I know whether to shorten the event, or to relay without keepOrigin."""
+    member = json.dumps(own, separators=(",", ":"))
+    room = LINE_BYTES - len('{"partition":1,' + f'"headers":{member},"data":""' + "}")
+    rows = [(stamped(1, **own), f'"{"x" * (room + more)}"')]
+
+    (reason,) = renderer().sift(batch(rows))[1].values()
+
+    assert f" bytes as a line of the feed{why}; at most {LINE_BYTES:,} are allowed" in reason
 
 
 @pytest.mark.parametrize(

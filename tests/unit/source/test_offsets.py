@@ -98,6 +98,16 @@ def test_the_feeds_own_id_stands_behind_its_name():
     )
 
 
+def test_a_checkpoint_keeps_its_identity_as_a_consumer():
+    """Two queries with one cursorSet are told apart; offsets without it stay as they were."""
+    offset = Offset(URL, (Position("c1"), Position("c2")), id="9f86d081884c7d65", reader="5f0c")
+    document = offset.to_json()
+
+    assert ["version", "feed", "id", "reader", "partitionCount", "partitions"] == list(document)
+    assert offset == parse(document, options())
+    assert parse(STORED, options()).reader is None
+
+
 def test_a_partition_at_rest_has_no_count():
     """A count that came along would make each offset a new one, and batches without end."""
     assert Position("c1") == Position("c1", 3, 45, "0f").unmoved()
@@ -183,6 +193,7 @@ def test_a_feed_that_moved_goes_on_under_its_stored_name():
         {**STORED, "stage": "s"},
         {**STORED, "id": 5},
         {**STORED, "id": None},
+        {**STORED, "reader": 5},
     ],
     ids=str,
 )

@@ -1,0 +1,121 @@
+"""Plans of streams: when they are asked for, and when their answers count."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from tests.fix_raw_server import refused
+from tests.fix_stream import wait_for
+from zeh_spark.client import direct_client
+from zeh_spark.client.transport import Transport
+from zeh_spark.errors import OptionError, PublisherError
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol.direct_reads import PlanRequest
+from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.decode import Decoder
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.store.interface import Retention
+from zeh_spark.store.retention import prune
+from zeh_spark.testing import publish, running_publisher
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class SlowStore(MemoryStore):
+    """A store that takes a while to make a plan."""
+
+    def scan(self, *args):
+        threading.Event().wait(0.2)
+        return super().scan(*args)
+
+
+@pytest.mark.parametrize("wait", ["0", "5s"])
+def test_a_slow_plan_does_not_leave_events_to_the_next_trigger(start, wait):
+    """With a trigger each hour, an event that is there comes in this hour."""
+    with closing(SlowStore()) as store:
+        store.create("orders", 1)
+        publish(store, "orders", [0])
+        with running_publisher(store) as base:
+            run = start(url=f"{base}/orders", fetch="executors", wait=wait)
+            assert {0: [0]} == run.next()
+            assert run.next() is None
+            plans = run.reader.reportLatestOffset()["plans"]
+            publish(store, "orders", [1])
+            if wait != "0":  # the plan that waited was answered long before the trigger
+                wait_for(lambda: run.reader.reportLatestOffset()["plans"] > plans)
+
+            assert {0: [1]} == run.next()
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_publisher_without_plans_is_named_at_once(raw_server, status):
+    """After an upgrade was undone I am told what to set, and do not wait for retries."""
+    raw_server.respond = lambda request: refused(status, "no such thing")
+    transport = Transport(parse(ClientOptions, {"url": raw_server.url, "retryTimeout": "1h"}))
+
+    with pytest.raises(PublisherError, match="fetch=driver") as caught:
+        direct_client.plan(transport, PlanRequest(1, {"0": "_first"}), transport.retry())
+
+    assert (status, 1) == (caught.value.status, len(raw_server.requests))
+
+
+def test_a_loss_without_newer_events_is_told_once(publisher, start, caplog):
+    """The log of a stream that waits is not filled with one and the same loss."""
+    publisher.publish(*range(500), partition=0)
+    run = start(url=publisher.url, fetch="executors", finite=True)
+    run.next()
+    prune(publisher.store, "orders", Retention(bytes=1))
+    behind = {**run.offset, "partitions": {**run.offset["partitions"]}}
+    identity = publisher.store.feed("orders").origin.hex()[:8]
+    behind["partitions"]["0"] = {**behind["partitions"]["0"], "cursor": f"0.{identity}"}
+    again = start(
+        url=publisher.url, fetch="executors", failOnDataLoss="false", offset=behind, wait="0"
+    )
+
+    for _ in range(3):
+        assert again.next() is None
+
+    assert 1 == caplog.text.count("failOnDataLoss=false")
+
+
+def test_a_column_that_only_executors_fill_is_refused_for_a_batch_of_the_driver(publisher, start):
+    """A batch that was pending when I added the column never has NULL in it."""
+    publisher.publish(1)
+    run = start(url=publisher.url, fetch="driver", finite=True)
+    begin = run.offset
+    run.next()
+    again = start(url=publisher.url, offset=begin)
+    options = again.reader._options
+    object.__setattr__(options, "columns", ("partition", "data", "position"))
+
+    with pytest.raises(OptionError, match="'position'"):
+        again.rows(begin, run.offset)
+
+
+def test_a_proxy_between_does_not_change_the_feeds_identity():
+    """A route that is missing for a moment, while a read begins, renames no feed."""
+    with closing(MemoryStore()) as store:
+        store.create("orders", 1)
+        publish(store, "orders", [1])
+        app, planned, left = create_app(store), [], [3]
+
+        async def behind_a_proxy(scope, receive, send):
+            if scope["path"].endswith("/plan"):
+                planned.append(1)
+            elif planned and left[0] and scope["method"] == "GET":
+                left[0] -= 1
+                await PlainTextResponse("no route", 404)(scope, receive, send)
+                return
+            await app(scope, receive, send)
+
+        with running_publisher(store, behind_a_proxy) as base:
+            options = parse(SourceOptions, {"url": f"{base}/orders", "retryTimeout": "20s"})
+            reader = BatchReader(options, Decoder(("headers",), "_corrupt_record", False))
+            (partition,) = reader.partitions()
+
+    assert (0, True) == (left[0], partition.feed.told)

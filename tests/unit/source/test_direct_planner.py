@@ -1,0 +1,57 @@
+"""Plans become a batch."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.protocol.direct_reads import PLAN_CHUNKS, Plan, PlannedRange, Totals
+from zeh_spark.source.direct_planner import PlannedBatch, has_room
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("chunks", "size", "events", "expected"),
+    [
+        (PLAN_CHUNKS, 1, None, True),
+        (PLAN_CHUNKS, 1, 1, True),
+        (PLAN_CHUNKS, 1, 0, False),
+        (PLAN_CHUNKS, 1, -5, False),
+        (PLAN_CHUNKS, 0, None, False),
+        (PLAN_CHUNKS - 1, 1, 1, False),
+    ],
+)
+def test_a_batch_asks_on_only_while_it_has_room(chunks, size, events, expected):
+    """A limit that is reached exactly ends the batch; a plan for nothing would be refused."""
+    assert expected is has_room(chunks, size, events)
+
+
+def planned(sizes, first):
+    """Ranges of one partition that follow each other, one for each size."""
+    return [
+        PlannedRange(0, f"{at}.aaaaaaaa", f"{at + 1}.aaaaaaaa", 1, 2, size, f"{size:032x}")
+        for at, size in enumerate(sizes, first)
+    ]
+
+
+@given(st.lists(st.lists(st.integers(1, 2 * MIB), max_size=5), max_size=4))
+def test_small_ranges_that_follow_each_other_become_one(plans):
+    """A batch of many small plans is not many requests, and has the same chunks."""
+    batch = PlannedBatch(["0.aaaaaaaa"], [[]])
+    every = [size for sizes in plans for size in sizes]
+    at = 0
+    for sizes in plans:
+        end = f"{at + len(sizes)}.aaaaaaaa"
+        plan = Plan({"0": end}, more=True, head=end, time=0, behind=0, ranges=[])
+        batch.add(plan, {0: planned(sizes, at)})
+        at += len(sizes)
+
+    ranges = batch.ranges[0]
+    steps = [each.from_ for each in ranges[1:]]
+    assert Totals(len(every), 2 * len(every), sum(every), sum(every)) == batch.totals(0)
+    assert steps == [each.to for each in ranges[:-1]]
+    assert all(a.bytes + b.bytes > MIB for a, b in pairwise(ranges))

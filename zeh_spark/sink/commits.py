@@ -1,0 +1,148 @@
+"""What queries have published: the publisher's receipt of each of their batches.
+
+Rule for editors: it is asked for in Spark's listener thread, on which the listeners of all queries
+wait. So it is asked once, with short timeouts, and a publisher that does not answer is left alone
+for a while. Rejected: a thread of its own; a program that ends would lose the last batches. Runs
+on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
+from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.options import ClientOptions, parse
+
+TIMEOUT = 2.0
+"""Seconds for which a connection, and then an answer, is waited for at most."""
+
+PAUSE = 60.0
+"""Seconds for which a publisher is not asked after it did not answer."""
+
+_RANGES = 4
+"""Most ranges that a line shows."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommit:
+    """A micro-batch of a query as the publisher has committed it.
+
+    Args:
+        run_id: Spark's id of the run.
+        query: the query's name, None if it has none.
+        feed: the address of the feed.
+        producer: the producer's name.
+        batch_id: the number of the micro-batch in its checkpoint.
+        events: the number of its events.
+        ranges: the sequence numbers in each partition that has some of its events.
+        time: when it was committed.
+    """
+
+    run_id: str
+    query: str | None
+    feed: str
+    producer: str
+    batch_id: int
+    events: int
+    ranges: tuple[PublishedRange, ...]
+    time: datetime
+
+    def __str__(self) -> str:
+        shown = [f"{each.partition}: {each.first}-{each.last}" for each in self.ranges[:_RANGES]]
+        if len(self.ranges) > _RANGES:
+            shown.append(f"{len(self.ranges) - _RANGES} more")
+        line = (
+            f"batch {self.batch_id} to {self.feed} as {self.producer!r}  {self.events:,} events "
+            f"committed at {self.time:%H:%M:%S} UTC"
+        )
+        return f"{line}  ({', '.join(shown)})" if shown else line
+
+
+class SinkCommits:
+    """Asks for the receipts of what queries publish as one producer.
+
+    Guarantee: `of` takes a few seconds at most, and raises nothing because of the publisher.
+
+    Args:
+        url: the feed's address.
+        producer: the producer's name (`producerId`).
+        options: options of the format that say how to reach the publisher, like `token`.
+        clock: a monotonic clock, in seconds.
+
+    Raises:
+        OptionError: an option is not valid.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        producer: str,
+        options: Mapping[str, object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        given = {name: str(value) for name, value in options.items() if value is not None}
+        parsed = parse(ClientOptions, {**given, "url": url})
+        self._feed = str(parsed.url)
+        self._producer = producer
+        self._client = PublishClient(
+            replace(
+                parsed,
+                connect_timeout=min(TIMEOUT, parsed.connect_timeout),
+                read_timeout=min(TIMEOUT, parsed.read_timeout),
+                retry_timeout=0.0,
+            )
+        )
+        self._clock = clock
+        self._asks_from = clock()
+        self._failed = False
+        self._others: set[str] = set()
+
+    def of(self, progress: Mapping[str, Any]) -> SinkCommit | None:
+        """Return what a micro-batch has published here; None if it published nothing here.
+
+        None, too, if the publisher does not answer. The first failure is logged, and the next ones
+        after it has answered again.
+
+        Args:
+            progress: the query's progress, parsed from its JSON.
+        """
+        run = progress["runId"]
+        if run in self._others or "addBatch" not in progress.get("durationMs", {}):
+            return None
+        if self._clock() < self._asks_from:
+            return None
+        call = BatchCall(self._producer, progress["id"], run, progress["batchId"])
+        try:
+            receipt = self._client.look_up(call).receipt
+        except ZeroEventHubError as exc:
+            self._asks_from = self._clock() + PAUSE
+            if not self._failed:
+                log.warning("what producer %r publishes is not shown: %s", self._producer, exc)
+            self._failed = True
+            return None
+        self._failed = False
+        if receipt is None:  # the sink commits each batch of its query, also one without events
+            self._others.add(run)
+            return None
+        return self._commit(progress, receipt)
+
+    def _commit(self, progress: Mapping[str, Any], receipt: Receipt) -> SinkCommit:
+        return SinkCommit(
+            run_id=progress["runId"],
+            query=progress.get("name"),
+            feed=self._feed,
+            producer=self._producer,
+            batch_id=progress["batchId"],
+            events=receipt.events,
+            ranges=receipt.ranges,
+            time=datetime.fromtimestamp(receipt.time / 1000, timezone.utc),
+        )

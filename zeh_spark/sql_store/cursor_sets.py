@@ -1,0 +1,103 @@
+"""Cursor sets in a SQL database: parts of a transaction (see `store.cursor_sets`).
+
+Rule for editors: the row of the name is there, and locked, before a cursor is written. So two
+consumers that begin under one name at the same time cannot both be the first. Runs inside a
+transaction of the caller, in the publisher and in commands that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from zeh_spark.sql_store.schema import cursor_set_names as names
+from zeh_spark.sql_store.schema import cursor_sets
+from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, freed_by
+
+
+def save(
+    connection: Connection, feed: tuple[int, str], name: str, n: int, cursors: Mapping[int, str],
+    consumer: str,
+) -> None:  # fmt: skip
+    """Keep cursors under a name, and bind it to the consumer if it is bound to nobody.
+
+    Args:
+        connection: A connection in a transaction.
+        feed: The id of the feed's row, and the feed's name.
+        name: The name.
+        n: How many partitions the reader works with.
+        cursors: The cursors by partition.
+        consumer: The reader's identity.
+
+    Raises:
+        Problem: The name is bound to another consumer.
+        IntegrityError: Another transaction was faster. Repeat the whole transaction.
+    """
+    bound = _bound(connection, feed[0], name, lock=True)
+    check_consumer(name, bound, consumer, freed_by(feed[1], name))
+    if bound is None:
+        connection.execute(insert(names), {"feed": feed[0], "name": name, "consumer": consumer})
+    elif bound != consumer:
+        here = names.c.feed == feed[0], names.c.name == name
+        connection.execute(update(names).where(*here).values(consumer=consumer))
+    for partition, cursor in cursors.items():
+        key = {"feed": feed[0], "name": name, "n": n, "partition": partition}
+        where = [cursor_sets.c[column] == value for column, value in key.items()]
+        found = connection.execute(update(cursor_sets).where(*where).values(cursor=cursor))
+        if not found.rowcount:
+            connection.execute(insert(cursor_sets), {**key, "cursor": cursor})
+
+
+def load(
+    connection: Connection, feed: tuple[int, str], name: str, n: int, consumer: str
+) -> dict[int, str]:
+    """Return the cursors under a name and n. Raises Problem if it is bound to another consumer.
+
+    The binding is read after the cursors: then they are no other consumer's, also if they change
+    between the two statements.
+    """
+    query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
+        cursor_sets.c.feed == feed[0], cursor_sets.c.name == name, cursor_sets.c.n == n
+    )
+    found = {row.partition: row.cursor for row in connection.execute(query)}
+    bound = _bound(connection, feed[0], name)
+    check_consumer(name, bound, consumer, freed_by(feed[1], name))
+    return found
+
+
+def every(connection: Connection, feed: int, name: str | None = None) -> list[CursorSet]:
+    """Return what is kept, by name; or what is kept under one name."""
+    query = (
+        select(cursor_sets, names.c.consumer)
+        .outerjoin_from(
+            cursor_sets,
+            names,
+            (names.c.feed == cursor_sets.c.feed) & (names.c.name == cursor_sets.c.name),
+        )
+        .where(cursor_sets.c.feed == feed)
+    )
+    if name is not None:
+        query = query.where(cursor_sets.c.name == name)
+    found: dict[str, tuple[str, dict[int, dict[int, str]]]] = {}
+    for row in connection.execute(query):
+        _, by_n = found.setdefault(row.name, (row.consumer or NOBODY, {}))
+        by_n.setdefault(row.n, {})[row.partition] = row.cursor
+    return [CursorSet(each, *found[each]) for each in sorted(found)]
+
+
+def forget(connection: Connection, feed: int, name: str) -> bool:
+    """Delete what is kept under a name. Return whether there was anything."""
+    _bound(connection, feed, name, lock=True)
+    found = connection.execute(
+        delete(cursor_sets).where(cursor_sets.c.feed == feed, cursor_sets.c.name == name)
+    )
+    connection.execute(delete(names).where(names.c.feed == feed, names.c.name == name))
+    return bool(found.rowcount)
+
+
+def _bound(connection: Connection, feed: int, name: str, *, lock: bool = False) -> str | None:
+    """Return to whom a name is bound; None if the name has no row."""
+    query = select(names.c.consumer).where(names.c.feed == feed, names.c.name == name)
+    bound: str | None = connection.scalar(query.with_for_update() if lock else query)
+    return bound

@@ -1,0 +1,82 @@
+"""Cursor sets: positions that a feed keeps for its consumers, each under a name.
+
+A name is bound to the first consumer that keeps cursors under it and tells its identity. Another
+consumer, and one that tells none, is refused then: it would overwrite the cursors, and a resume
+would skip events without an error. A name that only consumers without an identity use is bound to
+nobody, and they are not told apart. Rejected: an identity as a part of the key; retention, which
+waits for a name, could not know which of its consumers has ended.
+
+Rule for editors: stores compare and bind in the transaction that keeps the cursors. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zeh_spark.protocol import problems
+from zeh_spark.store.problems import Problem
+
+NOBODY = ""
+"""The identity of a consumer that tells none."""
+
+_IDENTITY = re.compile(r"[A-Za-z0-9._:@=-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class CursorSet:
+    """What a feed keeps under a name.
+
+    Args:
+        name: The name.
+        consumer: The identity to which the name is bound; NOBODY if it is bound to none.
+        cursors: The cursors by n and partition.
+    """
+
+    name: str
+    consumer: str
+    cursors: Mapping[int, Mapping[int, str]]
+
+
+def parse_consumer(text: str | None) -> str:
+    """Return the identity that a header tells, NOBODY without one. Raises Problem for a bad one."""
+    if text is None:
+        return NOBODY
+    if not _IDENTITY.fullmatch(text):
+        raise Problem(
+            problems.BAD_CONSUMER,
+            f"ZEH-Consumer is {text!r}; allowed are 1 to 100 letters, digits and . _ : @ = -",
+        )
+    return text
+
+
+def check_consumer(name: str, bound: str | None, consumer: str, free: str) -> None:
+    """Refuse a consumer of a name that is bound to another one.
+
+    Args:
+        name: The name.
+        bound: The identity to which it is bound; NOBODY or None if it is bound to none.
+        consumer: The identity of the consumer that asks.
+        free: How the operator frees the name, for the message.
+
+    Raises:
+        Problem: The name is bound to another consumer (`cursorset-taken`).
+    """
+    if not bound or bound == consumer:
+        return
+    asks = f"consumer {consumer!r}" if consumer else "a consumer that tells no identity"
+    raise Problem(
+        problems.CURSORSET_TAKEN,
+        f"cursorset {name!r} is bound to consumer {bound!r}, and {asks} asks for it. Choose "
+        f"another name; or, if the first consumer has ended, free the name with {free}",
+        cursorset=name,
+        consumer=bound,
+        given=consumer,
+    )
+
+
+def freed_by(feed: str, name: str) -> str:
+    """Return the command that frees a name of a store's feed, ready to paste."""
+    return f"zeh-spark cursor-sets {feed} --delete {shlex.quote(name)}"

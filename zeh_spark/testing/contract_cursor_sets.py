@@ -1,0 +1,92 @@
+"""The contract for cursor sets: positions under a name that belongs to one consumer."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from zeh_spark.publisher import Store
+from zeh_spark.store.cursor_sets import CursorSet
+from zeh_spark.store.problems import Problem
+from zeh_spark.testing.site import Opened
+
+
+def test_cursor_set_keeps_the_last_cursor_of_each_partition(store: Store) -> None:
+    """I find my place again by name."""
+    store.save_cursors("orders", "mailer", 2, {0: "a", 1: "b"})
+    store.save_cursors("orders", "mailer", 2, {1: "c"})
+    kept = [
+        store.load_cursors("orders", name, n)
+        for name, n in (("mailer", 2), ("mailer", 4), ("x", 2))
+    ]
+    assert [{0: "a", 1: "c"}, {}, {}] == kept
+
+
+@pytest.mark.parametrize("other", ["b", ""])
+@pytest.mark.parametrize("n", [2, 3])
+def test_second_consumer_of_a_name_is_refused(store: Store, other: str, n: int) -> None:
+    """Nobody overwrites my position, or continues from it, whatever n he reads with."""
+    store.save_cursors("orders", "mailer", 2, {0: "mine"}, "a")
+    for call in (
+        lambda: store.save_cursors("orders", "mailer", n, {0: "other", 1: "other"}, other),
+        lambda: store.load_cursors("orders", "mailer", n, other),
+    ):
+        with pytest.raises(Problem, match=r"another name.*cursor-sets orders --delete mailer") as e:
+            call()
+        told = {"cursorset": "mailer", "consumer": "a", "given": other}
+        assert ("cursorset-taken", 409) == (e.value.name, e.value.status)
+        assert told.items() <= e.value.document().items()
+    assert {2: {0: "mine"}} == store.saved_cursors("orders", "mailer")
+    assert {0: "mine"} == store.load_cursors("orders", "mailer", 2, "a")
+
+
+def test_name_of_nobody_is_bound_to_the_first_that_tells_its_identity(store: Store) -> None:
+    """I give my reader an identity later, and nobody else takes its place."""
+    store.save_cursors("orders", "mailer", 2, {0: "1", 1: "1"})
+    assert {0: "1", 1: "1"} == store.load_cursors("orders", "mailer", 2, "a")
+    store.save_cursors("orders", "mailer", 2, {0: "2"}, "a")
+    with pytest.raises(Problem, match="bound to consumer 'a', and a consumer that tells no ident"):
+        store.save_cursors("orders", "mailer", 2, {0: "3"})
+    store.save_cursors("orders", "other", 2, {0: "1"}, "b")
+    assert {0: "2", 1: "1"} == store.load_cursors("orders", "mailer", 2, "a")
+
+
+def test_deleted_name_is_free(store: Store) -> None:
+    """I free a name whose reader has ended, and see whose the others are."""
+    store.create("empty", 1)
+    store.save_cursors("orders", "mailer", 2, {0: "1"}, "a")
+    store.save_cursors("orders", "anyone", 1, {0: "3"})
+    store.save_cursors("orders", "mailer", 4, {3: "2"}, "a")
+    kept = [
+        CursorSet("anyone", "", {1: {0: "3"}}),
+        CursorSet("mailer", "a", {2: {0: "1"}, 4: {3: "2"}}),
+    ]
+    assert (kept, []) == (store.cursor_sets("orders"), store.cursor_sets("empty"))
+    deleted = [store.delete_cursor_set("orders", name) for name in ("mailer", "mailer", "x")]
+    assert [True, False, False] == deleted
+    assert kept[:1] == store.cursor_sets("orders")
+    store.save_cursors("orders", "mailer", 2, {1: "9"}, "b")
+    assert {1: "9"} == store.load_cursors("orders", "mailer", 2, "b")
+
+
+def test_one_of_several_that_begin_at_once_has_the_name(opened: Opened) -> None:
+    """Two queries that I start at the same time are told apart, too."""
+    opened().create("orders", 2)
+    refused: list[str] = []
+
+    def keep(number: int) -> None:
+        store = opened()
+        try:
+            store.save_cursors("orders", "mailer", 1 + number % 2, {0: str(number)}, str(number))
+        except Problem:
+            refused.append(str(number))
+
+    threads = [threading.Thread(target=keep, args=(number,)) for number in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    (kept,) = opened().cursor_sets("orders")
+    assert {*map(str, range(6))} - {kept.consumer} == set(refused)
+    assert [{0: kept.consumer}] == list(kept.cursors.values())
