@@ -5,14 +5,17 @@ direct reads.
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import pytest
 
 from tests.fix_raw_server import Answer, ok, refused
 from zeh_spark.protocol import direct_reads as wire
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.direct_reads import PlannedRange
 from zeh_spark.protocol.upload_format import frame_of
 
@@ -83,7 +86,7 @@ class DirectFeed:
     def __post_init__(self) -> None:
         told = {"id": FEED_ID, "epochs": [{"id": FEED_ID, "time": 0}], "reads": self.reads}
         document = {
-            "type": "https://zeh-spark.example/problems/bad-n",
+            "type": f"{problems.URN}parameter-missing",
             "partitionCount": self.partitions,
             "feed": told,
         }
@@ -124,3 +127,31 @@ def plan_of(
 def chunks_of(*chunks: Sent, end: str = END) -> Answer:
     """An answer with the chunks of one range."""
     return ok(wire.BEGINNING + group(*chunks) + end_of(*chunks, end=end), **TYPE)
+
+
+@pytest.fixture
+def direct_feed(raw_server) -> DirectFeed:
+    """A feed that offers direct reads, whose answers are scripted."""
+    return DirectFeed(raw_server)
+
+
+def begun(start, feed: DirectFeed, **given):
+    """A run that continues at BEGIN."""
+    cursors = json.dumps({str(each): BEGIN for each in range(feed.partitions)})
+    return start(url=feed.server.url, startingCursors=cursors, **given)
+
+
+def next_batch(run):
+    """The Spark partitions of the next batch, as tasks get them; None if there is none."""
+    end = run.reader.latestOffset(run.offset, run.limit)
+    if end is run.offset:
+        return None
+    found = run.reader.partitions(run.offset, end)
+    run.offset = json.loads(json.dumps(end))
+    return pickle.loads(pickle.dumps(found))
+
+
+def rows(run, task) -> list[int]:
+    """The rows of a task, which has nothing but the pickled reader."""
+    reader = pickle.loads(pickle.dumps(run.reader))
+    return [int(row["data"]) for batch in reader.read(task) for row in batch.to_pylist()]
