@@ -164,6 +164,11 @@ def groups_of(body):
     return [part for part in wire.parse_answer([body]) if isinstance(part, wire.Group)]
 
 
+def sent_group(part, headers, frames):
+    group = wire.encode_group(headers, part.producers, frames)
+    return group.line(part.range) + group.body
+
+
 def rebuilt(body, change):
     """The answer with other groups; hashes and the ends of ranges fit them."""
     built, sent = [wire.BEGINNING], wire.Totals()
@@ -174,7 +179,7 @@ def rebuilt(body, change):
             continue
         for headers, frames in change(part):
             sent += wire.totals(headers)
-            built.append(wire.encode_group(part.range, headers, part.producers, frames))
+            built.append(sent_group(part, headers, frames))
     return b"".join(built)
 
 
@@ -247,9 +252,7 @@ def test_ranges_in_another_order_are_refused(origin):
         built = [wire.BEGINNING]
         for part in second + first:
             if isinstance(part, wire.Group):
-                built.append(
-                    wire.encode_group(part.range, part.headers, part.producers, part.frames)
-                )
+                built.append(sent_group(part, part.headers, part.frames))
             else:
                 built.append(msgspec.json.encode(part) + b"\n")
         return ok(b"".join(built), **TYPE)

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from zeh_spark.publisher import Block, MemoryStore
-from zeh_spark.store.interface import Chunk, FeedState
+from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.writers import until
 
@@ -36,9 +36,10 @@ class CountingStore(MemoryStore):
         self.asked["feed", name] += 1
         return super().feed(name)
 
-    def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
-        self.asked["chunks", feed] += 1
-        return super().chunks(feed, positions, upto, limit)
+    def anchors(self, feed: str) -> dict[int, Anchor]:
+        """Each page asks for them, after it has decided where it ends."""
+        self.asked["pages", feed] += 1
+        return super().anchors(feed)
 
 
 def data_of(answer: requests.Response) -> list[object]:
@@ -52,8 +53,8 @@ def last_cursor(base: str, feed: str) -> str:
     return str(answer.json()["cursor"])
 
 
-def waited(base: str, feed: str, cursor: str) -> list[object]:
-    url = f"{base}/{feed}?n=1&cursor0={cursor}&wait=30"
+def waited(base: str, feed: str, cursor: str, hint: int = 100) -> list[object]:
+    url = f"{base}/{feed}?n=1&cursor0={cursor}&wait=30&pagesizehint={hint}"
     return data_of(requests.get(url, timeout=60))
 
 
@@ -61,10 +62,10 @@ def move_others(store: CountingStore, base: str, times: int) -> None:
     """Publish to the other feed, and know that the watch has looked since."""
     for number in range(times):
         cursor = last_cursor(base, "others")
-        before = store.asked["chunks", "others"]
+        before = store.asked["pages", "others"]
         with ThreadPoolExecutor(1) as pool:
             reader = pool.submit(waited, base, "others", cursor)
-            until(lambda before=before: store.asked["chunks", "others"] > before)  # type: ignore[misc]
+            until(lambda before=before: store.asked["pages", "others"] > before)  # type: ignore[misc]
             publish(store, "others", [number])
             assert [number] == reader.result()
 
@@ -96,9 +97,9 @@ def test_readers_that_wait_ask_the_store_for_nothing(store: CountingStore) -> No
     """Other feeds of the store may be as busy as they like."""
     with running_publisher(store) as base, ThreadPoolExecutor(READERS) as pool:
         waiting = readers_of(pool, store, base)
-        before = store.asked["chunks", "orders"]
+        before = store.asked["pages", "orders"]
         move_others(store, base, 5)
-        assert before == store.asked["chunks", "orders"]
+        assert before == store.asked["pages", "orders"]
         publish(store, "orders", ["new"])
         assert [["new"]] * READERS == [each.result() for each in waiting]
 
@@ -150,7 +151,30 @@ def test_a_feed_of_any_kind_wakes_its_readers() -> None:
     """My own feed has a version and nothing else."""
     feed = OwnFeed()
     with running_publisher({"mine": feed}) as base, ThreadPoolExecutor(READERS) as pool:
-        waiting = [pool.submit(waited, base, "mine", "1") for _ in range(READERS)]
+        hints = range(1, READERS + 1)  # readers that ask for the same are answered together
+        waiting = [pool.submit(waited, base, "mine", "1", hint) for hint in hints]
         until(lambda: feed.pages >= READERS)
         feed.version_now = 1
         assert [[1]] * READERS == [each.result() for each in waiting]
+
+
+class Unwatchable(OwnFeed):
+    """A feed that can be read, but cannot tell whether it has changed."""
+
+    def version(self) -> object:
+        raise OSError("the network is gone")
+
+    def state(self) -> object:
+        return 0
+
+
+def test_readers_of_a_feed_that_cannot_be_watched_ask_again_slowly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A feed whose version fails is not asked for pages as fast as the processor can."""
+    feed = Unwatchable()
+    with running_publisher({"mine": feed}) as base:
+        url = f"{base}/mine?n=1&cursor0=1&wait=1"
+        assert [] == data_of(requests.get(url, timeout=60))
+    assert feed.pages < 20
+    assert "waiting readers are woken: the network is gone" in caplog.messages

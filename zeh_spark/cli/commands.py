@@ -99,6 +99,10 @@ def zeh_spark() -> None:
     "--staging-quota", default="64g", show_default=True, type=Size(), metavar="SIZE",
     help="Most bytes that a producer may have uploaded and not yet committed, like 500m or 64g.",
 )  # fmt: skip
+@click.option(
+    "--answer-cache", default="64m", show_default=True, type=Size(), metavar="SIZE",
+    help="Most bytes of answers kept in memory for the next readers, like 256m.",
+)  # fmt: skip
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -107,6 +111,7 @@ def serve(
     host: str | None,
     port: int | None,
     staging_quota: int,
+    answer_cache: int,
 ) -> None:
     """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
 
@@ -131,7 +136,8 @@ def serve(
         _announce(base, config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
-        server.serve(store or tables, listener, tables if store else None, staging_quota)
+        more = tables if store else None
+        server.serve(store or tables, listener, more, staging_quota, answer_cache)
 
 
 def _announce(

@@ -254,13 +254,37 @@ def totals_of(planned: PlannedRange) -> Totals:
     return Totals(planned.chunks, planned.events, planned.bytes, int(planned.digest, 16))
 
 
-def encode_group(
-    number: int, headers: np.ndarray, names: Iterable[str], frames: list[bytes]
-) -> bytes:
+@dataclass(frozen=True, slots=True)
+class EncodedGroup:
+    """A group as it is sent, whatever the number of its range.
+
+    Args:
+        totals: what its chunks have together.
+        producers: the names of their producers, sorted.
+        size: the bytes of their frames.
+        body: what follows the group's line.
+    """
+
+    totals: Totals
+    producers: Sequence[str]
+    size: int
+    body: bytes
+
+    @property
+    def cost(self) -> int:
+        """The bytes of memory that it takes, about."""
+        return len(self.body)
+
+    def line(self, number: int) -> bytes:
+        """Return the line that begins the group, in the range of this number."""
+        head = _Group(number, self.totals.chunks, list(self.producers), self.size)
+        return msgspec.json.encode(head) + b"\n"
+
+
+def encode_group(headers: np.ndarray, names: Iterable[str], frames: list[bytes]) -> EncodedGroup:
     """Return a group as it is sent.
 
     Args:
-        number: the number of the range in the request.
         headers: the chunks' header records.
         names: the names of their producers.
         frames: their lines, compressed.
@@ -269,9 +293,8 @@ def encode_group(
     arriving = np.empty(len(frames), FRAMES)
     arriving["bytes"] = lengths
     arriving["xxh3"] = list(map(xxhash.xxh3_64_intdigest, frames))
-    head = _Group(number, len(frames), sorted(names), sum(lengths))
-    line = msgspec.json.encode(head) + b"\n"
-    return b"".join((line, headers.tobytes(), arriving.tobytes(), *frames))
+    body = b"".join((headers.tobytes(), arriving.tobytes(), *frames))
+    return EncodedGroup(totals(headers), sorted(names), sum(lengths), body)
 
 
 def encode_end(number: int, to: str, sent: Totals) -> bytes:

@@ -141,6 +141,9 @@ _BATCH = {"producer": _TEXT, "incarnation": _TEXT, "run": _TEXT, "batch": _COUNT
 
 UNKNOWN_FEED = _problem("unknown-feed", 404, "There is no such feed, or no such address at all.")
 METHOD_NOT_ALLOWED = _problem("method-not-allowed", 405, f"The address has no such method. {_FIX}")
+TOO_MANY_CONNECTIONS = _problem(
+    "too-many-connections", 503, f"The publisher has too many connections. {_AGAIN}"
+)
 STORE_BUSY = _problem("store-busy", 503, f"The store is locked by somebody else. {_AGAIN}")
 STORE_FAILED = _problem(
     "store-failed", 500, f"The store failed; the publisher's log says why. {_AGAIN}"

@@ -9,11 +9,8 @@ follows it).
 from __future__ import annotations
 
 import logging
-import time
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from itertools import chain
 from typing import cast
 
 import anyio.to_thread
@@ -25,23 +22,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.direct_reads import OFFER
+from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
-from zeh_spark.protocol.served_lines import Block, renderer
 from zeh_spark.publisher.direct_api import DirectApi
-from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls, state_of
+from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
+from zeh_spark.publisher.page_api import PageApi
 from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
-from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
-from zeh_spark.publisher.rendering import body
-from zeh_spark.store.feed import (
-    DELIVERY,
-    ChunkFeed,
-    DirectFeed,
-    Feed,
-    KeepsCursors,
-    TellsIdentity,
-)
+from zeh_spark.store.answer_cache import CACHE_BYTES
+from zeh_spark.store.feed import DirectFeed, Feed
 from zeh_spark.store.interface import (
     Store,
     StoreBusyError,
@@ -59,6 +47,7 @@ def create_app(
     *,
     send_timeout: float = SEND_SECONDS,
     staging_quota: int = STAGING_QUOTA,
+    cache_bytes: int = CACHE_BYTES,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
@@ -70,6 +59,8 @@ def create_app(
         tables: More feeds by name, served beside those of `feeds`. They cannot be published to.
         send_timeout: Seconds for which a client may take nothing before it is dropped.
         staging_quota: Bytes that a producer may have uploaded and not committed.
+        cache_bytes: Most bytes of answers, as they are sent, that are kept in memory for the next
+            readers.
 
     Returns:
         The app, which another ASGI app can mount.
@@ -91,7 +82,7 @@ def create_app(
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
-    calls = FeedCalls(store, named, send_timeout)
+    calls = FeedCalls(store, named, send_timeout, cache_bytes)
     publish = [
         Route(f"/{name}/producers{{rest:path}}", _not_published_to) for name in named if name
     ]
@@ -119,131 +110,6 @@ def create_app(
     )
     app.state.stop = calls.stop
     return app
-
-
-class PageApi:
-    """The read API of the spec: pages of events."""
-
-    def __init__(self, calls: FeedCalls) -> None:
-        self._calls = calls
-
-    async def read(self, request: Request) -> Response:
-        """Answer a request of the read API with a page of events."""
-        name = request.path_params.get("feed", "")
-        feed = await self._calls.feed(name)
-        ask = await self._asked(request, name, feed)
-        keep = request.method == "GET"
-        begin = partial(starting_cursors, feed, ask, keep=keep)
-        cursors = await self._calls.in_thread(name, begin, writes=ask.cursor_set is not None)
-        blocks = await self._page(request, name, feed, ask, cursors)
-        pieces = body(blocks, ask.n, renderer(ask.headers))
-        headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-        if accepts_gzip(request.headers.get("accept-encoding", "")):
-            headers["Content-Encoding"] = "gzip"
-            pieces = gzipped(pieces)
-        return self._calls.answer(
-            name, pieces if keep else iter(()), headers, f"{wire.CONTENT_TYPE}; charset=utf-8"
-        )
-
-    async def _asked(self, request: Request, name: str, feed: Feed) -> Ask:
-        """Return what a request asks for. Raises Problem; one for `n` tells the feed's identity."""
-        try:
-            query = request.scope["query_string"].decode("latin-1")
-            told = request.headers.getlist(wire.CONSUMER_HEADER)
-            return parse_query(query, feed.partitions, ", ".join(told) if told else None)
-        except Problem as problem:
-            if "feed" not in problem.type.members or not isinstance(feed, TellsIdentity):
-                raise
-            identity = await self._calls.in_thread(name, feed.identity)
-            if identity is None:
-                raise
-            described = identity.document()
-            if isinstance(feed, ChunkFeed):
-                described["delivery"] = DELIVERY
-            if isinstance(feed, DirectFeed):
-                described["reads"] = OFFER
-            raise problem.with_members(feed=described) from None
-
-    async def _page(
-        self, request: Request, name: str, feed: Feed, ask: Ask, cursors: Mapping[int, str]
-    ) -> Iterator[Block]:
-        """Return a page of which the first block is read, so that it can no longer be refused.
-
-        Waits as long as the request allows until the page has an event.
-        """
-        calls = self._calls
-        end = time.monotonic() + (ask.wait if ask.hint != 0 and request.method == "GET" else 0)
-        while True:
-            seen = await calls.in_thread(name, state_of(feed)) if ask.wait else None
-            before, rest = await calls.in_thread(name, partial(begun, feed, cursors, ask))
-            left = end - time.monotonic()
-            if any(block.lines for block in before) or left <= 0 or calls.stopped:
-                return chain(before, rest)
-            cursors = {**cursors, **{block.partition: block.cursor for block in before}}
-            if not await calls.wait(request, name, feed, seen, left):
-                return iter(())
-
-
-def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
-    """Return the cursors from which a request reads, and keep them if it names a cursorset.
-
-    Special cursors are replaced by what they mean now: taken again after a wait, or when the reader
-    resumes, `_last` would skip events.
-
-    Args:
-        feed: The feed.
-        ask: The request.
-        keep: Whether to save the cursors under the cursorset.
-
-    Raises:
-        Problem: The feed keeps no cursors, nothing is kept to resume from, or the cursorset is
-            bound to another consumer.
-    """
-    if ask.cursor_set is None:
-        return _resolved(feed, ask.cursors, ask.n) if ask.wait else ask.cursors
-    if not isinstance(feed, KeepsCursors):
-        raise Problem(problems.CURSORSET_UNSUPPORTED, "this feed keeps no cursors for readers")
-    if ask.resume:
-        return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n, ask.consumer))
-    cursors = _resolved(feed, ask.cursors, ask.n)
-    if keep:
-        feed.save_cursors(ask.cursor_set, ask.n, cursors, ask.consumer)
-    else:
-        feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)  # a HEAD is refused as its GET is
-    return cursors
-
-
-def begun(feed: Feed, cursors: Mapping[int, str], ask: Ask) -> tuple[list[Block], Iterator[Block]]:
-    """Return the blocks of a page up to the first one that has events, and the rest of the page."""
-    page = feed.page(cursors, ask.n, ask.hint, ask.headers)
-    before = []
-    for block in page:
-        before.append(block)
-        if block.lines:
-            break
-    return before, page
-
-
-def accepts_gzip(accepted: str) -> bool:
-    """Return whether an Accept-Encoding header accepts gzip (RFC 9110, 12.5.3)."""
-    weights = {}
-    for each in accepted.lower().split(","):
-        coding, _, parameter = each.partition(";")
-        weights[coding.strip()] = parameter.replace(" ", "")
-    weight = weights.get("gzip", weights.get("*"))
-    return weight is not None and weight.rstrip("0").rstrip(".") != "q="
-
-
-def gzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces compressed, so that each can be read as soon as it has arrived."""
-    compressor = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    for piece in pieces:
-        yield compressor.compress(piece) + compressor.flush(zlib.Z_SYNC_FLUSH)
-    yield compressor.flush()
-
-
-def _resolved(feed: Feed, cursors: Mapping[int, str], n: int) -> dict[int, str]:
-    return {block.partition: block.cursor for block in feed.page(cursors, n, 0, ())}
 
 
 def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:

@@ -7,11 +7,9 @@ is refused before the first byte.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import chain
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -20,6 +18,7 @@ from starlette.routing import Route
 
 from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
+from zeh_spark.publisher.answers import Taken, disconnected, taken
 from zeh_spark.publisher.bodies import check_length, received
 from zeh_spark.publisher.feed_calls import FeedCalls
 from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT
@@ -32,8 +31,6 @@ PLANS, ANSWERS = 64, 256
 
 MAX_BODY = 8 << 20
 """Most bytes in the body of a request."""
-
-R = TypeVar("R")
 
 
 class Slots:
@@ -121,7 +118,7 @@ class DirectApi:
     async def _planned(self, request: Request) -> Plan:
         """Return a plan; waits as long as the request allows until it has an event."""
         name, feed = await self._feed(request)
-        ask = await self._parsed(plan_request, await body_of(request))
+        ask = await self._calls.in_thread(name, partial(plan_request, await body_of(request)))
         endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
         end = time.monotonic() + (min(ask.wait, MAX_WAIT) if endless else 0)
         while True:
@@ -130,37 +127,43 @@ class DirectApi:
             left = end - time.monotonic()
             if plan.ranges or left <= 0 or self._calls.stopped:
                 return plan
-            if not await self._calls.wait(request, name, feed, seen, left):
-                return plan
+            gone = asyncio.ensure_future(disconnected(request.receive))
+            try:
+                if not await self._calls.wait(gone, name, feed, seen, left):
+                    return plan
+            finally:
+                gone.cancel()
             ask.cursors = plan.ends  # what `_last` means is decided once
 
     async def chunks(self, request: Request) -> Response:
         """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""
         self._answers.take()
         try:
-            name, feed = await self._feed(request)
-            ask = await self._parsed(chunks_request, await body_of(request))
-            pieces = feed.chunks(ask)
-            first = await self._calls.in_thread(name, partial(next, pieces))
+            name = request.path_params.get("feed", "")
+            body = await body_of(request)
+            begun = await self._calls.in_thread(name, partial(self._begun, name, body))
         except BaseException:
             self._answers.give_back()
             raise
         return self._calls.answer(
             name,
-            chain([first], pieces),
+            begun,
             {"Cache-Control": "no-store, no-transform"},
             direct_reads.CONTENT_TYPE,
             self._answers.give_back,
         )
 
-    def _parsed(self, parse: Callable[[bytes], R], body: bytes) -> Awaitable[R]:
-        return self._calls.in_thread("", partial(parse, body))
+    def _begun(self, name: str, body: bytes) -> Taken:
+        return taken(self._direct(name).chunks(chunks_request(body)))
 
     async def _feed(self, request: Request) -> tuple[str, ChunkFeed]:
         name = request.path_params.get("feed", "")
-        feed = await self._calls.feed(name)
+        return name, await self._calls.in_thread(name, partial(self._direct, name))
+
+    def _direct(self, name: str) -> ChunkFeed:
+        feed = self._calls.find(name)
         if not isinstance(feed, ChunkFeed):
             raise Problem(
                 problems.NO_DIRECT_READS, f"feed {name!r} has no chunks; read it page by page"
             )
-        return name, feed
+        return feed

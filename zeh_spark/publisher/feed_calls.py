@@ -1,24 +1,23 @@
-"""The shell around feeds: runs their calls in threads, waits for more events, and streams answers.
+"""The shell around feeds: runs their calls in threads, waits for more events, and makes answers.
 
 Rule for editors: feeds and stores block, so call them in worker threads only, and in short calls.
-Nothing is held while a client is slow. A fault after the first byte aborts the connection, because
-a body that ends in order would pass for a whole answer.
+Nothing is held while a client is slow.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
-from starlette.requests import Request
-from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
 
+from zeh_spark.publisher.answers import Answer, Taken, taken
 from zeh_spark.publisher.long_polling import FeedWatch, State
+from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import ChunkFeed, Feed, TellsState
 from zeh_spark.store.interface import Store, UnknownFeedError
 
@@ -36,8 +35,6 @@ The store has so many, and each feed beside it, whose service may hold its lock 
 SEND_SECONDS = 60.0
 """Seconds for which a client may take nothing. After that its connection and memory are freed."""
 
-_PIECE = 256 * 1024
-
 T = TypeVar("T")
 
 
@@ -46,15 +43,24 @@ class FeedCalls:
 
     Attributes:
         stopped: Whether the server is about to stop: then nothing waits any more.
+        cache: The parts of answers that are kept for the next readers.
 
     Args:
         store: The store whose feeds are served, if there is one.
         named: More feeds, by name.
         send_timeout: Seconds for which a client may take nothing before it is dropped.
+        cache_bytes: Most bytes of `cache`.
     """
 
-    def __init__(self, store: Store | None, named: Mapping[str, Feed], send_timeout: float) -> None:
+    def __init__(
+        self,
+        store: Store | None,
+        named: Mapping[str, Feed],
+        send_timeout: float,
+        cache_bytes: int,
+    ) -> None:
         self.stopped = False
+        self.cache = AnswerCache(cache_bytes)
         self._store = store
         self._named = named
         self._send_timeout = send_timeout
@@ -63,6 +69,7 @@ class FeedCalls:
         self._writer = anyio.CapacityLimiter(WRITERS)
         self._writers = {each: anyio.CapacityLimiter(WRITERS) for each in named}
         self._watches: dict[str | None, FeedWatch] = {}
+        self._turns: dict[Hashable, _Turns] = {}
 
     def stop(self) -> None:
         """End all long polls."""
@@ -70,24 +77,21 @@ class FeedCalls:
         for watch in self._watches.values():
             watch.stop()
 
-    async def feed(self, name: str) -> Feed:
-        """Return a feed. Raises UnknownFeedError."""
+    def find(self, name: str) -> Feed:
+        """Return a feed. It may block. Raises UnknownFeedError."""
         if name in self._named:
             return self._named[name]
-        return await self.in_thread("", partial(self._stored, name))
-
-    def _stored(self, name: str) -> Feed:
         if self._store is None:
             raise UnknownFeedError(f"there is no feed {name!r} here", anchor="unknown-feed")
-        return ChunkFeed(self._store, name)
+        return ChunkFeed(self._store, name, self.cache)
 
     async def wait(
-        self, request: Request, name: str, feed: Feed, seen: object, timeout: float
+        self, gone: asyncio.Future[None], name: str, feed: Feed, seen: object, timeout: float
     ) -> bool:
         """Wait until a feed may have more events; return False if the client disconnected.
 
         Args:
-            request: The client's request.
+            gone: Ends when the client disconnects.
             name: The feed's name.
             feed: The feed.
             seen: Its state before it was last looked at (see `state_of`).
@@ -98,7 +102,7 @@ class FeedCalls:
             # It has a thread of its own, which it keeps for as long as a reader waits.
             run = partial(anyio.to_thread.run_sync, limiter=anyio.CapacityLimiter(1))
             self._watches[key] = FeedWatch(feed.version, run)
-        return await self._watches[key].changed(request, name, state_of(feed), seen, timeout)
+        return await self._watches[key].changed(gone, name, state_of(feed), seen, timeout)
 
     def in_thread(self, name: str, call: Callable[[], T], *, writes: bool = False) -> Awaitable[T]:
         """Run a call in a thread of this feed, so that a slow database delays only its readers."""
@@ -107,72 +111,86 @@ class FeedCalls:
             limiters, shared = self._writers, self._writer
         return anyio.to_thread.run_sync(call, limiter=limiters.get(name, shared))
 
-    def answer(
-        self,
-        name: str,
-        pieces: Iterator[bytes],
-        headers: Mapping[str, str],
-        media_type: str,
-        ended: Callable[[], object] = lambda: None,
-    ) -> StreamingResponse:
-        """Return an answer that streams pieces, each made in a thread of the feed.
+    async def shared(self, name: str, key: Hashable, call: Callable[[], T]) -> T:
+        """Run a call in a thread of this feed; equal calls that have to wait for it share one.
+
+        The call that a caller gets the result of always begins after the caller asked for it, so
+        the result has what was committed before.
 
         Args:
             name: The feed's name.
-            pieces: The answer's body.
-            headers: The answer's headers.
-            media_type: Its media type.
-            ended: Called once when the answer was sent, or broke off.
+            key: Names the call. Calls of the same key return the same.
+            call: The call. What it returns may be returned to several callers.
         """
-        return PatientResponse(
-            self._send_timeout,
-            ended,
-            self._streamed(name, pieces),
-            headers=headers,
-            media_type=media_type,
+        turns = self._turns.setdefault(key, _Turns())
+        if turns.next is None:
+            turns.next = asyncio.get_running_loop().create_future()
+        if turns.task is None:
+            turns.task = asyncio.create_task(self._take_turns(name, key, turns, call))
+        return await asyncio.shield(turns.next)
+
+    async def _take_turns(
+        self, name: str, key: Hashable, turns: _Turns, call: Callable[[], object]
+    ) -> None:
+        waiting: asyncio.Future[Any] | None = None
+        try:
+            while (waiting := turns.next) is not None:
+                turns.next = None
+                done, error = None, None
+                try:
+                    done = await self.in_thread(name, call)
+                except Exception as exc:  # noqa: BLE001  # the callers raise it
+                    error = exc
+                if waiting.cancelled():
+                    continue
+                if error is None:
+                    waiting.set_result(done)
+                else:
+                    waiting.set_exception(error)
+                    waiting.exception()  # it may be that nobody is left who waits
+        finally:
+            del self._turns[key]
+            for each in (waiting, turns.next):
+                if each is not None:
+                    each.cancel()
+
+    def answer(
+        self,
+        name: str,
+        begun: Taken,
+        headers: Mapping[str, str],
+        media_type: str,
+        ended: Callable[[], object] = lambda: None,
+        gone: asyncio.Future[None] | None = None,
+    ) -> Answer:
+        """Return an answer whose parts are taken in threads of the feed (see `Answer`)."""
+
+        async def take(rest: Iterator[bytes]) -> Taken:
+            try:
+                return await self.in_thread(name, partial(taken, rest))
+            except Exception as exc:
+                log.error("the answer of feed %r is aborted: %s", name, exc)
+                raise
+
+        return Answer(
+            begun,
+            take,
+            headers,
+            media_type,
+            send_timeout=self._send_timeout,
+            ended=ended,
+            gone=gone,
         )
 
-    async def _streamed(self, name: str, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        try:
-            while piece := await self.in_thread(name, partial(next, pieces, b"")):
-                for begin in range(0, len(piece), _PIECE):
-                    yield piece[begin : begin + _PIECE]
-        except Exception as exc:
-            log.error("the answer of feed %r is aborted: %s", name, exc)
-            raise
+
+class _Turns:
+    """Equal calls: the one that callers wait for whose thread has not begun, and what runs them."""
+
+    def __init__(self) -> None:
+        self.next: asyncio.Future[Any] | None = None
+        self.task: asyncio.Task[None] | None = None
 
 
 def state_of(feed: Feed) -> State:
     """Return the call that tells whether a feed has changed."""
     return feed.state if isinstance(feed, TellsState) else feed.version
-
-
-class PatientResponse(StreamingResponse):
-    """A streamed answer that is aborted if the client takes nothing for `send_timeout` seconds."""
-
-    def __init__(
-        self, send_timeout: float, ended: Callable[[], object], *args: Any, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._send_timeout = send_timeout
-        self._ended = ended
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, and say that it has ended (see `StreamingResponse`)."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._ended()
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the answer (see `StreamingResponse`)."""
-
-        async def send_in_time(message: Message) -> None:
-            with anyio.fail_after(self._send_timeout):
-                await send(message)
-
-        try:
-            await super().stream_response(send_in_time)
-        except TimeoutError:
-            log.warning("a client took nothing for %g s and is dropped", self._send_timeout)
-            raise

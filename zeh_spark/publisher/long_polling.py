@@ -17,8 +17,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from starlette.requests import Request
-
 from zeh_spark.errors import StoreError
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -28,6 +26,9 @@ POLL_SECONDS = 0.008
 
 LOOK_SECONDS = 1.0
 """Seconds for which a worker thread looks before it returns: its event loop may have ended."""
+
+FAILED_SECONDS = 0.2
+"""Seconds after which readers wake if the version or a state cannot be told."""
 
 State = Callable[[], object]
 """Returns a value that differs once a feed may have more events. It blocks."""
@@ -68,14 +69,14 @@ class FeedWatch:
         self._stopped = False
 
     async def changed(
-        self, request: Request, name: str, state: State, seen: object, timeout: float
+        self, gone: asyncio.Future[None], name: str, state: State, seen: object, timeout: float
     ) -> bool:
         """Wait until a feed's state is not `seen`; return False if the client disconnected.
 
         It also ends when `timeout` seconds are over, or when `stop` is called.
 
         Args:
-            request: The client's request.
+            gone: Ends when the client disconnects.
             name: The feed's name.
             state: Returns the feed's state.
             seen: The feed's state before the reader last looked at it.
@@ -83,14 +84,22 @@ class FeedWatch:
         """
         if self._stopped:
             return True
-        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        gone = asyncio.ensure_future(_disconnected(request))
+        loop = asyncio.get_running_loop()
+        news: asyncio.Future[None] = loop.create_future()
+
+        def wake(_: object = None) -> None:
+            if not news.done():
+                news.set_result(None)
+
+        over = loop.call_later(timeout, wake)
+        gone.add_done_callback(wake)
         self._add(name, state, news, seen)
         try:
-            await asyncio.wait({news, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await news
             return not gone.done()
         finally:
-            gone.cancel()
+            over.cancel()
+            gone.remove_done_callback(wake)
             self._remove(name, news)
 
     def stop(self) -> None:
@@ -117,7 +126,7 @@ class FeedWatch:
                 self._look_now.set()  # the thread has nothing more to look for
 
     async def _keep_watch(self) -> None:
-        """Look until no reader waits. If the store fails, all wake and meet the error."""
+        """Look until no reader waits. If that fails, all wake after a while and meet the error."""
         version: object = None
         try:
             while self._feeds and not self._stopped:
@@ -126,8 +135,12 @@ class FeedWatch:
                 unknown = {name for name, feed in self._feeds.items() if not feed.is_known}
                 version, found = await self._run(partial(self._look, version, states, unknown))
                 self._wake(found)
-        except StoreError as exc:
-            log.warning("waiting readers are woken: %s", exc)
+        except Exception as exc:
+            # A reader that meets no error waits again. Without a pause it would do so at once.
+            await asyncio.sleep(FAILED_SECONDS)
+            log.warning(
+                "waiting readers are woken: %s", exc, exc_info=not isinstance(exc, StoreError)
+            )
         finally:
             self._wake_all()
 
@@ -158,8 +171,3 @@ class FeedWatch:
             for news in feed.readers:
                 if not news.done():
                     news.set_result(None)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -1,17 +1,69 @@
-"""The body of a page: blocks as they are served, in pieces of a good size.
+"""The body of a page: events as they are served, in pieces.
 
-The module has no side effects.
+Rule for editors: parts of a store's feed are kept by everything that their bytes depend on: the
+chunks, the number of partitions of the reader, the wanted headers, and the coding. What is added to
+`render_parts` belongs into the key, too.
+
+Runs in the publisher's worker threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from zeh_spark.protocol import wire
-from zeh_spark.protocol.served_lines import Block, Render
+from zeh_spark.protocol.served_lines import Block, Render, renderer
+from zeh_spark.publisher.pieces import Piece, gzip_piece, plain_piece
+from zeh_spark.store.answer_cache import AnswerCache, key_of
+from zeh_spark.store.feed import ChunkFeed, Outline, Part
 
 WRITE_BYTES = 256 << 10
 """Least bytes of a piece of an answer, except for its last piece."""
+
+
+def render_parts(
+    feed: ChunkFeed,
+    outline: Outline,
+    n: int,
+    headers: tuple[str, ...],
+    cache: AnswerCache,
+    *,
+    gzip: bool,
+) -> Iterator[Piece]:
+    """Yield a page of a store's feed: a piece for each part, which is kept for the next readers.
+
+    Args:
+        feed: The feed.
+        outline: What the page has.
+        n: How many partitions the reader works with.
+        headers: The wanted headers.
+        cache: Where pieces are kept.
+        gzip: Whether pieces are compressed.
+
+    Raises:
+        Problem: The page is refused, before the first piece or in the middle.
+        StoreError: The store fails.
+    """
+    encode = gzip_piece if gzip else plain_piece
+    render = renderer(headers)
+
+    def made(part: Part) -> Piece:
+        return encode(b"".join(_rendered(feed.read(part), n, render)))
+
+    for part in outline.parts:
+        if part.chunks:
+            key = key_of("page", outline.origin, part.chunks, n, headers, gzip)
+            yield cache.get(key, lambda part=part: made(part))  # type: ignore[misc]
+        else:
+            yield made(part)
+
+
+def render_blocks(
+    blocks: Iterable[Block], n: int, headers: tuple[str, ...], *, gzip: bool
+) -> Iterator[Piece]:
+    """Yield a page of a feed of any kind (see `render_parts`)."""
+    encode: Callable[[bytes], Piece] = gzip_piece if gzip else plain_piece
+    yield from map(encode, body(blocks, n, renderer(headers)))
 
 
 def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
@@ -19,10 +71,7 @@ def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
     pieces: list[bytes] = []
     size = 0
     for block in blocks:
-        partition = block.partition % n
-        if block.lines:
-            pieces.append(render(block, partition))
-        pieces.append(wire.checkpoint_line(partition, block.cursor))
+        pieces += _rendered([block], n, render)
         size += len(block.lines)
         if size >= WRITE_BYTES:
             whole = b"".join(pieces)
@@ -30,3 +79,11 @@ def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
             yield whole
     if pieces:
         yield b"".join(pieces)
+
+
+def _rendered(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:
+    for block in blocks:
+        partition = block.partition % n
+        if block.lines:
+            yield render(block, partition)
+        yield wire.checkpoint_line(partition, block.cursor)

@@ -20,6 +20,8 @@ from starlette.types import ASGIApp
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import publish_api
 from zeh_spark.publisher.app import create_app
+from zeh_spark.publisher.connections import Listener, allowed_connections
+from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
 from zeh_spark.store.retention import Pruner
@@ -38,6 +40,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
+                loop="asyncio",  # which accepts through our `Listener`; uvloop does not
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
         )
@@ -57,9 +60,10 @@ class Server(uvicorn.Server):
 
 def serve(
     feeds: Store | Mapping[str, Feed],
-    listener: socket.socket,
+    listener: Listener,
     tables: Mapping[str, Feed] | None = None,
     staging_quota: int = publish_api.STAGING_QUOTA,
+    cache_bytes: int = CACHE_BYTES,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -68,13 +72,15 @@ def serve(
         listener: The socket to listen on (see `listen`).
         tables: More feeds by name.
         staging_quota: Bytes that a producer may have uploaded and not committed.
+        cache_bytes: Most bytes of answers that are kept for the next readers.
     """
+    listener.most = allowed_connections()
     keep_freed_memory()
     collect_rarely()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
         signal.signal(number, _exit)
-    app = create_app(feeds, tables, staging_quota=staging_quota)
+    app = create_app(feeds, tables, staging_quota=staging_quota, cache_bytes=cache_bytes)
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
 
@@ -104,7 +110,7 @@ def keep_freed_memory() -> None:
         mallopt(arena_max, 2)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> Listener:
     """Return a socket that listens on an address. Raises StoreError if it cannot.
 
     Args:
@@ -113,7 +119,7 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as exc:
         raise StoreError(
             f"cannot listen on {host}:{port}: {exc.strerror}. Choose another --port or --host",
@@ -121,8 +127,8 @@ def listen(host: str, port: int) -> socket.socket:
         ) from exc
     # Each connection inherits it. asyncio sets it only on sockets whose protocol is named. Without
     # it, the last chunk of an answer waits 40 ms for the client's acknowledgement.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Listener(fileno=listening.detach())
 
 
 @contextmanager

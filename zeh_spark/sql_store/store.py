@@ -98,8 +98,13 @@ _LAST_CHUNK = (
     .order_by(chunks.c.g.desc())
     .limit(1)
 )
-
-_FRAMES = select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(bindparam("ids", expanding=True)))
+_TAGS = (
+    select(chunks.c.g, chunks.c.tag)
+    .where(chunks.c.feed == _FEED_ID)
+    .where(chunks.c.g.in_(bindparam("some", expanding=True)))
+)
+_ANCHORS = select(anchors.c.partition, anchors.c.g, anchors.c.tag).where(anchors.c.feed == _FEED_ID)
+_FRAMES = select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(bindparam("some", expanding=True)))
 
 _MANY = 1000
 """Most values that a statement names."""
@@ -374,7 +379,8 @@ class SqlStore:
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
         """Return the frames of chunks (see `Store.frames`)."""
         with self._reading() as connection:
-            found: dict[int, bytes] = dict(_tuples(connection.execute(_FRAMES, {"ids": blobs})))
+            rows = connection.execute(_FRAMES, {"some": list(blobs)})
+            found: dict[int, bytes] = dict(_tuples(rows))
         if missing := set(blobs) - found.keys():
             raise frame_missing(min(missing))
         return [found[blob] for blob in blobs]
@@ -385,9 +391,8 @@ class SqlStore:
         found: dict[int, str] = {}
         with self._reading() as connection:
             for begin in range(0, len(wanted), _MANY):
-                some = chunks.c.g.in_(wanted[begin : begin + _MANY])
-                query = select(chunks.c.g, chunks.c.tag).where(chunks.c.feed == _FEED_ID, some)
-                found |= {row.g: row.tag for row in connection.execute(query, {"feed": feed})}
+                given = {"feed": feed, "some": wanted[begin : begin + _MANY]}
+                found |= {g: tag for g, tag in connection.execute(_TAGS, given)}
         return found
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
@@ -403,12 +408,9 @@ class SqlStore:
 
     def anchors(self, feed: str) -> dict[int, Anchor]:
         """Return what retention removed last, by partition (see `Store.anchors`)."""
-        query = select(anchors.c.partition, anchors.c.g, anchors.c.tag).where(
-            anchors.c.feed == _FEED_ID
-        )
         with self._reading() as connection:
-            rows = connection.execute(query, {"feed": feed})
-            return {row.partition: Anchor(row.g, row.tag) for row in rows}
+            rows = connection.execute(_ANCHORS, {"feed": feed})
+            return {partition: Anchor(g, tag) for partition, g, tag in rows}
 
     def remove(self, feed: str, upto: int) -> None:
         """Remove all chunks up to a position (see `Store.remove`)."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -24,16 +25,17 @@ from zeh_spark.protocol.direct_reads import (
     HEADERS,
     PLAN_CHUNKS,
     ChunksRequest,
+    EncodedGroup,
     Plan,
     PlannedRange,
     PlanRequest,
     Totals,
-    WantedRange,
     encode_end,
     encode_group,
     name_hash,
     totals,
 )
+from zeh_spark.store.answer_cache import AnswerCache, key_of
 from zeh_spark.store.batches import MAX_NUMBER
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Chunk, FeedState, Store
@@ -43,14 +45,16 @@ from zeh_spark.store.reading import (
     check_kept,
     covered,
     in_order,
+    known_history,
     parse_cursor,
     positions,
+    positions_in,
 )
 
 RANGE_BYTES = 16 << 20
 """Bytes of lines of a range, about, if the reader does not say."""
 
-_SCAN_CHUNKS = 4096
+_SCAN_CHUNKS, _FIRST_CHUNKS = 4096, 64
 _GROUP_CHUNKS = direct_reads.GROUP_CHUNKS
 _ENDLESS = 1 << 62
 
@@ -240,7 +244,9 @@ def plan(store: Store, name: str, request: PlanRequest) -> Plan:
     return Planner(store, name, request).plan()
 
 
-def requested_chunks(store: Store, name: str, request: ChunksRequest) -> Iterator[bytes]:
+def requested_chunks(
+    store: Store, name: str, request: ChunksRequest, cache: AnswerCache | None = None
+) -> Iterator[bytes]:
     """Yield the answer to a request for chunks, in pieces.
 
     What can be refused is refused before the first piece.
@@ -249,24 +255,31 @@ def requested_chunks(store: Store, name: str, request: ChunksRequest) -> Iterato
         store: The store.
         name: The feed's name.
         request: The request, which was checked (`check_ranges`).
+        cache: Where groups are kept for the next readers.
 
     Raises:
         UnknownFeedError: The store has no such feed.
         Problem: A cursor is refused, or chunks of a range are gone.
     """
-    feed = store.feed(name)
-    found = [_endpoints(store, feed, each, request.n) for each in request.ranges]
+    feed, cache = store.feed(name), cache or AnswerCache(0)
+    found = _endpoints(store, feed, request)
     yield direct_reads.BEGINNING
     for number, (wanted, (begin, end)) in enumerate(zip(request.ranges, found, strict=True)):
         sent = Totals()
         stored = covered(wanted.partition, request.n, feed.partitions)
         after = dict.fromkeys(stored, begin)
-        for group in _groups(chunks_of(store, name, after, end, everything=request.n == 1)):
-            records = header_records(group)
-            names = {each.producer for each in group if each.producer is not None}
-            yield encode_group(number, records, names, _frames(store, name, group))
-            sent += totals(records)
+        for chunks in _groups(chunks_of(store, name, after, end, everything=request.n == 1)):
+            key = key_of("group", feed.origin, chunks)
+            group = cache.get(key, partial(_encoded, store, name, chunks))
+            yield group.line(number)
+            yield group.body
+            sent += group.totals
         yield encode_end(number, wanted.to, sent)
+
+
+def _encoded(store: Store, name: str, chunks: Sequence[Chunk]) -> EncodedGroup:
+    names = {each.producer for each in chunks if each.producer is not None}
+    return encode_group(header_records(chunks), names, _frames(store, name, chunks))
 
 
 def chunks_of(
@@ -288,7 +301,7 @@ def chunks_of(
         return found
 
     if not everything:
-        yield from in_order(look_up, after)
+        yield from in_order(look_up, after, _FIRST_CHUNKS)
         return
     begin = min(after.values(), default=0)
     while found := store.scan(name, begin, upto, _GROUP_CHUNKS):
@@ -385,19 +398,26 @@ def header_records(chunks: Sequence[Chunk]) -> np.ndarray:
     return found
 
 
-def _endpoints(store: Store, feed: FeedState, wanted: WantedRange, n: int) -> tuple[int, int]:
-    """Return the positions between which a range lies. Raises Problem."""
-    ends = [
-        checked_positions(store, feed, {wanted.partition: cursor}, n)[wanted.partition][0]
-        for cursor in (wanted.from_, wanted.to)
-    ]
-    if ends[1] < ends[0]:
-        raise Problem(
-            problems.BAD_RANGES,
-            f"a range of partition {wanted.partition} ends at {wanted.to!r}, before it begins, at "
-            f"{wanted.from_!r}",
+def _endpoints(store: Store, feed: FeedState, request: ChunksRequest) -> list[tuple[int, int]]:
+    """Return the positions between which each range lies. Raises Problem."""
+    ends = [(each.partition, cursor) for each in request.ranges for cursor in (each.from_, each.to)]
+    for partition, cursor in ends:
+        _check_not_ahead(feed, partition, cursor)
+    history = known_history(store, feed, [cursor for _, cursor in ends])
+    found = []
+    for each in request.ranges:
+        begin, end = (
+            positions_in(history, store, feed, {each.partition: cursor}, request.n)[each.partition]
+            for cursor in (each.from_, each.to)
         )
-    return ends[0], ends[1]
+        if end[0] < begin[0]:
+            raise Problem(
+                problems.BAD_RANGES,
+                f"a range of partition {each.partition} ends at {each.to!r}, before it begins, at "
+                f"{each.from_!r}",
+            )
+        found.append((begin[0], end[0]))
+    return found
 
 
 def _groups(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:

@@ -19,7 +19,8 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from zeh_spark.errors import StoreError
@@ -29,12 +30,16 @@ from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.served_lines import Block, stamps
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.store import direct_reads
+from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.cursor_sets import NOBODY
-from zeh_spark.store.interface import Chunk, Store
+from zeh_spark.store.interface import Chunk, FeedState, Store
 from zeh_spark.store.reading import READ_BYTES, check_kept, covered, in_order, positions
 
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""
+
+_NEAR = 64
+"""Positions that are no further apart are read by one scan, if they are of all partitions."""
 
 DELIVERY = "exactly-once"
 """What discovery tells of a store's feed as `delivery`: see docs/explanation/protocols.md."""
@@ -127,6 +132,32 @@ class DirectFeed(Protocol):
         """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a page before its events are read: neighbouring chunks.
+
+    The last part of a page may have no chunks, but the cursors of asked partitions without any.
+    """
+
+    chunks: Sequence[Chunk]
+    cursors: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a page will have, before its events are read.
+
+    Attributes:
+        origin: The feed's origin (see `FeedState`).
+        state: The feed's state as of the page (see `ChunkFeed.state`).
+        parts: The parts, which are looked up while they are taken.
+    """
+
+    origin: bytes
+    state: object
+    parts: Iterator[Part]
+
+
 class ChunkFeed:
     """A feed of a store.
 
@@ -136,33 +167,76 @@ class ChunkFeed:
     Args:
         store: The store.
         name: The feed's name.
+        cache: Where groups of chunks are kept for the next readers.
+
+    Attributes:
+        found: The feed as of when this was made.
 
     Raises:
         UnknownFeedError: The store has no such feed.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
-        self.partitions = store.feed(name).partitions
+    def __init__(self, store: Store, name: str, cache: AnswerCache | None = None) -> None:
+        self.found = store.feed(name)
+        self.partitions = self.found.partitions
         self._store = store
         self._name = name
+        self._cache = cache or AnswerCache(0)
 
     def page(
         self, asked: Mapping[int, str], n: int, hint: int | None, headers: Collection[str] = EVERY
     ) -> Iterator[Block]:
         """Yield a page (see `Feed.page`). Lines have all their headers, whichever are wanted."""
-        feed = self._store.feed(self._name)
+        for part in self.outline(asked, n, hint).parts:
+            yield from self.read(part)
+
+    def outline(
+        self, asked: Mapping[int, str], n: int, hint: int | None, now: FeedState | None = None
+    ) -> Outline:
+        """Return what a page will have (see `Feed.page`), to `read` its parts one by one.
+
+        Args:
+            asked: Cursors by partition of the reader's n.
+            n: How many partitions the reader works with.
+            hint: How many events to give, about; None for DEFAULT_HINT.
+            now: The feed as of now, if it was just read.
+
+        Raises:
+            Problem: Cursors or n are refused. It is raised here, or while the parts are taken.
+        """
+        feed = now or self._store.feed(self._name)
         found = positions(self._store, feed, asked, n)
-        cursors = {each: cursor for each, (_, cursor) in found.items()}
         stored = {
             partition: position
             for each, (position, _) in found.items()
             for partition in covered(each, n, feed.partitions)
         }
-        for block in self._blocks(stored, feed.head, DEFAULT_HINT if hint is None else hint):
-            cursors.pop(block.partition % n, None)
-            yield block
-        for each, cursor in cursors.items():
+
+        def parts() -> Iterator[Part]:
+            cursors = {each: cursor for each, (_, cursor) in found.items()}
+            for group in self._groups(stored, feed.head, DEFAULT_HINT if hint is None else hint):
+                for chunk in group:
+                    cursors.pop(chunk.partition % n, None)
+                yield Part(group, {})
+            if cursors:
+                yield Part((), cursors)
+
+        return Outline(feed.origin, _state_of(feed), parts())
+
+    def read(self, part: Part) -> Iterator[Block]:
+        """Yield the blocks of a part. Raises Problem if its chunks were removed meanwhile."""
+        group = part.chunks
+        for each, cursor in part.cursors.items():
             yield Block(each, b"", cursor)
+        try:
+            frames = self._store.frames([each.blob for each in group]) if group else []
+        except StoreError:
+            before = {each.partition: each.g - 1 for each in reversed(group)}
+            check_kept(self._store, self._name, before)
+            raise
+        for chunk, frame in zip(group, frames, strict=True):
+            stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
+            yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return a plan (see `store.direct_reads.plan`)."""
@@ -170,7 +244,7 @@ class ChunkFeed:
 
     def chunks(self, request: ChunksRequest) -> Iterator[bytes]:
         """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
-        return direct_reads.requested_chunks(self._store, self._name, request)
+        return direct_reads.requested_chunks(self._store, self._name, request, self._cache)
 
     def version(self) -> object:
         """Return the store's version (see `Feed.version`)."""
@@ -178,8 +252,7 @@ class ChunkFeed:
 
     def state(self) -> object:
         """Return the position of the newest chunk and the history up to it (see `TellsState`)."""
-        feed = self._store.feed(self._name)
-        return feed.head, feed.history
+        return _state_of(self._store.feed(self._name))
 
     def identity(self) -> FeedIdentity:
         """Return the feed's id and its epochs (see `TellsIdentity.identity`)."""
@@ -195,24 +268,31 @@ class ChunkFeed:
         """Return the kept cursors (see `Store.load_cursors`)."""
         return self._store.load_cursors(self._name, name, n, consumer)
 
-    def _blocks(self, positions: Mapping[int, int], head: int, hint: int) -> Iterator[Block]:
+    def _groups(self, after: Mapping[int, int], head: int, hint: int) -> Iterator[list[Chunk]]:
         def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
             found = self._store.chunks(self._name, positions, head, limit)
             check_kept(self._store, self._name, positions)
             return found
 
-        chunks = up_to_hint(in_order(look_up, positions), hint)
-        for group in groups(chunks):
-            try:
-                frames = self._store.frames([each.blob for each in group])
-            except StoreError:
-                before = {each.partition: each.g - 1 for each in reversed(group)}
-                check_kept(self._store, self._name, before)
-                raise
-            for chunk, frame in zip(group, frames, strict=True):
-                stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
-                lines = lines_of(frame)
-                yield Block(chunk.partition, lines, chunk.cursor, stamped, chunk.sequence)
+        low, high = min(after.values(), default=0), max(after.values(), default=0)
+        if len(after) == self.partitions and high - low <= _NEAR:
+            return groups(up_to_hint(self._scanned(after, head), hint))
+        return groups(up_to_hint(in_order(look_up, after), hint))
+
+    def _scanned(self, after: Mapping[int, int], head: int) -> Iterator[Chunk]:
+        """Yield the chunks after positions of all partitions, which are near each other."""
+        low, limit = min(after.values()), 16
+        while low < head:
+            found = self._store.scan(self._name, low, head, limit)
+            check_kept(self._store, self._name, {each: max(low, g) for each, g in after.items()})
+            yield from (each for each in found if each.g > after[each.partition])
+            if len(found) < limit:
+                return
+            low, limit = found[-1].g, min(2 * limit, 1024)
+
+
+def _state_of(feed: FeedState) -> object:
+    return feed.head, feed.history
 
 
 def up_to_hint(chunks: Iterable[Chunk], hint: int) -> Iterator[Chunk]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from zeh_spark.protocol import wire
 from zeh_spark.store.commit_plan import tag
@@ -24,6 +25,29 @@ READ_BYTES = 1 << 20
 _CURSOR = re.compile(r"(0|[1-9][0-9]{0,17})\.([0-9a-f]{8})")
 _WINDOW, _LEAST_WINDOW = 1024, 4
 """Most chunks that are looked up at a time for all partitions, and least for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a store knows of some positions of a feed.
+
+    Attributes:
+        tags: The tags by g, of chunks that exist, of anchors, and of the feed's beginning.
+        anchors: What was removed last, by stored partition.
+    """
+
+    tags: Mapping[int, str]
+    anchors: Mapping[int, Anchor]
+
+
+def known_history(store: Store, feed: FeedState, cursors: Iterable[str]) -> History:
+    """Return what the store knows of the positions of some cursors. Raises Problem."""
+    given = (parse_cursor(0, each) for each in cursors)
+    numbers = {found[0] for found in given if found}
+    tags = {0: tag(feed.origin), **store.tags(feed.name, numbers)}
+    anchors = store.anchors(feed.name)
+    tags.update({anchor.g: anchor.tag for anchor in anchors.values()})
+    return History(tags, anchors)
 
 
 def positions(
@@ -40,23 +64,29 @@ def positions(
     Raises:
         Problem: A cursor is not one of this feed's history, or events after it are gone.
     """
-    given = {each: parse_cursor(each, text) for each, text in asked.items()}
-    numbers = {found[0] for found in given.values() if found}
-    tags = {0: tag(feed.origin), **store.tags(feed.name, numbers)}
-    anchors = store.anchors(feed.name)
-    tags.update({anchor.g: anchor.tag for anchor in anchors.values()})
+    for partition, cursor in asked.items():
+        parse_cursor(partition, cursor)  # a refusal names the partition
+    return positions_in(known_history(store, feed, asked.values()), store, feed, asked, n)
+
+
+def positions_in(
+    history: History, store: Store, feed: FeedState, asked: Mapping[int, str], n: int
+) -> dict[int, tuple[int, str]]:
+    """Return the same, given what the store knows of the cursors."""
+    tags, anchors = history.tags, history.anchors
     found_at, lost = {}, {}
-    for each, found in given.items():
+    for each, cursor in asked.items():
+        found = parse_cursor(each, cursor)
         stored = covered(each, n, feed.partitions)
         gone = [anchors[p] for p in stored if p in anchors]
         first = max(gone, key=lambda anchor: anchor.g, default=Anchor(0, tags[0]))
         if found:
-            check_history(each, asked[each], found, tags, feed.head, removed=bool(anchors))
+            check_history(each, cursor, found, tags, feed.head, removed=bool(anchors))
             if found[0] < first.g or found[0] not in tags:
                 lost[each] = first.cursor
-            found_at[each] = (found[0], asked[each])
+            found_at[each] = (found[0], cursor)
         else:
-            last = store.last(feed.name, stored, feed.head) if asked[each] == wire.LAST else None
+            last = store.last(feed.name, stored, feed.head) if cursor == wire.LAST else None
             found_at[each] = (last or first).g, (last or first).cursor
     if lost:
         each = min(lost)

@@ -1,0 +1,147 @@
+"""Answers that are kept for the next readers are what a publisher without a cache would send."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from zeh_spark.protocol import direct_reads
+from zeh_spark.protocol.direct_reads import Group
+from zeh_spark.publisher import MemoryStore, Store, create_app, open_store
+from zeh_spark.testing import publish, running_publisher
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Replaceable:
+    """A store that can be replaced by another one, as a restore replaces it under its publisher."""
+
+    def __init__(self, store: Store) -> None:
+        self.inner = store
+        self.asked: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def frames(self, blobs: Sequence[int]) -> list[bytes]:
+        self.asked["frames"] += 1
+        return self.inner.frames(blobs)
+
+
+def filled(store: Store, *events: object) -> Store:
+    store.create("orders", 2)
+    for number, event in enumerate(events):
+        publish(store, "orders", [event] * 3, partition=number % 2)
+    return store
+
+
+def page(base: str, n: int = 1, headers: str = "_all", coding: str = "identity") -> bytes:
+    cursors = "&".join(f"cursor{each}=_first" for each in range(n))
+    url = f"{base}/orders?n={n}&{cursors}&headers={headers}"
+    answer = requests.get(url, headers={"Accept-Encoding": coding}, timeout=30)
+    assert 200 == answer.status_code
+    assert coding == answer.headers.get("Content-Encoding", "identity")
+    return answer.content
+
+
+def planned(base: str, cursor: str) -> dict[str, object]:
+    asked = {"n": 1, "cursors": {"0": cursor}}
+    plan = requests.post(f"{base}/orders/plan", json=asked, timeout=30).json()
+    ranges = [{name: each[name] for name in ("partition", "from", "to")} for each in plan["ranges"]]
+    return {"n": 1, "ranges": ranges}
+
+
+def chunks(base: str) -> requests.Response:
+    asked = planned(base, "_first")
+    return requests.post(f"{base}/orders/chunks", json=asked, timeout=30)
+
+
+def times(answer: requests.Response) -> set[int]:
+    groups = direct_reads.parse_answer([answer.content])
+    return {int(t) for each in groups if isinstance(each, Group) for t in each.headers["time"]}
+
+
+@pytest.fixture
+def store() -> Replaceable:
+    return Replaceable(filled(MemoryStore(), {"i": 1}, {"i": 2}, {"i": 3}))
+
+
+@pytest.fixture
+def base(store: Replaceable) -> Iterator[str]:
+    with running_publisher(store) as base:  # type: ignore[arg-type]  # it is one by delegation
+        yield base
+
+
+def test_the_second_reader_costs_no_look_at_the_frames(store: Replaceable, base: str) -> None:
+    """A thousand readers of my feed cost one reading of it, in pages and in chunks."""
+    page(base), chunks(base)
+    before = store.asked["frames"]
+    page(base), chunks(base)
+    assert (2, 2) == (before, store.asked["frames"])
+
+
+def test_every_way_of_reading_gets_its_own_bytes(store: Replaceable, base: str) -> None:
+    """Whatever others have asked for before me, I get what I ask for."""
+    uncached = Starlette(routes=[Mount("/bare", create_app(store.inner, cache_bytes=0))])
+    ways = list(product((1, 2, 3, 5), ("_all", "", "zeh-time"), ("identity", "gzip")))
+    with running_publisher(store.inner, uncached) as bare:
+        expected = [page(f"{bare}/bare", *way) for way in ways]
+    for _ in range(2):
+        assert expected == [page(base, *way) for way in ways]
+    assert len({each for each in expected}) == len(ways) // 2  # coded and plain are the same text
+
+
+def test_a_feed_created_again_is_not_the_one_that_was_kept(store: Replaceable, base: str) -> None:
+    """A new feed under the name of an old one has its own events."""
+    page(base), chunks(base)
+    store.inner = filled(MemoryStore(), {"i": 4}, {"i": 5}, {"i": 6})
+    found = [json.loads(line).get("data") for line in page(base).splitlines()]
+    assert [4, 5, 6] == sorted({each["i"] for each in found if each})
+
+
+def test_events_published_again_after_a_restore_have_their_own_stamps(tmp_path: Path) -> None:
+    """The same events at the same positions, with the same tags, at another time."""
+    made = f"sqlite:///{tmp_path}/made.db"
+    filled(open_store(made)).close()
+    shutil.copy(tmp_path / "made.db", tmp_path / "restored.db")
+    stores = [
+        open_store(f"sqlite:///{tmp_path}/{name}.db", clock=lambda time=time: time)  # type: ignore[misc]
+        for name, time in (("made", 1_700_000_000_000), ("restored", 1_700_000_000_001))
+    ]
+    for each in stores:
+        publish(each, "orders", [{"i": 1}], partition=0)
+    cursors = {each.last("orders", [0], 1).cursor for each in stores}  # type: ignore[union-attr]
+    assert 1 == len(cursors)
+    store = Replaceable(stores[0])
+    with running_publisher(store) as base:  # type: ignore[arg-type]
+        assert b'"zeh-time":"1700000000000"' in page(base)
+        assert {1_700_000_000_000} == times(chunks(base))
+        store.inner = stores[1]
+        assert b'"zeh-time":"1700000000001"' in page(base)
+        assert {1_700_000_000_001} == times(chunks(base))
+    for each in stores:
+        each.close()
+
+
+def test_removed_events_are_gone_although_they_are_kept(store: Replaceable, base: str) -> None:
+    """Retention ends what readers get; one that has missed events is told."""
+    first = requests.get(f"{base}/orders?n=1&cursor0=_first&pagesizehint=1", timeout=30)
+    cursor = json.loads(first.content.splitlines()[-1])["cursor"]
+    page(base)
+    asked = planned(base, cursor)
+    assert 200 == requests.post(f"{base}/orders/chunks", json=asked, timeout=30).status_code
+    store.remove("orders", 2)
+    assert b'"i":1' not in page(base)
+    lost = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
+    assert 410 == lost.status_code
+    assert 410 == requests.post(f"{base}/orders/chunks", json=asked, timeout=30).status_code

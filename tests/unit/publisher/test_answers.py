@@ -1,0 +1,55 @@
+"""Taking an answer part by part gives its bytes, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.publisher.answers import TAKE_BYTES, Taken, taken
+from zeh_spark.publisher.pieces import SEND_BYTES
+
+
+def parts_of(sends: Iterator[bytes]) -> Iterator[Taken]:
+    rest: Iterator[bytes] | None = sends
+    while rest is not None:
+        part = taken(rest)
+        rest = part.rest
+        yield part
+
+
+@given(st.lists(st.integers(1, SEND_BYTES) | st.integers(1, 100)))
+def test_parts_are_the_answer(sizes: list[int]) -> None:
+    """However it is cut, my answer has every byte in its place, in steps that are not too large."""
+    sends = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    parts = list(parts_of(iter(sends)))
+    assert b"".join(sends) == b"".join(each for part in parts for each in part.sends)
+    assert all(0 < len(each) <= SEND_BYTES for part in parts for each in part.sends)
+    assert all(sum(map(len, part.sends)) < TAKE_BYTES + SEND_BYTES for part in parts)
+
+
+def test_small_pieces_are_sent_together() -> None:
+    """A feed of tiny chunks does not cost a packet each."""
+    assert [b"x" * 100] == taken(iter([b"x"] * 100)).sends
+
+
+def failing(*sends: bytes) -> Iterator[bytes]:
+    yield from sends
+    raise OSError("the disk is gone")
+
+
+def test_a_fault_before_the_first_byte_is_raised() -> None:
+    """What fails at once is refused, not begun."""
+    with pytest.raises(OSError, match="the disk is gone"):
+        taken(failing())
+
+
+def test_a_fault_after_the_first_byte_follows_what_there_is() -> None:
+    """I get the events before the damage, and then no end of the answer."""
+    begun = taken(failing(b"event"))
+    assert [b"event"] == begun.sends
+    assert begun.rest is not None
+    with pytest.raises(OSError, match="the disk is gone"):
+        taken(begun.rest)

@@ -1,0 +1,47 @@
+"""Pieces of answers: any of them, in a row, are one body."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeh_spark.publisher.pieces import (
+    SEND_BYTES,
+    gzip_piece,
+    gzip_stream,
+    plain_piece,
+    plain_stream,
+)
+
+texts = st.lists(st.binary() | st.builds(bytes.__mul__, st.binary(), st.integers(0, 1000)))
+
+
+@given(texts)
+def test_compressed_pieces_are_one_gzip_stream(given_texts: list[bytes]) -> None:
+    """My client unpacks the answer, also if it knows of one gzip member only, as httpx does."""
+    packed = b"".join(gzip_stream(map(gzip_piece, given_texts)))
+    member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert b"".join(given_texts) == member.decompress(packed) == gzip.decompress(packed)
+    assert (True, b"") == (member.eof, member.unused_data)
+
+
+@given(texts)
+def test_plain_pieces_are_what_they_are_made_of(given_texts: list[bytes]) -> None:
+    """Nothing is lost between two pieces."""
+    assert b"".join(given_texts) == b"".join(plain_stream(map(plain_piece, given_texts)))
+
+
+def test_a_compressed_piece_can_be_read_once_it_has_arrived() -> None:
+    """I parse events while the rest is still on its way."""
+    first, _ = (gzip_piece(text) for text in (b"first", b"second"))
+    member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert b"first" == member.decompress(next(gzip_stream([first])))
+
+
+def test_a_piece_is_sent_in_bounded_steps() -> None:
+    """A slow client holds little memory."""
+    piece = plain_piece(b"x" * (2 * SEND_BYTES + 1))
+    assert [SEND_BYTES, SEND_BYTES, 1] == [len(each) for each in piece.sends]

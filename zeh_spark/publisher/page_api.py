@@ -1,0 +1,243 @@
+"""The read API of the spec: pages of events.
+
+A request is answered from one call in a worker thread, if it does not have to wait: the call finds
+the feed, checks the request, and makes the first part of the answer. Readers that ask for the same
+at the same time, as those do that a commit has woken, share such calls.
+
+Rule for editors: what can be refused is refused before the first byte. A call that is shared
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.direct_reads import OFFER
+from zeh_spark.protocol.served_lines import Block
+from zeh_spark.publisher.answers import Taken, disconnected, taken
+from zeh_spark.publisher.feed_calls import FeedCalls, state_of
+from zeh_spark.publisher.pieces import gzip_stream, plain_stream
+from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
+from zeh_spark.publisher.rendering import render_blocks, render_parts
+from zeh_spark.store.feed import (
+    DELIVERY,
+    ChunkFeed,
+    DirectFeed,
+    Feed,
+    KeepsCursors,
+    TellsIdentity,
+)
+from zeh_spark.store.interface import FeedState
+from zeh_spark.store.problems import Problem
+
+_MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
+_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+_NOTHING = Taken([], None)
+
+
+@dataclass(slots=True)
+class Opened:
+    """A page whose first part was read, so that it can no longer be refused.
+
+    Attributes:
+        feed: The feed.
+        ask: The request.
+        cursors: Where to go on, if the page has no events.
+        seen: The feed's state before the page.
+        begun: The first part of the answer; None if the page has no events and its reader waits,
+            or if nothing was read yet, because the request names a cursorset.
+        is_taken: Whether a reader takes the rest, which is there once.
+    """
+
+    feed: Feed
+    ask: Ask
+    cursors: Mapping[int, str]
+    seen: object
+    begun: Taken | None
+    is_taken: bool = False
+
+
+class PageApi:
+    """The read API of the spec: pages of events."""
+
+    def __init__(self, calls: FeedCalls) -> None:
+        self._calls = calls
+
+    async def read(self, request: Request) -> Response:
+        """Answer a request of the read API with a page of events."""
+        name = request.path_params.get("feed", "")
+        gzip = accepts_gzip(request.headers.get("accept-encoding", ""))
+        headers = {**_HEADERS, "Content-Encoding": "gzip"} if gzip else _HEADERS
+        begin = time.monotonic()
+        query, is_get = request.scope["query_string"], request.method == "GET"
+        told = request.headers.getlist(wire.CONSUMER_HEADER)
+        consumer = ", ".join(told) if told else None
+        call = partial(self._begin, name, query, consumer, is_get, gzip)
+        page = await self._shared(name, (name, query, consumer, is_get, gzip), call)
+        gone: asyncio.Future[None] | None = None
+        try:
+            if page.ask.cursor_set is not None:
+                page = await self._kept(name, page, is_get, gzip)
+            while page.begun is None:
+                gone = gone or asyncio.ensure_future(disconnected(request.receive))
+                left = begin + page.ask.wait - time.monotonic()
+                if left > 0 and not self._calls.stopped:
+                    if not await self._calls.wait(gone, name, page.feed, page.seen, left):
+                        return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
+                    left = begin + page.ask.wait - time.monotonic()
+                waits = left > 0 and not self._calls.stopped
+                page = await self._again(name, page, waits, gzip)
+        except BaseException:
+            if gone:
+                gone.cancel()
+            raise
+        begun = page.begun if is_get else _NOTHING
+        return self._calls.answer(name, begun, headers, _MEDIA_TYPE, gone=gone)
+
+    async def _shared(self, name: str, key: object, call: partial[Opened]) -> Opened:
+        """Return a page that readers may share, if its first part is the whole of it."""
+        page = await self._calls.shared(name, key, call)
+        if page.begun and page.begun.rest is not None:
+            if page.is_taken:
+                return await self._calls.in_thread(name, call)
+            page.is_taken = True
+        return page
+
+    async def _again(self, name: str, page: Opened, waits: bool, gzip: bool) -> Opened:
+        ask, cursors = page.ask, page.cursors
+        key = (name, ask.n, tuple(cursors.items()), ask.hint, ask.headers, waits, gzip)
+        call = partial(self._open, page.feed, ask, cursors, waits, gzip)
+        return await self._shared(name, key, call)
+
+    async def _kept(self, name: str, page: Opened, is_get: bool, gzip: bool) -> Opened:
+        """Return the page of a request that names a cursorset."""
+        begin = partial(starting_cursors, page.feed, page.ask, keep=is_get)
+        cursors = await self._calls.in_thread(name, begin, writes=True)
+        waits = is_get and page.ask.hint != 0 and page.ask.wait > 0
+        call = partial(self._open, page.feed, page.ask, cursors, waits, gzip)
+        return await self._calls.in_thread(name, call)
+
+    def _begin(
+        self, name: str, query: bytes, consumer: str | None, is_get: bool, gzip: bool
+    ) -> Opened:
+        """Return the page of a query. Raises Problem."""
+        feed = self._calls.find(name)
+        ask = asked(feed, query, consumer)
+        if ask.cursor_set is not None:
+            return Opened(feed, ask, ask.cursors, None, None)
+        waits = is_get and ask.hint != 0 and ask.wait > 0
+        now = feed.found if isinstance(feed, ChunkFeed) else None
+        return self._open(feed, ask, ask.cursors, waits, gzip, now)
+
+    def _open(
+        self,
+        feed: Feed,
+        ask: Ask,
+        cursors: Mapping[int, str],
+        waits: bool,
+        gzip: bool,
+        now: FeedState | None = None,
+    ) -> Opened:
+        """Return a page. If it has no events, it is not begun while its reader `waits`.
+
+        A special cursor means what it meant at first: taken again after a wait, `_last` would skip
+        events. So the cursors of a page without events replace those that were asked for.
+        """
+        if isinstance(feed, ChunkFeed):
+            outline = feed.outline(cursors, ask.n, ask.hint, now)
+            seen = outline.state
+            first = next(outline.parts)
+            found, after = bool(first.chunks), first.cursors
+            parts = replace(outline, parts=chain([first], outline.parts))
+            pieces = render_parts(feed, parts, ask.n, ask.headers, self._calls.cache, gzip=gzip)
+        else:
+            seen = state_of(feed)() if ask.wait else None
+            before, rest = blocks_before_events(feed, cursors, ask)
+            found = any(block.lines for block in before)
+            after = {block.partition: block.cursor for block in before}
+            pieces = render_blocks(chain(before, rest), ask.n, ask.headers, gzip=gzip)
+        if waits and not found:
+            return Opened(feed, ask, {**cursors, **after}, seen, None)
+        begun = taken(gzip_stream(pieces) if gzip else plain_stream(pieces))
+        return Opened(feed, ask, cursors, seen, begun)
+
+
+def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:
+    """Return what a request asks for, given its query and the header that names its consumer.
+
+    Raises Problem; one for `n` tells the feed's identity.
+    """
+    try:
+        return parse_query(query.decode("latin-1"), feed.partitions, consumer)
+    except Problem as problem:
+        if "feed" not in problem.type.members or not isinstance(feed, TellsIdentity):
+            raise
+        identity = feed.identity()
+        if identity is None:
+            raise
+        described = identity.document()
+        if isinstance(feed, ChunkFeed):
+            described["delivery"] = DELIVERY
+        if isinstance(feed, DirectFeed):
+            described["reads"] = OFFER
+        raise problem.with_members(feed=described) from None
+
+
+def starting_cursors(feed: Feed, ask: Ask, *, keep: bool) -> Mapping[int, str]:
+    """Return the cursors from which a request reads that names a cursorset.
+
+    Special cursors are replaced by what they mean now: taken again when the reader resumes, `_last`
+    would skip events.
+
+    Args:
+        feed: The feed.
+        ask: The request.
+        keep: Whether to save the cursors under the cursorset.
+
+    Raises:
+        Problem: The feed keeps no cursors, nothing is kept to resume from, or the cursorset is
+            bound to another consumer.
+    """
+    assert ask.cursor_set is not None
+    if not isinstance(feed, KeepsCursors):
+        raise Problem(problems.CURSORSET_UNSUPPORTED, "this feed keeps no cursors for readers")
+    if ask.resume:
+        return resumed(ask, feed.load_cursors(ask.cursor_set, ask.n, ask.consumer))
+    cursors = {block.partition: block.cursor for block in feed.page(ask.cursors, ask.n, 0, ())}
+    if keep:
+        feed.save_cursors(ask.cursor_set, ask.n, cursors, ask.consumer)
+    else:
+        feed.load_cursors(ask.cursor_set, ask.n, ask.consumer)  # a HEAD is refused as its GET is
+    return cursors
+
+
+def blocks_before_events(
+    feed: Feed, cursors: Mapping[int, str], ask: Ask
+) -> tuple[list[Block], Iterator[Block]]:
+    """Return the blocks of a page up to the first one that has events, and the rest of the page."""
+    page = feed.page(cursors, ask.n, ask.hint, ask.headers)
+    before = []
+    for block in page:
+        before.append(block)
+        if block.lines:
+            break
+    return before, page
+
+
+def accepts_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding header accepts gzip (RFC 9110, 12.5.3)."""
+    weights = {}
+    for each in accepted.lower().split(","):
+        coding, _, parameter = each.partition(";")
+        weights[coding.strip()] = parameter.replace(" ", "")
+    weight = weights.get("gzip", weights.get("*"))
+    return weight is not None and weight.rstrip("0").rstrip(".") != "q="
