@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 import pytest
+import xxhash
 
 from tests.fix_raw_server import Answer, ok, refused
 from zeh_spark.protocol import direct_reads as wire
@@ -61,7 +62,13 @@ def planned(*chunks: Sent, partition: int = 0, begin: str = BEGIN, end: str = EN
 
 
 def group(*chunks: Sent, number: int = 0, producers: Sequence[str] = ("p",)) -> bytes:
-    return wire.encode_group(number, records(chunks), producers, frames(chunks))
+    """Neighbours in a range, as `protocol.direct_reads` describes them."""
+    sent = frames(chunks)
+    sizes = list(map(len, sent))
+    head = {"range": number, "chunks": len(sent), "producers": producers, "bytes": sum(sizes)}
+    arriving = [(len(each), xxhash.xxh3_64_intdigest(each)) for each in sent]
+    tables = records(chunks).tobytes() + np.array(arriving, wire.FRAMES).tobytes()
+    return msgspec.json.encode(head) + b"\n" + tables + b"".join(sent)
 
 
 def end_of(*chunks: Sent, number: int = 0, end: str = END) -> bytes:

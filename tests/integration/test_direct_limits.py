@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from tests.patience import PATIENCE
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.writers import until
@@ -33,15 +34,18 @@ class HeldStore(MemoryStore):
         super().__init__()
         self.go = threading.Event()
         self.go.set()
+        self.damaged = False
         self.create("orders", 2)
         publish(self, "orders", [1, 2, 3, 4])
 
-    def scan(self, *args):
+    def feed(self, name):
         assert self.go.wait(PATIENCE)
-        return super().scan(*args)
+        return super().feed(name)
 
     def frames(self, *args):
         assert self.go.wait(PATIENCE)
+        if self.damaged:
+            raise StoreError("a frame cannot be read")
         return super().frames(*args)
 
 
@@ -70,13 +74,13 @@ class Burst:
             each.sendall(head.encode() + text)
             each.setblocking(False)
 
-    def answers(self, status):
-        """The beginnings of the answers with this status that have come so far."""
+    def answers(self, status=""):
+        """The beginnings of the answers (with this status) that have come so far."""
         found = []
         for each in self._sockets:
             with suppress(BlockingIOError):
                 found.append(each.recv(4096, socket.MSG_PEEK).decode(errors="replace"))
-        return [each for each in found if each.startswith(f"HTTP/1.1 {status} ")]
+        return [each for each in found if each.startswith(f"HTTP/1.1 {status}")]
 
     def close(self):
         """Break all of them off."""
@@ -137,6 +141,16 @@ def test_those_that_are_refused_give_their_places_back(store, base, asked, what,
             answer = session.post(f"{base}/{name}/{what}", data=body, timeout=30)
             assert answer.status_code in {400, 404, 409}
     assert most == held(store, base, what, asked[what], most)[0]
+
+
+def test_answers_that_the_store_breaks_off_give_their_places_back(store, base, asked):
+    """A damaged range does not take the publisher away from readers of others."""
+    store.damaged = True
+    with closing(Burst(base, "chunks", asked["chunks"], ANSWERS)) as burst:
+        until(lambda: len(burst.answers()) == ANSWERS)
+        assert 0 == len(burst.answers(503))
+    store.damaged = False
+    until(lambda: held(store, base, "chunks", asked["chunks"], ANSWERS)[0] == ANSWERS)
 
 
 def test_no_proxy_may_change_an_answer_with_chunks(base, asked):

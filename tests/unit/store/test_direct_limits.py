@@ -9,7 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest, WantedRange
+from zeh_spark.protocol.direct_reads import (
+    ChunksRequest,
+    Group,
+    Plan,
+    PlanRequest,
+    RangeEnd,
+    WantedRange,
+    parse_answer,
+)
 from zeh_spark.publisher import MemoryStore, Problem
 from zeh_spark.store import direct_reads
 from zeh_spark.store.interface import Chunk, FeedState
@@ -200,5 +208,8 @@ def test_what_goes_before_a_range_does_not_disturb_it() -> None:
     chunks = filled(store, 0, 0, 1)
     store.method, store.upto = "chunks", 1
     wanted = WantedRange(0, chunks[0].cursor, chunks[1].cursor)
-    pieces = list(direct_reads.requested_chunks(store, FEED, ChunksRequest(2, [wanted])))
-    assert (3, "") == (len(pieces), store.method)
+    answer = direct_reads.requested_chunks(store, FEED, ChunksRequest(2, [wanted]))
+    group, end = parse_answer(answer)
+    assert isinstance(group, Group)
+    assert isinstance(end, RangeEnd)
+    assert ([2], 1, "") == (group.headers["g"].tolist(), end.chunks, store.method)
