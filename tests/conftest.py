@@ -33,6 +33,7 @@ pytest_plugins = [
     "tests.fix_dead_letters",
     "tests.fix_cluster",
     "tests.fix_stream",
+    "tests.fix_direct",
     "tests.fix_batch",
     "tests.fix_table",
     "tests.fix_lake",

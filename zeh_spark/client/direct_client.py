@@ -10,6 +10,7 @@ Plans are asked for on the driver, chunks in tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -207,8 +208,9 @@ class _Fetch:
         sent = msgspec.json.encode(ChunksRequest(self.n, wanted))
         with _asked(self.transport, "/chunks", sent) as response:
             self._check_type(response)
+            pieces = iter(Body(response, self.transport.url))
             try:
-                for part in direct_reads.parse_answer(Body(response, self.transport.url)):
+                for part in direct_reads.parse_answer(pieces):
                     if part.range != self.at - first:
                         raise FormatError(f"range {part.range} came, not {self.at - first}")
                     if isinstance(part, Group):
@@ -217,6 +219,7 @@ class _Fetch:
                         self._end(part)
                     self.retry.progress()
                     if self.at == upto:
+                        _finish(response, pieces)
                         return
             except FormatError as exc:
                 raise self._other(str(exc)) from None
@@ -300,6 +303,13 @@ class _Fetch:
         )
         found.oldest = oldest if isinstance(oldest, str) else None
         return found
+
+
+def _finish(response: requests.Response, pieces: Iterator[bytes]) -> None:
+    """Read the end of the framing of a whole answer, so that its connection is used again."""
+    if response.raw.chunked:
+        with suppress(TransientError):  # all that was planned has come
+            next(pieces, None)
 
 
 def replace_from(wanted: WantedRange, cursor: str) -> WantedRange:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -20,7 +21,7 @@ from zeh_spark.protocol.direct_reads import HEADERS, name_hash
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.protocol.served_lines import Block, renderer
 from zeh_spark.protocol.served_lines import stamps as publisher_stamps
-from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
+from zeh_spark.protocol.stamp_columns import BY_NAME, MAX_TIME, POSITION
 from zeh_spark.protocol.upload_format import frame_of
 from zeh_spark.source.chunk_decode import ChunkDecoder
 from zeh_spark.source.decode import Decoder
@@ -185,6 +186,7 @@ def changed(group: FetchedGroup, lines: bytes, events: int | None = None) -> Fet
         b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":"\xff"}\n',
         b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{}}{}\n',
         b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":1\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":12\n',
         b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":}\n',
     ],
 )
@@ -192,6 +194,40 @@ def test_a_damaged_line_is_an_error(lines):
     """What is no event never becomes a row."""
     group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines, 2)
     decoder = ChunkDecoder(Decoder(("headers", "data"), "c", False), ("_all",), ONE)
+    with pytest.raises(MalformedLineError):
+        list(decoder.batches(group))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b'{"zeh-time":"5"}',
+        b'{"a":"b","zeh-sequence":"5"}',
+        b'{"zeh-other":"5"}',
+        b'{"a":"1","a":"2"}',
+    ],
+)
+@pytest.mark.parametrize("hidden", [(), ("zeh-time",)])
+def test_headers_that_no_publisher_stores_are_those_of_the_drivers_way(headers, hidden):
+    """A store that is older than the checks, or that another program wrote, changes no row."""
+    lines = b'{"partition":0,"headers":%b,"data":1}\n' % headers
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines)
+    decoder = Decoder(("headers", "data"), "c", False, hidden)
+    block = Block(0, lines, "", publisher_stamps(0, 10, "p", 7), 100)
+    driver = decoder.batches(renderer(("_all",))(block, 0), 0, ONE, 1)
+    expected = [row for batch in driver for row in batch.to_pylist()]
+    found = ChunkDecoder(decoder, ("_all",), ONE).batches(group)
+    assert expected == [row for batch in found for row in batch.to_pylist()]
+
+
+def test_a_time_that_no_timestamp_can_hold_is_an_error():
+    """It never becomes another time."""
+    group = group_of([(0, 10, "p", [({}, 1)]), (0, MAX_TIME, "p", [({}, 2)])])
+    decoder = ChunkDecoder(Decoder(("data", "timestamp"), "c", False), ("zeh-time",), ONE)
+    assert ["1", "2"] == [
+        row for each in decoder.batches(group) for row in each["data"].to_pylist()
+    ]
+    group.headers["time"][1] += 1
     with pytest.raises(MalformedLineError):
         list(decoder.batches(group))
 
@@ -212,6 +248,18 @@ def test_a_chunk_with_more_lines_than_events_is_an_error():
     decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
     with pytest.raises(PublisherError, match="damaged"):
         list(decoder.batches(group))
+
+
+def test_a_chunk_that_ends_within_a_line_is_an_error():
+    """Its lines and the next one's are events together, and their chunks would be others."""
+    group = group_of([(0, 10, "p", [({}, 1)]), (0, 20, "p", [({}, 2)])])
+    first, second = (stored_lines(0, [({}, number)]) for number in (1, 2))
+    texts = [first + second[:9], second[9:]]
+    group.headers["size"] = list(map(len, texts))
+    damaged = FetchedGroup(0, group.headers, group.producers, list(map(frame_of, texts)))
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="store is damaged"):
+        list(decoder.batches(damaged))
 
 
 @pytest.mark.parametrize(
@@ -235,3 +283,17 @@ def test_a_frame_that_would_unpack_to_more_than_a_chunk_is_refused_before():
     decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
     with pytest.raises(PublisherError, match="another size"):
         list(decoder.batches(FetchedGroup(0, headers, good.producers, [frame])))
+
+
+def test_a_frame_that_tells_another_size_than_its_chunk_is_not_unpacked():
+    """A small frame that unpacks to 64 MiB takes no memory."""
+    good = group_of([(0, 10, "p", [({}, 1)])])
+    group = FetchedGroup(0, good.headers, good.producers, [frame_of(b"\n" * (64 << 20))])
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PublisherError, match="another size"):
+            list(decoder.batches(group))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()

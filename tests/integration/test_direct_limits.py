@@ -1,0 +1,160 @@
+"""Plans and answers with chunks have limits of their own: what is beyond them is refused at once,
+and each gives its place back, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from contextlib import closing, suppress
+
+import pytest
+import requests
+
+from tests.patience import PATIENCE
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing.writers import until
+
+pytestmark = pytest.mark.timeout(60)
+
+PLANS, ANSWERS = 64, 256
+"""The limits that the documentation names."""
+
+MORE = 8
+
+
+class HeldStore(MemoryStore):
+    """A store whose readers are held unless `go` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+        self.damaged = False
+        self.create("orders", 2)
+        publish(self, "orders", [1, 2, 3, 4])
+
+    def feed(self, name):
+        assert self.go.wait(PATIENCE)
+        return super().feed(name)
+
+    def frames(self, *args):
+        assert self.go.wait(PATIENCE)
+        if self.damaged:
+            raise StoreError("a frame cannot be read")
+        return super().frames(*args)
+
+
+@pytest.fixture
+def store():
+    with closing(HeldStore()) as store:
+        yield store
+
+
+@pytest.fixture
+def base(store):
+    with running_publisher(store) as base:
+        yield base
+        store.go.set()
+
+
+class Burst:
+    """Requests that are under way at a time."""
+
+    def __init__(self, base, what, body, count):
+        text = json.dumps(body).encode()
+        head = f"POST /orders/{what} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(text)}\r\n\r\n"
+        port = int(base.rpartition(":")[2])
+        self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        for each in self._sockets:
+            each.sendall(head.encode() + text)
+            each.setblocking(False)
+
+    def answers(self, status=""):
+        """The beginnings of the answers (with this status) that have come so far."""
+        found = []
+        for each in self._sockets:
+            with suppress(BlockingIOError):
+                found.append(each.recv(4096, socket.MSG_PEEK).decode(errors="replace"))
+        return [each for each in found if each.startswith(f"HTTP/1.1 {status}")]
+
+    def close(self):
+        """Break all of them off."""
+        for each in self._sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            each.close()
+
+
+@pytest.fixture
+def asked(base):
+    """What to ask for, by path."""
+    plan = {"n": 2, "cursors": {"0": "_first", "1": "_first"}}
+    ranges = requests.post(f"{base}/orders/plan", json=plan, timeout=30).json()["ranges"]
+    wanted = [{name: each[name] for name in ("partition", "from", "to")} for each in ranges]
+    return {"plan": plan, "chunks": {"n": 2, "ranges": wanted}}
+
+
+def held(store, base, what, body, most):
+    """Hold as many as possible; return how many were answered, and some refusals."""
+    store.go.clear()
+    with closing(Burst(base, what, body, most + MORE)) as burst:
+        until(lambda: len(burst.answers(503)) >= MORE)
+        store.go.set()
+        until(lambda: len(burst.answers(200)) + len(burst.answers(503)) == most + MORE)
+        return len(burst.answers(200)), burst.answers(503)
+
+
+both = pytest.mark.parametrize(("what", "most"), [("plan", PLANS), ("chunks", ANSWERS)])
+
+
+@both
+def test_what_is_beyond_the_limit_is_refused_at_once(store, base, asked, what, most):
+    """A busy publisher stays quick, and says when to come back; those under way go on."""
+    answered, refused = held(store, base, what, asked[what], most)
+    assert (most, MORE) == (answered, len(refused))
+    for each in refused:
+        assert "\r\nretry-after: 1\r\n" in each.lower()
+        assert "reads-busy" in each
+
+
+@both
+def test_those_that_break_off_give_their_places_back(store, base, asked, what, most):
+    """Clients that die do not take the publisher away from others."""
+    store.go.clear()
+    with closing(Burst(base, what, asked[what], most + MORE)) as burst:
+        until(lambda: len(burst.answers(503)) >= MORE)
+    store.go.set()
+    until(lambda: held(store, base, what, asked[what], most)[0] == most)
+
+
+@both
+def test_those_that_are_refused_give_their_places_back(store, base, asked, what, most):
+    """Mistakes of some clients do not take the publisher away from others."""
+    wrong = json.dumps(asked[what]).replace("0", "7").replace("_first", "1.00000000")
+    with requests.Session() as session:
+        for number in range(most + MORE):
+            name, body = [("orders", wrong), ("orders", "{"), ("nowhere", "{}")][number % 3]
+            answer = session.post(f"{base}/{name}/{what}", data=body, timeout=30)
+            assert answer.status_code in {400, 404, 409}
+    assert most == held(store, base, what, asked[what], most)[0]
+
+
+def test_answers_that_the_store_breaks_off_give_their_places_back(store, base, asked):
+    """A damaged range does not take the publisher away from readers of others."""
+    store.damaged = True
+    with closing(Burst(base, "chunks", asked["chunks"], ANSWERS)) as burst:
+        until(lambda: len(burst.answers()) == ANSWERS)
+        assert 0 == len(burst.answers(503))
+    store.damaged = False
+    until(lambda: held(store, base, "chunks", asked["chunks"], ANSWERS)[0] == ANSWERS)
+
+
+def test_no_proxy_may_change_an_answer_with_chunks(base, asked):
+    """A proxy that compresses would make an answer that tasks refuse."""
+    answer = requests.post(f"{base}/orders/chunks", json=asked["chunks"], timeout=30)
+    directives = {each.strip() for each in answer.headers["Cache-Control"].split(",")}
+    assert {"no-store", "no-transform"} == directives

@@ -1,0 +1,94 @@
+"""A batch that Spark repeats has the events that it had, or is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+
+import pytest
+
+from tests.fix_stream import position
+from zeh_spark.errors import ReplayError
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import publish, running_publisher
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def batch(publisher, start):
+    """`batch()`: where a batch of ten events began, and where it ended."""
+    publisher.publish(*range(10), partition=0)
+    run = start(url=publisher.url, fetch="executors", finite=True)
+    begin = run.offset
+    assert {0: [*range(10)]} == run.next()
+    return begin, json.loads(json.dumps(run.offset))
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "value"),
+    [
+        ("executors", "events", 9),
+        ("executors", "events", 11),
+        ("executors", "digest", "0" * 32),
+        ("driver", "events", 9),
+        ("driver", "events", 11),
+    ],
+)
+def test_a_batch_that_has_other_events_now_is_refused(publisher, start, batch, way, name, value):
+    """The number alone tells it, and so does the digest alone."""
+    begin, end = batch
+    position(end)[name] = value
+    again = start(url=publisher.url, fetch=way, offset=begin)
+    with pytest.raises(ReplayError, match=r"partition 0.*replay=accept"):
+        again.rows(begin, end)
+
+
+def test_a_batch_that_ended_elsewhere_is_refused_on_the_drivers_way(publisher, start, batch):
+    """As many events are not enough: they have to end where the batch ended."""
+    begin, end = batch
+    publisher.publish(*range(10, 13), partition=0)
+    later = start(url=publisher.url, fetch="executors", finite=True)
+    later.next()
+    position(end)["cursor"] = position(later.offset)["cursor"]
+    with pytest.raises(ReplayError, match="the feed gives 13 now"):
+        start(url=publisher.url, fetch="driver", offset=begin).rows(begin, end)
+
+
+def test_accept_takes_other_events(publisher, start, batch, caplog):
+    """I go on deliberately, and the log says what has changed."""
+    begin, end = batch
+    position(end)["events"] = 9
+    again = start(url=publisher.url, fetch="executors", replay="accept", offset=begin)
+    assert {0: [*range(10)]} == again.rows(begin, end)
+    assert "had 9 events, now it has 10" in caplog.text
+
+
+def published(file, start, then):
+    """Publish three events to a store, and read them as one batch; give that to `then`."""
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        publish(store, "orders", [1, 2, 3])
+        with running_publisher(store) as base:
+            options = {"url": f"{base}/orders", "feedId": "orders", "fetch": "executors"}
+            run = start(**options, finite=True)
+            begin = run.offset
+            assert {0: [1, 2, 3]} == run.next()
+            return then(options, begin, json.loads(json.dumps(run.offset)))
+
+
+def test_the_same_events_published_again_after_a_restore_are_other_events(start, tmp_path):
+    """Cursors and numbers are equal; the time of the commit is not, and rows show it."""
+    file, backup = tmp_path / "feed.db", tmp_path / "backup.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 1)
+    shutil.copy(file, backup)
+    lost = published(file, start, lambda options, begin, end: end)
+
+    def repeat(options, begin, end):
+        for name in ("cursor", "events", "bytes"):
+            assert position(lost)[name] == position(end)[name]
+        with pytest.raises(ReplayError, match="it gives others"):
+            start(**options, offset=begin).rows(begin, lost)
+
+    published(backup, start, repeat)

@@ -1,0 +1,236 @@
+"""A plan that waits wakes with the first event, whatever the moment in which it is committed; and
+copies of a feed that lag are waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+import requests
+
+from tests.patience import PATIENCE
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.store.interface import FeedState
+from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing.writers import until
+
+pytestmark = pytest.mark.timeout(40)
+
+SOON = 10
+"""Seconds within which a reader wakes that would wait for 50."""
+
+
+class Moments(MemoryStore):
+    """A store in which something happens once, in the middle of a call.
+
+    Attributes:
+        then: What happens when a method, by its name, is called so many times from now on: before
+            it returns what it has found.
+        looks: How often the version was asked for.
+        fails: Whether it answers nothing any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.then: dict[str, tuple[int, Callable[[], object]]] = {}
+        self.looks = 0
+        self.fails = False
+        self.create("orders", 1)
+        publish(self, "orders", ["old"])
+
+    def _looked(self, method: str) -> None:
+        if self.fails:
+            raise StoreError("the disk is gone")
+        left, happens = self.then.pop(method, (0, None))
+        if left > 1 and happens:
+            self.then[method] = left - 1, happens
+        elif happens:
+            happens()
+
+    def feed(self, name: str) -> FeedState:
+        found = super().feed(name)
+        self._looked("feed")
+        return found
+
+    def version(self) -> int:
+        found = super().version()
+        self.looks += 1
+        self._looked("version")
+        return found
+
+
+def cursor(store: MemoryStore) -> str:
+    state = store.feed("orders")
+    return f"{state.head}.{state.history[:4].hex()}"
+
+
+@pytest.fixture
+def store() -> Moments:
+    return Moments()
+
+
+@pytest.fixture
+def plan(store):
+    """`plan(cursor)`: a plan that may wait for 50 s, under way."""
+    with ThreadPoolExecutor(8) as pool, ExitStack() as stack:
+        base = stack.enter_context(running_publisher(store))
+
+        def ask(cursor: str) -> Future[requests.Response]:
+            body = {"n": 1, "cursors": {"0": cursor}, "wait": 50}
+            return pool.submit(requests.post, f"{base}/orders/plan", json=body, timeout=100)
+
+        ask.stop = partial(pool.submit, stack.close)
+        yield ask
+        stack.close()
+
+
+def is_waiting(store: Moments) -> None:
+    """Return once the publisher waits for the store's version to change."""
+    before = store.looks
+    until(lambda: store.looks > before + 3)
+
+
+def events(answer: Future[requests.Response]) -> int:
+    found = answer.result(SOON)
+    assert 200 == found.status_code, found.text
+    return sum(each["events"] for each in found.json()["ranges"])
+
+
+@pytest.mark.parametrize(
+    ("method", "times"),
+    [("feed", 1), ("feed", 2), ("feed", 3), ("feed", 4), ("version", 1), ("version", 2)],
+)
+def test_an_event_that_comes_while_a_plan_begins_to_wait_wakes_it(store, plan, method, times):
+    """No moment is too early for a commit: before the first look, after the last, or between."""
+    at = cursor(store)
+    store.then[method] = times, lambda: publish(store, "orders", ["new"])
+    assert 1 == events(plan(at))
+    assert {} == store.then
+
+
+def test_an_event_that_other_readers_know_already_wakes(store, plan):
+    """I looked before it came, and wait after it woke others, while one more waits for the next."""
+    before = cursor(store)
+    looked, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        looked.set()
+        assert go.wait(PATIENCE)
+
+    store.then["feed"] = 3, hold  # the plan has looked, and holds what it has seen
+    late = plan(before)
+    assert looked.wait(PATIENCE)
+    publish(store, "orders", ["new"])
+    other = plan(cursor(store))
+    is_waiting(store)
+    go.set()
+    assert 1 == events(late)
+    assert not other.done()
+    publish(store, "orders", ["newer"])
+    assert 1 == events(other)
+
+
+def test_where_the_feed_ends_is_decided_once(store, plan):
+    """I ask for `_last`, and get what comes after I asked."""
+    waits = plan("_last")
+    is_waiting(store)
+    publish(store, "orders", ["new"])
+    assert 1 == events(waits)
+
+
+def test_stopping_wakes_a_plan_although_the_store_hangs(store, plan):
+    """A restart of the publisher does not wait for a database."""
+    waits = plan(cursor(store))
+    is_waiting(store)
+    hangs, go = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        assert go.wait(PATIENCE)
+
+    store.then["version"] = 1, hang
+    assert hangs.wait(PATIENCE)
+    stopped = plan.stop()
+    try:
+        assert 0 == events(waits)
+    finally:
+        go.set()
+        stopped.result(PATIENCE)
+
+
+def test_a_store_that_fails_wakes_a_plan(store, plan):
+    """I meet the error, and do not wait for a store that says nothing."""
+    waits = plan(cursor(store))
+    is_waiting(store)
+    store.fails = True
+    answer = waits.result(SOON)
+    store.fails = False
+    assert answer.status_code in {500, 503}
+
+
+# Copies that lag
+
+
+class Lagging(MemoryStore):
+    """A copy of a feed that may be behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.old: FeedState | None = None
+        self.create("orders", 1)
+        publish(self, "orders", [1])
+
+    def feed(self, name: str) -> FeedState:
+        return self.old or super().feed(name)
+
+
+@pytest.fixture
+def lagging(start):
+    """A copy, and a run that has read its first event."""
+    store = Lagging()
+    with running_publisher(store) as base:
+        run = start(url=f"{base}/orders", fetch="executors", retryTimeout="30s")
+        assert [1] == run.until(1)
+        yield store, run
+
+
+def while_it_lags(store: Lagging, old: FeedState, read, caplog):
+    """Read while the copy is as old as this, until it catches up after the first refusal."""
+    store.old = old
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(read)
+        try:
+            until(lambda: found.done() or "this copy of the feed lags" in caplog.text)
+            assert not found.done()
+        finally:
+            store.old = None
+        return found.result(PATIENCE)
+
+
+def test_a_task_waits_for_a_copy_that_lags(lagging, caplog):
+    """A load balancer may send my task to another copy than my driver."""
+    store, run = lagging
+    old = store.feed("orders")
+    publish(store, "orders", [2])
+    end = run.reader.latestOffset(run.offset, run.limit)
+    partitions = run.reader.partitions(run.offset, end)
+    read = partial(next, run.reader.read(partitions[0]))
+    assert ["2"] == while_it_lags(store, old, read, caplog)["data"].to_pylist()
+
+
+def test_a_plan_waits_for_a_copy_that_lags(lagging, start, caplog):
+    """A restart that meets a copy which is behind goes on where it was."""
+    store, run = lagging
+    old = store.feed("orders")
+    publish(store, "orders", [2])
+    run.until(2)
+    publish(store, "orders", [3])
+    url = run.reader._options.url.full
+    again = start(url=url, fetch="executors", retryTimeout="30s", offset=run.offset)
+    assert {0: [3]} == while_it_lags(store, old, again.next, caplog)
