@@ -15,9 +15,19 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
-from benchmarks import costs, kafka, lakehouse, publishing, queries, stateful, stores, tables
+from benchmarks import (
+    costs,
+    kafka,
+    lakehouse,
+    publishing,
+    queries,
+    stateful,
+    stores,
+    tables,
+)
 from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.queries import Run
+from benchmarks.serving import fanned_out
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / ".venv-reference" / "bin" / "python"
@@ -364,6 +374,7 @@ PARTS = {
     "tables": own_tables,
     "lakehouse": delta_tables,
     "stateful": state,
+    "fanout": fanned_out,
 }
 
 PEERS = {"kafka": [kafka_source, kafka_sink]}
