@@ -219,3 +219,29 @@ def test_many_partitions_take_few_look_ups() -> None:
 
 def chunk(g: int, partition: int, size: int = 1) -> Chunk:
     return Chunk(g, partition, events=1, size=size, time=0, tag="", blob=g)
+
+
+class Shrinking(MemoryStore):
+    """A store whose retention removes the oldest chunks just before a scan of its chunks."""
+
+    def __init__(self, scan: int) -> None:
+        super().__init__()
+        self.left = scan
+
+    def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
+        self.left -= 1
+        if self.left == 0:
+            self.remove(feed, after + 1)
+        return super().scan(feed, after, upto, limit)
+
+
+@pytest.mark.parametrize("scan", [1, 2, 3])
+def test_retention_while_a_page_is_looked_up_is_never_silent(scan: int) -> None:
+    """I read all partitions at once, and retention runs: I am told that events are gone."""
+    store = Shrinking(scan)
+    store.create("f", 2)
+    append(store, [(number % 2, 1) for number in range(60)])
+    feed = ChunkFeed(store, "f")
+    with pytest.raises(Problem) as refused:
+        list(feed.page({0: wire.FIRST}, 1, None))
+    assert 410 == refused.value.status
