@@ -12,7 +12,7 @@ from tests.fix_raw_server import refused
 from tests.fix_stream import wait_for
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
-from zeh_spark.errors import OptionError, PublisherError
+from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.publisher import MemoryStore, create_app
@@ -81,6 +81,70 @@ def test_a_loss_without_newer_events_is_told_once(publisher, start, caplog):
         assert again.next() is None
 
     assert 1 == caplog.text.count("failOnDataLoss=false")
+
+
+class PrunedStore(MemoryStore):
+    """A store whose old chunks are removed just while a plan is made."""
+
+    keep: int | None = None
+
+    def scan(self, *args):
+        if self.keep is not None:
+            keep, self.keep = self.keep, None
+            prune(self, "orders", Retention(bytes=keep))
+        return super().scan(*args)
+
+
+@pytest.fixture
+def pruned():
+    """A feed of two stored partitions, each with old events and a new one."""
+    with closing(PrunedStore()) as store:
+        store.create("orders", 2)
+        for partition in range(2):
+            publish(store, "orders", list(range(500)), partition=partition)
+        for partition in range(2):
+            publish(store, "orders", [1000 + partition], partition=partition)
+        with running_publisher(store) as base:
+            yield store, f"{base}/orders"
+
+
+@pytest.mark.parametrize("n", ["1", "2"])
+def test_events_removed_during_a_plan_are_told_by_my_partitions(start, pruned, n):
+    """With fewer partitions than the feed has, an error names those that I read."""
+    store, url = pruned
+    run = start(url=url, fetch="executors", partitionCount=n, finite=True, maxEventsPerTrigger="1")
+    run.next()
+    store.keep = 100
+    with pytest.raises(
+        CursorGoneError, match=r"partition [01], cursor '\d+\.[0-9a-f]{8}'"
+    ) as caught:
+        run.to_the_end()
+    assert caught.value.partition < int(n)
+
+
+@pytest.mark.parametrize("n", ["1", "2"])
+def test_without_fail_on_data_loss_a_plan_goes_on_with_what_is_left(start, pruned, n):
+    """Retention that runs while I plan is like retention before it."""
+    store, url = pruned
+    options = {"partitionCount": n, "maxEventsPerTrigger": "1", "failOnDataLoss": "false"}
+    run = start(url=url, fetch="executors", finite=True, **options)
+    first = [row for rows in run.next().values() for row in rows]
+    store.keep = 100
+
+    assert [1000, 1001] == sorted(set(run.to_the_end()) - set(first))
+
+
+def test_a_task_of_many_ranges_asks_for_some_at_a_time(start, monkeypatch):
+    """A batch of many small partitions is no request that the publisher refuses."""
+    monkeypatch.setattr(direct_client, "_RANGES", 3)
+    with closing(MemoryStore()) as store:
+        store.create("orders", 10)
+        for partition in range(10):
+            publish(store, "orders", [partition], partition=partition)
+        with running_publisher(store) as base:
+            run = start(url=f"{base}/orders", fetch="executors", finite=True)
+
+            assert list(range(10)) == sorted(run.to_the_end())
 
 
 def test_a_column_that_only_executors_fill_is_refused_for_a_batch_of_the_driver(publisher, start):

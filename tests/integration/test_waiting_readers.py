@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from zeh_spark.publisher import Block, MemoryStore
+from zeh_spark.publisher.direct_api import PLANS
 from zeh_spark.store.interface import Anchor, FeedState
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.writers import until
@@ -119,6 +120,31 @@ def test_a_plan_that_waits_is_not_answered_because_another_feed_has_events(
     assert [1] == [each["events"] for each in answer["ranges"]]
 
 
+def test_streams_that_wait_do_not_keep_others_from_planning(store: CountingStore) -> None:
+    """Any number of streams may have read everything; a new query still begins at once."""
+    more = PLANS + 6
+    with running_publisher(store) as base, ThreadPoolExecutor(more) as pool:
+        end = requests.post(f"{base}/orders/plan", json=plan_from("_last"), timeout=30).json()
+        cursor = end["ends"]["0"]
+        until(partial(is_quiet, store))
+        waiting = [
+            pool.submit(requests.post, f"{base}/orders/plan", json=plan_from(cursor, wait=30))
+            for _ in range(more)
+        ]
+        until(partial(is_quiet, store))
+
+        answer = requests.post(f"{base}/orders/plan", json=plan_from("_first"), timeout=30)
+
+        assert (200, 1) == (answer.status_code, len(answer.json()["ranges"]))
+        publish(store, "orders", ["new"])
+        plans = [each.result() for each in waiting]
+        assert {(200, 1)} == {(each.status_code, len(each.json()["ranges"])) for each in plans}
+
+
+def plan_from(cursor: str, **more: object) -> dict[str, object]:
+    return {"n": 1, "cursors": {"0": cursor}, **more}
+
+
 def test_stopping_wakes_all_who_wait(store: CountingStore) -> None:
     """A restart of the publisher does not wait for long polls."""
     with ThreadPoolExecutor(READERS) as pool:
@@ -164,7 +190,7 @@ class Unwatchable(OwnFeed):
     def version(self) -> object:
         raise OSError("the network is gone")
 
-    def state(self) -> object:
+    def own_version(self) -> object:
         return 0
 
 

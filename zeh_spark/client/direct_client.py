@@ -38,6 +38,9 @@ from zeh_spark.protocol.direct_reads import (
 _JSON = {"Content-Type": "application/json"}
 _MAX_PLAN = 256 << 20
 
+_RANGES = 1000
+"""Most ranges that are asked for at a time."""
+
 _NOT_OFFERED = {404, 405, 501}
 """How a publisher answers that does not know plans and chunks."""
 
@@ -175,8 +178,9 @@ class _Fetch:
         self.cursor = self.ranges[0].from_ if self.ranges else ""
         while self.at < len(self.ranges):
             try:
-                yield from self._answer()
-                if self.at < len(self.ranges):
+                upto = min(self.at + _RANGES, len(self.ranges))
+                yield from self._answer(upto)
+                if self.at < upto:
                     raise TransientError(self._broken_off())
             except TransientError as failure:
                 self._wait(failure)
@@ -195,10 +199,10 @@ class _Fetch:
                 anchor=exc.anchor,
             ) from exc
 
-    def _answer(self) -> Iterator[FetchedGroup]:
-        """Yield the groups of one answer, as far as it comes."""
+    def _answer(self, upto: int) -> Iterator[FetchedGroup]:
+        """Yield the groups of the next ranges up to one, as far as they come in one answer."""
         first = self.at
-        left = self.ranges[first:]
+        left = self.ranges[first:upto]
         wanted = [WantedRange(each.partition, each.from_, each.to) for each in left]
         wanted[0] = replace_from(wanted[0], self.cursor)
         sent = msgspec.json.encode(ChunksRequest(self.n, wanted))
@@ -214,7 +218,7 @@ class _Fetch:
                     else:
                         self._end(part)
                     self.retry.progress()
-                    if self.at == len(self.ranges):
+                    if self.at == upto:
                         _finish(response, pieces)
                         return
             except FormatError as exc:

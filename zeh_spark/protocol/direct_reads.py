@@ -41,6 +41,9 @@ OFFER = {"plan": VERSION, "chunks": VERSION}
 CONTENT_TYPE = "application/vnd.zeroeventhub.chunks"
 """The media type of an answer with chunks."""
 
+MAX_RANGES = 10_000
+"""Most ranges of a request for chunks. The publisher looks each of them up."""
+
 PLAN_CHUNKS = 50_000
 """Most chunks of a plan."""
 

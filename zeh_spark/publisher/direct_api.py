@@ -103,37 +103,34 @@ class DirectApi:
         ]
 
     async def plan(self, request: Request) -> Response:
-        """Answer POST …/plan: say where a batch ends, and which ranges it has."""
+        """Answer POST …/plan: say where a batch ends, and which ranges it has.
+
+        A request that may wait does so until there is an event. While it waits it holds no slot,
+        because each stream that has read everything waits so.
+        """
         self._plans.take()
         try:
-            plan = await self._planned(request)
+            name, feed = await self._feed(request)
+            ask = await self._calls.in_thread(name, partial(plan_request, await body_of(request)))
+            endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
+            end = time.monotonic() + (min(ask.wait, MAX_WAIT) if endless else 0)
+            seen, plan = await self._calls.in_thread(name, partial(_planned, feed, ask))
         finally:
             self._plans.give_back()
+        while not plan.ranges and not self._calls.stopped and (left := end - time.monotonic()) > 0:
+            gone = asyncio.ensure_future(disconnected(request.receive))
+            try:
+                if not await self._calls.wait(gone, name, feed, seen, left):
+                    break
+            finally:
+                gone.cancel()
+            ask.cursors = plan.ends  # what `_last` means is decided once
+            seen, plan = await self._calls.in_thread(name, partial(_planned, feed, ask))
         return Response(
             msgspec.json.encode(plan),
             media_type="application/json",
             headers={"Cache-Control": "no-store"},
         )
-
-    async def _planned(self, request: Request) -> Plan:
-        """Return a plan; waits as long as the request allows until it has an event."""
-        name, feed = await self._feed(request)
-        ask = await self._calls.in_thread(name, partial(plan_request, await body_of(request)))
-        endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
-        end = time.monotonic() + (min(ask.wait, MAX_WAIT) if endless else 0)
-        while True:
-            seen = await self._calls.in_thread(name, feed.state) if ask.wait else None
-            plan = await self._calls.in_thread(name, partial(feed.plan, ask))
-            left = end - time.monotonic()
-            if plan.ranges or left <= 0 or self._calls.stopped:
-                return plan
-            gone = asyncio.ensure_future(disconnected(request.receive))
-            try:
-                if not await self._calls.wait(gone, name, feed, seen, left):
-                    return plan
-            finally:
-                gone.cancel()
-            ask.cursors = plan.ends  # what `_last` means is decided once
 
     async def chunks(self, request: Request) -> Response:
         """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""
@@ -167,3 +164,8 @@ class DirectApi:
                 problems.NO_DIRECT_READS, f"feed {name!r} has no chunks; read it page by page"
             )
         return feed
+
+
+def _planned(feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
+    """Return the feed's version before a plan, and the plan."""
+    return feed.own_version() if ask.wait else None, feed.plan(ask)

@@ -18,7 +18,7 @@ import anyio.to_thread
 from zeh_spark.publisher.answers import Answer, Taken, taken
 from zeh_spark.publisher.long_polling import FeedWatch, State
 from zeh_spark.store.answer_cache import AnswerCache
-from zeh_spark.store.feed import ChunkFeed, Feed, TellsState
+from zeh_spark.store.feed import ChunkFeed, Feed, HasOwnVersion
 from zeh_spark.store.interface import Store, UnknownFeedError
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -193,4 +193,4 @@ class _Turns:
 
 def state_of(feed: Feed) -> State:
     """Return the call that tells whether a feed has changed."""
-    return feed.state if isinstance(feed, TellsState) else feed.version
+    return feed.own_version if isinstance(feed, HasOwnVersion) else feed.version

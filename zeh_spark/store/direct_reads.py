@@ -23,6 +23,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol import direct_reads, problems, wire
 from zeh_spark.protocol.direct_reads import (
     HEADERS,
+    MAX_RANGES,
     PLAN_CHUNKS,
     ChunksRequest,
     EncodedGroup,
@@ -57,6 +58,8 @@ RANGE_BYTES = 16 << 20
 _SCAN_CHUNKS, _FIRST_CHUNKS = 4096, 64
 _GROUP_CHUNKS = direct_reads.GROUP_CHUNKS
 _ENDLESS = 1 << 62
+_TRIES = 5
+"""How often a plan is made from the beginning, because retention removed chunks meanwhile."""
 
 
 @dataclass(slots=True)
@@ -241,7 +244,15 @@ def plan(store: Store, name: str, request: PlanRequest) -> Plan:
         UnknownFeedError: The store has no such feed.
         Problem: A cursor is refused, or events after it are gone.
     """
-    return Planner(store, name, request).plan()
+    for _ in range(_TRIES):
+        planner = Planner(store, name, request)  # refuses cursors after which events are gone
+        try:
+            return planner.plan()
+        except Problem as problem:
+            if problem.type is not problems.CURSOR_GONE:
+                raise
+            removed = problem  # while the plan was made
+    raise removed
 
 
 def requested_chunks(
@@ -340,8 +351,8 @@ def check_ranges(request: ChunksRequest, most: int) -> None:
     n, wrong = request.n, None
     if not 1 <= n <= most:
         wrong = f"n is {n}; allowed are 1 to {most}"
-    elif not request.ranges:
-        wrong = "ranges is empty"
+    elif not 1 <= len(request.ranges) <= MAX_RANGES:
+        wrong = f"there are {len(request.ranges)} ranges; allowed are 1 to {MAX_RANGES}"
     for each in request.ranges:
         if not 0 <= each.partition < n:
             wrong = f"a range is of partition {each.partition}, but n is {n}"

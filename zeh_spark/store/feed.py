@@ -82,10 +82,10 @@ class Feed(Protocol):
 
 
 @runtime_checkable
-class TellsState(Protocol):
-    """A feed whose `version` also changes with other feeds, and that can tell its own state."""
+class HasOwnVersion(Protocol):
+    """A feed whose `version` also changes with other feeds, and that has one of its own."""
 
-    def state(self) -> object:
+    def own_version(self) -> object:
         """Return a value that differs once this feed may have more events.
 
         It is called once `version` has changed, and before a reader that may wait is answered.
@@ -149,7 +149,7 @@ class Outline:
 
     Attributes:
         origin: The feed's origin (see `FeedState`).
-        state: The feed's state as of the page (see `ChunkFeed.state`).
+        state: The feed's state as of the page (see `ChunkFeed.own_version`).
         parts: The parts, which are looked up while they are taken.
     """
 
@@ -250,8 +250,8 @@ class ChunkFeed:
         """Return the store's version (see `Feed.version`)."""
         return self._store.version()
 
-    def state(self) -> object:
-        """Return the position of the newest chunk and the history up to it (see `TellsState`)."""
+    def own_version(self) -> object:
+        """Return the position of the newest chunk and its history (see `HasOwnVersion`)."""
         return _state_of(self._store.feed(self._name))
 
     def identity(self) -> FeedIdentity:
