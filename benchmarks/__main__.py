@@ -31,6 +31,7 @@ from benchmarks import (
 from benchmarks.feeds import PARTITIONS, build, fill, filling, serving
 from benchmarks.queries import Run
 from benchmarks.rows import Row, rate, ratio
+from benchmarks.serving import fanned_out
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / ".venv-reference" / "bin" / "python"
@@ -464,6 +465,7 @@ PARTS = {
     "stateful": state,
     "cluster": cluster.measured,
     "growth": growth.measured,
+    "fanout": fanned_out,
 }
 """The parts, which measure with so many events."""
 

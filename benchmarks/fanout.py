@@ -33,37 +33,44 @@ IDLE_SECONDS = 20
 _LAST_CURSOR = re.compile(rb'"cursor":"([^"]+)"')
 
 
-def send(reader: socket.socket, target: str, coding: str) -> None:
+def get(target: str, coding: str = "") -> str:
+    """A request, as it is sent."""
     accepted = f"Accept-Encoding: {coding}\r\n" if coding else ""
-    reader.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n{accepted}\r\n".encode())
+    return f"GET {target} HTTP/1.1\r\nHost: x\r\n{accepted}\r\n"
 
 
-def received(reader: socket.socket, into: memoryview) -> tuple[int, bytes]:
-    """Take one answer; give its size with its head, and its last bytes."""
-    size, tail = reader.recv_into(into), b""
+def post(target: str, body: str) -> str:
+    """The same with a body."""
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Content-Type: application/json\r\n\r\n{body}"
+
+
+def received(reader: socket.socket, into: memoryview) -> int:
+    """Take one answer; give its size with its head."""
+    size = reader.recv_into(into)
     begun = bytes(into[:4096])
     if not begun.startswith(b"HTTP/1.1 200"):
         raise OSError(begun[:200])
     head, _, _ = begun.partition(b"\r\n\r\n")
     found = re.search(rb"(?i)content-length: (\d+)", head)
     whole = len(head) + 4 + int(found[1]) if found else None
-    tail = bytes(into[max(0, size - 400) : size])
-    while size < whole if whole is not None else not tail.endswith(b"\r\n0\r\n\r\n"):
+    tail = bytes(into[max(0, size - 7) : size])
+    while size < whole if whole is not None else tail != b"\r\n0\r\n\r\n":
         if not (count := reader.recv_into(into)):
             raise OSError("the answer broke off")
         size += count
-        tail = (tail + bytes(into[max(0, count - 400) : count]))[-400:]
-    return size, tail
+        tail = (tail + bytes(into[max(0, count - 7) : count]))[-7:]
+    return size
 
 
-def read_targets(port: int, targets: list[str], coding: str = "") -> int:
-    """Read these one after the other on one connection; give the bytes received."""
+def read_all(port: int, requests: list[str]) -> int:
+    """Send these one after the other on one connection; give the bytes received."""
     buffer = memoryview(bytearray(1 << 20))
     with socket.create_connection(("127.0.0.1", port)) as reader:
         total = 0
-        for target in targets:
-            send(reader, target, coding)
-            total += received(reader, buffer)[0]
+        for each in requests:
+            reader.sendall(each.encode())
+            total += received(reader, buffer)
     return total
 
 
@@ -108,22 +115,21 @@ def cpu_of(pid: int) -> float:
     return sum(sum(each.cpu_times()[:2]) for each in [parent, *parent.children(recursive=True)])
 
 
-def load(pid: int, port: int, targets: list[str], readers: int, coding: str = "") -> Load:
-    """Read all targets by each of some readers at once, in a process of their own."""
-    before, began = cpu_of(pid), time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.fanout", str(port), str(readers), coding]
+def load(pid: int, port: int, requests: list[str], readers: int) -> Load:
+    """Send all requests by each of some readers at once, in a process of their own."""
+    before = cpu_of(pid)
+    command = [sys.executable, "-m", "benchmarks.fanout", str(port), str(readers)]
     done = subprocess.run(
-        command, input="\n".join(targets), text=True, check=True, capture_output=True
+        command, input=json.dumps(requests), text=True, check=True, capture_output=True
     )
     size, seconds = done.stdout.split()
-    assert time.perf_counter() > began
     return Load(int(size), float(seconds), cpu_of(pid) - before)
 
 
-def read_at_once(port: int, targets: list[str], readers: int, coding: str) -> tuple[int, float]:
+def read_at_once(port: int, requests: list[str], readers: int) -> tuple[int, float]:
     sizes: list[int] = []
     threads = [
-        threading.Thread(target=lambda: sizes.append(read_targets(port, targets, coding)))
+        threading.Thread(target=lambda: sizes.append(read_all(port, requests)))
         for _ in range(readers)
     ]
     began = time.perf_counter()
@@ -138,7 +144,7 @@ def read_at_once(port: int, targets: list[str], readers: int, coding: str) -> tu
 
 @contextlib.contextmanager
 def nginx(folder: Path, bodies: list[bytes]) -> Iterator[tuple[int, int, list[str]]]:
-    """nginx with the pages as files; gives its process, its port, and what to ask for."""
+    """nginx with bodies as files; gives its process, its port, and the requests for them."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     folder.mkdir(exist_ok=True)
@@ -154,12 +160,12 @@ def nginx(folder: Path, bodies: list[bytes]) -> Iterator[tuple[int, int, list[st
     )
     with subprocess.Popen([shutil.which("nginx") or "nginx", "-c", str(settings)]) as server:
         try:
-            while True:
+            while server.poll() is None:
                 with contextlib.suppress(OSError):
                     socket.create_connection(("127.0.0.1", port)).close()
                     break
                 time.sleep(0.05)
-            yield server.pid, port, [f"/{number}.page" for number in range(len(bodies))]
+            yield server.pid, port, [get(f"/{number}.page") for number in range(len(bodies))]
         finally:
             server.terminate()
 
@@ -274,8 +280,8 @@ for line in sys.stdin:
 
 
 def main() -> None:
-    port, readers, coding = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    print(*read_at_once(port, sys.stdin.read().split(), readers, coding))
+    port, readers = int(sys.argv[1]), int(sys.argv[2])
+    print(*read_at_once(port, json.load(sys.stdin), readers))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Chunk, FeedState, Store
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import (
-    READ_BYTES,
     check_kept,
     covered,
     in_order,
@@ -56,7 +55,7 @@ RANGE_BYTES = 16 << 20
 """Bytes of lines of a range, about, if the reader does not say."""
 
 _SCAN_CHUNKS, _FIRST_CHUNKS = 4096, 64
-_GROUP_CHUNKS = direct_reads.GROUP_CHUNKS
+_GROUP_CHUNKS, _GROUP_BYTES = direct_reads.GROUP_CHUNKS, 4 << 20
 _ENDLESS = 1 << 62
 _TRIES = 5
 """How often a plan is made from the beginning, because retention removed chunks meanwhile."""
@@ -432,11 +431,11 @@ def _endpoints(store: Store, feed: FeedState, request: ChunksRequest) -> list[tu
 
 
 def _groups(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
-    """Yield neighbours that are sent together: about READ_BYTES of lines."""
+    """Yield neighbours that are sent, and kept, together: about _GROUP_BYTES of lines."""
     group: list[Chunk] = []
     size = 0
     for chunk in chunks:
-        if group and (size + chunk.size > READ_BYTES or len(group) == _GROUP_CHUNKS):
+        if group and (size + chunk.size > _GROUP_BYTES or len(group) == _GROUP_CHUNKS):
             yield group
             group, size = [], 0
         group.append(chunk)

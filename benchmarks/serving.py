@@ -1,0 +1,128 @@
+"""Serving: the publisher beside nginx, which sends the same bytes from files; and waiting readers.
+
+A *cold* reader is the first one after the publisher was started. The rows with nginx are left out
+where it is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from benchmarks import fanout
+from benchmarks.fanout import READERS, WAITING, Load, get, load, post
+from benchmarks.feeds import PARTITIONS, build, serving
+
+EVENTS, ROUNDS = 250_000, 3
+"""Most events of the feed, which are more than the publisher keeps; how often all is measured."""
+
+AGAIN = 8
+"""How often each of many readers asks for all that is compressed, which else takes no time."""
+
+TASK_BYTES = 64 << 20
+MIB = 1 << 20
+Row = tuple[str, str, str]
+
+
+def fanned_out(work: Path, events: int) -> Iterator[Row]:
+    """Readers of the same pages and chunks, then readers that wait."""
+    store = build(work, min(events, EVENTS))
+    if shutil.which("nginx"):
+        yield from beside_nginx(work, store)
+    yield from who_wait(store)
+
+
+def beside_nginx(work: Path, store: str) -> Iterator[Row]:
+    """Each round a new publisher, and turn by turn with nginx."""
+    with serving(store) as (url, _):
+        asked = requests_for(url)
+    runs: dict[str, list[tuple[Load, Load]]] = {}
+    with contextlib.ExitStack() as stack:
+        peers = {
+            name: stack.enter_context(fanout.nginx(work / name.replace(" ", "-"), bodies))
+            for name, (_, bodies) in asked.items()
+        }
+        for _ in range(ROUNDS):
+            for name, (wanted, _) in asked.items():
+                with serving(store) as (url, pid):
+                    for readers in (1, READERS):
+                        port = urlsplit(url).port
+                        assert port
+                        peer_pid, peer_port, files = peers[name]
+                        times = 1 if readers == 1 or name == "pages" else AGAIN
+                        mine = load(pid, port, wanted * times, readers)
+                        peer = load(peer_pid, peer_port, files * times, readers)
+                        many = "a cold reader" if readers == 1 else f"{readers} readers"
+                        runs.setdefault(f"{name}, {many}", []).append((mine, peer))
+    aims = {"pages, a cold reader": ">= 0.2", "pages, 16 readers": ">= 0.5"}
+    aims |= {f"chunks, {many}": ">= 0.5" for many in ("a cold reader", "16 readers")}
+    for name, found in runs.items():
+        mine, peer = (max(each.rate for each in side) for side in zip(*found, strict=True))
+        spent = [min(each.cpu / each.bytes for each in side) for side in zip(*found, strict=True)]
+        cpu = " and ".join(f"{each * (1 << 30):.2f}" for each in spent)
+        size = found[0][0].bytes / MIB
+        rates = f"{mine / MIB:,.0f} and {peer / MIB:,.0f} MiB/s, {cpu} s of CPU a GiB"
+        yield f"{name}, {size:,.0f} MiB: publisher and nginx", rates, ""
+        ratios = [each.rate / other.rate for each, other in found]
+        shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        yield f"{name} / nginx", shown, aims.get(name, "")
+
+
+def requests_for(url: str) -> dict[str, tuple[list[str], list[bytes]]]:
+    """What readers ask for, and the bodies that they get."""
+    targets, pages = fanout.fetched_pages(url, PARTITIONS)
+    base = url.removesuffix(urlsplit(url).path)
+    packed = []
+    for each in targets:
+        gzip = {"Accept-Encoding": "gzip"}
+        with requests.get(f"{base}{each}", headers=gzip, stream=True, timeout=60) as answer:
+            packed.append(answer.raw.read(decode_content=False))
+    first = {str(each): "_first" for each in range(PARTITIONS)}
+    plan = requests.post(f"{url}/plan", json={"n": PARTITIONS, "cursors": first}, timeout=60).json()
+    wanted = [json.dumps({"n": PARTITIONS, "ranges": each}) for each in of_tasks(plan["ranges"])]
+    chunks = [requests.post(f"{url}/chunks", data=each, timeout=60).content for each in wanted]
+    path = urlsplit(url).path
+    return {
+        "pages": ([get(each) for each in targets], pages),
+        "pages with gzip": ([get(each, "gzip") for each in targets], packed),
+        "chunks": ([post(f"{path}/chunks", each) for each in wanted], chunks),
+    }
+
+
+def of_tasks(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Ranges as two tasks ask for them that read a batch of the default size."""
+    some, size = [], 0
+    for each in ranges:
+        some.append({name: each[name] for name in ("partition", "from", "to")})
+        size += each["bytes"]
+        if size >= TASK_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def who_wait(store: str) -> Iterator[Row]:
+    """Readers that wait at the end of a partition, and commits that wake them."""
+    with serving(store) as (url, pid):
+        found = fanout.waiting(url, pid, [sys.executable, "-c", fanout.COMMIT, store])
+    name = f"{WAITING:,} waiting readers"
+    yield f"{name}: CPU while idle", f"{found.idle:.1%} of a core", "<= 5 %"
+    yield f"{name}: memory", f"{found.memory / MIB:.0f} MiB", ""
+    spread, last = statistics.median(found.spread), max(found.spread)
+    yield (
+        f"{name}: woken within, median and most of 6",
+        f"{spread * 1000:.0f}, {last * 1000:.0f} ms",
+        "<= 200 ms",
+    )
+    yield f"{name}: commit to the last answer", f"{statistics.median(found.last) * 1000:.0f} ms", ""
+    yield f"{name}: CPU of a wake-up", f"{statistics.median(found.wake_cpu):.2f} s", ""
