@@ -153,6 +153,17 @@ def test_answers_that_the_store_breaks_off_give_their_places_back(store, base, a
     until(lambda: held(store, base, "chunks", asked["chunks"], ANSWERS)[0] == ANSWERS)
 
 
+def test_plans_that_wait_leave_their_places_to_others(store, base, asked):
+    """Idle streams do not take the publisher away from those that have something to read."""
+    ends = requests.post(f"{base}/orders/plan", json=asked["plan"], timeout=30).json()["ends"]
+    waiting = {"n": 2, "cursors": ends, "wait": 50}
+    with closing(Burst(base, "plan", waiting, PLANS)) as burst:
+        until(lambda: held(store, base, "plan", asked["plan"], PLANS)[0] == PLANS)
+        assert [] == burst.answers()
+        publish(store, "orders", [5])
+        until(lambda: len(burst.answers(200)) == PLANS)
+
+
 def test_no_proxy_may_change_an_answer_with_chunks(base, asked):
     """A proxy that compresses would make an answer that tasks refuse."""
     answer = requests.post(f"{base}/orders/chunks", json=asked["chunks"], timeout=30)

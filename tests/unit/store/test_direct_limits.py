@@ -121,6 +121,11 @@ def test_a_head_of_another_history_is_refused() -> None:
     assert ("cursor-of-another-history", 409) == refusal(caught.value)
 
 
+def origin(store: MemoryStore) -> str:
+    """The cursor before the first chunk."""
+    return f"0.{store.feed(FEED).origin[:4].hex()}"
+
+
 class Interrupted(MemoryStore):
     """A store in which retention removes chunks when `method` is called the next time."""
 
@@ -171,7 +176,7 @@ def test_a_plan_misses_nothing_that_goes_while_a_late_partition_is_looked_up(
         method,
         upto,
         lambda store, chunks: direct_reads.plan(
-            store, FEED, PlanRequest(2, {"0": "_first", "1": chunks[2].cursor})
+            store, FEED, PlanRequest(2, {"0": origin(store), "1": chunks[2].cursor})
         ),
     )
 
@@ -180,8 +185,23 @@ def test_a_plan_misses_nothing_that_goes_while_a_late_partition_is_looked_up(
 def test_a_plan_misses_nothing_that_goes_while_all_partitions_are_scanned(upto: int) -> None:
     """I am told that events are gone, and not given a plan without them."""
     interrupted(
-        "scan", upto, lambda store, chunks: direct_reads.plan(store, FEED, PlanRequest(2, FIRST))
+        "scan",
+        upto,
+        lambda store, chunks: direct_reads.plan(
+            store, FEED, PlanRequest(2, dict.fromkeys(FIRST, origin(store)))
+        ),
     )
+
+
+@pytest.mark.parametrize("method", ["scan", "unread"])
+def test_a_plan_from_the_beginning_begins_after_what_goes_meanwhile(method: str) -> None:
+    """`_first` is the oldest event that is left, and the plan says where that is."""
+    store = Interrupted()
+    chunks = filled(store, 0, 0, 1)
+    store.method, store.upto = method, 1
+    late = {"0": "_first", "1": chunks[2].cursor}
+    plan = direct_reads.plan(store, FEED, PlanRequest(2, FIRST if method == "scan" else late))
+    assert ("", chunks[0].cursor, 1) == (store.method, plan.ranges[0].from_, plan.ranges[0].chunks)
 
 
 @pytest.mark.parametrize("upto", [1, 2])
@@ -197,8 +217,7 @@ def test_an_answer_without_any_chunk_left_is_refused() -> None:
 
 
 def answer(store: MemoryStore, chunks: list[Chunk], n: int) -> Sequence[bytes]:
-    origin = f"0.{store.feed(FEED).origin[:4].hex()}"
-    wanted = WantedRange(0, origin, chunks[1 if n == 2 else 2].cursor)
+    wanted = WantedRange(0, origin(store), chunks[1 if n == 2 else 2].cursor)
     return list(direct_reads.requested_chunks(store, FEED, ChunksRequest(n, [wanted])))
 
 
