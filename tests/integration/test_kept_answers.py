@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from zeh_spark.protocol import direct_reads
-from zeh_spark.protocol.direct_reads import Group
-from zeh_spark.publisher import MemoryStore, Store, create_app, open_store
+from zeh_spark.protocol.direct_reads import ChunksRequest, Group, PlanRequest, WantedRange
+from zeh_spark.publisher import MemoryStore, Problem, Store, create_app, open_store
+from zeh_spark.store import direct_reads as store_reads
+from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.timeout(60)
@@ -145,3 +149,64 @@ def test_removed_events_are_gone_although_they_are_kept(store: Replaceable, base
     lost = requests.get(f"{base}/orders?n=1&cursor0={cursor}", timeout=30)
     assert 410 == lost.status_code
     assert 410 == requests.post(f"{base}/orders/chunks", json=asked, timeout=30).status_code
+
+
+@pytest.fixture
+def histories(tmp_path: Path) -> tuple[Replaceable, Store]:
+    """A feed, and a copy that lacked its last events, and has others of the same sizes since."""
+    first = filled(open_store(f"sqlite:///{tmp_path}/a.db"), "com")
+    first.close()
+    shutil.copy(tmp_path / "a.db", tmp_path / "b.db")
+    old, new = (open_store(f"sqlite:///{tmp_path}/{name}.db") for name in "ab")
+    for number in range(3):
+        for store, what in ((old, "old"), (new, "new")):
+            publish(store, "orders", [f"{what}{number}" + 5000 * "x"] * 150, partition=0)
+    return Replaceable(old), new
+
+
+def test_a_page_does_not_go_on_in_another_history(histories: tuple[Replaceable, Store]) -> None:
+    """A standby that lagged becomes the database in the middle of my page: I lose no event."""
+    store, other = histories
+    blocks = ChunkFeed(store, "orders").page({0: "_first"}, 1, None)  # type: ignore[arg-type]
+    found = [next(blocks) for _ in range(2)]
+    store.inner = other
+    with pytest.raises(Problem, match="tag") as refused:
+        found += list(blocks)
+    assert "cursor-of-another-history" == refused.value.name
+    assert not any(b"new" in each.lines for each in found)
+
+
+def test_chunks_are_never_those_of_another_history(histories: tuple[Replaceable, Store]) -> None:
+    """What a plan has named is what comes, or nothing."""
+    store, other = histories
+    request = PlanRequest(1, {"0": "_first"})
+    plan = store_reads.plan(store, "orders", request)  # type: ignore[arg-type]
+    wanted = [WantedRange(each.partition, each.from_, each.to) for each in plan.ranges]
+    real = store.frames
+
+    def frames(blobs: Sequence[int]) -> list[bytes]:
+        store.inner = other
+        return real(blobs)
+
+    store.frames = frames  # type: ignore[method-assign]
+    answer = store_reads.requested_chunks(store, "orders", ChunksRequest(1, wanted))  # type: ignore[arg-type]
+    with pytest.raises(Problem, match="tag"):
+        list(answer)
+
+
+def test_readers_that_are_woken_together_wait_for_their_own_time(
+    store: Replaceable, base: str
+) -> None:
+    """Another reader's patience does not keep my answer."""
+    end = requests.get(f"{base}/orders?n=2&cursor0=_last&pagesizehint=0", timeout=30).json()
+    url = f"{base}/orders?n=2&cursor0={end['cursor']}&wait="
+    with ThreadPoolExecutor(2) as pool:
+        patient = pool.submit(requests.get, f"{url}15", timeout=60)
+        mine = pool.submit(requests.get, f"{url}2", timeout=60)
+        for _ in range(10):  # each wakes both, and neither has an event
+            publish(store.inner, "orders", [{"i": 0}], partition=1)
+            threading.Event().wait(0.1)
+        assert 200 == mine.result().status_code
+        assert not patient.done()
+        publish(store.inner, "orders", [{"i": 7}], partition=0)
+        assert b'"data":{"i": 7}' in patient.result().content

@@ -200,7 +200,7 @@ def test_gzip_only_when_asked_for(publisher: Publisher) -> None:
     url = f"{publisher.url}?{BOTH}"
     plain, packed = (
         requests.get(url, timeout=30, stream=True, headers={"Accept-Encoding": each}).raw.read()
-        for each in ("gzip;q=0, br", "br, gzip")
+        for each in ("gzip;q=0.0, br", "br, gzip")
     )
     assert plain == gzip.decompress(packed)
 

@@ -11,6 +11,7 @@ changes nothing.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from zeh_spark.store.problems import Problem
 _MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
 _NOTHING = Taken([], None)
+_ZERO = re.compile(r"q=0(\.0*)?")
 
 
 @dataclass(slots=True)
@@ -83,19 +85,20 @@ class PageApi:
         consumer = ", ".join(told) if told else None
         call = partial(self._begin, name, query, consumer, is_get, gzip)
         page = await self._shared(name, (name, query, consumer, is_get, gzip), call)
+        ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
-            if page.ask.cursor_set is not None:
+            if ask.cursor_set is not None:
                 page = await self._kept(name, page, is_get, gzip)
             while page.begun is None:
                 gone = gone or asyncio.ensure_future(disconnected(request.receive))
-                left = begin + page.ask.wait - time.monotonic()
+                left = begin + ask.wait - time.monotonic()
                 if left > 0 and not self._calls.stopped:
                     if not await self._calls.wait(gone, name, page.feed, page.seen, left):
                         return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
-                    left = begin + page.ask.wait - time.monotonic()
+                    left = begin + ask.wait - time.monotonic()
                 waits = left > 0 and not self._calls.stopped
-                page = await self._again(name, page, waits, gzip)
+                page = await self._again(name, page, ask, waits, gzip)
         except BaseException:
             if gone:
                 gone.cancel()
@@ -112,8 +115,8 @@ class PageApi:
             page.is_taken = True
         return page
 
-    async def _again(self, name: str, page: Opened, waits: bool, gzip: bool) -> Opened:
-        ask, cursors = page.ask, page.cursors
+    async def _again(self, name: str, page: Opened, ask: Ask, waits: bool, gzip: bool) -> Opened:
+        cursors = page.cursors
         key = (name, ask.n, tuple(cursors.items()), ask.hint, ask.headers, waits, gzip)
         call = partial(self._open, page.feed, ask, cursors, waits, gzip)
         return await self._shared(name, key, call)
@@ -240,4 +243,4 @@ def accepts_gzip(accepted: str) -> bool:
         coding, _, parameter = each.partition(";")
         weights[coding.strip()] = parameter.replace(" ", "")
     weight = weights.get("gzip", weights.get("*"))
-    return weight is not None and weight.rstrip("0").rstrip(".") != "q="
+    return weight is not None and not _ZERO.fullmatch(weight)

@@ -60,6 +60,7 @@ class CursorSet:
 
     def _run(self) -> None:
         kept: dict[int, str] = {}
+        named: str | None = None
         while True:
             with self._news:
                 self._busy = False
@@ -67,10 +68,12 @@ class CursorSet:
                 self._news.wait_for(lambda: self._newest is not None)
                 (cursors, reader), self._newest = self._newest or ((), None), None
                 self._busy = True
+            if reader != named:
+                kept, named = {}, reader
             moved = {
                 partition: cursor
                 for partition, cursor in enumerate(cursors)
-                if cursor not in (wire.FIRST, wire.LAST) and kept.get(partition) != cursor
+                if kept.get(partition) != cursor and _is_told(cursor, named)
             }
             try:
                 self._send(moved, len(cursors), reader)
@@ -86,3 +89,12 @@ class CursorSet:
             given |= {"n": str(n), "pagesizehint": "0", "cursorset": str(self._name)}
             query = urlencode(given, quote_via=quote, safe="")
             self._transport.request("GET", "", query, headers=headers).close()
+
+
+def _is_told(cursor: str, reader: str | None) -> bool:
+    """Return whether a position is reported.
+
+    A query with an identity reports also that it has read nothing of a partition: the name may have
+    positions of a reader without an identity, on which retention would rely.
+    """
+    return cursor != wire.LAST and (cursor != wire.FIRST or reader is not None)

@@ -244,7 +244,12 @@ class StreamDriver:
         """Return the next batch of the driver's way, in which the driver fetches."""
         if self._reads_directly:
             return None
-        packed = self._batches_at(offset, finite=finite).next(first=self._first)
+        try:
+            packed = self._batches_at(offset, finite=finite).next(first=self._first)
+        except BaseException:
+            self._close_batches()  # it may have taken events that are in no batch
+            self._batches = None
+            raise
         return self._make_batch(start, offset, packed) if packed else None
 
     def _planned(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:

@@ -54,15 +54,16 @@ def load(
 ) -> dict[int, str]:
     """Return the cursors under a name and n. Raises Problem if it is bound to another consumer.
 
-    The binding is read after the cursors: then they are no other consumer's, also if they change
-    between the two statements.
+    The binding is read before and after the cursors. So they are no other consumer's, also if the
+    name is freed or taken between the statements.
     """
+    freed = freed_by(feed[1], name)
+    check_consumer(name, _bound(connection, feed[0], name), consumer, freed)
     query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(
         cursor_sets.c.feed == feed[0], cursor_sets.c.name == name, cursor_sets.c.n == n
     )
     found = {row.partition: row.cursor for row in connection.execute(query)}
-    bound = _bound(connection, feed[0], name)
-    check_consumer(name, bound, consumer, freed_by(feed[1], name))
+    check_consumer(name, _bound(connection, feed[0], name), consumer, freed)
     return found
 
 

@@ -42,6 +42,7 @@ from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Chunk, FeedState, Store
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import (
+    check_history_kept,
     check_kept,
     covered,
     in_order,
@@ -446,10 +447,12 @@ def _groups(chunks: Iterator[Chunk]) -> Iterator[list[Chunk]]:
 
 def _frames(store: Store, name: str, group: Sequence[Chunk]) -> list[bytes]:
     try:
-        return store.frames([each.blob for each in group])
+        frames = store.frames([each.blob for each in group])
     except StoreError:
         check_kept(store, name, {each.partition: each.g - 1 for each in reversed(group)})
         raise
+    check_history_kept(store, name, group)
+    return frames
 
 
 def _numbered(cursors: Mapping[str, str]) -> dict[int, str]:

@@ -33,7 +33,14 @@ from zeh_spark.store import direct_reads
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.interface import Chunk, FeedState, Store
-from zeh_spark.store.reading import READ_BYTES, check_kept, covered, in_order, positions
+from zeh_spark.store.reading import (
+    READ_BYTES,
+    check_history_kept,
+    check_kept,
+    covered,
+    in_order,
+    positions,
+)
 
 DEFAULT_HINT = 10_000
 """Events of a page, about, if the reader gives no hint."""
@@ -214,7 +221,10 @@ class ChunkFeed:
 
         def parts() -> Iterator[Part]:
             cursors = {each: cursor for each, (_, cursor) in found.items()}
+            before: list[Chunk] = []
             for group in self._groups(stored, feed.head, DEFAULT_HINT if hint is None else hint):
+                check_history_kept(self._store, self._name, before)
+                before = group[-1:]
                 for chunk in group:
                     cursors.pop(chunk.partition % n, None)
                 yield Part(group, {})
@@ -234,6 +244,7 @@ class ChunkFeed:
             before = {each.partition: each.g - 1 for each in reversed(group)}
             check_kept(self._store, self._name, before)
             raise
+        check_history_kept(self._store, self._name, group)
         for chunk, frame in zip(group, frames, strict=True):
             stamped = stamps(chunk.partition, chunk.time, chunk.producer, chunk.batch)
             yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)

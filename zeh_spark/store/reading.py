@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zeh_spark.protocol import wire
@@ -106,6 +106,21 @@ def check_kept(store: Store, feed: str, positions: Mapping[int, int]) -> None:
     for partition, g in positions.items():
         if partition in anchors and anchors[partition].g > g:
             raise cursor_gone(partition, f"{g}.…", anchors[partition].cursor)
+
+
+def check_history_kept(store: Store, feed: str, chunks: Sequence[Chunk]) -> None:
+    """Raise Problem if the feed has other chunks now at the positions of some that were looked up.
+
+    A store may be replaced while an answer is under way: a connection may lead to a standby that
+    lags, and has become the database. Call it after the frames of these chunks were read, or before
+    chunks that were looked up after them are used.
+    """
+    tags = store.tags(feed, [each.g for each in chunks])
+    for each in chunks:
+        if tags.get(each.g, each.tag) != each.tag:
+            raise other_history(
+                each.partition, each.cursor, f"position {each.g} has the tag {tags[each.g]!r} now"
+            )
 
 
 def covered(partition: int, n: int, partitions: int) -> range:

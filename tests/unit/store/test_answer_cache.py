@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -88,7 +88,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_chunks_that_differ_have_other_keys(name: str) -> None:
     """Events that were published again after a restore, at another time, are other bytes."""
-    other = replace(CHUNK, **{name: OTHERS[name]})
+    other = CHUNK._replace(**{name: OTHERS[name]})
     assert key_of("page", b"origin", [CHUNK], 2) != key_of("page", b"origin", [other], 2)
 
 
