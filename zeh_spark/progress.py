@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.errors import OptionError, ZeroEventHubError
 from zeh_spark.sink.commits import SinkCommit, SinkCommits
 from zeh_spark.source.offsets import is_of_a_feed
 
@@ -168,7 +168,8 @@ class ProgressListener(StreamingQueryListener):
         self.total_events: dict[tuple[str, str], int] = {}
         self.commits: dict[tuple[str, str, str], SinkCommit] = {}
         self._sinks = [
-            SinkCommits(url, producer, more[0] if more else {}) for url, producer, *more in sinks
+            SinkCommits(url, producer, more[0] if more else {})
+            for url, producer, *more in _checked(sinks)
         ]
         self._report = report
         self._report_commit = report_commit
@@ -217,6 +218,25 @@ class ProgressListener(StreamingQueryListener):
         """End the line that `live` shows (see `StreamingQueryListener`)."""
         if self._show:
             self._show(None)
+
+
+def _checked(sinks: object) -> list[tuple[Any, ...]]:
+    """Return the sinks as they were given. Raises OptionError for another form."""
+    if isinstance(sinks, (list, tuple)) and all(map(_is_sink, sinks)):
+        return [tuple(each) for each in sinks]
+    raise OptionError(
+        f"sinks={sinks!r} must be a list of (url, producer), or (url, producer, options) with "
+        f"options like {{'token': …}}",
+        option="sinks",
+    )
+
+
+def _is_sink(each: object) -> bool:
+    if not isinstance(each, (list, tuple)) or len(each) not in (2, 3):
+        return False
+    return all(isinstance(text, str) for text in each[:2]) and isinstance(
+        each[2] if len(each) > 2 else {}, Mapping
+    )
 
 
 def _live_line() -> Callable[[str | None], None]:

@@ -61,7 +61,7 @@ def test_name_of_a_reader_that_has_ended_is_freed(run: Run, store_url: str) -> N
         store.save_cursors("orders", "warehouse", 2, {0: "a"}, "spark:5f0c")
         store.save_cursors("orders", "anyone", 4, {3: "b"})
     assert [
-        "name       consumer    n  partitions kept",
+        "NAME       CONSUMER    N  PARTITIONS KEPT",
         "anyone     -           4  1 of 4",
         "warehouse  spark:5f0c  2  1 of 2",
     ] == run("cursor-sets", "orders").stdout.splitlines()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import zeh_spark
+import zeh_spark.errors
 
 _OFFSET = {
     "version": 1,
@@ -58,3 +59,12 @@ def test_a_file_gets_a_line_for_each_batch(shown):
     second = _LINE.replace("1,234 in all", "2,468 in all")
 
     assert f"{_LINE}\n{second}\n" == shown(terminal=False)
+
+
+@pytest.mark.parametrize(
+    "sinks", ["http://feeds/orders", [("http://feeds/orders",)], ("http://feeds/orders", "job"), 7]
+)
+def test_sinks_of_another_form_are_refused_with_the_right_one(sinks):
+    """I see what to give when I gave an address alone."""
+    with pytest.raises(zeh_spark.errors.OptionError, match=r"a list of \(url, producer\)"):
+        zeh_spark.ProgressListener(sinks=sinks)

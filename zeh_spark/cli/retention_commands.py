@@ -155,7 +155,7 @@ def prune(
 def list_cursor_sets(feed: str, url: str, name: str | None) -> None:
     """Show the positions that a feed keeps for its readers; with --delete, forget one name.
 
-    A name is bound to the first consumer that tells its identity. Other consumers are refused
+    A name is bound to the first consumer that identifies itself. Other consumers are refused
     under it (cursorset-taken) until the name is deleted. Retention that waits for a deleted name
     keeps events until a reader stores a position under it again.
 
@@ -186,7 +186,7 @@ def _show(feed: str, sets: list[CursorSet]) -> None:
         for each in sets
         for n, cursors in sorted(each.cursors.items())
     ]
-    click.echo(table(("name", "consumer", "n", "partitions kept"), rows))
+    click.echo(table(("NAME", "CONSUMER", "N", "PARTITIONS KEPT"), rows))
 
 
 @click.command()

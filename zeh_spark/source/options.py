@@ -151,9 +151,9 @@ class SourceOptions(ClientOptions):
     stamps: str = option(
         parse_choice("headers", "columns", "none"),
         "headers",
-        "what becomes of the publisher's stamps (time, producer, sequence number …): `headers` "
+        "where the publisher's stamps (time, producer, sequence number …) go: `headers` "
         "keeps them in the column `headers`; `columns` makes typed columns of them; `none` leaves "
-        "them out. Columns that the schema names are there in any case",
+        "them out. Columns that the schema names are always filled",
     )
     page_size_hint: int = option(parse_count, "10000", "number of events that a request asks for")
     fetch: str = option(
@@ -354,8 +354,8 @@ class SourceOptions(ClientOptions):
             )
         if self.fetch == "executors" and self.staging_location:
             raise OptionError(
-                "option 'fetch' is executors, which keep nothing, so 'stagingLocation' has no use. "
-                "Remove one of them",
+                "option 'stagingLocation' works only if the driver fetches, and 'fetch' is "
+                "executors. Remove 'stagingLocation', or set fetch=driver",
                 option="fetch",
             )
         if self.stamps != "headers" and (given := sorted(STAMP_HEADERS & {*self.headers})):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -24,6 +25,9 @@ from zeh_spark.source.options import SourceOptions
 
 _AT_A_TIME = 100
 """The number of cursors in a request, so that its URL stays short."""
+
+_LOG_SECONDS = 60.0
+"""Seconds after which the same warning is logged again."""
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +65,7 @@ class CursorSet:
     def _run(self) -> None:
         kept: dict[int, str] = {}
         named: str | None = None
+        told: tuple[str, float] | None = None
         while True:
             with self._news:
                 self._busy = False
@@ -78,8 +83,11 @@ class CursorSet:
             try:
                 self._send(moved, len(cursors), reader)
                 kept.update(moved)
+                told = None
             except (TransientError, ZeroEventHubError) as exc:
-                log.warning("the query's position cannot be kept for cursorset: %s", exc)
+                if told is None or told[0] != str(exc) or time.monotonic() - told[1] > _LOG_SECONDS:
+                    log.warning("the query's position cannot be kept for cursorset: %s", exc)
+                    told = str(exc), time.monotonic()
 
     def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
         headers = {wire.CONSUMER_HEADER: f"spark:{reader}"} if reader else None
