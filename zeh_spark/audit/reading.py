@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
 from zeh_spark.client.responses import TransientError
-from zeh_spark.client.transport import Transport
+from zeh_spark.client.transport import Body, Transport
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options import ClientOptions
 from zeh_spark.protocol import wire
@@ -22,6 +22,9 @@ HINT = 500_000
 So there are few requests, and their size costs no memory on either side. If answers break off
 before they have brought anything, shorter ones are asked for.
 """
+
+_FROM_THE_STORE = {"Cache-Control": "no-cache"}
+"""What the publisher keeps in memory may be right although the store is damaged."""
 
 
 class FeedReader:
@@ -92,7 +95,8 @@ class FeedReader:
         """Yield the pieces of one answer. Raises TransientError at the end if it is not whole."""
         asked = {f"cursor{partition}": cursor for partition, cursor in cursors.items()}
         query = {"n": self._partitions, **asked, "pagesizehint": hint, "headers": wire.ALL_HEADERS}
-        body = self._transport.body(urlencode(query))
+        answer = self._transport.request("GET", query=urlencode(query), headers=_FROM_THE_STORE)
+        body = Body(answer, self._transport.url)
         cutter = Cutter()
         try:
             for data in body:

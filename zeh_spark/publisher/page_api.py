@@ -29,6 +29,7 @@ from zeh_spark.publisher.feed_calls import FeedCalls, state_of
 from zeh_spark.publisher.pieces import gzip_stream, plain_stream
 from zeh_spark.publisher.read_requests import Ask, parse_query, resumed
 from zeh_spark.publisher.rendering import render_blocks, render_parts
+from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import (
     DELIVERY,
     ChunkFeed,
@@ -43,7 +44,22 @@ from zeh_spark.store.problems import Problem
 _MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
 _NOTHING = Taken([], None)
+_NO_CACHE = AnswerCache(0)
 _ZERO = re.compile(r"q=0(\.0*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a page is answered.
+
+    Attributes:
+        gzip: Whether it is compressed.
+        cache: Where its parts are kept. Nowhere, if the request has `Cache-Control: no-cache`: then
+            the answer is what the store has now (RFC 9111, 5.2.1.4).
+    """
+
+    gzip: bool
+    cache: AnswerCache
 
 
 @dataclass(slots=True)
@@ -77,19 +93,19 @@ class PageApi:
     async def read(self, request: Request) -> Response:
         """Answer a request of the read API with a page of events."""
         name = request.path_params.get("feed", "")
-        gzip = accepts_gzip(request.headers.get("accept-encoding", ""))
-        headers = {**_HEADERS, "Content-Encoding": "gzip"} if gzip else _HEADERS
+        how = self._how(request)
+        headers = {**_HEADERS, "Content-Encoding": "gzip"} if how.gzip else _HEADERS
         begin = time.monotonic()
         query, is_get = request.scope["query_string"], request.method == "GET"
         told = request.headers.getlist(wire.CONSUMER_HEADER)
         consumer = ", ".join(told) if told else None
-        call = partial(self._begin, name, query, consumer, is_get, gzip)
-        page = await self._shared(name, (name, query, consumer, is_get, gzip), call)
+        call = partial(self._begin, name, query, consumer, is_get, how)
+        page = await self._shared(name, (name, query, consumer, is_get, how), call)
         ask = page.ask  # later pages may be shared with readers that wait for another time
         gone: asyncio.Future[None] | None = None
         try:
             if ask.cursor_set is not None:
-                page = await self._kept(name, page, is_get, gzip)
+                page = await self._kept(name, page, is_get, how)
             while page.begun is None:
                 gone = gone or asyncio.ensure_future(disconnected(request.receive))
                 left = begin + ask.wait - time.monotonic()
@@ -98,13 +114,18 @@ class PageApi:
                         return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
                     left = begin + ask.wait - time.monotonic()
                 waits = left > 0 and not self._calls.stopped
-                page = await self._again(name, page, ask, waits, gzip)
+                page = await self._again(name, page, ask, waits, how)
         except BaseException:
             if gone:
                 gone.cancel()
             raise
         begun = page.begun if is_get else _NOTHING
         return self._calls.answer(name, begun, headers, _MEDIA_TYPE, gone=gone)
+
+    def _how(self, request: Request) -> How:
+        fresh = "no-cache" in request.headers.get("cache-control", "").lower()
+        gzip = accepts_gzip(request.headers.get("accept-encoding", ""))
+        return How(gzip, _NO_CACHE if fresh else self._calls.cache)
 
     async def _shared(self, name: str, key: object, call: partial[Opened]) -> Opened:
         """Return a page that readers may share, if its first part is the whole of it."""
@@ -115,22 +136,22 @@ class PageApi:
             page.is_taken = True
         return page
 
-    async def _again(self, name: str, page: Opened, ask: Ask, waits: bool, gzip: bool) -> Opened:
+    async def _again(self, name: str, page: Opened, ask: Ask, waits: bool, how: How) -> Opened:
         cursors = page.cursors
-        key = (name, ask.n, tuple(cursors.items()), ask.hint, ask.headers, waits, gzip)
-        call = partial(self._open, page.feed, ask, cursors, waits, gzip)
+        key = (name, ask.n, tuple(cursors.items()), ask.hint, ask.headers, waits, how)
+        call = partial(self._open, page.feed, ask, cursors, waits, how)
         return await self._shared(name, key, call)
 
-    async def _kept(self, name: str, page: Opened, is_get: bool, gzip: bool) -> Opened:
+    async def _kept(self, name: str, page: Opened, is_get: bool, how: How) -> Opened:
         """Return the page of a request that names a cursorset."""
         begin = partial(starting_cursors, page.feed, page.ask, keep=is_get)
         cursors = await self._calls.in_thread(name, begin, writes=True)
         waits = is_get and page.ask.hint != 0 and page.ask.wait > 0
-        call = partial(self._open, page.feed, page.ask, cursors, waits, gzip)
+        call = partial(self._open, page.feed, page.ask, cursors, waits, how)
         return await self._calls.in_thread(name, call)
 
     def _begin(
-        self, name: str, query: bytes, consumer: str | None, is_get: bool, gzip: bool
+        self, name: str, query: bytes, consumer: str | None, is_get: bool, how: How
     ) -> Opened:
         """Return the page of a query. Raises Problem."""
         feed = self._calls.find(name)
@@ -139,7 +160,7 @@ class PageApi:
             return Opened(feed, ask, ask.cursors, None, None)
         waits = is_get and ask.hint != 0 and ask.wait > 0
         now = feed.found if isinstance(feed, ChunkFeed) else None
-        return self._open(feed, ask, ask.cursors, waits, gzip, now)
+        return self._open(feed, ask, ask.cursors, waits, how, now)
 
     def _open(
         self,
@@ -147,7 +168,7 @@ class PageApi:
         ask: Ask,
         cursors: Mapping[int, str],
         waits: bool,
-        gzip: bool,
+        how: How,
         now: FeedState | None = None,
     ) -> Opened:
         """Return a page. If it has no events, it is not begun while its reader `waits`.
@@ -161,16 +182,16 @@ class PageApi:
             first = next(outline.parts)
             found, after = bool(first.chunks), first.cursors
             parts = replace(outline, parts=chain([first], outline.parts))
-            pieces = render_parts(feed, parts, ask.n, ask.headers, self._calls.cache, gzip=gzip)
+            pieces = render_parts(feed, parts, ask.n, ask.headers, how.cache, gzip=how.gzip)
         else:
             seen = state_of(feed)() if ask.wait else None
             before, rest = blocks_before_events(feed, cursors, ask)
             found = any(block.lines for block in before)
             after = {block.partition: block.cursor for block in before}
-            pieces = render_blocks(chain(before, rest), ask.n, ask.headers, gzip=gzip)
+            pieces = render_blocks(chain(before, rest), ask.n, ask.headers, gzip=how.gzip)
         if waits and not found:
             return Opened(feed, ask, {**cursors, **after}, seen, None)
-        begun = taken(gzip_stream(pieces) if gzip else plain_stream(pieces))
+        begun = taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
         return Opened(feed, ask, cursors, seen, begun)
 
 
