@@ -225,7 +225,7 @@ def test_a_task_waits_for_a_copy_that_lags(lagging, caplog):
 
 
 def test_a_plan_waits_for_a_copy_that_lags(lagging, start, caplog):
-    """A restart that meets a copy which is behind goes on where it was."""
+    """After a restart a query continues where it was, also if the copy lags at first."""
     store, run = lagging
     old = store.feed("orders")
     publish(store, "orders", [2])

@@ -73,7 +73,7 @@ def test_a_second_consumer_of_a_name_is_refused(database):
 
 
 def test_cursors_of_an_earlier_version_are_bound_to_the_first_that_tells_its_identity(database):
-    """Its table goes on working, without a word from its owner."""
+    """Its table still works, and its owner has to do nothing."""
     feed = served(database)
     old = "(table_name, cursorset, n, partition, cursor) VALUES ('outbox', 'mailer', 2, 0, 'a')"
     database.execute(f"INSERT INTO zeroeventhub_cursors {old}")
