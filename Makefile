@@ -63,7 +63,7 @@ $(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-ref
 	@if [ ! -x .venv-spark-$*/bin/python ]; then cat .venv-spark-$*/.installed; else set -x; \
 	export PYSPARK_PYTHON=$(CURDIR)/.venv-spark-$*/bin/python; \
 	export PYSPARK_DRIVER_PYTHON=$$PYSPARK_PYTHON; \
-	$$PYSPARK_PYTHON $(FETCH) && \
+	$$PYSPARK_PYTHON -m tests.class_archive && \
 	$$PYSPARK_PYTHON $(TEST) -W default -m "not campaign" tests/integration tests/acceptance $(ARGS); fi
 
 # What the targets stand on
@@ -87,12 +87,8 @@ java:
 	$(PYTHON) $(PIP) --editable '.[publisher,dev]'
 	touch $@
 
-# Sessions that fetch Delta's jars at the same time would get in each other's way.
-FETCH := -c 'from pyspark.sql import SparkSession as Spark; from zeh_spark import configure; \
-	configure(Spark.builder.master("local[1]").config("spark.ui.enabled", "false")).getOrCreate()'
-
 .venv/.jars: .venv/.installed | java
-	$(PYTHON) $(FETCH)
+	$(PYTHON) -m tests.class_archive
 	touch $@
 
 .venv-docs/.installed: setup.py | python

@@ -25,6 +25,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from tests.ports import free_port
+
 READERS = 16
 WAITING = 1000
 WAIT = 60
@@ -145,8 +147,7 @@ def read_at_once(port: int, requests: list[str], readers: int) -> tuple[int, flo
 @contextlib.contextmanager
 def nginx(folder: Path, bodies: list[bytes]) -> Iterator[tuple[int, int, list[str]]]:
     """nginx with bodies as files; gives its process, its port, and the requests for them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     folder.mkdir(exist_ok=True)
     for number, body in enumerate(bodies):
         (folder / f"{number}.page").write_bytes(body)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.ports import free_port
 
 CACHE = Path(__file__).parents[1] / ".cache" / "kafka"
 BROKER = {
@@ -37,7 +38,7 @@ def connector_jars() -> str:
 def broker(work: Path) -> Iterator[str]:
     """A running broker with the topic `flights`; gives its address."""
     classpath = ":".join(str(jar) for jar in _jars("broker", BROKER, transitive=True))
-    client, controller = _free_port(), _free_port()
+    client, controller = free_port(), free_port()
     settings = work / "server.properties"
     settings.write_text(
         f"""process.roles=broker,controller
@@ -118,11 +119,6 @@ def _options(address: str) -> dict[str, object]:
 
 def _columns(frame: DataFrame) -> DataFrame:
     return frame.selectExpr("partition", "CAST(value AS STRING) AS data")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _jars(name: str, artifacts: dict[str, str], *, transitive: bool) -> list[Path]:

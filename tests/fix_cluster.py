@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests import standalone
+from tests import class_archive, standalone
 from tests.fix_publisher import store_url
 from tests.fix_sink import Inbox, Target, Watched, new_store
 from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 _PROGRAM = Path(__file__).parent / "programs" / "stream_to_feed.py"
 
@@ -49,11 +49,9 @@ class Killable:
 def killable(tmp_path: Path) -> Iterator[tuple[Target, Killable]]:
     """As `target`, and its publisher, which can be killed and started again."""
     new_store(tmp_path / "killable")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    publisher = Killable(tmp_path / "killable", port)
+    publisher = Killable(tmp_path / "killable", free_port())
     publisher.start()
-    base = f"http://127.0.0.1:{port}"
+    base = f"http://127.0.0.1:{publisher.port}"
     try:
         with closing(Watched(base)) as gateway:
             yield Target(base, gateway), publisher
@@ -116,5 +114,6 @@ def program(tmp_path: Path, inbox: Inbox) -> Iterator[Callable[..., Publishing]]
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A standalone cluster of a master and two workers; gives the master's URL."""
-    with standalone.cluster(tmp_path_factory.mktemp("cluster"), workers=2) as (master, _):
+    folder = tmp_path_factory.mktemp("cluster")
+    with standalone.cluster(folder, 2, java_options=class_archive.SHARED) as (master, _):
         yield master

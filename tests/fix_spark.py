@@ -19,6 +19,7 @@ import pyarrow.dataset
 import pytest
 
 import zeh_spark
+from tests import class_archive
 from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
@@ -32,9 +33,7 @@ ENVIRONMENT = {
     "SPARK_LOCAL_IP": "127.0.0.1",
     "PYSPARK_PYTHON": sys.executable,
     "PYSPARK_DRIVER_PYTHON": sys.executable,
-    # These programs live for seconds: compile little, collect simply.
-    "PYSPARK_SUBMIT_ARGS": "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' "
-    "pyspark-shell",
+    "PYSPARK_SUBMIT_ARGS": class_archive.submit_arguments(),
 }
 
 

@@ -11,7 +11,6 @@ import glob
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+
+from tests.ports import free_port
 
 USER = "zeh"
 marked = False
@@ -80,8 +81,7 @@ class Server:
             self._user = {"user": _unprivileged(), "extra_groups": []}
         self.own(self.directory)
         self.data = self.directory / "data"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.fill()
         self.start()
 

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import free_port
+
 _DEPLOY = "org.apache.spark.deploy"
 
 
 @contextmanager
-def cluster(work: Path, workers: int) -> Iterator[tuple[str, list[int]]]:
-    """Such a cluster; gives the master's URL, and the process ids of the workers."""
+def cluster(work: Path, workers: int, *, java_options: str = "") -> Iterator[tuple[str, list[int]]]:
+    """Such a cluster; gives the master's URL, and the process ids of the workers.
+
+    `java_options` are of the master and the workers, not of the executors.
+    """
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -28,9 +32,9 @@ def cluster(work: Path, workers: int) -> Iterator[tuple[str, list[int]]]:
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_JAVA_OPTS": java_options,
     }
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     running: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, *arguments: str) -> Path:

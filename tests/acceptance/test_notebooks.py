@@ -9,6 +9,7 @@ import pytest
 
 from notebooks import run
 from tests.fix_lake import why_absent
+from tests.fix_spark import ENVIRONMENT
 
 NAMES = [path.stem for path in run.NOTEBOOKS]
 SIZE = 300_000
@@ -41,7 +42,7 @@ def proof(notebook):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", NAMES)
-def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path):
+def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path, monkeypatch):
     """What I read in a notebook is what I get. If this fails for a change that was meant, renew
     the outputs: `python notebooks/run.py`.
     """
@@ -51,6 +52,8 @@ def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path):
         pytest.skip(absent)
     if any("sessions" in source for source in sources):
         pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", ENVIRONMENT["PYSPARK_SUBMIT_ARGS"])
 
     again = run.executed(run.HERE / f"{name}.ipynb", tmp_path)
 

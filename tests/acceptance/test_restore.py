@@ -4,7 +4,6 @@ that what they are advised works: once.
 
 import json
 import shutil
-import socket
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +12,12 @@ import zeh_spark
 from tests.fix_publisher import served
 from tests.fix_sink import Sink, ours, remedy
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    return free_port()
 
 
 class Reader:

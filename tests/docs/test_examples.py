@@ -19,7 +19,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -35,6 +34,7 @@ from markdown_it import MarkdownIt
 
 from tests.fix_spark import ENVIRONMENT
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,11 +148,9 @@ def reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Reader]:
     """A reader in an empty directory."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     monkeypatch.chdir(tmp_path)
     before = _change_directory(spark, tmp_path)
-    found = Reader(tmp_path, port)
+    found = Reader(tmp_path, free_port())
     yield found
     found.close()
     _change_directory(spark, before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +17,7 @@ from tests.fix_raw_server import (
     reset,
     short,
 )
+from tests.ports import free_port
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -320,8 +320,7 @@ def test_no_error_and_no_log_shows_a_secret(raw_server, caplog, answer):
 
 def test_a_closed_ports_error_shows_no_secret(caplog):
     """Libraries print whole addresses into their errors; ours does not pass them on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/feed?key={HUSH}"
+    url = f"http://127.0.0.1:{free_port()}/feed?key={HUSH}"
     caplog.set_level("DEBUG", "zeh_spark")
     options = parse(SourceOptions, {"url": url, "retryTimeout": "0s", "partitionCount": "1"})
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import pytest
 from tests import postgresql
 from tests.fix_publish import Caller, Who, events_of, publish_batch, rows
 from tests.fix_publisher import HERE, served
+from tests.ports import free_port
 from tests.programs import crash_publisher as crash
 from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.options import ClientOptions, parse
@@ -183,11 +183,6 @@ def test_power_cut_leaves_whole_batches(tmp_path: Path) -> None:
 
 
 # The real process, over HTTP
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture

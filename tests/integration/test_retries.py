@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import email.utils
 import json
-import socket
 import threading
 import time
 
@@ -20,6 +19,7 @@ from tests.fix_raw_server import (
     refused,
     short,
 )
+from tests.ports import free_port
 from zeh_spark.client.feed_client import FeedClient, Statistics
 from zeh_spark.client.retry import Retry, backoff
 from zeh_spark.errors import (
@@ -141,8 +141,7 @@ def test_a_silent_publisher_is_tried_again(raw_server):
 
 def test_a_closed_port_is_named():
     """An address where nothing listens gives one clear error."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/feed"
+    url = f"http://127.0.0.1:{free_port()}/feed"
 
     with pytest.raises(UnavailableError, match=r"/feed does not answer.*refused.*retryTimeout"):
         read(client(None, FeedClient, url=url, retryTimeout="0s").page(ask()))
