@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 from zeh_spark.errors import OptionError, UnknownOptionError, at_spark_border
 from zeh_spark.options import parse
 from zeh_spark.protocol.stamp_columns import KEY, POSITION, STAMP_COLUMNS
-from zeh_spark.sink.options import refused_for_a_write, sink_options
-from zeh_spark.sink.rows import layout
+from zeh_spark.sink.options import SinkOptions, refused_for_a_write, sink_options
+from zeh_spark.sink.rows import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.decode import Decoder
@@ -137,7 +137,7 @@ class ZeroEventHubDataSource(DataSource):
                 anchor="modeoverwrite-is-refused",
             )
         options = sink_options(self.options, streaming=False)
-        return BatchWriter(options, layout(schema, keeps_origin=options.keep_origin))
+        return BatchWriter(options, _layout(schema, options))
 
     @at_spark_border
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
@@ -150,7 +150,11 @@ class ZeroEventHubDataSource(DataSource):
                 anchor="modeoverwrite-is-refused",
             )
         options = sink_options(self.options, streaming=True)
-        return StreamWriter(options, layout(schema, keeps_origin=options.keep_origin))
+        return StreamWriter(options, _layout(schema, options))
+
+
+def _layout(schema: StructType, options: SinkOptions) -> RowLayout:
+    return layout(schema, keeps_origin=options.keep_origin, keeps_key=options.keep_key)
 
 
 def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:

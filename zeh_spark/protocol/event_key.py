@@ -17,7 +17,7 @@ from __future__ import annotations
 HEADER = "zeh-key"
 
 MAX_BYTES = 1024
-"""The maximum size of a key that is kept, in UTF-8. A key that only chooses a partition has none."""
+"""The maximum size of a key that is kept, in UTF-8. Keys that are not kept may be longer."""
 
 
 def fault(key: str) -> str | None:

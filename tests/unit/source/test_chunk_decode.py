@@ -108,7 +108,9 @@ def driver_rows(
     st.lists(chunks, min_size=1, max_size=5),
     columns,
     typed,
-    st.sampled_from(["_all", "none", "a,zeh-time", "zeh-sequence,ø,zeh-time", "a,ø", "zeh-key,zeh-time"]),
+    st.sampled_from(
+        ["_all", "none", "a,zeh-time", "zeh-sequence,ø,zeh-time", "a,ø", "zeh-key,zeh-time"]
+    ),
     st.sampled_from(["headers", "columns", "none"]),
     st.sampled_from([ONE, TWO]),
 )
