@@ -20,11 +20,13 @@ from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
     ENVELOPE,
+    KEEP_KEY,
     KEY,
     counted,
     kept_first,
     moment,
     name_of,
+    refuse_contradicting_keys,
     table,
 )
 from zeh_spark.cli.tail import follow
@@ -76,6 +78,7 @@ def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
 @BATCH
 @ALLOW
 @KEY
+@KEEP_KEY
 @ENVELOPE
 def publish(
     url: str,
@@ -83,6 +86,7 @@ def publish(
     batch: str | None,
     allowed: dict[str, str],
     key: str | None,
+    keep_key: bool,
     envelope: bool,
 ) -> None:
     """Publish events from standard input (NDJSON) as one batch: all of them, or nothing.
@@ -95,10 +99,7 @@ def publish(
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 < events.ndjson
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 --batch 11-20 < day.ndjson
     """
-    if envelope and key:
-        raise click.UsageError(
-            "--key and --envelope exclude each other: an envelope has its key. Give one of them."
-        )
+    refuse_contradicting_keys(key, envelope, keep_key)
     source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **_PATIENCE)
     with by.batch(batch, allow=allowed) as open_batch:
         given = False
@@ -106,7 +107,11 @@ def publish(
             given = True
             try:
                 open_batch.add(
-                    event.data, key=event.key, partition=event.partition, headers=event.headers
+                    event.data,
+                    key=event.key,
+                    partition=event.partition,
+                    headers=event.headers,
+                    keep_key=keep_key,
                 )
             except RowError as exc:
                 raise bad_line(source, event.line, exc.reason) from None
