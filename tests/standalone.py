@@ -17,9 +17,28 @@ from pathlib import Path
 _DEPLOY = "org.apache.spark.deploy"
 
 
+def has_addresses() -> bool:
+    """Whether workers can be apart: macOS has 127.0.0.1 only."""
+    try:
+        socket.create_server(("127.0.0.2", 0)).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
-def cluster(work: Path, workers: int) -> Iterator[tuple[str, list[int]]]:
-    """Such a cluster; gives the master's URL, and the process ids of the workers."""
+def cluster(
+    work: Path, workers: int, *, apart: bool = False
+) -> Iterator[tuple[str, list[int]]]:
+    """Such a cluster; gives the master's URL, and the process ids of the workers.
+
+    Args:
+        work: a folder for logs and work.
+        workers: how many.
+        apart: whether each worker has an address of its own, 127.0.0.1, 127.0.0.2 and so on, which
+            Linux has all. Spark never runs two attempts at a task at a time on one host, so without
+            this there is no speculation.
+    """
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -33,12 +52,13 @@ def cluster(work: Path, workers: int) -> Iterator[tuple[str, list[int]]]:
         port = str(free.getsockname()[1])
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: str) -> Path:
+    def start(name: str, *arguments: str, host: str = "127.0.0.1") -> Path:
         log = work / f"{name}.log"
         command = [str(home / "bin" / "spark-class"), *arguments]
-        command += ["--host", "127.0.0.1", "--webui-port", "0"]
+        command += ["--host", host, "--webui-port", "0"]
+        own = {**environment, "SPARK_LOCAL_IP": host}
         with log.open("w") as file:
-            started = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+            started = subprocess.Popen(command, env=own, stdout=file, stderr=file)
         running.append(started)
         return log
 
@@ -51,6 +71,7 @@ def cluster(work: Path, workers: int) -> Iterator[tuple[str, list[int]]]:
                 f"{_DEPLOY}.worker.Worker",
                 *("--cores", "1", "--memory", "1g", "--work-dir", str(work / f"{number}")),
                 master,
+                host=f"127.0.0.{number if apart else 1}",
             )
             for number in range(1, workers + 1)
         ]
