@@ -30,13 +30,15 @@ class Relay:
     """Passes requests for a feed on to the publisher at `base`.
 
     `change(asked, body)` is the answer to a request for chunks, given what the publisher sent;
-    `asked` are all requests for chunks. Headers of requests and answers are not passed on.
+    `asked` are all requests for chunks. With `older` the publisher is one that does not know direct
+    reads. Headers of requests and answers are not passed on.
     """
 
     server: RawServer
     base: str = ""
     feed: str = "orders"
     change: Change = whole
+    older: bool = False
     asked: list[wire.ChunksRequest] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -58,12 +60,18 @@ class Relay:
 
     def _respond(self, request: Request) -> Answer:
         target = request.target.removeprefix("/feed/v1")
+        if self.older and request.path.endswith(("/plan", "/chunks")):
+            return refused(404, "no such thing")
         found = requests.request(
             request.method, f"{self.base}/{self.feed}{target}", data=request.body, timeout=PATIENCE
         )
         if not request.path.endswith("/chunks"):
-            kind = found.headers["Content-Type"]
-            return ok(found.content, found.status_code, content_type=kind)
+            text, kind = found.content, found.headers["Content-Type"]
+            if self.older and found.status_code == 400:  # the handshake
+                told = found.json()
+                del told["feed"]["reads"]
+                text = json.dumps(told).encode()
+            return ok(text, found.status_code, content_type=kind)
         assert 200 == found.status_code, found.text
         asked = wire.decode_chunks_request(request.body)
         self.asked.append(asked)

@@ -55,14 +55,15 @@ def test_as_many_ranges_as_are_allowed_are_sent(feed, count):
     assert [*range(count)] == [each.range for each in ends]
 
 
-@pytest.mark.parametrize("count", [0, RANGES + 1])
-def test_another_number_of_ranges_is_refused_by_name(feed, count):
+@pytest.mark.parametrize(
+    ("count", "remedy"), [(0, ""), (RANGES + 1, ". Ask for the others in another request")]
+)
+def test_another_number_of_ranges_is_refused_by_name(feed, count, remedy):
     """An own client learns how many it may ask for, and what to do with the others."""
     answer = ask(feed, "chunks", chunks_body(feed, count))
     problem = answer.json()
     assert (400, "urn:zeroeventhub:problem:bad-ranges") == (answer.status_code, problem["type"])
-    assert f"there are {count} ranges; allowed are 1 to {RANGES}" in problem["detail"]
-    assert "ask for the others in another request" in problem["detail"]
+    assert f"there are {count} ranges; allowed are 1 to {RANGES}{remedy}" == problem["detail"]
 
 
 @pytest.mark.parametrize("what", ["chunks", "plan"])
@@ -86,8 +87,8 @@ def test_a_task_of_more_ranges_than_are_allowed_asks_for_fewer_at_a_time(relay):
     """However many small ranges a task has, it gets each chunk once, and is not refused."""
     count = RANGES + 1
     with closing(MemoryStore()) as store:
-        store.create("orders", count)
-        for partition in (0, 1, count - 1):
+        store.create("orders", 3)
+        for partition in range(3):
             publish(store, "orders", [partition], partition=partition)
         first = {str(each): "_first" for each in range(count)}
         plan = direct_reads.plan(store, "orders", wire.PlanRequest(count, first))
@@ -102,7 +103,7 @@ def test_a_task_of_more_ranges_than_are_allowed_asks_for_fewer_at_a_time(relay):
             transport = Transport(parse(ClientOptions, {"url": relay.url}))
             found = list(direct_client.fetch(transport, count, ranges, transport.retry()))
     asked = [len(each.ranges) for each in relay.asked]
-    assert [0, 1, count - 1] == [each.partition for each in found]
+    assert [0, 1, 2] == [each.partition for each in found]
     assert count == sum(asked)
     assert max(asked) <= RANGES
 
