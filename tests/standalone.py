@@ -27,9 +27,7 @@ def has_addresses() -> bool:
 
 
 @contextmanager
-def cluster(
-    work: Path, workers: int, *, apart: bool = False
-) -> Iterator[tuple[str, list[int]]]:
+def cluster(work: Path, workers: int, *, apart: bool = False) -> Iterator[tuple[str, list[int]]]:
     """Such a cluster; gives the master's URL, and the process ids of the workers.
 
     Args:

@@ -31,7 +31,9 @@ def orders(relay):
         store.create("orders", 4)
         for partition in range(4):
             numbers = range(partition * EVENTS, (partition + 1) * EVENTS)
-            publish(store, "orders", [{"i": i, "x": "x" * 1000} for i in numbers], partition=partition)
+            publish(
+                store, "orders", [{"i": i, "x": "x" * 1000} for i in numbers], partition=partition
+            )
         with running_publisher(store) as base:
             relay.base = base
             yield relay

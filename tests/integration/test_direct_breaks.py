@@ -226,9 +226,7 @@ def after_the_last_chunk(body: bytes, extra: bytes) -> Answer:
     return chunked(body, **TYPE).then(extra)
 
 
-@pytest.mark.parametrize(
-    "way", [counted, uncounted, in_chunks, after_the_last_chunk], ids=NAME
-)
+@pytest.mark.parametrize("way", [counted, uncounted, in_chunks, after_the_last_chunk], ids=NAME)
 @pytest.mark.parametrize(
     "extra",
     ["a byte", "an empty line", "its last line", "its last group", "all of it", "another answer"],
