@@ -17,7 +17,7 @@ from operator import attrgetter
 
 import pytest
 
-from tests.fix_raw_server import Answer, chunked, head, ok
+from tests.fix_raw_server import Answer, chunked, ok
 from tests.fix_relay import (
     CUT,
     ENDED,
