@@ -39,6 +39,7 @@ def broker(work: Path) -> Iterator[str]:
     """A running broker with the topic `flights`; gives its address."""
     classpath = ":".join(str(jar) for jar in _jars("broker", BROKER, transitive=True))
     client, controller = free_port(), free_port()
+    work.mkdir(exist_ok=True)
     settings = work / "server.properties"
     settings.write_text(
         f"""process.roles=broker,controller
