@@ -61,6 +61,7 @@ _UPGRADES = {
         "ALTER TABLE sequences ADD COLUMN first BIGINT NOT NULL DEFAULT 0",
     ),
     5: (),  # adds the consumers to which cursor sets are bound
+    6: (),  # adds tokens
 }
 """The statements that upgrade a store of a version to the next version.
 
