@@ -159,6 +159,9 @@ FOREIGN_ORIGIN = _problem(
     "publisher does not know, which protects publishers without tokens from web pages. Use the "
     "publisher's own address; behind a proxy, name its host with serve --allowed-host.",
 )
+UNSUPPORTED_MEDIA_TYPE = _problem(
+    "unsupported-media-type", 415, f"The body is of a type that the address does not take. {_FIX}"
+)
 METHOD_NOT_ALLOWED = _problem("method-not-allowed", 405, f"The address has no such method. {_FIX}")
 TOO_MANY_CONNECTIONS = _problem(
     "too-many-connections", 503, f"The publisher has too many connections. {_AGAIN}"
