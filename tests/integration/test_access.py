@@ -45,7 +45,7 @@ def guarded_routes():
 
 @contextmanager
 def asked(*grants, is_open=False, hosts=None, tokens=True):
-    """A publisher with feeds `orders` and `other`, and what asks it with a token of these rights."""
+    """A publisher with two feeds, and what asks it with a token of these rights."""
     store = MemoryStore()
     for name in (FEED, "other"):
         store.create(name, 2)

@@ -85,7 +85,7 @@ def publish(
     allowed: dict[str, str],
     key: str | None,
     envelope: bool,
-    connect: dict[str, Any],
+    connect: dict[str, str],
 ) -> None:
     """Publish events from standard input (NDJSON) as one batch: all of them, or nothing.
 
@@ -205,7 +205,7 @@ def producers(
 @click.argument("url")
 @click.option("--producer", metavar="NAME", help="Check only this producer and its named batches.")
 @connects
-def audit(url: str, producer: str | None, connect: dict[str, Any]) -> None:
+def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
     """Check that every published batch is on a feed once and unaltered.
 
     The command reads the whole feed and the receipts of all producers, as of now. It compares
@@ -219,7 +219,7 @@ def audit(url: str, producer: str | None, connect: dict[str, Any]) -> None:
     """
     if producer == "":
         raise click.UsageError("NAME is empty. Give a producer's name, or leave --producer out.")
-    job = Audit(url, producer, **connect)
+    job = Audit(url, producer, connect)
     with _progress(job.head) as progress:
         found = job.run(progress)
     if isinstance(found, Difference):

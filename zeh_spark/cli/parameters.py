@@ -130,7 +130,7 @@ _CA_FILE = click.option(
     help="A PEM file of the authorities to trust instead of the system's.",
 )  # fmt: skip
 _HEADER = click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE",
+    "--header", "sent_headers", multiple=True, metavar="NAME=VALUE",
     help="Send this header with each request. Can be repeated.",
 )  # fmt: skip
 
@@ -146,7 +146,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         *given: Any,
         token_file: str | None,
         ca_file: str | None,
-        headers: tuple[str, ...],
+        sent_headers: tuple[str, ...],
         **more: Any,
     ) -> Any:
         connect = {}
@@ -156,7 +156,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
             connect["token"] = token
         if ca_file:
             connect["caFile"] = ca_file
-        for each in headers:
+        for each in sent_headers:
             name, found, value = each.partition("=")
             if not found:
                 raise click.BadParameter(f"--header {name!r} has no value. Write NAME=VALUE.")

@@ -114,11 +114,11 @@ class PublishApi:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
         feed, producer, batch = _names(request)
         call = publish_requests.parse_call(_query(request), producer, batch)
-        publish_requests.check_json(request.headers.get("content-type"))
         length = check_length(
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )
         await self._called(partial(self._store.admit, feed, call))  # refused before it is read
+        publish_requests.check_json(request.headers.get("content-type"))
         async with (
             self._commits_coming.room(1),
             received(request, length) as whole,
