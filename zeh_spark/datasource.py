@@ -30,9 +30,9 @@ from pyspark.sql.types import (
 
 from zeh_spark.errors import OptionError, UnknownOptionError, at_spark_border
 from zeh_spark.options import parse
-from zeh_spark.protocol.stamp_columns import POSITION, STAMP_COLUMNS
-from zeh_spark.sink.options import refused_for_a_write, sink_options
-from zeh_spark.sink.rows import layout
+from zeh_spark.protocol.stamp_columns import KEY, POSITION, STAMP_COLUMNS
+from zeh_spark.sink.options import SinkOptions, refused_for_a_write, sink_options
+from zeh_spark.sink.rows import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.decode import Decoder
@@ -55,6 +55,7 @@ _COLUMNS: dict[str, DataType] = {
     "partition": IntegerType(),
     **_STAMPS,
     POSITION: LongType(),
+    KEY.name: StringType(),
     "headers": MapType(StringType(), StringType()),
     "data": StringType(),
 }
@@ -70,9 +71,9 @@ class ZeroEventHubDataSource(DataSource):
     """A ZeroEventHub feed as a DataFrame: partition INT, headers MAP<STRING, STRING>, data STRING.
 
     `data` is each event's JSON byte for byte, or NULL if the publisher left it out. The option
-    `stamps` adds typed columns (`protocol.stamp_columns`), and a schema may name any of them. Which
-    columns of a DataFrame are published is in `sink.rows`. Spark makes and calls this class; users
-    name the format instead.
+    `stamps` adds typed columns (`protocol.stamp_columns`), and a schema may name any of them, and
+    `position` and `key`. Which columns of a DataFrame are published is in `sink.rows`. Spark makes
+    and calls this class; users name the format instead.
 
     Args:
         options: the options as Spark hands them over, with names in any case.
@@ -101,7 +102,9 @@ class ZeroEventHubDataSource(DataSource):
         """Return the columns that a feed has for these options (see `DataSource.schema`)."""
         if isinstance(self._source, OptionError):
             raise self._source
-        left_out = {POSITION} if self._source.stamps == "columns" else {POSITION, *_STAMPS}
+        left_out = {POSITION, KEY.name}
+        if self._source.stamps != "columns":
+            left_out |= {*_STAMPS}
         fields = [StructField(name, _COLUMNS[name]) for name in _COLUMNS if name not in left_out]
         if self._source.mode == "PERMISSIVE":
             fields.append(StructField(self._source.column_name_of_corrupt_record, StringType()))
@@ -134,7 +137,7 @@ class ZeroEventHubDataSource(DataSource):
                 anchor="modeoverwrite-is-refused",
             )
         options = sink_options(self.options, streaming=False)
-        return BatchWriter(options, layout(schema, keeps_origin=options.keep_origin))
+        return BatchWriter(options, _layout(schema, options))
 
     @at_spark_border
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
@@ -147,7 +150,11 @@ class ZeroEventHubDataSource(DataSource):
                 anchor="modeoverwrite-is-refused",
             )
         options = sink_options(self.options, streaming=True)
-        return StreamWriter(options, layout(schema, keeps_origin=options.keep_origin))
+        return StreamWriter(options, _layout(schema, options))
+
+
+def _layout(schema: StructType, options: SinkOptions) -> RowLayout:
+    return layout(schema, keeps_origin=options.keep_origin, keeps_key=options.keep_key)
 
 
 def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:
@@ -167,6 +174,12 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
         reader raises it in a call in which Spark shows it.
     """
     corrupt = options.column_name_of_corrupt_record
+    if corrupt in _COLUMNS:
+        return OptionError(
+            f"option 'columnNameOfCorruptRecord' is {corrupt!r}, which is the name of another "
+            f"column of this source. Choose another name",
+            option="columnNameOfCorruptRecord",
+        )
     known = {**_COLUMNS, corrupt: StringType()}
     for field in schema.fields:
         if field.name not in known or field.dataType != known[field.name] or not field.nullable:

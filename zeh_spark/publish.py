@@ -420,6 +420,7 @@ class OpenBatch:
         key: str | int | None = None,
         partition: int | None = None,
         headers: Mapping[str, str] | None = None,
+        keep_key: bool = False,
     ) -> AddedEvent:
         """Add an event to the batch.
 
@@ -429,6 +430,8 @@ class OpenBatch:
             partition: the partition, from 0, instead of a key. Without both, the event goes to any
                 partition.
             headers: the event's own headers.
+            keep_key: keep the key's text in the event's header `zeh-key`, which readers get as the
+                column `key`. It has at most 1,024 bytes in UTF-8. Without a key, nothing is kept.
 
         Returns:
             The event, whose `partition` and `sequence` are known once the batch is published.
@@ -447,7 +450,8 @@ class OpenBatch:
                 )
             self._producer._check_process()
             try:
-                return AddedEvent(self, *self._attempt.add(data, key, partition, headers))
+                placed = self._attempt.add(data, key, partition, headers, keep_key)
+                return AddedEvent(self, *placed)
             except PublishError as exc:
                 self._producer._refused(self, exc)
                 raise

@@ -12,6 +12,7 @@ from pyspark.sql.types import MapType
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol.stamp_columns import (
     HEADERS,
+    KEY,
     MAX_DIGITS,
     MAX_TIME,
     STAMP_COLUMNS,
@@ -27,7 +28,7 @@ _NEEDED = {
 """The columns by which a frame is known to have typed stamps, with their types."""
 
 
-def stamped(df: DataFrame) -> DataFrame:
+def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
     """Return the frame with the stamps of its column `headers` as typed columns.
 
     It does for a frame that exists what the option `stamps=columns` does when the feed is read. The
@@ -37,10 +38,12 @@ def stamped(df: DataFrame) -> DataFrame:
 
     Args:
         df: a streaming or batch frame with the column `headers`, as the source gives it.
+        key: add the column `key` STRING, too: the key that an event was published with, from the
+            header `zeh-key`. By default it is left out, as `stamps=columns` does.
 
     Returns:
-        The frame with these columns at its end, and without these headers in the map. A header that
-        is no number that fits its column fails the query.
+        The frame with these columns at its end, and without these headers and `zeh-key` in the map.
+        A header that is no number that fits its column fails the query.
 
     Raises:
         OptionError: the frame has no column `headers`, or a column with one of these names.
@@ -51,14 +54,15 @@ def stamped(df: DataFrame) -> DataFrame:
             "stamped(df) before headers are dropped, or read with stamps=columns",
             option="headers",
         )
-    taken = {name.lower() for name in df.columns} & {each.name.lower() for each in STAMP_COLUMNS}
+    added = (*STAMP_COLUMNS, KEY) if key else STAMP_COLUMNS
+    taken = {name.lower() for name in df.columns} & {each.name.lower() for each in added}
     if taken:
         raise OptionError(
             f"the frame has a column {sorted(taken)[0]!r} already, which is added here. Rename it, "
             f"or call stamped(df) before zeh_spark.parsed(df, schema)",
             option=sorted(taken)[0],
         )
-    columns = {each.name: _typed(each) for each in STAMP_COLUMNS}
+    columns = {each.name: _typed(each) for each in added}
     own = F.map_filter("headers", lambda name, _: ~name.isin(*sorted(HEADERS)))
     others = [own.alias(name) if name == "headers" else df[f"`{name}`"] for name in df.columns]
     return df.select(*others, *(column.alias(name) for name, column in columns.items()))

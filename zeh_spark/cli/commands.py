@@ -34,6 +34,7 @@ from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
     ENVELOPE,
+    KEEP_KEY,
     KEY,
     STORE,
     Size,
@@ -42,6 +43,7 @@ from zeh_spark.cli.parameters import (
     moment,
     name_of,
     opened,
+    refuse_contradicting_keys,
     size_of,
     table,
 )
@@ -230,6 +232,7 @@ def create(feed: str, partitions: int, url: str) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @STORE
 @KEY
+@KEEP_KEY
 @ENVELOPE
 @click.option(
     "--delimiter", default=",", show_default=True, metavar="CHAR",
@@ -254,6 +257,7 @@ def load(
     files: tuple[str, ...],
     url: str,
     key: str | None,
+    keep_key: bool,
     envelope: bool,
     delimiter: str,
     nulls: tuple[str, ...],
@@ -283,10 +287,7 @@ def load(
       gunzip -c log.gz | zeh-spark load log -
       echo '{"key": "a", "headers": {"h": "1"}, "data": 42}' | zeh-spark load log - --envelope
     """
-    if envelope and key:
-        raise click.UsageError(
-            "--key and --envelope exclude each other: an envelope has its key. Give one of them."
-        )
+    refuse_contradicting_keys(key, envelope, keep_key)
     if files.count("-") > 1:
         raise click.UsageError("Standard input can be loaded once. Give '-' once.")
     if len(delimiter) != 1 or delimiter in '"\r\n':
@@ -295,7 +296,7 @@ def load(
             "not. Give the character between two fields."
         )
     stdin, form = sys.stdin.buffer, CsvFormat(delimiter, nulls, texts)
-    sources = [Source(name, stdin, key, envelope, form) for name in files]
+    sources = [Source(name, stdin, key, envelope, form, keep_key) for name in files]
     begun = time.monotonic()
     with opened(url) as store, _progress(files) as progress:
         try:

@@ -65,8 +65,13 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
     help="The dead-letter feed of those dead letters that have no header zeh-feed, because an "
     "older version printed them. The others keep the feed that they name.",
 )  # fmt: skip
+@click.option(
+    "--keep-key", is_flag=True,
+    help="Keep the key of each event in the header zeh-key: for dead letters of a query that "
+    "publishes with keepKey.",
+)  # fmt: skip
 @connects
-def replay_dead(url: str, letters_of: str | None, connect: dict[str, str]) -> None:
+def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[str, str]) -> None:
     """Publish repaired dead letters from standard input to the feed at URL, each once.
 
     A line is a dead letter as dead-letters or tail --headers prints it. Repair it in data.row.data,
@@ -89,10 +94,12 @@ def replay_dead(url: str, letters_of: str | None, connect: dict[str, str]) -> No
     feed = None if letters_of is None else _dead_letter_feed(letters_of, url, connect)
     count = dead_letter_replay.partition_count(url, **connect, **PATIENCE)
     with _named("standard input", "; nothing was published"):
-        letters = dead_letter_replay.repaired(dead_letters.letters(sys.stdin.buffer), count, feed)
+        read = dead_letters.letters(sys.stdin.buffer)
+        letters = dead_letter_replay.repaired(read, count, feed, keep_key=keep_key)
     outcomes: Counter[Outcome] = Counter()
     try:
-        for each in dead_letter_replay.replay(url, letters, **connect, **PATIENCE):
+        how = {**connect, **PATIENCE}
+        for each in dead_letter_replay.replay(url, letters, keep_key=keep_key, **how):
             outcomes[each.outcome] += 1
             if each.outcome is Outcome.REFUSED:
                 click.echo(f"Refused, line {each.letter.line}: {each.reason}.", err=True)

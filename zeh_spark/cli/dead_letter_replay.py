@@ -29,11 +29,11 @@ from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
-from zeh_spark.protocol import problems
+from zeh_spark.protocol import event_key, problems
 from zeh_spark.protocol.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
 from zeh_spark.protocol.partitioning import partition_for
-from zeh_spark.protocol.upload_format import Chunker
+from zeh_spark.protocol.upload_format import checked_rest
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.publish import Producer
 
@@ -81,7 +81,11 @@ class Replayed:
 
 
 def repaired(
-    letters: Iterable[DeadLetter], partition_count: int, letters_of: FeedIdentity | None = None
+    letters: Iterable[DeadLetter],
+    partition_count: int,
+    letters_of: FeedIdentity | None = None,
+    *,
+    keep_key: bool = False,
 ) -> list[RepairedLetter]:
     """Return the dead letters that have an event, after the checks that the sink makes.
 
@@ -91,6 +95,7 @@ def repaired(
         letters: The dead letters of the input.
         partition_count: The number of partitions of the feed that they are published to.
         letters_of: The dead-letter feed of those that do not name theirs (`zeh-feed`).
+        keep_key: Whether the events keep their keys in the header `zeh-key`.
 
     Raises:
         Unreadable: A dead letter cannot be published, or comes again and is repaired in another
@@ -104,7 +109,7 @@ def repaired(
             if row is None:
                 continue
             place = _in_feed(letter.place, letters_of)
-            each = _repaired(letter.line, place, row, partition_count)
+            each = _repaired(letter.line, place, row, partition_count, keep_key)
         except ValueError as exc:
             raise Unreadable(letter.line, str(exc)) from None
         _check_feed(each, named.setdefault(place.without_feed, each))
@@ -151,12 +156,14 @@ def _check_feed(letter: RepairedLetter, other: RepairedLetter) -> None:
     )
 
 
-def _repaired(line: int, place: DeadLetterId, row: DeadRow, partition_count: int) -> RepairedLetter:
+def _repaired(
+    line: int, place: DeadLetterId, row: DeadRow, partition_count: int, keep_key: bool
+) -> RepairedLetter:
     """Return a dead letter as it is published. Raises ValueError if the sink would refuse it."""
     data = row.event()
     partition = partition_for(row.key, row.partition, partition_count)
     longest = partition_count - 1 if partition is None else partition
-    Chunker().add(longest, row.headers or {}, data)
+    checked_rest(longest, row.headers or {}, data, event_key.text_of(row.key) if keep_key else None)
     return RepairedLetter(line, place, row, data)
 
 
@@ -191,7 +198,9 @@ def identity_of(url: str, **options: str) -> FeedIdentity:
     return client.discover().named(client.transport.url.identity)
 
 
-def replay(url: str, letters: Sequence[RepairedLetter], **options: Any) -> Iterator[Replayed]:
+def replay(
+    url: str, letters: Sequence[RepairedLetter], *, keep_key: bool = False, **options: Any
+) -> Iterator[Replayed]:
     """Publish dead letters one after the other, and continue after those that are refused.
 
     The same call can be repeated after an error: it publishes those that are left.
@@ -199,6 +208,7 @@ def replay(url: str, letters: Sequence[RepairedLetter], **options: Any) -> Itera
     Args:
         url: The address of the feed to publish to.
         letters: The dead letters, from `repaired`.
+        keep_key: Whether the events keep their keys, as given to `repaired`.
         **options: Options of the connection, by their names.
 
     Yields:
@@ -219,7 +229,13 @@ def replay(url: str, letters: Sequence[RepairedLetter], **options: Any) -> Itera
         try:
             place = _name(client, each.place, by.run)
             with by.batch(place) as batch:
-                batch.add(each.data, key=row.key, partition=row.partition, headers=row.headers)
+                batch.add(
+                    each.data,
+                    key=row.key,
+                    partition=row.partition,
+                    headers=row.headers,
+                    keep_key=keep_key,
+                )
         except PublishError as exc:
             if exc.problem not in _OF_ONE:
                 raise

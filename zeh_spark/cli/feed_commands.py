@@ -19,6 +19,7 @@ from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
     ENVELOPE,
+    KEEP_KEY,
     KEY,
     PATIENCE,
     connects,
@@ -26,6 +27,7 @@ from zeh_spark.cli.parameters import (
     kept_first,
     moment,
     name_of,
+    refuse_contradicting_keys,
     table,
 )
 from zeh_spark.cli.tail import follow
@@ -76,6 +78,7 @@ def tail(url: str, start: str, headers: bool, no_follow: bool, connect: dict[str
 @BATCH
 @ALLOW
 @KEY
+@KEEP_KEY
 @ENVELOPE
 @connects
 def publish(
@@ -84,6 +87,7 @@ def publish(
     batch: str | None,
     allowed: dict[str, str],
     key: str | None,
+    keep_key: bool,
     envelope: bool,
     connect: dict[str, str],
 ) -> None:
@@ -97,10 +101,7 @@ def publish(
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 < events.ndjson
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 --batch 11-20 < day.ndjson
     """
-    if envelope and key:
-        raise click.UsageError(
-            "--key and --envelope exclude each other: an envelope has its key. Give one of them."
-        )
+    refuse_contradicting_keys(key, envelope, keep_key)
     how: dict[str, Any] = {**connect, **PATIENCE}
     source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **how)
     with by.batch(batch, allow=allowed) as open_batch:
@@ -109,7 +110,11 @@ def publish(
             given = True
             try:
                 open_batch.add(
-                    event.data, key=event.key, partition=event.partition, headers=event.headers
+                    event.data,
+                    key=event.key,
+                    partition=event.partition,
+                    headers=event.headers,
+                    keep_key=keep_key,
                 )
             except RowError as exc:
                 raise bad_line(source, event.line, exc.reason) from None

@@ -101,11 +101,29 @@ KEY = click.option(
     "--key", metavar="COLUMN",
     help="The column or field that is the key: events with the same key go to one partition.",
 )  # fmt: skip
+KEEP_KEY = click.option(
+    "--keep-key", is_flag=True,
+    help="Keep the key of each event in the header zeh-key, which Spark reads as the column key.",
+)  # fmt: skip
 ENVELOPE = click.option(
     "--envelope", is_flag=True,
     help="Read each line as an event with its own key, partition and headers: "
     '{"key"?, "partition"?, "headers"?, "data"}.',
 )  # fmt: skip
+
+
+def refuse_contradicting_keys(key: str | None, envelope: bool, keep_key: bool) -> None:
+    """Raise UsageError for options about keys that contradict each other."""
+    if envelope and key:
+        raise click.UsageError(
+            "--key and --envelope exclude each other: an envelope has its key. Give one of them."
+        )
+    if keep_key and not (envelope or key):
+        raise click.UsageError(
+            "--keep-key needs keys: give --key COLUMN, or --envelope for events that have theirs."
+        )
+
+
 ALLOW = click.option(
     "--allow", "allowed", multiple=True, metavar="OPTION=VALUE", callback=remedies_of,
     help="Allow this batch once: an override that a refusal has printed, like keepFirst=…. Can be "

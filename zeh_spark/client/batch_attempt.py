@@ -27,7 +27,7 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.protocol import problems
+from zeh_spark.protocol import event_key, problems
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.events import checked_headers, json_of
 from zeh_spark.protocol.partitioning import partition_for
@@ -84,6 +84,7 @@ class BatchAttempt:
         key: str | int | None,
         partition: int | None,
         headers: Mapping[str, str] | None,
+        keep_key: bool = False,
     ) -> tuple[int, int]:
         """Add an event (arguments as in `OpenBatch.add`).
 
@@ -99,7 +100,8 @@ class BatchAttempt:
         try:
             where = partition_for(key, partition, self._count)
             longest = self._count - 1 if where is None else where
-            rest = checked_rest(longest, checked_headers(headers), json_of(data))
+            kept = event_key.text_of(key) if keep_key else None
+            rest = checked_rest(longest, checked_headers(headers), json_of(data), kept)
         except ValueError as exc:
             said = f"event {number} of the batch cannot be published: {exc}"
             raise RowError(said, row=number, reason=str(exc)) from None

@@ -23,7 +23,7 @@ from msgspec import UNSET, Raw, UnsetType
 from zeh_spark.errors import StoreError
 from zeh_spark.loading import csv_rows
 from zeh_spark.loading.csv_rows import CsvFormat
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.partitioning import partition_for
 from zeh_spark.protocol.upload_format import (
@@ -75,6 +75,7 @@ class Source:
         key: The column or field that chooses the partition.
         envelope: Whether each line has an event with its key, partition and headers.
         csv: How to understand a CSV file.
+        keeps_key: Whether events keep their keys in the header `zeh-key`.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Source:
     key: str | None = None
     envelope: bool = False
     csv: CsvFormat = CsvFormat()
+    keeps_key: bool = False
 
     @property
     def kind(self) -> str:
@@ -251,7 +253,8 @@ def _add_all(
             try:
                 partition = partition_for(event.key, event.partition, partitions)
                 longest = partitions - 1 if partition is None else partition
-                rest = checked_rest(longest, event.headers or {}, event.data)
+                kept = event_key.text_of(event.key) if source.keeps_key else None
+                rest = checked_rest(longest, event.headers or {}, event.data, kept)
             except ValueError as exc:
                 raise bad_line(source, event.line, exc) from None
             batch.add([rest], partition)

@@ -65,6 +65,11 @@ def is_origin(text: str) -> bool:
     return bool(_FORM.fullmatch(text))
 
 
+def fault(text: str) -> str | None:
+    """Return why a text cannot be an origin; None if it can."""
+    return None if is_origin(text) else "it must be feed/producer/partition/number/time"
+
+
 def parse(text: str) -> EventOrigin:
     """Return the origin in a header.
 

@@ -7,6 +7,9 @@ headers (`zeh-…`), and the reader adds `zeh-feed`. As columns they have types,
 An event is identified by (feed, producer, storedPartition, sequence). `batch` counts from 0 again
 in a new incarnation of its producer, so it never identifies anything.
 
+`key` is no stamp: the writer of an event gave it (see `event_key`). It is a column like those of
+stamps, but only for a schema that names it, because many feeds have a field `key` in their data.
+
 Rule for editors: names and types are in users' schemas, so they stay. Pure; runs everywhere.
 """
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.feed_identity import HEADER as FEED
 
 Kind = Literal["timestamp", "string", "bigint", "int"]
@@ -44,7 +47,15 @@ STAMP_COLUMNS = (
 )
 
 BY_NAME = {each.name: each for each in STAMP_COLUMNS}
-HEADERS = frozenset(each.header for each in STAMP_COLUMNS)
+
+KEY = StampColumn("key", event_key.HEADER, "string")
+"""The column with the key that an event was published with, if its writer kept it."""
+
+OF_HEADERS = {**BY_NAME, KEY.name: KEY}
+"""All columns that are made of headers, by name."""
+
+HEADERS = frozenset(each.header for each in OF_HEADERS.values())
+"""Their headers, which the map leaves out if the option `stamps` says so."""
 
 POSITION = "position"
 """The column with the position of an event's chunk in the feed. No header has it."""

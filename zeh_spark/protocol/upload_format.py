@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import msgspec
 import zstandard
 
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.hashes import sum_of
 
 CHUNK_EVENTS = 1000
@@ -128,13 +128,15 @@ def lines_of(frame: bytes) -> bytes:
     return lines
 
 
-def checked_rest(partition: int, headers: Mapping[str, str], data: bytes) -> bytes:
+def checked_rest(
+    partition: int, headers: Mapping[str, str], data: bytes, kept_key: str | None = None
+) -> bytes:
     """Return an event as the rest of a line, as in `rest_of`.
 
     Raises:
         ValueError: the event cannot be published, or its line is too long in that partition.
     """
-    rest = rest_of(headers, data)
+    rest = rest_of(headers, data, kept_key)
     size = len(prefix(partition)) + len(rest)
     if size > LINE_BYTES:
         raise ValueError(
@@ -144,20 +146,25 @@ def checked_rest(partition: int, headers: Mapping[str, str], data: bytes) -> byt
     return rest
 
 
-def rest_of(headers: Mapping[str, str], data: bytes) -> bytes:
+def rest_of(headers: Mapping[str, str], data: bytes, kept_key: str | None = None) -> bytes:
     """Return an event as the rest of a line. Reserved headers are dropped.
 
     Args:
         headers: the event's headers.
         data: the event's data: JSON without newlines.
+        kept_key: the key that stays with the event in the header `zeh-key`; None for none.
 
     Raises:
-        ValueError: the data is null, which some clients treat as no event.
+        ValueError: the data is null, which some clients treat as no event; or the key is too long.
     """
     if data == b"null":
         raise ValueError("null cannot be an event's data")
     if headers:
         headers = {k: v for k, v in headers.items() if not k.startswith(wire.RESERVED_HEADER)}
+    if kept_key is not None:
+        if fault := event_key.fault(kept_key):
+            raise ValueError(f"key: {fault}")
+        headers = {**headers, event_key.HEADER: kept_key}
     return wire.event_line(0, headers, data)[len(prefix(0)) :]
 
 

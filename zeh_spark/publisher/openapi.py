@@ -18,7 +18,14 @@ import msgspec
 import yaml
 
 import zeh_spark
-from zeh_spark.protocol import direct_reads, event_origin, problems, upload_format, wire
+from zeh_spark.protocol import (
+    direct_reads,
+    event_key,
+    event_origin,
+    problems,
+    upload_format,
+    wire,
+)
 from zeh_spark.protocol.problems import PROBLEMS, ProblemType, Schema
 from zeh_spark.publisher import (
     bodies,
@@ -40,8 +47,9 @@ _STRUCTS = (
 _MODULES = {
     each.__name__.rpartition(".")[2]: each
     for each in (
-        batches, bodies, direct_api, direct_reads, event_origin, feed, interface, publish_api,
-        publish_requests, read_requests, upload_format, upload_validation, wire, zeh_spark,
+        batches, bodies, direct_api, direct_reads, event_key, event_origin, feed, interface,
+        publish_api, publish_requests, read_requests, upload_format, upload_validation, wire,
+        zeh_spark,
     )
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")

@@ -6,8 +6,9 @@ on which `rendering` relies. A line is valid if
 1. it begins with `{"partition":P,"headers":{`, where P is the chunk's partition in the feed;
 2. it is one JSON object of partition, headers and data and nothing else, without repeated members
    and without blanks: then its length is that of its parts;
-3. its headers are strings with string values, none of them a stamp's, and `zeh-origin` has its
-   form; its data is not null;
+3. its headers are strings with string values, and none of them a stamp's; of the reserved names
+   only `zeh-origin`, which has its form, and `zeh-key`, which has its length, are allowed; its data
+   is not null;
 4. it is UTF-8, has no carriage return, and is short enough to be stamped.
 
 The rules are checked over a whole chunk at once. Only a chunk that breaks them is examined line by
@@ -19,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
@@ -27,8 +28,7 @@ import numpy as np
 import zstandard
 from msgspec import Raw
 
-from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.event_origin import HEADER, is_origin
+from zeh_spark.protocol import event_key, event_origin, problems, wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
     CHUNK_EVENTS,
@@ -62,6 +62,12 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 _decode_all_headers = msgspec.json.Decoder(list[dict[str, str]]).decode
 _encode = msgspec.json.encode
 _WITHOUT_BLANKS = re.compile(rb"\{(?::(?:,:)*)?\}")
+_OF_WRITERS: dict[str, Callable[[str], str | None]] = {
+    event_origin.HEADER: event_origin.fault,
+    event_key.HEADER: event_key.fault,
+}
+"""The reserved headers that writers may add, each with what finds a fault in its value."""
+
 _HEADERS = b'"headers":{'
 _NEITHER_HEADERS_NOR_DATA = len('"headers":,"data":}')
 
@@ -186,9 +192,12 @@ def _are_headers(texts: Sequence[Raw]) -> bool:
         each = _decode_all_headers(together)
         if _encode(each) == together:
             names = set(chain.from_iterable(each))
-            origins = {one[HEADER] for one in each if HEADER in one} if HEADER in names else ()
-            reserved = any(name.startswith(wire.RESERVED_HEADER) for name in names - {HEADER})
-            return not reserved and all(map(is_origin, origins))
+            if any(name.startswith(wire.RESERVED_HEADER) for name in names - _OF_WRITERS.keys()):
+                return False
+            return not any(
+                any(map(_OF_WRITERS[name], {one[name] for one in each if name in one}))
+                for name in names & _OF_WRITERS.keys()
+            )
         return not any(map(_headers_fault, {bytes(text) for text in texts}))
     except msgspec.MsgspecError:
         return False
@@ -198,10 +207,11 @@ def _headers_fault(text: bytes) -> str | None:
     """Return what is wrong with headers. Raises MsgspecError if they are not strings by string."""
     headers = _decode_headers(text)
     reserved = [name for name in headers if name.startswith(wire.RESERVED_HEADER)]
-    if others := [name for name in reserved if name != HEADER]:
+    if others := [name for name in reserved if name not in _OF_WRITERS]:
         return f"the header {others[0]!r} is reserved for the publisher"
-    if reserved and not is_origin(headers[HEADER]):
-        return f"the header {HEADER!r} must be feed/producer/partition/number/time"
+    for name in reserved:
+        if fault := _OF_WRITERS[name](headers[name]):
+            return f"the header {name!r}: {fault}"
     if text != _encode(headers):  # other escapes are allowed
         names = json.loads(text, object_pairs_hook=lambda pairs: [name for name, _ in pairs])
         if len(set(names)) != len(names) or not _WITHOUT_BLANKS.fullmatch(

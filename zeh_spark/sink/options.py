@@ -113,6 +113,12 @@ class SinkOptions(ClientOptions):
         "keep where each event was first published, in the header `zeh-origin`: for queries that "
         "relay a feed. The frame needs the column `headers` with all headers of the feed",
     )
+    keep_key: bool = option(
+        parse_bool,
+        "false",
+        "keep the key of each event in the header `zeh-key`, as Kafka does; readers get it in the "
+        "column `key`. The frame needs the column `key`; a key has at most 1,024 bytes",
+    )
     for_dead_letters: Mapping[str, Any] = prefixed(
         DEAD_LETTER,
         url="feed that gets the rows which cannot be published; without it, such a row fails the "

@@ -115,12 +115,6 @@ def parts_of_one(origin: bytes, row: int) -> RowError:
     )
 
 
-def line_without(rest: bytes, origin: str) -> int:
-    """Return the bytes that the stored line of an event would have without its origin."""
-    member = f'"{HEADER}":"{origin}"'.encode()
-    return len(rest) - len(member) - (b"{" + member + b"}" not in rest)
-
-
 def found_origins(headers: pa.Array, parts: pa.Array | None) -> pa.Array:
     """Return the origin of each row, whatever its form; NULL where something is missing."""
     feed, *others = (_header(headers, name) for name in _STAMPS)
@@ -145,26 +139,3 @@ def _header(headers: pa.Array, name: str) -> pa.Array:
     places = np.full(len(headers), -1)
     places[np.repeat(np.arange(len(headers)), np.diff(offsets))[here]] = here
     return values.cast(_BYTES).take(pa.array(places, mask=places < 0))
-
-
-def with_origins(
-    names: pa.Array, values: pa.Array, offsets: np.ndarray, origins: pa.Array
-) -> tuple[pa.Array, pa.Array, np.ndarray]:
-    """Return the headers of all rows with their origins, as `arrow_json.object_of` takes them.
-
-    Args:
-        names: The names of all rows' headers.
-        values: Their values.
-        offsets: Where the headers of each row begin, and the end.
-        origins: The origin of each row.
-    """
-    rows = len(origins)
-    wider = offsets + np.arange(rows + 1)
-    added = np.zeros(len(names) + rows, bool)
-    added[wider[1:] - 1] = True
-    order = np.empty(len(added), np.int64)
-    order[added] = len(names) + np.arange(rows)
-    order[~added] = np.arange(len(names))
-    all_names = pa.concat_arrays([names, pa.array([HEADER] * rows, TEXT)])
-    all_values = pa.concat_arrays([values, origins])
-    return all_names.take(pa.array(order)), all_values.take(pa.array(order)), wider

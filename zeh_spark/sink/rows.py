@@ -12,7 +12,7 @@ has no side effects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,30 +23,21 @@ from msgspec import Raw
 from pyspark.sql import types as T
 
 from zeh_spark.errors import OptionError, RowError
-from zeh_spark.protocol import partitioning, upload_format, wire
+from zeh_spark.protocol import event_key, event_origin, partitioning, upload_format, wire
 from zeh_spark.protocol.arrow_json import (
     TEXT,
     Unfit,
-    entries,
     first_unfit,
     joined,
     json_of,
-    object_of,
     one_text,
-    or_else,
     refuse,
     utf8,
     within,
 )
 from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
-from zeh_spark.sink.origins import (
-    SeenOrigins,
-    found_origins,
-    line_without,
-    origins_of,
-    parts_of_one,
-    with_origins,
-)
+from zeh_spark.sink.headers import keys_of, stored_headers, too_long_with
+from zeh_spark.sink.origins import SeenOrigins, found_origins, origins_of, parts_of_one
 from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
 
 _ENVELOPE = ("data", "headers", "partition", "key")
@@ -70,19 +61,24 @@ class RowLayout:
         columns: The names of the columns in order.
         text: Whether the column `data` holds JSON already.
         keeps_origin: Whether events keep where they were first published (`keepOrigin`).
+        keeps_key: Whether events keep their keys (`keepKey`).
     """
 
     columns: tuple[str, ...]
     text: bool
     keeps_origin: bool = False
+    keeps_key: bool = False
 
 
-def layout(schema: T.StructType, *, keeps_origin: bool = False) -> RowLayout:
+def layout(
+    schema: T.StructType, *, keeps_origin: bool = False, keeps_key: bool = False
+) -> RowLayout:
     """Return what the columns of a frame mean.
 
     Args:
         schema: The frame's schema.
         keeps_origin: Whether events keep where they were first published (`keepOrigin`).
+        keeps_key: Whether events keep their keys (`keepKey`).
 
     Raises:
         OptionError: A column cannot be published; its name is the error's `option`.
@@ -101,8 +97,26 @@ def layout(schema: T.StructType, *, keeps_origin: bool = False) -> RowLayout:
         _check_object(schema)
     if "key" in columns and not isinstance(schema["key"].dataType, (*STRINGS, *INTEGERS)):
         raise _refused("key", f"is {named(schema['key'].dataType)}: CAST it AS STRING")
+    if keeps_key and "key" not in columns:
+        raise _without_key(columns)
     text = "data" in columns and isinstance(schema["data"].dataType, STRINGS)
-    return RowLayout(columns, text, keeps_origin)
+    return RowLayout(columns, text, keeps_origin, keeps_key)
+
+
+def _without_key(columns: Sequence[str]) -> OptionError:
+    """Return the error for `keepKey` without keys, with what is probably missing."""
+    others = [name for name in columns if name.lower() == "key"]
+    if others:
+        remedy = f"Rename the column {others[0]!r}: upper and lower case differ here"
+    elif "partition" in columns:
+        remedy = "Put the column key in the place of partition, or leave out keepKey"
+    else:
+        remedy = "Add the column, like customer AS key, or leave out keepKey"
+    return OptionError(
+        f"keepKey=true needs the column key, and the frame has {', '.join(columns)}. {remedy}",
+        option="keepKey",
+        anchor="keepkey-needs-the-column-key",
+    )
 
 
 def _check_origin(schema: T.StructType) -> T.StructType:
@@ -228,6 +242,7 @@ class Renderer:
         self._columns = layout.columns
         self._text = layout.text
         self._keeps_origin = layout.keeps_origin
+        self._keeps_key = layout.keeps_key
         self._partition_count = partition_count
         self._room = np.array(
             [
@@ -314,14 +329,15 @@ class Renderer:
     def _render(self, batch: pa.RecordBatch) -> Rendered:
         columns = dict(zip(self._columns, batch.columns, strict=True))
         data = self._data(columns)
-        headers, origins = "{}", None
+        added: dict[str, pa.Array] = {}
         if self._keeps_origin:
-            origins = origins_of(columns["headers"], columns.get(_PART))
-        if "headers" in columns:
-            headers = _headers(columns["headers"], origins)
+            added[event_origin.HEADER] = origins_of(columns["headers"], columns.get(_PART))
+        if self._keeps_key:
+            added[event_key.HEADER] = keys_of(columns["key"])
+        headers = stored_headers(columns.get("headers"), added)
         rests = joined('"headers":', headers, ',"data":', data, "}")
         partitions = self._partitions(columns)
-        self._check_sizes(rests, partitions, origins)
+        self._check_sizes(rests, partitions, added)
         return Rendered(partitions, rests.cast(pa.large_binary()).to_pylist())
 
     def _data(self, columns: dict[str, pa.Array]) -> pa.Array:
@@ -341,7 +357,7 @@ class Renderer:
         return None
 
     def _check_sizes(
-        self, rests: pa.Array, partitions: np.ndarray | None, origins: pa.Array | None
+        self, rests: pa.Array, partitions: np.ndarray | None, added: Collection[str]
     ) -> None:
         """Raise Unfit for a row that is too long for a line of its partition.
 
@@ -353,10 +369,11 @@ class Renderer:
         for row in np.flatnonzero(sizes > room)[:1]:
             most, rest = np.broadcast_to(room, sizes.shape)[row], rests[row].as_py().encode()
             size = sizes[row] + upload_format.LINE_BYTES - most
-            grown = origins is not None and line_without(rest, origins[row].as_py()) <= most
+            grown = too_long_with(rest, added, most) if added else ()
+            with_headers = f" with the header{'s' * (len(grown) > 1)} {' and '.join(grown)}"
             raise Unfit(
                 f"the event takes {size:,} bytes as a line of the feed"
-                f"{' with the header zeh-origin' if grown else ''}; at most "
+                f"{with_headers if grown else ''}; at most "
                 f"{upload_format.LINE_BYTES:,} are allowed",
                 rest,
             )
@@ -411,29 +428,6 @@ def _validated(text: bytes) -> bytes:
         return wire.validated_json(text)
     except ValueError as exc:
         raise Unfit(str(exc), text) from None
-
-
-def _headers(column: pa.Array, origins: pa.Array | None) -> pa.Array:
-    """Return headers as `wire.event_line` writes them, without those reserved for publishers.
-
-    Args:
-        column: The headers.
-        origins: For each row the value of the header `zeh-origin`; None for none.
-    """
-    with within("headers"):
-        names, values, offsets = entries(column)
-        names = utf8(names)
-        kept = pc.invert(pc.starts_with(names, wire.RESERVED_HEADER))
-        if not pc.all(kept).as_py():
-            offsets = np.append(0, np.cumsum(kept))[offsets]
-            names, values = names.filter(kept), values.filter(kept)
-        if origins is not None:
-            values = utf8(values)
-            names, values, offsets = with_origins(names, values, offsets, origins)
-        refuse(values.is_null(), names, "the value of a header is NULL")
-        if origins is not None:
-            return object_of(names, json_of(values), offsets)
-        return or_else(column, object_of(names, json_of(values), offsets), "{}")
 
 
 def _numbered(column: pa.Array, partition_count: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,19 +25,23 @@ import zstandard
 from zeh_spark.client.direct_client import FetchedGroup
 from zeh_spark.errors import PublisherError
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.event_key import HEADER as KEY_HEADER
 from zeh_spark.protocol.event_origin import HEADER as ORIGIN
 from zeh_spark.protocol.feed_identity import HEADER as FEED
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.served_lines import Block, renderer, stamps
-from zeh_spark.protocol.stamp_columns import MAX_TIME, POSITION
+from zeh_spark.protocol.stamp_columns import KEY, MAX_TIME, POSITION
 from zeh_spark.protocol.upload_format import CHUNK_BYTES
 from zeh_spark.source.decode import Decoder, cut_strings, each_once, is_utf8, strings
-from zeh_spark.source.typed_stamps import times_of
+from zeh_spark.source.typed_stamps import columns_of, times_of, without
 
 _DATA = b'},"data":'
 _NEWLINE, _BRACE = ord("\n"), ord("}")
 _STAMPS = ("zeh-producer", "zeh-batch", "zeh-partition", wire.TIME_HEADER, "zeh-sequence")
 """The names of the stamps, in the order in which they are served."""
+
+_OF_WRITERS = {ORIGIN, KEY_HEADER}
+"""The reserved headers that a stored line may have, because a writer adds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +75,42 @@ class ChunkDecoder:
             yield from self._unusual(lines, group)
 
     def _usual(self, lines: _Lines, group: FetchedGroup) -> pa.RecordBatch | None:
+        if self._shows_headers and self.wanted != (wire.ALL_HEADERS,):
+            return None
+        own: _OwnHeaders | None = None
+        if self._shows_headers or KEY.name in self.decoder.columns:
+            own = lines.headers()
+            if own is None:
+                return None
         headers: pa.Array | None = None
         if "headers" in self.decoder.columns:
-            headers = self._headers(lines, group)
+            headers = self._headers(lines, group, own)
             if headers is None:
                 return None
         data = lines.data()
         stamps = self._columns(group, lines.chunk)
         if stamps is None or not is_utf8(data):
             return None
+        if own is not None and KEY.name in self.decoder.columns:
+            stamps[KEY.name] = own.keys()
         return self.decoder.record_batch(group.partition, headers, data, stamps)
 
-    def _headers(self, lines: _Lines, group: FetchedGroup) -> pa.MapArray | None:
+    @property
+    def _shows_headers(self) -> bool:
+        """Whether the column `headers` may show any header."""
+        return "headers" in self.decoder.columns and bool({*self.wanted} - {*self.decoder.hidden})
+
+    def _headers(
+        self, lines: _Lines, group: FetchedGroup, own: _OwnHeaders | None
+    ) -> pa.MapArray | None:
         """Return what the column `headers` shows; None if it is not simple."""
-        if not {*self.wanted} - {*self.decoder.hidden}:
-            none = np.zeros(lines.count + 1, np.int32)
-            empty = pa.array([], pa.string())
-            return pa.MapArray.from_arrays(pa.array(none), empty, empty)
-        if self.wanted != (wire.ALL_HEADERS,):
-            return None
+        if own is None or not self._shows_headers:
+            return _no_headers(lines.count).maps
         if not self.decoder.hidden:
-            return self._all_headers(lines, group)
-        found = lines.headers()
-        if found is None:
-            return None
-        names, values, begins = found
-        return pa.MapArray.from_arrays(pa.array(begins.astype(np.int32)), names, values)
+            return self._all_headers(lines, group, own)
+        if own.keyed and KEY_HEADER in self.decoder.hidden:
+            return without(own.maps, [KEY_HEADER])
+        return own.maps
 
     def _columns(self, group: FetchedGroup, chunk: np.ndarray) -> dict[str, pa.Array] | None:
         """Return the columns of stamps, by name; None if one does not fit its type."""
@@ -125,13 +140,14 @@ class ChunkDecoder:
                 found[name] = pa.array(chunks["g"].astype(np.int64)[chunk])
         return found
 
-    def _all_headers(self, lines: _Lines, group: FetchedGroup) -> pa.MapArray | None:
+    def _all_headers(
+        self, lines: _Lines, group: FetchedGroup, own: _OwnHeaders
+    ) -> pa.MapArray | None:
         """Return the headers of all lines with their stamps; None if they are not simple."""
-        own = lines.headers()
         chunks = group.headers
-        if own is None or (chunks["producer"] == 0).any() or (chunks["sequence"] < 0).any():
+        if (chunks["producer"] == 0).any() or (chunks["sequence"] < 0).any():
             return None
-        names, values, begins = own
+        names, values, begins = own.maps.keys, own.maps.items, own.maps.offsets.to_numpy()
         counts = np.diff(begins) + len(_STAMPS) + (self.feed is not None)
         offsets = np.concatenate(([0], np.cumsum(counts)))
         first, last = offsets[:-1], offsets[1:] - 1
@@ -252,6 +268,24 @@ def _damaged(group: FetchedGroup, why: object) -> PublisherError:
     )
 
 
+class _OwnHeaders(NamedTuple):
+    """The headers of lines as they are stored, and whether `zeh-key` is among them."""
+
+    maps: pa.MapArray
+    keyed: bool
+
+    def keys(self) -> pa.StringArray:
+        """Return the key of each line; NULL if it has none."""
+        found = columns_of(self.maps, [KEY.name]) if self.keyed else None
+        return found[KEY.name] if found else pa.nulls(len(self.maps), pa.string())
+
+
+def _no_headers(lines: int) -> _OwnHeaders:
+    empty = pa.array([], pa.string())
+    offsets = pa.array(np.zeros(lines + 1, np.int32))
+    return _OwnHeaders(pa.MapArray.from_arrays(offsets, empty, empty), keyed=False)
+
+
 @dataclass(frozen=True, slots=True)
 class _Lines:
     """The lines of a group of chunks, and where their parts are.
@@ -292,14 +326,10 @@ class _Lines:
         """Return the data of all lines, byte for byte."""
         return self._between(self.closed + len(_DATA) - 1, self.ends)
 
-    def headers(self) -> tuple[pa.StringArray, pa.StringArray, np.ndarray] | None:
-        """Return the names and values of the lines' own headers, and where each line's begin.
-
-        None if they are not simple.
-        """
+    def headers(self) -> _OwnHeaders | None:
+        """Return the headers of the lines as they are stored; None if they are not simple."""
         if (self.closed - self.opened == 2).all():
-            empty = pa.array([], pa.string())
-            return empty, empty, np.zeros(self.count + 1, np.int64)
+            return _no_headers(self.count)
         objects = self._between(self.opened, self.closed)
         ends = np.frombuffer(objects.buffers()[1], np.int32, self.count + 1)[1:]
         text = objects.buffers()[2].to_pybytes()
@@ -313,9 +343,11 @@ class _Lines:
         if not (is_utf8(codes.dictionary) and each_once(codes, offsets) and is_utf8(values)):
             return None
         reserved = pc.starts_with(codes.dictionary, wire.RESERVED_HEADER)
-        if pc.any(pc.and_(reserved, pc.not_equal(codes.dictionary, ORIGIN))).as_py():
+        of_writers = {*codes.dictionary.filter(reserved).to_pylist()}
+        if of_writers - _OF_WRITERS:
             return None
-        return names, values, offsets
+        maps = pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), names, values)
+        return _OwnHeaders(maps, KEY_HEADER in of_writers)
 
     def _between(self, begins: np.ndarray, ends: np.ndarray) -> pa.StringArray:
         """Return a part of each line."""

@@ -29,7 +29,7 @@ from msgspec import UNSET, Raw, UnsetType
 from zeh_spark.errors import MalformedLineError
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity
-from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
+from zeh_spark.protocol.stamp_columns import OF_HEADERS, POSITION
 from zeh_spark.protocol.stamps import TIME_DIGITS, parse_stamped, stamp
 from zeh_spark.source.typed_stamps import check, columns_of, without
 
@@ -57,7 +57,7 @@ class Decoder:
 
     Args:
         columns: the query's columns in order: names out of partition, headers, data, `corrupt`,
-            and those of stamps.
+            those of stamps, and `key`.
         corrupt: the name of the corrupt-record column.
         permissive: whether lines that are no events go into that column. If not, the first one
             raises MalformedLineError.
@@ -72,7 +72,7 @@ class Decoder:
     @property
     def stamps(self) -> tuple[str, ...]:
         """The columns that are made of headers."""
-        return tuple(name for name in self.columns if name in BY_NAME)
+        return tuple(name for name in self.columns if name in OF_HEADERS)
 
     def batches(
         self,

@@ -30,7 +30,7 @@ from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER as FEED_HEADER
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.stamp_columns import HEADERS as STAMP_HEADERS
-from zeh_spark.protocol.stamp_columns import STAMP_COLUMNS
+from zeh_spark.protocol.stamp_columns import OF_HEADERS
 
 Cursors = Literal["first", "last", "quiet"] | dict[int, str]
 
@@ -243,10 +243,10 @@ class SourceOptions(ClientOptions):
 
     @property
     def requested_headers(self) -> tuple[str, ...]:
-        """The headers to ask the publisher for: those of `headers`, and those of stamp columns."""
+        """The headers to ask the publisher for: those of `headers`, and those of columns."""
         if self.headers == (wire.ALL_HEADERS,):
             return self.headers
-        needed = [each.header for each in STAMP_COLUMNS if each.name in self.columns]
+        needed = [each.header for each in OF_HEADERS.values() if each.name in self.columns]
         # The reader adds the header zeh-feed by an event's time.
         of_publisher = [wire.TIME_HEADER if name == FEED_HEADER else name for name in needed]
         return tuple(dict.fromkeys((*self.headers, *of_publisher)))

@@ -1,4 +1,4 @@
-"""Make typed columns of stamps that are headers, for many events at once.
+"""Make typed columns of headers, those of stamps and `key`, for many events at once.
 
 Runs in tasks; pure.
 """
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from zeh_spark.errors import MalformedLineError
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.stamp_columns import (
-    BY_NAME,
     MAX_DIGITS,
     MAX_TIME,
+    OF_HEADERS,
     POSITION,
     StampColumn,
     is_number,
@@ -46,7 +46,7 @@ def columns_of(headers: pa.MapArray, names: Collection[str]) -> dict[str, pa.Arr
     codes = headers.keys.dictionary_encode()
     offsets = headers.offsets.to_numpy()
     for name in names:
-        column = BY_NAME[name]
+        column = OF_HEADERS[name]
         texts = _texts(headers, codes, offsets, column.header)
         array = texts if column.kind == "string" else _numbers(texts, column)
         if array is None:
@@ -109,7 +109,7 @@ def check(
     for name in names:
         if name == POSITION:
             continue
-        column = BY_NAME[name]
+        column = OF_HEADERS[name]
         text = headers.get(column.header)
         if text is not None and column.kind != "string" and not is_number(text, column.kind):
             raise MalformedLineError(

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.strategies import events, headers, json_texts
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.event_origin import HEADER, is_origin
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,
@@ -33,6 +33,8 @@ from zeh_spark.publisher.upload_validation import MAX_UNPACKED, _faults, _rests,
 from zeh_spark.store.problems import Problem
 
 PARTITION = 3
+LONGEST = "ä".encode() * (event_key.MAX_BYTES // 2)
+"""The longest key that is kept."""
 
 
 def line_of(text: bytes, data: bytes) -> bytes:
@@ -72,7 +74,9 @@ def assembled(draw: st.DrawFn) -> bytes:
         [b"{}", b'{"a":"1"}', b'{"a" :"1"}', b'{"a":"\\u0031"}', b'{"a":"1","a":"1"}', b"null",
          b'{"a":"1","\\u0061":"1"}', b'{"zeh-x":"1"}', b'{"a":1}', b"[]", b'{"a":" \\" "}',
          b'{"a":"","b":"\\\\"}', b'{"":""}', b'{"a":"1",}', b'{ }',
-         b'{"zeh-origin":"f/p/0/1/2"}', b'{"zeh-origin":"\\u0066/p/0/1/2"}', b'{"zeh-origin":"f"}'],
+         b'{"zeh-origin":"f/p/0/1/2"}', b'{"zeh-origin":"\\u0066/p/0/1/2"}', b'{"zeh-origin":"f"}',
+         b'{"zeh-key":""}', b'{"zeh-key":"%b"}' % LONGEST, b'{"zeh-key":"%bx"}' % LONGEST,
+         b'{"zeh-key":"\\"","zeh-origin":"f/p/0/1/2"}', b'{"zeh-key":null}'],
     )  # fmt: skip
     data = json_texts() | st.sampled_from([b"null", b"nul", b"", b"1 ", b'"null"', b'{"a":null}'])
     line = st.builds(
@@ -108,6 +112,7 @@ def test_chunk_that_is_taken_can_be_served(lines: bytes) -> None:
         assert PARTITION == event["partition"]
         assert event["data"] is not None
         assert is_origin(event["headers"].pop(HEADER, "f/p/0/1/2"))
+        assert len(event["headers"].pop(event_key.HEADER, "").encode()) <= 1024
         assert not any(name.startswith(wire.RESERVED_HEADER) for name in event["headers"])
         assert b"\r" not in line
 
@@ -117,6 +122,29 @@ def test_what_our_writers_make_is_taken(lines: list[bytes]) -> None:
     """Any event that can be published at all passes."""
     rests = [line[len(prefix(PARTITION)) :] for line in lines]
     assert rests == _rests(b"".join(line + b"\n" for line in lines), PARTITION)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        (b'{"zeh-key":""}', None),
+        (b'{"zeh-key":"%b"}' % LONGEST, None),
+        (b'{"a":"1","zeh-key":"\\"\\n","zeh-origin":"f/p/0/1/2"}', None),
+        (b'{"zeh-key":"%bx"}' % LONGEST, "the header 'zeh-key': it takes 1,025 bytes in UTF-8"),
+        (b'{"zeh-key":"\\u0061%b"}' % LONGEST, "the header 'zeh-key': it takes 1,025 bytes"),
+        (b'{"zeh-keys":"1"}', "the header 'zeh-keys' is reserved for the publisher"),
+        (b'{"zeh-key":"1","zeh-time":"1"}', "the header 'zeh-time' is reserved"),
+        (b'{"zeh-key":"1","zeh-origin":"f"}', "'zeh-origin': it must be feed/producer"),
+    ],
+)
+def test_reserved_headers_that_writers_may_add(headers: bytes, said: str | None) -> None:
+    """A kept key and an origin, and nothing else that begins as stamps do."""
+    lines = line_of(b"{}", b"1") + b"\n" + line_of(headers, b"2") + b"\n"
+    faults = list(_faults(lines, PARTITION))
+    assert (said is None) == (_rests(lines, PARTITION) is not None) == (not faults)
+    if said:
+        ((number, reason),) = faults
+        assert (1, True) == (number, said in reason)
 
 
 @pytest.mark.parametrize("depth", [100, 500, 900, 950, 990, 1000, 1100, 5000])

@@ -21,8 +21,9 @@ from zeh_spark.protocol.direct_reads import HEADERS, name_hash
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.protocol.served_lines import Block, renderer
 from zeh_spark.protocol.served_lines import stamps as publisher_stamps
-from zeh_spark.protocol.stamp_columns import BY_NAME, MAX_TIME, POSITION
+from zeh_spark.protocol.stamp_columns import MAX_TIME, OF_HEADERS, POSITION
 from zeh_spark.protocol.upload_format import frame_of
+from zeh_spark.source import chunk_decode
 from zeh_spark.source.chunk_decode import ChunkDecoder
 from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
@@ -36,7 +37,7 @@ TRAPS = [
     "zeh-time",
     "ø\u2028",
 ]
-NAMES = ["a", "b", "ø", "zeh-origin", 'quo"te']
+NAMES = ["a", "b", "ø", "zeh-origin", "zeh-key", 'quo"te']
 ONE = FeedIdentity("a" * 16, (Epoch("a" * 16),))
 TWO = FeedIdentity("a" * 16, (Epoch("a" * 16), Epoch("a" * 16 + "~1", 50)))
 
@@ -52,7 +53,7 @@ chunks = st.tuples(
 )
 Chunk = tuple[int, int, str | None, list[tuple[dict[str, str], object]]]
 columns = st.sampled_from([("partition", "headers", "data"), ("data",), ("data", "headers")])
-typed = st.lists(st.sampled_from([*BY_NAME, POSITION]), unique=True).map(tuple)
+typed = st.lists(st.sampled_from([*OF_HEADERS, POSITION]), unique=True).map(tuple)
 
 
 def stored_lines(partition: int, given_events: Sequence[tuple[dict[str, str], object]]) -> bytes:
@@ -107,7 +108,9 @@ def driver_rows(
     st.lists(chunks, min_size=1, max_size=5),
     columns,
     typed,
-    st.sampled_from(["_all", "none", "a,zeh-time", "zeh-sequence,ø,zeh-time", "a,ø"]),
+    st.sampled_from(
+        ["_all", "none", "a,zeh-time", "zeh-sequence,ø,zeh-time", "a,ø", "zeh-key,zeh-time"]
+    ),
     st.sampled_from(["headers", "columns", "none"]),
     st.sampled_from([ONE, TWO]),
 )
@@ -148,13 +151,16 @@ def expected_stamps(given_chunks: list[Chunk], feed: FeedIdentity) -> list[dict[
             "sequence": None if producer is None else 100 * g + number,
             "batch": None if producer is None else 7,
             "position": g,
+            "key": own_headers.get("zeh-key"),
         }
         for g, (partition, time, producer, own) in enumerate(given_chunks, 1)
-        for number, _ in enumerate(own)
+        for number, (own_headers, _) in enumerate(own)
     ]
 
 
-@pytest.mark.parametrize("headers", [{}, {"a": "x", "b": "y"}, {"zeh-origin": "x"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"a": "x", "b": "y"}, {"zeh-origin": "x"}, {"a": "x", "zeh-key": "ø"}]
+)
 def test_usual_events_are_not_parsed(monkeypatch, headers):
     """What makes it fast is what happens."""
     monkeypatch.setattr(ChunkDecoder, "_unusual", None)
@@ -169,6 +175,31 @@ def test_usual_events_are_not_parsed(monkeypatch, headers):
         if name not in ("zeh-batch", "zeh-partition", "zeh-time")
     }
     assert "a" * 16 + "~1" == dict(batch.column("headers").to_pylist()[3])["zeh-feed"]
+
+
+@pytest.mark.parametrize("shown", [(), ("headers",)])
+def test_keys_of_usual_events_are_cut(monkeypatch, shown):
+    """The column `key` needs no parser, and with typed stamps its header is not in the map."""
+    monkeypatch.setattr(ChunkDecoder, "_unusual", None)
+    keyed = [({"a": "x", "zeh-key": "ø"}, 1), ({}, 2), ({"zeh-key": ""}, 3), ({"b": "y"}, 4)]
+    group = group_of([(0, 10, "p", keyed), (2, 60, "q", [({}, 5)])])
+    decoder = Decoder(("data", "key", *shown), "c", False, ("zeh-key", "zeh-time"))
+    (batch,) = ChunkDecoder(decoder, ("_all",), None).batches(group)
+    assert ["ø", None, "", None, None] == batch.column("key").to_pylist()
+    if shown:
+        maps = [dict(each) for each in batch.column("headers").to_pylist()]
+        assert [{"a": "x"}, {}, {}, {"b": "y"}, {}] == maps
+
+
+@pytest.mark.parametrize("stamps", ["headers", "columns"])
+def test_without_the_column_no_headers_are_cut(monkeypatch, stamps):
+    """A query without keys does not pay for them."""
+    monkeypatch.setattr(chunk_decode._Lines, "headers", None)
+    options = parse(SourceOptions, {"url": "http://h/f", "headers": "none", "stamps": stamps})
+    decoder = Decoder(("headers", "data"), "c", False, options.hidden_headers)
+    group = group_of([(0, 10, "p", [({"zeh-key": "k"}, 1)])])
+    (batch,) = ChunkDecoder(decoder, options.requested_headers, None).batches(group)
+    assert [([], "1")] == [(row["headers"], row["data"]) for row in batch.to_pylist()]
 
 
 def changed(group: FetchedGroup, lines: bytes, events: int | None = None) -> FetchedGroup:
