@@ -34,6 +34,7 @@ pytest_plugins = [
     "tests.fix_cluster",
     "tests.fix_stream",
     "tests.fix_direct",
+    "tests.fix_relay",
     "tests.fix_batch",
     "tests.fix_table",
     "tests.fix_lake",

@@ -113,7 +113,10 @@ def program(tmp_path: Path, inbox: Inbox) -> Iterator[Callable[..., Publishing]]
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A standalone cluster of a master and two workers; gives the master's URL."""
-    folder = tmp_path_factory.mktemp("cluster")
-    with standalone.cluster(folder, 2, java_options=class_archive.SHARED) as (master, _):
+    """A standalone cluster of a master and two workers; gives the master's URL. Where this machine
+    has the addresses for it (Linux), there is speculation on it.
+    """
+    work, apart = tmp_path_factory.mktemp("cluster"), standalone.has_addresses()
+    java_options = class_archive.SHARED
+    with standalone.cluster(work, 2, apart=apart, java_options=java_options) as (master, _):
         yield master

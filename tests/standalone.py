@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,11 +19,28 @@ from tests.ports import free_port
 _DEPLOY = "org.apache.spark.deploy"
 
 
+def has_addresses() -> bool:
+    """Whether workers can be apart: macOS has 127.0.0.1 only."""
+    try:
+        socket.create_server(("127.0.0.2", 0)).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
-def cluster(work: Path, workers: int, *, java_options: str = "") -> Iterator[tuple[str, list[int]]]:
+def cluster(
+    work: Path, workers: int, *, apart: bool = False, java_options: str = ""
+) -> Iterator[tuple[str, list[int]]]:
     """Such a cluster; gives the master's URL, and the process ids of the workers.
 
-    `java_options` are of the master and the workers, not of the executors.
+    Args:
+        work: a folder for logs and work.
+        workers: how many.
+        apart: whether each worker has an address of its own, 127.0.0.1, 127.0.0.2 and so on, which
+            Linux has all. Spark never runs two attempts at a task at a time on one host, so without
+            this there is no speculation.
+        java_options: of the master and the workers, not of the executors.
     """
     import pyspark
 
@@ -37,12 +55,13 @@ def cluster(work: Path, workers: int, *, java_options: str = "") -> Iterator[tup
     port = str(free_port())
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: str) -> Path:
+    def start(name: str, *arguments: str, host: str = "127.0.0.1") -> Path:
         log = work / f"{name}.log"
         command = [str(home / "bin" / "spark-class"), *arguments]
-        command += ["--host", "127.0.0.1", "--webui-port", "0"]
+        command += ["--host", host, "--webui-port", "0"]
+        own = {**environment, "SPARK_LOCAL_IP": host}
         with log.open("w") as file:
-            started = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+            started = subprocess.Popen(command, env=own, stdout=file, stderr=file)
         running.append(started)
         return log
 
@@ -55,6 +74,7 @@ def cluster(work: Path, workers: int, *, java_options: str = "") -> Iterator[tup
                 f"{_DEPLOY}.worker.Worker",
                 *("--cores", "1", "--memory", "1g", "--work-dir", str(work / f"{number}")),
                 master,
+                host=f"127.0.0.{number if apart else 1}",
             )
             for number in range(1, workers + 1)
         ]

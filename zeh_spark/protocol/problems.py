@@ -292,7 +292,7 @@ BODY_INCOMPLETE = _bad("body-incomplete", "The body is shorter or longer than it
 BODY_TOO_SLOW = _problem("body-too-slow", 408, f"The body came too slowly. {_AGAIN}")
 LENGTH_REQUIRED = _problem("length-required", 411, f"Content-Length is missing. {_FIX}")
 BODY_TOO_LARGE = _problem(
-    "body-too-large", 413, "The body is too large; make smaller uploads.", maximum=_COUNT
+    "body-too-large", 413, "The body is too large; send less at a time.", maximum=_COUNT
 )
 BUSY = _problem("busy", 429, f"Too many bodies at a time. {_AGAIN}")
 DIGEST_MISMATCH = _problem(

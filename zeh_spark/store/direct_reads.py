@@ -353,6 +353,8 @@ def check_ranges(request: ChunksRequest, most: int) -> None:
         wrong = f"n is {n}; allowed are 1 to {most}"
     elif not 1 <= len(request.ranges) <= MAX_RANGES:
         wrong = f"there are {len(request.ranges)} ranges; allowed are 1 to {MAX_RANGES}"
+        if request.ranges:
+            wrong = f"{wrong}. Ask for the others in another request"
     for each in request.ranges:
         if not 0 <= each.partition < n:
             wrong = f"a range is of partition {each.partition}, but n is {n}"

@@ -1,0 +1,90 @@
+"""A user's jobs whose tasks have several attempts. Not a test.
+
+Usage: read_by_attempts.py JOB, as JSON: `options` of the source, `read` (names of reads, "batch"
+and "stream", done one after the other), `folder` (gets for each read a folder with `table` and
+`signs`), `trouble`, `master`, and `conf` of Spark. Troubles: `fails` (the second attempt of each
+task fails after half of its rows) and `hangs` (the first attempt of the first task stops after its
+first rows until its second attempt has passed all).
+
+A file `signs/TASK.ATTEMPT` has the number of rows that an attempt has passed on so far.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from zeh_spark import drain
+from zeh_spark._compat import HAS_ADMISSION_CONTROL
+
+job = json.loads(sys.argv[1])
+PATIENCE = 120
+
+
+def watched(signs):
+    """What each attempt does with its rows. In here: a task cannot import this module."""
+
+    def passed(batches):
+        context = TaskContext.get()
+        task, attempt, rows = context.partitionId(), context.attemptNumber(), 0
+        for each in batches:
+            if job["trouble"] == "fails" and attempt == 1 and rows >= job["half"]:
+                raise RuntimeError("the second attempt fails half way")
+            yield each
+            rows += each.num_rows
+            Path(signs, f"{task}.{attempt}").write_text(str(rows))
+            if job["trouble"] == "hangs" and task == attempt == 0:
+                deadline = time.monotonic() + PATIENCE
+                while not Path(signs, "0.1.all").exists():
+                    if time.monotonic() > deadline:
+                        raise RuntimeError("no second attempt has come to its end")
+                    time.sleep(0.01)
+        Path(signs, f"{task}.{attempt}.all").touch()
+
+    return passed
+
+
+def write(frame, name):
+    folder = Path(job["folder"], name)
+    (folder / "signs").mkdir(parents=True)
+    rows = frame.mapInArrow(watched(str(folder / "signs")), frame.schema)
+    rows.write.mode("overwrite").parquet(str(folder / "table"))
+
+
+def read_batch():
+    write(spark.read.format("zeroeventhub").options(**job["options"]).load(), "batch")
+
+
+def read_stream():
+    def start():
+        return (
+            spark.readStream.format("zeroeventhub")
+            .options(**job["options"])
+            .load()
+            .writeStream.foreachBatch(lambda frame, batch: write(frame, "stream"))
+            .option("checkpointLocation", f"{job['folder']}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    if HAS_ADMISSION_CONTROL:
+        start().awaitTermination()
+    else:
+        drain(start)
+
+
+builder = (
+    SparkSession.builder.master(job["master"])
+    .config("spark.ui.enabled", "false")
+    .config("spark.log.level", "OFF")
+    .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+)
+for name, value in job.get("conf", {}).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+
+for each in job["read"]:
+    {"batch": read_batch, "stream": read_stream}[each]()
