@@ -159,6 +159,14 @@ FOREIGN_ORIGIN = _problem(
     "publisher does not know, which protects publishers without tokens from web pages. Use the "
     "publisher's own address; behind a proxy, name its host with serve --allowed-host.",
 )
+BAD_HTTP = _problem("bad-http", 400, f"The request is not HTTP. {_FIX}")
+HEAD_TOO_SLOW = _problem(
+    "head-too-slow", 408, f"The head of the request did not come for a while. {_AGAIN}"
+)
+URL_TOO_LONG = _problem("url-too-long", 414, f"The URL is too long. {_FIX}")
+HEADERS_TOO_LARGE = _problem(
+    "headers-too-large", 431, f"The headers of the request are too large. {_FIX}"
+)
 UNSUPPORTED_MEDIA_TYPE = _problem(
     "unsupported-media-type", 415, f"The body is of a type that the address does not take. {_FIX}"
 )

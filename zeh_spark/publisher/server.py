@@ -22,6 +22,7 @@ from zeh_spark.publisher import publish_api
 from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.app import create_app
 from zeh_spark.publisher.connections import Listener, allowed_connections
+from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
@@ -41,6 +42,8 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
+                http=BoundedProtocol,
+                timeout_keep_alive=IDLE_SECONDS,
                 loop="asyncio",  # which accepts through our `Listener`; uvloop does not
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
