@@ -151,7 +151,7 @@ def only_publisher(store_url: str) -> Iterator[None]:
 
     file = Path(f"{os.path.realpath(store_url.removeprefix('sqlite:///'))}.serve.lock")
     try:
-        lock = file.open("a")
+        lock = os.fdopen(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "a")
     except OSError as exc:
         raise StoreError(f"the lock file {file} cannot be written: {exc.strerror}") from exc
     with lock:
