@@ -81,7 +81,9 @@ def test_a_restore_brings_what_the_copy_has_and_keeps_the_old_store(
     assert (events(file), events(old)) == (2, 3)
     assert str(old) in said and "Feed 'orders': what is published from now on has" in said
     with closing(open_store(f"sqlite:///{file}")) as store:
-        assert len(store.identity("orders").epochs) == 1
+        begun = len(store.identity("orders").epochs)
+    with closing(open_store(f"sqlite:///{old}")) as store:
+        assert begun == len(store.identity("orders").epochs) + 1
 
 
 def test_a_restore_may_make_the_store(run: Run, tmp_path: Path) -> None:
