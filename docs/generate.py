@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -58,10 +58,16 @@ def _described(about: Declared) -> tuple[str, ...]:
 def commands() -> str:
     """Return a section for each command, in the order of the alphabet."""
     context = click.Context(zeh_spark, info_name="zeh-spark")
-    return "\n\n".join(
-        _command(zeh_spark.get_command(context, name), context)  # type: ignore[arg-type]
-        for name in zeh_spark.list_commands(context)
-    )
+    return "\n\n".join(_commands(zeh_spark, context))
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command
+        yield _command(command, context)
+        if isinstance(command, click.Group):
+            yield from _commands(command, click.Context(command, context, command.name))
 
 
 def _command(command: click.Command, parent: click.Context) -> str:
@@ -73,7 +79,8 @@ def _command(command: click.Command, parent: click.Context) -> str:
         if isinstance(option, click.Option)
         for names, text in filter(None, [option.get_help_record(context)])
     ]
-    parts = [f"## {command.name}", f"```text\nzeh-spark {command.name} {usage}\n```"]
+    path = context.command_path
+    parts = [f"## {path.removeprefix('zeh-spark ')}", f"```text\n{path} {usage}\n```"]
     parts += _paragraphs(inspect.cleandoc(command.help or ""))
     if options:
         parts.append(_table(("option", "meaning"), options))

@@ -85,7 +85,8 @@ class Caller:
     def call(
         self, method: str, path: str, query: str = "", body: object = None, **headers: str
     ) -> Reply:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        named = {"Content-Type": "application/json"} if method == "POST" else {}
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
         url = f"{self.url}{path}?{query}"
         answer = self._session.request(method, url, data=body, headers=named, timeout=self._timeout)
         return Reply(answer.status_code, answer.headers, answer.json())

@@ -1,4 +1,15 @@
 """How long tests wait for what should happen."""
 
+import time
+from collections.abc import Callable
+
 PATIENCE = 300
 """Seconds: for what hangs, not for what is slow, and below the limit for a whole test."""
+
+
+def eventually(happens: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait until something has happened. Fails if it takes longer."""
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
+        time.sleep(0.05)

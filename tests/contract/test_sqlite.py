@@ -15,6 +15,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol.upload_format import StagedChunk
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.sql_store import store as sql_store
+from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.interface import Retention, StoreBusyError
@@ -112,7 +113,7 @@ def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> No
         open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
-        assert (6,) == other.execute("PRAGMA user_version").fetchone()
+        assert (7,) == other.execute("PRAGMA user_version").fetchone()
 
 
 def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
@@ -173,13 +174,27 @@ def test_store_of_version_5_keeps_its_cursor_sets(tmp_path: Path) -> None:
             store.load_cursors("orders", "mailer", 2, "b")
 
 
+def test_store_of_version_6_takes_tokens(tmp_path: Path) -> None:
+    """I can close my publisher after the upgrade."""
+    file = tmp_path / "feeds.db"
+    open_store(f"sqlite:///{file}").close()
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("DROP TABLE tokens")
+        other.execute("PRAGMA user_version = 6")
+    _, token = new_token("all", ADMIN, 1)
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        assert [] == store.tokens()
+        store.add_token(token)
+        assert [token] == store.tokens()
+
+
 def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     """An old program does not harm what a newer one has written."""
     file = tmp_path / "feeds.db"
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         other.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 6"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 7"):
         open_store(f"sqlite:///{file}")
 
 

@@ -18,6 +18,7 @@ from tests.fix_raw_server import (
     short,
 )
 from tests.ports import free_port
+from zeh_spark.client.transport import Transport
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -25,7 +26,7 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.options import parse
+from zeh_spark.options import ClientOptions, parse
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
@@ -56,6 +57,35 @@ def test_another_origin_gets_no_credentials(raw_server, start_raw_server):
 
     assert [1, 2] == read(client(raw_server, **options).page(ask()))
     assert not {"authorization", "x-tenant", "x-key"} & other.requests[0].headers.keys()
+
+
+def test_what_is_published_goes_to_no_other_origin(raw_server, start_raw_server):
+    """My events stay with the publisher that I named, whatever it answers."""
+    other = start_raw_server()
+    raw_server.script(redirect(other.url, 307))
+    transport = Transport(parse(ClientOptions, {"url": raw_server.url}))
+
+    with pytest.raises(PublisherError, match="another origin, and what is sent is not sent there"):
+        transport.request("PUT", "/producers/p/batches/0/uploads/r.0.0.0", "", b"events")
+    assert other.requests == []
+
+
+def test_a_redirect_on_the_same_origin_keeps_the_body(raw_server):
+    raw_server.script(redirect("/elsewhere", 307), ok(BODY))
+    transport = Transport(parse(ClientOptions, {"url": raw_server.url}))
+
+    with transport.request("PUT", "/x", "", b"events"):
+        assert [request.body for request in raw_server.requests] == [b"events"] * 2
+
+
+def test_no_redirect_leaves_tls(start_raw_server, raw_server, authority):
+    """What I read over TLS is not read over the open network."""
+    secure = start_raw_server(authority.server_context())
+    secure.script(redirect(raw_server.url))
+
+    with pytest.raises(PublisherError, match="to an address without TLS"):
+        read(client(secure, caFile=authority.ca_file).page(ask()))
+    assert raw_server.requests == []
 
 
 def test_a_circle_of_redirects_ends(raw_server):

@@ -76,7 +76,8 @@ class Stranger:
             "attempts": [attempt],
         }
         query = {**self.identity(), "run": self.run}
-        return self.call("POST", COMMIT, query, json.dumps(body).encode(), batch=batch)
+        headers = {"Content-Type": "application/json"}
+        return self.call("POST", COMMIT, query, json.dumps(body).encode(), headers, batch=batch)
 
     def publish(self, batch: int, lines: list[Line]) -> tuple[int, Any]:
         """All in one upload, of one chunk a partition."""

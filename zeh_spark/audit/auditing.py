@@ -9,7 +9,7 @@ Rule for editors: keep the order, because others may publish meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,6 +68,7 @@ class Audit:
     Args:
         url: The feed's address.
         only: A producer, to check only its batches and its named batches; None, to check all.
+        connect: How to talk to the publisher, as options of the format.
 
     Raises:
         OptionError: `url` is not the address of a feed.
@@ -75,9 +76,11 @@ class Audit:
         UnavailableError: The publisher does not answer.
     """
 
-    def __init__(self, url: str, only: str | None = None) -> None:
-        at_once = parse(ClientOptions, {"url": url, "retryTimeout": "10s"})
-        options = parse(ClientOptions, {"url": url})
+    def __init__(
+        self, url: str, only: str | None = None, connect: Mapping[str, str] | None = None
+    ) -> None:
+        at_once = parse(ClientOptions, {**(connect or {}), "url": url, "retryTimeout": "10s"})
+        options = parse(ClientOptions, {**(connect or {}), "url": url})
         self._url = str(options.url)
         try:
             partitions = FeedClient(at_once).discover().partition_count

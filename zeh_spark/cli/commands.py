@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from zeh_spark.cli import (
     feed_commands,
     outbox_commands,
     retention_commands,
+    token_commands,
 )
 from zeh_spark.cli.outbox_commands import CONFIG, settings_of
 from zeh_spark.cli.parameters import (
@@ -51,6 +52,7 @@ from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
+from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
 from zeh_spark.publisher.config import Config, load_config, opened_tables
 from zeh_spark.store.batches import Overrides, base
 from zeh_spark.store.interface import StoreBusyError, UnknownFeedError
@@ -105,6 +107,15 @@ def zeh_spark() -> None:
     "--answer-cache", default="64m", show_default=True, type=Size(), metavar="SIZE",
     help="Most bytes of answers kept in memory for the next readers, like 256m.",
 )  # fmt: skip
+@click.option(
+    "--allow-anyone", is_flag=True,
+    help="Serve an address that others reach without tokens: anybody may read and publish.",
+)  # fmt: skip
+@click.option(
+    "--allowed-host", "hosts", multiple=True, metavar="HOST",
+    help="Answer requests for this host name, too, while there are no tokens: that of a proxy on "
+    "this machine. Can be repeated.",
+)  # fmt: skip
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -114,8 +125,13 @@ def serve(
     port: int | None,
     staging_quota: int,
     answer_cache: int,
+    allow_anyone: bool,
+    hosts: tuple[str, ...],
 ) -> None:
     """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
+
+    Who may read and publish is a matter of tokens (zeh-spark token). As long as the store never had
+    one, everybody on this machine may do everything, and only this machine is served.
 
     Other commands can work on the store at the same time; a new feed is served at once. With
     --config, the tables of that file are served, and a store only if the file or --store names one.
@@ -133,13 +149,41 @@ def serve(
         store = stack.enter_context(opened(config.store)) if config.store else None
         stack.enter_context(server.only_publisher(config.store or ""))
         listener = stack.enter_context(server.listen(host, port))
+        gate = _gate(
+            store, host, allow_anyone or config.allow_anyone, [*hosts, *config.allowed_hosts]
+        )
         shown = f"[{host}]" if ":" in host else host
         base = f"http://{shown}:{listener.getsockname()[1]}"
         _announce(base, config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
         more = tables if store else None
-        server.serve(store or tables, listener, more, staging_quota, answer_cache)
+        server.serve(store or tables, listener, more, staging_quota, answer_cache, gate)
+
+
+def _gate(store: Store | None, host: str, allow_anyone: bool, hosts: Sequence[str]) -> Gate:
+    """Return who may do what. Raises StoreError if that would be anybody, and nobody said so."""
+    if is_loopback(host):
+        if store is None:
+            return Gate(hosts=own_hosts(host, hosts))
+        return Gate(store, is_open=True, hosts=own_hosts(host, hosts))
+    if allow_anyone:
+        return Gate(store, is_open=True)
+    if store is None:
+        raise StoreError(
+            f"{host} is an address that others reach, and without a store there are no tokens: "
+            f"anybody could read the tables. Name a store, which keeps the tokens "
+            f"(--store sqlite:///tokens.db), or say --allow-anyone",
+            anchor="tokens",
+        )
+    if not store.tokens():
+        raise StoreError(
+            f"{host} is an address that others reach, and there are no tokens: anybody could read "
+            f"and publish. Make one first (zeh-spark token create NAME --read FEED), or say "
+            f"--allow-anyone",
+            anchor="tokens",
+        )
+    return Gate(store)
 
 
 def _announce(
@@ -365,3 +409,4 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
 for module in (feed_commands, dead_letter_commands, retention_commands, outbox_commands):
     for each in module.COMMANDS:
         zeh_spark.add_command(each)
+zeh_spark.add_command(token_commands.token)

@@ -16,19 +16,18 @@ import click
 
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.dead_letter_replay import Outcome
-from zeh_spark.cli.parameters import counted
+from zeh_spark.cli.parameters import PATIENCE, connects, counted
 from zeh_spark.cli.tail import follow
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.protocol.dead_letters import Unreadable
 from zeh_spark.protocol.feed_identity import FeedIdentity
 
-_PATIENCE = {"retryTimeout": "10s"}
-
 
 @click.command("dead-letters")
 @click.argument("url")
-def list_letters(url: str) -> None:
+@connects
+def list_letters(url: str, connect: dict[str, str]) -> None:
     """Print the dead letters of a feed, one event with its headers on each line.
 
     URL is a dead-letter feed: a sink with the option deadLetterUrl publishes there the rows that it
@@ -41,7 +40,7 @@ def list_letters(url: str) -> None:
       zeh-spark dead-letters http://127.0.0.1:8080/orders-dead | jq .data.reason | sort | uniq -c
     """
     out = sys.stdout.buffer
-    pages = follow(url, wire.FIRST, whole=True, endless=False)
+    pages = follow(url, wire.FIRST, connect, whole=True, endless=False)
     others = 0
 
     def left_out(other: Unreadable) -> None:
@@ -71,7 +70,8 @@ def list_letters(url: str) -> None:
     help="Keep the key of each event in the header zeh-key: for dead letters of a query that "
     "publishes with keepKey.",
 )  # fmt: skip
-def replay_dead(url: str, letters_of: str | None, keep_key: bool) -> None:
+@connects
+def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[str, str]) -> None:
     """Publish repaired dead letters from standard input to the feed at URL, each once.
 
     A line is a dead letter as dead-letters or tail --headers prints it. Repair it in data.row.data,
@@ -91,14 +91,15 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool) -> None:
       jq -c '(.data.row.data | strings) |= gsub("NaN"; "null")' dead.ndjson |
         zeh-spark replay-dead http://127.0.0.1:8080/orders
     """
-    feed = None if letters_of is None else _dead_letter_feed(letters_of, url)
-    count = dead_letter_replay.partition_count(url, **_PATIENCE)
+    feed = None if letters_of is None else _dead_letter_feed(letters_of, url, connect)
+    count = dead_letter_replay.partition_count(url, **connect, **PATIENCE)
     with _named("standard input", "; nothing was published"):
         read = dead_letters.letters(sys.stdin.buffer)
         letters = dead_letter_replay.repaired(read, count, feed, keep_key=keep_key)
     outcomes: Counter[Outcome] = Counter()
     try:
-        for each in dead_letter_replay.replay(url, letters, keep_key=keep_key, **_PATIENCE):
+        how = {**connect, **PATIENCE}
+        for each in dead_letter_replay.replay(url, letters, keep_key=keep_key, **how):
             outcomes[each.outcome] += 1
             if each.outcome is Outcome.REFUSED:
                 click.echo(f"Refused, line {each.letter.line}: {each.reason}.", err=True)
@@ -108,10 +109,10 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool) -> None:
         sys.exit(1)
 
 
-def _dead_letter_feed(url: str, target: str) -> FeedIdentity:
+def _dead_letter_feed(url: str, target: str, connect: dict[str, str]) -> FeedIdentity:
     """Return the identity of the feed at `url`. Raises UsageError if it is the target's."""
-    feed = dead_letter_replay.identity_of(url, **_PATIENCE)
-    if feed.id == dead_letter_replay.identity_of(target, **_PATIENCE).id:
+    feed = dead_letter_replay.identity_of(url, **connect, **PATIENCE)
+    if feed.id == dead_letter_replay.identity_of(target, **connect, **PATIENCE).id:
         raise click.UsageError(
             f"--letters-of {url} is the feed that the dead letters are published to. Give the "
             f"dead-letter feed that they were printed from."

@@ -1,7 +1,6 @@
 """The commands that talk to a running publisher: `tail`, `publish`, `producers`, `audit`.
 
-They need its address alone, never its store. An unreachable publisher is retried for 10 seconds,
-not for the default of `retryTimeout`, because somebody waits at the terminal.
+They need its address alone, never its store.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from zeh_spark.cli.parameters import (
     ENVELOPE,
     KEEP_KEY,
     KEY,
+    PATIENCE,
+    connects,
     counted,
     kept_first,
     moment,
@@ -37,8 +38,6 @@ from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import wire
 from zeh_spark.publish import Producer
 
-_PATIENCE: dict[str, Any] = {"retryTimeout": "10s"}
-
 
 @click.command()
 @click.argument("url")
@@ -50,7 +49,8 @@ _PATIENCE: dict[str, Any] = {"retryTimeout": "10s"}
 @click.option(
     "--no-follow", is_flag=True, help="Stop at the end of the feed, instead of waiting for events."
 )
-def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
+@connects
+def tail(url: str, start: str, headers: bool, no_follow: bool, connect: dict[str, str]) -> None:
     """Print the data of a feed's events, one event on each line, as they arrive.
 
     \b
@@ -60,7 +60,7 @@ def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
     cursor = wire.FIRST if start == "first" else wire.LAST
     out = sys.stdout.buffer
     try:
-        for lines in follow(url, cursor, whole=headers, endless=not no_follow):
+        for lines in follow(url, cursor, connect, whole=headers, endless=not no_follow):
             out.writelines(line + b"\n" for line in lines)
             out.flush()
     except KeyboardInterrupt:
@@ -80,6 +80,7 @@ def tail(url: str, start: str, headers: bool, no_follow: bool) -> None:
 @KEY
 @KEEP_KEY
 @ENVELOPE
+@connects
 def publish(
     url: str,
     producer: str,
@@ -88,6 +89,7 @@ def publish(
     key: str | None,
     keep_key: bool,
     envelope: bool,
+    connect: dict[str, str],
 ) -> None:
     """Publish events from standard input (NDJSON) as one batch: all of them, or nothing.
 
@@ -100,7 +102,8 @@ def publish(
       zeh-spark publish http://127.0.0.1:8080/orders --producer till-7 --batch 11-20 < day.ndjson
     """
     refuse_contradicting_keys(key, envelope, keep_key)
-    source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **_PATIENCE)
+    how: dict[str, Any] = {**connect, **PATIENCE}
+    source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **how)
     with by.batch(batch, allow=allowed) as open_batch:
         given = False
         for event in events_of(source, Loaded()):
@@ -144,7 +147,10 @@ def publish(
     "--all", "every", is_flag=True,
     help="Show each named batch on a line of its own, not one line for all of a producer.",
 )  # fmt: skip
-def producers(url: str, producer: str | None, last: int, every: bool) -> None:
+@connects
+def producers(
+    url: str, producer: str | None, last: int, every: bool, connect: dict[str, str]
+) -> None:
     """List the producers of a feed, or show one PRODUCER and its last batches.
 
     LAST BATCH is the number of the last batch of the producer's INCARNATION. An incarnation is a
@@ -160,7 +166,7 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
     """
     if producer == "":
         raise click.UsageError("PRODUCER is empty. Give a producer's name, or leave it out.")
-    client = _publish_client(url)
+    client = PublishClient(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
     found = list(client.producers()) if producer is None else [client.producer(producer)]
     if producer and not found[0]["receipts"] and not found[0]["deleted"]:
         named = [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
@@ -203,7 +209,8 @@ def producers(url: str, producer: str | None, last: int, every: bool) -> None:
 @click.command()
 @click.argument("url")
 @click.option("--producer", metavar="NAME", help="Check only this producer and its named batches.")
-def audit(url: str, producer: str | None) -> None:
+@connects
+def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
     """Check that every published batch is on a feed once and unaltered.
 
     The command reads the whole feed and the receipts of all producers, as of now. It compares
@@ -217,7 +224,7 @@ def audit(url: str, producer: str | None) -> None:
     """
     if producer == "":
         raise click.UsageError("NAME is empty. Give a producer's name, or leave --producer out.")
-    job = Audit(url, producer)
+    job = Audit(url, producer, connect)
     with _progress(job.head) as progress:
         found = job.run(progress)
     if isinstance(found, Difference):
@@ -259,10 +266,6 @@ def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]
         newest = max(group, key=lambda each: each["time"] or 0)
         total = {"receipts": sum(each["receipts"] for each in group)}
         yield {**newest, "producer": f"{name}#…", **total} if named else newest
-
-
-def _publish_client(url: str) -> PublishClient:
-    return PublishClient(parse(ClientOptions, {"url": url, **_PATIENCE}))
 
 
 COMMANDS = (tail, publish, producers, audit)

@@ -6,15 +6,17 @@ same everywhere.
 
 from __future__ import annotations
 
+import functools
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
 import click
 
-from zeh_spark.options import parse_age, parse_size
+from zeh_spark.options import SECRET_HEADER_PREFIX, parse_age, parse_size
 from zeh_spark.protocol import wire
 from zeh_spark.publisher import Store, open_store
 
@@ -132,6 +134,54 @@ BATCH = click.option(
     help="The batch's name. To publish the same events under it again adds nothing; other events "
     "are refused.",
 )  # fmt: skip
+
+PATIENCE = {"retryTimeout": "10s"}
+"""How long an unreachable publisher is retried while somebody waits at the terminal."""
+
+_TOKEN_FILE = click.option(
+    "--token-file", envvar="ZEH_TOKEN_FILE", show_envvar=True, metavar="FILE",
+    help="The file with the token to send. Without one, the token in ZEH_TOKEN is sent, if it is "
+    "set.",
+)  # fmt: skip
+_CA_FILE = click.option(
+    "--ca-file", metavar="FILE",
+    help="A PEM file of the authorities to trust instead of the system's.",
+)  # fmt: skip
+_HEADER = click.option(
+    "--header", "sent_headers", multiple=True, metavar="NAME=VALUE",
+    help="Send this header with each request. Can be repeated.",
+)  # fmt: skip
+
+
+def connects(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say how to talk to a publisher.
+
+    The command gets them as `connect`: options of the format, by name.
+    """
+
+    @functools.wraps(command)
+    def with_options(
+        *given: Any,
+        token_file: str | None,
+        ca_file: str | None,
+        sent_headers: tuple[str, ...],
+        **more: Any,
+    ) -> Any:
+        connect = {}
+        if token_file:
+            connect["tokenFile"] = token_file
+        elif token := os.environ.get("ZEH_TOKEN"):
+            connect["token"] = token
+        if ca_file:
+            connect["caFile"] = ca_file
+        for each in sent_headers:
+            name, found, value = each.partition("=")
+            if not found:
+                raise click.BadParameter(f"--header {name!r} has no value. Write NAME=VALUE.")
+            connect[f"{SECRET_HEADER_PREFIX}{name}"] = value
+        return command(*given, connect=connect, **more)
+
+    return _TOKEN_FILE(_CA_FILE(_HEADER(with_options)))
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""The commands about what a store keeps: `retention`, `prune`, `cursor-sets`, `backup`.
+"""The commands about what a store keeps: `retention`, `prune`, `cursor-sets`, `backup`, `restore`.
 
 They work on the store itself, also while it is served. The rules are in `store.retention`.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import click
 
 from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of, table
 from zeh_spark.errors import StoreError
+from zeh_spark.publisher.server import only_publisher
 from zeh_spark.store import retention as retaining
 from zeh_spark.store.cursor_sets import CursorSet
+from zeh_spark.store.epochs import over_at
 from zeh_spark.store.interface import NAMES_MS, Retention
 
 _AGE = click.option(
@@ -218,6 +221,43 @@ def backup(file: Path, url: str) -> None:
     click.echo(f"{file} is a copy of {url}, {size_of(file.stat().st_size)}.")
 
 
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@STORE
+@click.confirmation_option(
+    "--yes", prompt="What was committed since the copy is undone. Continue?",
+    help="Do it without asking for confirmation.",
+)  # fmt: skip
+def restore(file: Path, url: str) -> None:
+    """Put the copy FILE in the place of a SQLite store, and tell readers.
+
+    Stop the publisher first. The old store stays beside the new one, with its log, under another
+    name. Each feed begins a new epoch, as with new-history, so that no reader takes events that are
+    published from now on for those that were undone. FILE stays as it is.
+
+    
+    Example:
+      zeh-spark restore feeds-2026-11-21.db --store sqlite:///feeds.db
+    """
+    if not url.startswith("sqlite:"):
+        raise click.UsageError(
+            "restore is for SQLite stores only. Restore a store in PostgreSQL with pg_restore, and "
+            "run zeh-spark new-history for each feed."
+        )
+    from zeh_spark.sql_store import sqlite
+
+    with only_publisher(url):
+        old = sqlite.restore(url.removeprefix("sqlite:///"), file)
+        with opened(url) as store:
+            begun = [(each.name, store.begin_epoch(each.name)) for each in store.feeds()]
+            until = max((over_at(each.epochs[-1]) for _, each in begun), default=0)
+            if 0 < (left := until - store.now()) <= 1000:
+                time.sleep(left / 1000)  # so that the next epoch begins later, as in `new-history`
+    click.echo(f"{url} is as {file} was.{f' The old store is {old}.' if old else ''}")
+    for name, identity in begun:
+        click.echo(f"Feed {name!r}: what is published from now on has {identity.epochs[-1].id}.")
+
+
 def _changed(rule: Retention, given: Retention) -> Retention:
     return Retention(
         rule.age_ms if given.age_ms is None else given.age_ms,
@@ -252,4 +292,4 @@ def _lasting(age_ms: int) -> str:
     return f"{age_ms / 1000:g} seconds"
 
 
-COMMANDS = (retention, prune, list_cursor_sets, backup)
+COMMANDS = (retention, prune, list_cursor_sets, backup, restore)

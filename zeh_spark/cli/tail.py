@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -29,12 +29,15 @@ _HINT = 1000
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list[bytes]]:
+def follow(
+    url: str, start: str, connect: Mapping[str, str], *, whole: bool, endless: bool
+) -> Iterator[list[bytes]]:
     """Yield the events of all partitions as they arrive, in order within a partition.
 
     Args:
         url: The feed's address.
         start: The cursor to begin with, for every partition: `_first` or `_last`.
+        connect: How to talk to the publisher, as options of the format.
         whole: Whether to yield whole events, with the id of their feed's epoch in the header
             `zeh-feed`, instead of their data alone.
         endless: Whether to wait for more events at the end, instead of stopping there.
@@ -45,11 +48,11 @@ def follow(url: str, start: str, *, whole: bool, endless: bool) -> Iterator[list
     Raises:
         ZeroEventHubError: The feed cannot be read.
     """
-    at_once = FeedClient(parse(ClientOptions, {"url": url, "retryTimeout": "0"}))
+    at_once = FeedClient(parse(ClientOptions, {**connect, "url": url, "retryTimeout": "0"}))
     asked = at_once.discover()  # without retries, so that a wrong address is refused at once
     count = asked.partition_count
     feed = asked.named(at_once.transport.url.identity) if whole else None
-    client = FeedClient(parse(ClientOptions, {"url": url}))
+    client = FeedClient(parse(ClientOptions, {**connect, "url": url}))
     arrived: queue.Queue[list[bytes] | ZeroEventHubError | None] = queue.Queue(64)
     for partition in range(count):
         request = PageRequest(

@@ -95,8 +95,9 @@ class Transport:
         """Send a request, and return its answer, whose body was not read yet.
 
         Redirects are followed, with credentials for the feed's own origin only. A request with
-        another method than GET follows only redirects that keep method and body (307, 308). After
-        a 401, a token file is read again.
+        another method than GET follows only redirects that keep method and body (307, 308), and a
+        body goes to the feed's own origin only. No redirect leads from https to http. After a 401,
+        a token file is read again.
 
         Args:
             method: the HTTP method.
@@ -117,7 +118,7 @@ class Transport:
             used = self._token
             response = self._send(method, url, used, body, headers)
             if response.status_code in followed and "Location" in response.headers:
-                url = urljoin(url, response.headers["Location"])
+                url = self._redirected(url, response.headers["Location"], body)
                 response.close()
             elif response.status_code == 401 and not refreshed and self._refresh_token(used):
                 refreshed = True
@@ -130,6 +131,26 @@ class Transport:
             f"owner",
             status=302,
         )
+
+    def _redirected(self, url: str, location: str, body: bytes | None) -> str:
+        """Return where a redirect leads. Raises PublisherError if it may not be followed."""
+        try:
+            to = urljoin(url, location)
+            is_home = origin(to) == origin(self.url.full)
+        except ValueError:  # raised by urllib, and shows the address
+            raise invalid_redirect(self.url) from None
+        problem = None
+        if url.startswith("https:") and not to.startswith("https:"):
+            problem = "to an address without TLS"
+        elif body is not None and not is_home:
+            problem = "to another origin, and what is sent is not sent there"
+        if problem:
+            raise PublisherError(
+                f"{self.url}: a redirect leads {problem}. Check the feed's address with its owner, "
+                f"and give the address that it leads to as url if that is right",
+                status=307,
+            )
+        return to
 
     def _send(
         self,

@@ -140,6 +140,36 @@ _BATCH = {"producer": _TEXT, "incarnation": _TEXT, "run": _TEXT, "batch": _COUNT
 # Of any call.
 
 UNKNOWN_FEED = _problem("unknown-feed", 404, "There is no such feed, or no such address at all.")
+UNAUTHORIZED = _problem(
+    "unauthorized",
+    401,
+    "The request has no token, or one that is not valid: it is unknown, expired or revoked. Make a "
+    "token with zeh-spark token create, and send it as Authorization: Bearer TOKEN.",
+)
+FORBIDDEN = _problem(
+    "forbidden",
+    403,
+    "The token may not do that. Whether the feed exists is not told. Ask the publisher's operator "
+    "for a token with the right that the detail names.",
+)
+FOREIGN_ORIGIN = _problem(
+    "foreign-origin",
+    403,
+    "A browser sent the request for a page of another origin, or under a host name that the "
+    "publisher does not know, which protects publishers without tokens from web pages. Use the "
+    "publisher's own address; behind a proxy, name its host with serve --allowed-host.",
+)
+BAD_HTTP = _problem("bad-http", 400, f"The request is not HTTP. {_FIX}")
+HEAD_TOO_SLOW = _problem(
+    "head-too-slow", 408, f"The head of the request did not come for a while. {_AGAIN}"
+)
+URL_TOO_LONG = _problem("url-too-long", 414, f"The URL is too long. {_FIX}")
+HEADERS_TOO_LARGE = _problem(
+    "headers-too-large", 431, f"The headers of the request are too large. {_FIX}"
+)
+UNSUPPORTED_MEDIA_TYPE = _problem(
+    "unsupported-media-type", 415, f"The body is of a type that the address does not take. {_FIX}"
+)
 METHOD_NOT_ALLOWED = _problem("method-not-allowed", 405, f"The address has no such method. {_FIX}")
 TOO_MANY_CONNECTIONS = _problem(
     "too-many-connections", 503, f"The publisher has too many connections. {_AGAIN}"

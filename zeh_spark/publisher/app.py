@@ -19,11 +19,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
+from zeh_spark.publisher import access
+from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
@@ -48,6 +49,7 @@ def create_app(
     send_timeout: float = SEND_SECONDS,
     staging_quota: int = STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
+    gate: Gate | None = None,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
@@ -61,6 +63,8 @@ def create_app(
         staging_quota: Bytes that a producer may have uploaded and not committed.
         cache_bytes: Most bytes of answers, as they are sent, that are kept in memory for the next
             readers.
+        gate: Who may do what. By default everybody may do everything that the app offers, because
+            whatever mounts it decides.
 
     Returns:
         The app, which another ASGI app can mount.
@@ -82,11 +86,13 @@ def create_app(
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
-    calls = FeedCalls(store, named, send_timeout, cache_bytes)
+    calls, gate = FeedCalls(store, named, send_timeout, cache_bytes), gate or Gate()
     publish = [
-        Route(f"/{name}/producers{{rest:path}}", _not_published_to) for name in named if name
+        gate.route(f"/{name}/producers{{rest:path}}", _not_published_to, access.reads_feed(name))
+        for name in named
+        if name
     ]
-    publish += PublishApi(store, staging_quota).routes() if store else []
+    publish += PublishApi(store, staging_quota).routes(gate) if store else []
     described = partial(
         _described,
         publishing=store is not None,
@@ -94,10 +100,10 @@ def create_app(
     )
     app = Starlette(
         routes=[
-            Route("/openapi.json", described, methods=["GET"]),
+            gate.route("/openapi.json", described, access.nothing, methods=["GET"]),
             *publish,
-            *DirectApi(calls).routes(read),
-            Route(read, PageApi(calls).read, methods=["GET"]),
+            *DirectApi(calls).routes(read, gate),
+            gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
         ],
         exception_handlers={
             Problem: _problem,
@@ -108,6 +114,7 @@ def create_app(
             HTTPException: _http_error,
         },
     )
+    app.router.redirect_slashes = False  # its answer would name any host that the client names
     app.state.stop = calls.stop
     return app
 
@@ -116,6 +123,8 @@ def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respo
     more = {"Retry-After": "1"} if problem.type.has_retry_after else {}
     if problem.type is problems.BODY_TOO_SLOW:
         more = {"Connection": "close"}
+    if problem.type is problems.UNAUTHORIZED:
+        more = {"WWW-Authenticate": 'Bearer realm="zeh-spark"'}
     return Response(
         msgspec.json.encode(problem.document()),
         status_code=problem.status,

@@ -53,6 +53,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     host: str = "127.0.0.1"
     port: int = 8080
     store: str | None = None
+    allow_anyone: bool = False
+    allowed_hosts: list[str] = []
     feeds: dict[str, FeedConfig] = {}
 
     def feed(self, name: str) -> FeedConfig:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
+from zeh_spark.publisher.access import Gate, reads
 from zeh_spark.publisher.answers import Taken, disconnected, taken
 from zeh_spark.publisher.bodies import check_length, received
 from zeh_spark.publisher.feed_calls import FeedCalls
@@ -94,12 +95,12 @@ class DirectApi:
         self._plans = Slots(PLANS, "plans")
         self._answers = Slots(ANSWERS, "answers with chunks")
 
-    def routes(self, feed: str) -> list[Route]:
+    def routes(self, feed: str, gate: Gate) -> list[Route]:
         """Return the routes, given the path of a feed."""
         path = feed.rstrip("/")
         return [
-            Route(f"{path}/plan", self.plan, methods=["POST"]),
-            Route(f"{path}/chunks", self.chunks, methods=["POST"]),
+            gate.route(f"{path}/plan", self.plan, reads, methods=["POST"]),
+            gate.route(f"{path}/chunks", self.chunks, reads, methods=["POST"]),
         ]
 
     async def plan(self, request: Request) -> Response:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.publisher import publish_requests
+from zeh_spark.publisher.access import Gate, publishes, sees_producer, sees_producers
 from zeh_spark.publisher.bodies import Budget, check_length, received
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
@@ -69,18 +70,19 @@ class PublishApi:
         self._callers = anyio.CapacityLimiter(CALLERS)
         self._readers = anyio.CapacityLimiter(READERS)
 
-    def routes(self) -> list[Route]:
+    def routes(self, gate: Gate) -> list[Route]:
         """Return the routes of all calls."""
+        route = gate.route
         producers = "/{feed}/producers"
         batches = producers + "/{producer}/batches"
         return [
-            Route(producers, self.producers, methods=["GET"]),
-            Route(producers + "/{producer}", self.producer, methods=["GET"]),
-            Route(batches, self.receipts, methods=["GET"]),
-            Route(batches + "/{batch}", self.receipt, methods=["GET"]),
-            Route(batches + "/{batch}/commit", self.commit, methods=["POST"]),
-            Route(batches + "/{batch}/uploads", self.release, methods=["DELETE"]),
-            Route(batches + "/{batch}/uploads/{upload}", self.upload, methods=["PUT"]),
+            route(producers, self.producers, sees_producers, methods=["GET"]),
+            route(producers + "/{producer}", self.producer, sees_producer, methods=["GET"]),
+            route(batches, self.receipts, sees_producer, methods=["GET"]),
+            route(batches + "/{batch}", self.receipt, sees_producer, methods=["GET"]),
+            route(batches + "/{batch}/commit", self.commit, publishes, methods=["POST"]),
+            route(batches + "/{batch}/uploads", self.release, publishes, methods=["DELETE"]),
+            route(batches + "/{batch}/uploads/{upload}", self.upload, publishes, methods=["PUT"]),
         ]
 
     async def upload(self, request: Request) -> Response:
@@ -116,6 +118,7 @@ class PublishApi:
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )
         await self._called(partial(self._store.admit, feed, call))  # refused before it is read
+        publish_requests.check_json(request.headers.get("content-type"))
         async with (
             self._commits_coming.room(1),
             received(request, length) as whole,

@@ -207,6 +207,19 @@ def parse_commit(body: bytes) -> Declared:
     return Declared(Content(given.events, int(given.digest, 16)), attempts, given.digest_version)
 
 
+def check_json(content_type: str | None) -> None:
+    """Raise Problem if a body is not declared as JSON.
+
+    A web page of another origin can send a body of three types without being asked: not JSON.
+    """
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(
+            problems.UNSUPPORTED_MEDIA_TYPE,
+            f"the body's Content-Type is {content_type!r}; a commit takes application/json",
+        )
+
+
 def check_digest(header: str | None, body: bytes) -> None:
     """Check a body against its Content-Digest (RFC 9530), if that has a SHA-256.
 

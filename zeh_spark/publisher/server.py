@@ -19,8 +19,10 @@ from starlette.types import ASGIApp
 
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import publish_api
+from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.app import create_app
 from zeh_spark.publisher.connections import Listener, allowed_connections
+from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
@@ -40,6 +42,8 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_level="warning",
                 access_log=False,
+                http=BoundedProtocol,
+                timeout_keep_alive=IDLE_SECONDS,
                 loop="asyncio",  # which accepts through our `Listener`; uvloop does not
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
@@ -64,6 +68,7 @@ def serve(
     tables: Mapping[str, Feed] | None = None,
     staging_quota: int = publish_api.STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
+    gate: Gate | None = None,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -73,6 +78,7 @@ def serve(
         tables: More feeds by name.
         staging_quota: Bytes that a producer may have uploaded and not committed.
         cache_bytes: Most bytes of answers that are kept for the next readers.
+        gate: Who may do what (see `create_app`).
     """
     listener.most = allowed_connections()
     keep_freed_memory()
@@ -80,7 +86,7 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
         signal.signal(number, _exit)
-    app = create_app(feeds, tables, staging_quota=staging_quota, cache_bytes=cache_bytes)
+    app = create_app(feeds, tables, staging_quota=staging_quota, cache_bytes=cache_bytes, gate=gate)
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
 
@@ -145,7 +151,7 @@ def only_publisher(store_url: str) -> Iterator[None]:
 
     file = Path(f"{os.path.realpath(store_url.removeprefix('sqlite:///'))}.serve.lock")
     try:
-        lock = file.open("a")
+        lock = os.fdopen(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "a")
     except OSError as exc:
         raise StoreError(f"the lock file {file} cannot be written: {exc.strerror}") from exc
     with lock:

@@ -70,6 +70,7 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
         f"ALTER TABLE {SCHEMA}.sequences ADD COLUMN first bigint NOT NULL DEFAULT 0",
     ),
     5: (),  # adds the consumers to which cursor sets are bound
+    6: (),  # adds tokens
 }
 """The statements that upgrade a store of a version to the next version.
 

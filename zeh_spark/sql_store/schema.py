@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 6
+VERSION = 7
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -110,6 +110,19 @@ cursor_set_names = Table(
     Column("feed", ForeignKey("feeds.id"), primary_key=True),
     Column("name", String(50), primary_key=True),
     Column("consumer", String(100), nullable=False),  # empty: bound to nobody
+)
+# Who may do what (`store.access`). A token that is revoked keeps its row: without any row, a
+# publisher on a loopback address asks nobody for a token.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("grants", String, nullable=False),  # JSON: a list of [right, feed, name]
+    Column("created", BigInteger, nullable=False),
+    Column("expires", BigInteger),
+    Column("revoked", BigInteger),
 )
 
 # Batches that are uploaded and not committed yet: one staging for each run that uploads one.

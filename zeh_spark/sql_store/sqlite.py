@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -61,6 +63,7 @@ _UPGRADES = {
         "ALTER TABLE sequences ADD COLUMN first BIGINT NOT NULL DEFAULT 0",
     ),
     5: (),  # adds the consumers to which cursor sets are bound
+    6: (),  # adds tokens
 }
 """The statements that upgrade a store of a version to the next version.
 
@@ -83,6 +86,7 @@ def open_sqlite(
         StoreError: the file is missing or unreadable, is not a store, or is a later version's.
     """
     path = _path(file, must_exist)
+    _make_private(path)
     write = _engine(path, "BEGIN IMMEDIATE")
     read = _engine(path, None)
     try:
@@ -123,6 +127,7 @@ def backup(file: str, copy: Path) -> None:
     part = copy.with_name(f"{copy.name}.{secrets.token_hex(4)}.part")  # `copy` itself is complete
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as source:
+            _make_private(part, path.stat().st_mode & 0o777)
             source.execute("VACUUM INTO ?", (str(part),))
         with part.open("rb+") as written:
             os.fsync(written.fileno())
@@ -132,6 +137,76 @@ def backup(file: str, copy: Path) -> None:
         raise StoreError(
             f"{path} cannot be copied to {copy}: {exc}. Check the disk and the permissions"
         ) from exc
+
+
+def restore(file: str, copy: Path) -> Path | None:
+    """Put a copy of a store in its place, with all that belongs to the old one out of the way.
+
+    SQLite would take the log of the old file for that of the new one. The caller sees to it that no
+    process serves the store. A crash leaves the old store or the new one, each whole.
+
+    Args:
+        file: the path of the store's file; it may be missing.
+        copy: a copy that `backup` has made. It stays.
+
+    Returns:
+        Where the old store is now; None if there was none.
+
+    Raises:
+        StoreError: the copy is no store or is damaged, or a file cannot be written.
+    """
+    path = _path(file, must_exist=False)
+    _check_copy(copy)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    old = path.with_name(f"{path.name}.before-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+    try:
+        mode = (path if path.exists() else copy).stat().st_mode & 0o777
+        _make_private(part, mode)
+        with copy.open("rb") as source, part.open("rb+") as made:
+            shutil.copyfileobj(source, made, 1 << 20)
+            made.flush()
+            os.fsync(made.fileno())
+        there = path.exists()
+        log = path.with_name(f"{path.name}-wal")
+        if there:
+            _empty_log(path)
+            path.rename(old)
+            if log.exists():  # another process has the store open
+                log.rename(old.with_name(f"{old.name}-wal"))
+        log.unlink(missing_ok=True)
+        path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+        part.rename(path)
+    except OSError as exc:
+        part.unlink(missing_ok=True)
+        raise StoreError(
+            f"{copy} cannot be put in the place of {path}: {exc}. Check the disk and the "
+            f"permissions; what was at {path} is there, or at {old}"
+        ) from exc
+    return old if there else None
+
+
+def _check_copy(copy: Path) -> None:
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(copy))}?mode=ro", uri=True)) as source:
+            (owner,) = source.execute("PRAGMA application_id").fetchone()
+            (found,) = source.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as exc:
+        raise StoreError(f"{copy} cannot be read: {exc}. Name a copy of a store") from exc
+    if owner != APPLICATION_ID:
+        raise StoreError(f"{copy} is no store of feeds. Name a copy that zeh-spark backup has made")
+    if found != "ok":
+        raise StoreError(f"{copy} is damaged ({found}). Take another copy")
+    if copy.with_name(f"{copy.name}-wal").exists():
+        raise StoreError(
+            f"{copy} has a log beside it: it is in use, or was copied while it was. Name a copy "
+            f"that zeh-spark backup has made"
+        )
+
+
+def _empty_log(path: Path) -> None:
+    """Write what is in a store's log into its file, if the store can still be read."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as store:
+        store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _path(file: str, must_exist: bool) -> Path:
@@ -152,6 +227,16 @@ def _path(file: str, must_exist: bool) -> Path:
             anchor="there-is-no-store-or-no-feed",
         )
     return path
+
+
+def _make_private(path: Path, mode: int = 0o600) -> None:
+    """Make an empty file that only its owner can read, if there is none.
+
+    It holds events and the hashes of tokens. SQLite gives the mode of the store's file to the files
+    beside it.
+    """
+    with suppress(OSError):  # SQLite says what is wrong with a path
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
 
 
 def _engine(path: Path, begin: str | None) -> Engine:

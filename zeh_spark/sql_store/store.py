@@ -37,10 +37,11 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.sql_store import commits, cursor_sets, epochs, producers, uploads
+from zeh_spark.sql_store import commits, cursor_sets, epochs, producers, tokens, uploads
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.producers import Lock, expire_names, find_feed
 from zeh_spark.sql_store.schema import anchors, blobs, chunks, feeds, retentions
+from zeh_spark.store.access import Token
 from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
@@ -485,6 +486,19 @@ class SqlStore:
     def delete_cursor_set(self, feed: str, name: str) -> bool:
         """Forget the cursors of a name (see `Store.delete_cursor_set`)."""
         return self._write_to(feed, partial(cursor_sets.forget, name=name))
+
+    def tokens(self) -> list[Token]:
+        """Return all tokens, also those that are not valid (see `Store.tokens`)."""
+        with self._reading() as connection:
+            return tokens.every(connection)
+
+    def add_token(self, token: Token) -> None:
+        """Keep a new token (see `Store.add_token`)."""
+        self._write(partial(tokens.add, token=token))
+
+    def revoke_token(self, which: str) -> list[str]:
+        """Revoke the tokens of an id or a name (see `Store.revoke_token`)."""
+        return self._write(partial(tokens.revoke, which=which, now=self.now()))
 
     def version(self) -> int:
         """Return a number that changes after commits (see `Store.version`)."""

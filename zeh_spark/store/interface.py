@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import refusals
+from zeh_spark.store.access import Token
 from zeh_spark.store.batches import (
     Call,
     Declared,
@@ -48,7 +49,7 @@ Clock = Callable[[], int]
 """Returns the time in ms since 1970. Every store takes one, as its keyword `clock`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RESERVED_NAMES = {"healthz", "metrics", "openapi.json"}
+_RESERVED_NAMES = {"console", "docs", "healthz", "metrics", "openapi.json", "readyz"}
 
 
 class UnknownFeedError(StoreError):
@@ -395,6 +396,19 @@ class Store(Protocol):
 
     def delete_cursor_set(self, feed: str, name: str) -> bool:
         """Forget the cursors of a name, and to whom it is bound. Return whether there were any."""
+
+    def tokens(self) -> list[Token]:
+        """Return all tokens, also those that are not valid, in the order they were made in."""
+
+    def add_token(self, token: Token) -> None:
+        """Keep a new token."""
+
+    def revoke_token(self, which: str) -> list[str]:
+        """Revoke the tokens of an id or a name, for ever.
+
+        Returns:
+            The ids of those that were not revoked yet.
+        """
 
     def now(self) -> int:
         """Return the time by the store's clock, in ms since 1970."""

@@ -14,6 +14,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.store import commit_decision, refusals
+from zeh_spark.store.access import Token
 from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
@@ -103,6 +104,7 @@ class MemoryStore:
         self._stagings: dict[str, list[_Staging]] = {}
         self._accounts: dict[tuple[str, str], _Account] = {}
         self._cursors: dict[tuple[str, str, int], dict[int, str]] = {}
+        self._tokens: dict[str, Token] = {}
         self._consumers: dict[tuple[str, str], str] = {}
         self._retentions: dict[str, Retention] = {}
         self._version = 0
@@ -487,6 +489,26 @@ class MemoryStore:
             for key in found:
                 del self._cursors[key]
         return bool(found)
+
+    def tokens(self) -> list[Token]:
+        """Return all tokens (see `Store.tokens`)."""
+        return list(self._tokens.values())
+
+    def add_token(self, token: Token) -> None:
+        """Keep a new token (see `Store.add_token`)."""
+        self._tokens[token.id] = token
+
+    def revoke_token(self, which: str) -> list[str]:
+        """Revoke the tokens of an id or a name (see `Store.revoke_token`)."""
+        with self._lock:
+            found = [
+                each.id
+                for each in self._tokens.values()
+                if which in (each.id, each.name) and each.revoked is None
+            ]
+            for each in found:
+                self._tokens[each] = replace(self._tokens[each], revoked=self.now())
+        return sorted(found)
 
     def version(self) -> int:
         """Return a number that changes with each commit (see `Store.version`)."""

@@ -29,6 +29,7 @@ PARTS = (
     "reading",
     "retention",
     "retention_laws",
+    "tokens",
     "uploads",
 )
 
@@ -43,5 +44,6 @@ from zeh_spark.testing.contract_incarnations import *  # noqa: E402, F403
 from zeh_spark.testing.contract_reading import *  # noqa: E402, F403
 from zeh_spark.testing.contract_retention import *  # noqa: E402, F403
 from zeh_spark.testing.contract_retention_laws import *  # noqa: E402, F403
+from zeh_spark.testing.contract_tokens import *  # noqa: E402, F403
 from zeh_spark.testing.contract_uploads import *  # noqa: E402, F403
 from zeh_spark.testing.fixtures import *  # noqa: E402, F403

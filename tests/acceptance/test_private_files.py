@@ -1,0 +1,140 @@
+"""Files of a store: who can read them, and how a copy takes the place of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.fix_cli import Run
+from tests.fix_publisher import served
+from zeh_spark.publisher import open_store
+from zeh_spark.testing import publish
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {each.name: each.stat().st_mode & 0o777 for each in sorted(folder.glob("*.db*"))}
+
+
+def events(file: Path, feed: str = "orders") -> int:
+    with closing(open_store(f"sqlite:///{file}", must_exist=True)) as store:
+        return {each.name: each.events for each in store.feeds()}[feed]
+
+
+@pytest.fixture(autouse=True)
+def open_umask():
+    """By default, new files can be read by everybody."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_a_store_can_be_read_by_its_owner_alone(run: Run, tmp_path: Path) -> None:
+    """It holds all events; so do its log, and its copies."""
+    run("create", "orders")
+    with served(tmp_path / "feeds.db"), closing(open_store(f"sqlite:///{tmp_path}/feeds.db")) as s:
+        publish(s, "orders", [1])
+        run("backup", "copy.db")
+        found = modes(tmp_path)
+
+    assert {"feeds.db", "feeds.db-wal", "feeds.db.serve.lock", "copy.db"} <= found.keys()
+    assert set(found.values()) == {0o600}
+
+
+def test_what_an_owner_has_opened_stays_open(run: Run, tmp_path: Path) -> None:
+    """A copy has the rights of its store, and so has a store that it takes the place of."""
+    run("create", "orders")
+    (tmp_path / "feeds.db").chmod(0o640)
+    run("backup", "copy.db")
+    assert run("restore", "copy.db", "--yes").returncode == 0
+
+    assert {name: mode for name, mode in modes(tmp_path).items() if "lock" not in name} == {
+        "copy.db": 0o640,
+        "feeds.db": 0o640,
+        next(each.name for each in tmp_path.glob("feeds.db.before-*")): 0o640,
+    }
+
+
+def test_a_restore_brings_what_the_copy_has_and_keeps_the_old_store(
+    run: Run, tmp_path: Path
+) -> None:
+    """Also the old one's last commits, which were in its log, are in the old store."""
+    run("create", "orders")
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        publish(store, "orders", [1, 2])
+        run("backup", "copy.db")
+        publish(store, "orders", [3])
+        for name in ("feeds.db", "feeds.db-wal", "feeds.db-shm"):  # as a crash leaves it
+            shutil.copy(tmp_path / name, tmp_path / f"x{name}")
+    for name in ("feeds.db", "feeds.db-wal", "feeds.db-shm"):
+        shutil.move(tmp_path / f"x{name}", tmp_path / name)
+    assert (tmp_path / "feeds.db-wal").stat().st_size
+
+    said = run("restore", "copy.db", "--yes").stdout
+
+    (old,) = tmp_path.glob("feeds.db.before-*")
+    assert (events(file), events(old)) == (2, 3)
+    assert str(old) in said and "Feed 'orders': what is published from now on has" in said
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        begun = len(store.identity("orders").epochs)
+    with closing(open_store(f"sqlite:///{old}")) as store:
+        assert begun == len(store.identity("orders").epochs) + 1
+
+
+def test_a_restore_may_make_the_store(run: Run, tmp_path: Path) -> None:
+    run("create", "orders")
+    run("backup", "copy.db")
+    for each in tmp_path.glob("feeds.db*"):
+        each.unlink()
+    run("restore", "copy.db", "--yes")
+
+    assert events(tmp_path / "feeds.db") == 0
+
+
+def test_a_store_that_is_served_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    run("create", "orders")
+    run("backup", "copy.db")
+    with served(tmp_path / "feeds.db"):
+        done = run("restore", "copy.db", "--yes")
+
+    assert (done.returncode, "served by another process" in done.stderr) == (1, True)
+    assert not list(tmp_path.glob("feeds.db.before-*"))
+
+
+@pytest.mark.parametrize("what", ["text", "other database", "cut", "log beside it"])
+def test_what_is_no_copy_changes_nothing(run: Run, tmp_path: Path, what: str) -> None:
+    """A wrong file, or a broken one, is refused before the store is touched."""
+    run("create", "orders")
+    copy, file = tmp_path / "copy.db", tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        publish(store, "orders", ["x" * 5000] * 100)
+    run("backup", "copy.db")
+    if what == "text":
+        copy.write_text("no database")
+    elif what == "cut":
+        os.truncate(copy, copy.stat().st_size // 2)
+    elif what == "log beside it":
+        (tmp_path / "copy.db-wal").write_bytes(b"x")
+    else:
+        copy.unlink()
+        with closing(sqlite3.connect(copy)) as other:
+            other.execute("CREATE TABLE t (i)")
+    done = run("restore", "copy.db", "--yes")
+
+    assert done.returncode == 1, done.stdout
+    assert "copy.db" in done.stderr
+    assert events(file) == 100
+    assert not list(tmp_path.glob("*.part")) + list(tmp_path.glob("feeds.db.before-*"))
+
+
+def test_a_question_is_asked_first(run: Run, tmp_path: Path) -> None:
+    run("create", "orders")
+    run("backup", "copy.db")
+
+    assert run("restore", "copy.db", stdin="n\n").returncode == 1
+    assert not list(tmp_path.glob("feeds.db.before-*"))

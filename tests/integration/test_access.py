@@ -1,0 +1,229 @@
+"""Who may do what at a publisher: each route, with each right, and what web pages may do."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+
+import pytest
+import requests
+
+from tests.patience import eventually
+from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.publisher.access import Gate, own_hosts
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.testing import running_publisher
+
+FEED, PRODUCER, CURSOR_SET = "orders", "till-1", "warehouse"
+PARAMETERS = {
+    "feed": FEED,
+    "producer": PRODUCER,
+    "batch": "0",
+    "upload": "run.0.0.0",
+}
+ENOUGH = {
+    "reads": {Right.READ},
+    "publishes": {Right.PUBLISH},
+    "sees_producer": {Right.PUBLISH, Right.AUDIT},
+    "sees_producers": {Right.AUDIT},
+}
+"""By what a route needs, the rights each of which is enough."""
+PUBLIC = {"/openapi.json"}
+
+
+def all_routes():
+    """The routes of the app: method, path with values, and what it needs."""
+    for route in create_app(MemoryStore()).routes:
+        path = re.sub(r"\{(\w+)(:\w+)?\}", lambda found: PARAMETERS[found[1]], route.path)
+        for method in sorted(route.methods):
+            yield pytest.param(method, path, route.name, id=f"{method} {route.path}")
+
+
+def guarded_routes():
+    return [each for each in all_routes() if each.values[1] not in PUBLIC]
+
+
+@contextmanager
+def asked(*grants, is_open=False, hosts=None, tokens=True):
+    """A publisher with two feeds, and what asks it with a token of these rights."""
+    store = MemoryStore()
+    for name in (FEED, "other"):
+        store.create(name, 2)
+    text, token = new_token("test", grants, store.now())
+    if tokens:
+        store.add_token(token)
+    app = create_app(store, gate=Gate(store, is_open=is_open, hosts=hosts))
+    with running_publisher(store, app) as base:
+
+        def ask(method, path, token=text, **headers):
+            if token:
+                headers["Authorization"] = f"Bearer {token}"
+            return requests.request(method, f"{base}{path}", headers=headers, timeout=30)
+
+        ask.store, ask.token = store, token
+        yield ask
+
+
+def refusal(response):
+    """The name of the problem if it is one of access, else None."""
+    return (
+        response.json()["type"].rpartition(":")[2] if response.status_code in (401, 403) else None
+    )
+
+
+def test_every_route_is_guarded():
+    """A new route has to say what it needs."""
+    names = {each.values[2] for each in guarded_routes()}
+
+    assert names == set(ENOUGH)
+    assert {each.values[1] for each in all_routes() if each.values[2] == "nothing"} == PUBLIC
+
+
+@pytest.mark.parametrize("method, path, needs", guarded_routes())
+def test_a_request_without_a_token_is_refused(method, path, needs):
+    with asked(*ADMIN) as ask:
+        for token in (None, "zeh_00000000_wrong", f"{ask.token.id}", "x"):
+            response = ask(method, path, token)
+
+            assert response.status_code == 401
+            assert response.headers["WWW-Authenticate"] == 'Bearer realm="zeh-spark"'
+
+
+@pytest.mark.parametrize("right", Right)
+@pytest.mark.parametrize("method, path, needs", guarded_routes())
+def test_a_right_is_enough_for_its_routes_alone(method, path, needs, right):
+    """Whoever may only read cannot publish, and so on, for each route and each right."""
+    with asked(Grant(right, FEED)) as ask:
+        response = ask(method, path)
+        elsewhere = ask(method, path.replace(FEED, "other"))
+
+    assert (
+        response.status_code == 403 if right not in ENOUGH[needs] else response.status_code != 403
+    )
+    assert elsewhere.status_code == 403
+
+
+@pytest.mark.parametrize("method, path, needs", guarded_routes())
+def test_whether_a_feed_exists_is_not_told(method, path, needs):
+    """The answer is the same for a feed that is there and one that is not."""
+    with asked(Grant(Right.READ, "mine"), Grant(Right.PUBLISH, "mine")) as ask:
+        here, nowhere = ask(method, path), ask(method, path.replace(FEED, "nowhere"))
+
+    assert (here.status_code, here.text.replace(FEED, "nowhere")) == (403, nowhere.text)
+
+
+@pytest.mark.parametrize(
+    "grant, producer, may",
+    [
+        ("orders/till-*", "till-7", True),
+        ("orders/till-*", "till-7%23day", True),
+        ("orders/till-7", "till-7%23day", True),
+        ("orders/till-7", "till-77", False),
+        ("orders/till-*", "backfill", False),
+        ("o*/till-7", "till-7", True),
+        ("other/till-7", "till-7", False),
+        ("orders", "anybody", True),
+    ],
+)
+def test_publishing_is_bound_to_the_names_of_producers(grant, producer, may):
+    """Nobody takes over a producer, nor its named batches, with a token for another one."""
+    from zeh_spark.store.access import parse_grant
+
+    with asked(parse_grant(Right.PUBLISH, grant)) as ask:
+        response = ask("GET", f"/orders/producers/{producer}")
+
+    assert (response.status_code == 403) is not may
+
+
+@pytest.mark.parametrize(
+    "query, may",
+    [
+        ("", True),
+        ("&cursorset=warehouse", True),
+        ("&cursorset=another", False),
+        ("&cursorset=warehouse&cursorset=another", False),
+        ("&%63ursorset=another", False),
+        ("&cursorset=", False),
+    ],
+)
+def test_a_position_is_kept_only_under_names_that_the_token_has(query, may):
+    """A reader cannot move another one's position, for which retention waits."""
+    grants = Grant(Right.READ, FEED), Grant(Right.CONSUME, FEED, CURSOR_SET)
+    with asked(*grants) as ask:
+        response = ask("GET", f"/orders?n=2&cursor0=_last{query}")
+        kept = [each.name for each in ask.store.cursor_sets(FEED)]
+
+    assert (response.status_code == 403) is not may
+    assert set(kept) <= {CURSOR_SET}
+
+
+def test_a_revoked_token_is_refused_within_seconds():
+    with asked(Grant(Right.READ, FEED)) as ask:
+        assert ask("GET", "/orders?n=2&cursor0=_first").status_code == 200
+        assert ask.store.revoke_token("test") == [ask.token.id]
+
+        eventually(lambda: ask("GET", "/orders?n=2&cursor0=_first").status_code == 401, 10)
+
+
+def test_an_expired_token_is_refused():
+    with asked(Grant(Right.READ, FEED)) as ask:
+        text, token = new_token("old", ask.token.grants, 0, expires=ask.store.now() - 1)
+        ask.store.add_token(token)
+
+        assert "expired" in ask("GET", "/orders?n=2&cursor0=_first", text).json()["detail"]
+
+
+def test_a_publisher_stays_closed_when_its_last_token_is_revoked():
+    """Otherwise revoking a token would open the publisher to everybody."""
+    with asked(*ADMIN, is_open=True) as ask:
+        ask.store.revoke_token("test")
+
+        assert ask("GET", "/orders?n=2&cursor0=_first", None).status_code == 401
+
+
+def test_without_tokens_an_open_publisher_asks_nobody():
+    with asked(tokens=False, is_open=True, hosts=own_hosts("127.0.0.1", [])) as ask:
+        assert ask("GET", "/orders?n=2&cursor0=_first", None).status_code == 200
+        assert refusal(ask("DELETE", "/orders/producers/p/batches/0/uploads?run=r", None)) is None
+
+
+@pytest.mark.parametrize(
+    "headers, named",
+    [
+        ({"Host": "evil.example"}, "evil.example"),
+        ({"Origin": "http://evil.example"}, "evil.example"),
+        ({"Origin": "null"}, "null"),
+    ],
+)
+@pytest.mark.parametrize("method, path, needs", guarded_routes())
+def test_web_pages_cannot_use_an_open_publisher(method, path, needs, headers, named):
+    """A page that I look at in a browser on this machine neither reads nor publishes."""
+    with asked(tokens=False, is_open=True, hosts=own_hosts("127.0.0.1", [])) as ask:
+        response = ask(method, path, None, **headers)
+
+    assert response.status_code == 403
+    if method != "HEAD":
+        assert (refusal(response), named in response.text) == ("foreign-origin", True)
+
+
+def test_a_proxys_host_can_be_allowed():
+    with asked(tokens=False, is_open=True, hosts=own_hosts("::1", ["Feeds.example"])) as ask:
+        path = "/orders?n=2&cursor0=_first"
+        for host in ("feeds.example:443", "localhost", "[::1]:8080", "127.0.0.1"):
+            assert ask("GET", path, None, Host=host).status_code == 200, host
+
+
+def test_a_batch_is_committed_by_json_alone():
+    """What a form of a web page can send is refused also by browsers that tell no origin."""
+    with asked(tokens=False, is_open=True) as ask:
+        path = "/orders/producers/p/batches/0/commit?incarnation=i&run=r&n=2"
+
+        assert ask("POST", path, None, **{"Content-Type": "text/plain"}).status_code == 415
+
+
+def test_no_address_redirects():
+    """A redirect would lead to any host that the request names."""
+    with asked(*ADMIN) as ask:
+        response = ask("GET", "/orders/", Host="evil.example")
+
+    assert (response.status_code, "Location" in response.headers) == (404, False)

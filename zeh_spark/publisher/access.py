@@ -1,0 +1,212 @@
+"""Asks requests for tokens, and keeps web pages of other origins out.
+
+Each route is made by `Gate.route`, with what its requests need, so that none can be forgotten. The
+store's tokens are kept for a second, so a token that is revoked is refused by every publisher of
+the store within about a second. An answer that has begun is not taken back.
+
+Rule for editors: an answer tells nobody without the right whether a feed exists. Runs in the
+publisher's event loop; the store is asked in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from zeh_spark.protocol import problems
+from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
+from zeh_spark.store.batches import base
+from zeh_spark.store.interface import Store
+from zeh_spark.store.problems import Problem
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Needs = Callable[[Request], Sequence[Sequence[Need]]]
+"""What a request needs: one of each group."""
+
+FRESH_SECONDS, STALE_SECONDS = 1.0, 10.0
+"""Age from which the tokens are read again, and up to which the old ones are used meanwhile."""
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+# What requests need
+
+
+def reads(request: Request) -> Sequence[Sequence[Need]]:
+    """Return what a request for events needs: the feed, and the cursor set that it names."""
+    feed = _feed(request)
+    query = request.scope["query_string"].decode("latin-1")
+    names = [value for name, value in parse_qsl(query, True) if name == "cursorset"]
+    return [[Need(Right.READ, feed)], *([Need(Right.CONSUME, feed, name)] for name in names)]
+
+
+def reads_feed(feed: str) -> Needs:
+    """Return the needs of requests that tell something about one feed."""
+
+    def needs(request: Request) -> Sequence[Sequence[Need]]:
+        return [[Need(Right.READ, feed)]]
+
+    return needs
+
+
+def publishes(request: Request) -> Sequence[Sequence[Need]]:
+    """Return what a request that changes a producer's batches needs."""
+    return [[_producer(request)]]
+
+
+def sees_producer(request: Request) -> Sequence[Sequence[Need]]:
+    """Return what a request for a producer's state or receipts needs."""
+    return [[_producer(request), Need(Right.AUDIT, _feed(request))]]
+
+
+def sees_producers(request: Request) -> Sequence[Sequence[Need]]:
+    """Return what a request for the list of producers needs."""
+    return [[Need(Right.AUDIT, _feed(request))]]
+
+
+def nothing(request: Request) -> Sequence[Sequence[Need]]:
+    """Return that anybody may send the request: its answer depends on no feed."""
+    return []
+
+
+def _feed(request: Request) -> str:
+    feed: str = request.path_params.get("feed", "")
+    return feed
+
+
+def _producer(request: Request) -> Need:
+    return Need(Right.PUBLISH, _feed(request), base(request.path_params["producer"]))
+
+
+# Who is asked
+
+
+class Gate:
+    """Lets requests through that may do what they ask for.
+
+    Args:
+        store: The store whose tokens count; None to let every request through, because whatever
+            mounts the app decides.
+        is_open: Whether a store that never had a token lets every request through.
+        hosts: The host names under which an open publisher is asked; None for any.
+    """
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        *,
+        is_open: bool = False,
+        hosts: Collection[str] | None = None,
+    ) -> None:
+        self._store = store
+        self._is_open = is_open
+        self._hosts = None if hosts is None else {each.lower() for each in hosts}
+        self._tokens: dict[str, Token] = {}
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+        self._limiter = anyio.CapacityLimiter(1)
+
+    def route(
+        self, path: str, endpoint: Endpoint, needs: Needs, *, methods: list[str] | None = None
+    ) -> Route:
+        """Return a route whose endpoint runs only if the request may do what it needs."""
+
+        async def guarded(request: Request) -> Response:
+            await self.check(request, needs)
+            return await endpoint(request)
+
+        return Route(path, guarded, methods=methods, name=needs.__name__)
+
+    async def check(self, request: Request, needs: Needs) -> None:
+        """Raise Problem unless the request may do what it needs."""
+        _check_origin(request)
+        if not (wanted := needs(request)):
+            return
+        if self._store is None:
+            self._check_host(request)
+            return
+        await self._refresh(self._store)
+        if not self._tokens and self._is_open:
+            self._check_host(request)
+            return
+        token = self._token(request.headers.get("authorization", ""), self._store.now())
+        for group in wanted:
+            if not any(map(token.may, group)):
+                wanting = " or ".join(map(str, group))
+                raise Problem(problems.FORBIDDEN, f"this token has not the right {wanting}")
+
+    def _token(self, authorization: str, now: int) -> Token:
+        scheme, _, text = authorization.partition(" ")
+        text = text.strip()
+        if scheme.lower() != "bearer" or not text:
+            raise Problem(problems.UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN")
+        token = self._tokens.get(id_in(text) or "")
+        if token is None or not is_text_of(text, token) or not token.is_valid(now):
+            raise Problem(
+                problems.UNAUTHORIZED, "the token is not valid: it is unknown, expired or revoked"
+            )
+        return token
+
+    async def _refresh(self, store: Store) -> None:
+        age = time.monotonic() - self._read_at
+        if age < FRESH_SECONDS:
+            return
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(store))
+        if age >= STALE_SECONDS:
+            await asyncio.shield(self._reading)
+            if self._failure is not None:
+                raise self._failure
+
+    async def _read(self, store: Store) -> None:
+        self._failure = None
+        try:
+            found = await anyio.to_thread.run_sync(store.tokens, limiter=self._limiter)
+            self._tokens, self._read_at = {each.id: each for each in found}, time.monotonic()
+        except Exception as exc:  # noqa: BLE001  # whoever waits raises it
+            self._failure = exc
+        finally:
+            self._reading = None
+
+    def _check_host(self, request: Request) -> None:
+        """Raise Problem if a publisher without tokens is asked under a foreign name.
+
+        A web page can make its own name mean this address (DNS rebinding). Then the browser takes
+        both for one origin.
+        """
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        if self._hosts is not None and host not in self._hosts:
+            raise Problem(
+                problems.FOREIGN_ORIGIN,
+                f"the publisher is asked as {host!r}, and without tokens it answers only as "
+                f"{', '.join(sorted(self._hosts))}",
+            )
+
+
+def _check_origin(request: Request) -> None:
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+        raise Problem(problems.FOREIGN_ORIGIN, f"the request comes from a page of {origin!r}")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def own_hosts(host: str, more: Collection[str]) -> frozenset[str]:
+    """Return the names under which a publisher on a loopback address is asked."""
+    return _LOOPBACK_NAMES | {host.lower(), *(each.lower() for each in more)}

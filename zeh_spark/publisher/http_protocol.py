@@ -1,0 +1,172 @@
+"""The HTTP protocol of a connection, with bounds: on the head of a request, and on silence.
+
+Uvicorn keeps the head of a request in memory however long it grows, and waits for its end for ever.
+Here a head is refused when it is too long (414, 431), when it is not HTTP (400), and when it has
+not come for a while (408). A connection that says nothing is closed. What one client gets wrong is
+not logged, because any stranger could fill the log with it.
+
+The limits of bodies are in `bodies`, those of connections in `connections`. Runs in the publisher's
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from zeh_spark.protocol import problems
+from zeh_spark.store.problems import Problem
+
+URL_BYTES = 60 << 10
+"""Most bytes of a request's URL: cursors for 1,024 partitions take half of it. The parser of URLs
+takes 64 KiB.
+"""
+
+HEADER_BYTES = 64 << 10
+"""Most bytes of a request's headers."""
+
+HEAD_SECONDS = 30.0
+"""Seconds in which the head of a request has to come, from its first byte; or the first byte, from
+the connection's beginning.
+"""
+
+IDLE_SECONDS = 75
+"""Seconds for which a connection may be idle between two requests.
+
+It is more than the 60 s of usual balancers, which would send a request while it is closed.
+"""
+
+LINGER_SECONDS, LINGER_BYTES = 2.0, 1 << 20
+"""How long, and for how many bytes that it still sends, a refused client may read the refusal."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection whose requests have bounded heads."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._head: int | None = 0
+        """Bytes of the head that is coming; None while none is."""
+        self._is_over = False
+        """Whether the last request came whole, so that the next byte begins another one."""
+        self._headers_size = 0
+        self._refused = False
+        self._discarded = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request (see `asyncio.Protocol`)."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection (see `asyncio.Protocol`)."""
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came (see `asyncio.Protocol`)."""
+        if self._refused:
+            self._discarded += len(data)
+            if self._discarded > LINGER_BYTES:
+                self.transport.close()
+            return
+        self._unset_keepalive_if_required()
+        if self._head is None and self._is_over:
+            self._expect_head()
+        if self._head is not None:
+            self._head += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the answer is that of a request without an upgrade (RFC 9110, 7.8)
+        except httptools.HttpParserError as exc:
+            self._refuse(Problem(problems.BAD_HTTP, f"the request is not HTTP: {exc}"))
+        if self._head is not None and self._head > URL_BYTES + HEADER_BYTES:
+            self._refuse(Problem(problems.HEADERS_TOO_LARGE, _limits()))
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._headers_size, self._is_over = 0, False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._headers_size += len(name) + len(value)
+        if self._headers_size <= HEADER_BYTES:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Answer a request whose head is complete, or refuse it."""
+        self._head = None
+        self._cancel_timer()
+        if self._refused:
+            return
+        if len(self.url) > URL_BYTES:
+            self._refuse(Problem(problems.URL_TOO_LONG, _limits()))
+        elif self._headers_size > HEADER_BYTES:
+            self._refuse(Problem(problems.HEADERS_TOO_LARGE, _limits()))
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request. What comes next is the head of another one."""
+        self._is_over = True
+        if not self._refused:
+            super().on_message_complete()
+
+    def _expect_head(self) -> None:
+        self._head = 0
+        self._cancel_timer()
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._head:
+            late = f"the head of the request did not come within {HEAD_SECONDS:.0f} s"
+            self._refuse(Problem(problems.HEAD_TOO_SLOW, late))
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer with a problem, and close the connection once the client has read it."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused, self._head = True, None
+        self._cancel_timer()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()  # another request's answer is on its way
+            return
+        body = msgspec.json.encode(problem.document())
+        head = (
+            f"content-type: {problems.CONTENT_TYPE}\r\ncontent-length: {len(body)}\r\n"
+            f"cache-control: no-store\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(STATUS_LINE[problem.status] + head.encode() + body)
+        # Closing while the client sends would take the answer back.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing."""
+
+
+def _limits() -> str:
+    return (
+        f"a URL has at most {URL_BYTES >> 10} KiB, and the headers of a request together at most "
+        f"{HEADER_BYTES >> 10} KiB. Ask for fewer partitions at a time, or send fewer headers"
+    )
