@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -22,7 +22,7 @@ from zeh_spark.publisher.access import Gate, publishes, sees_producer, sees_prod
 from zeh_spark.publisher.bodies import Budget, check_length, received
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
-from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, ProducerState, StoredReceipt
+from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, ProducerState, StoredReceipt, Upload
 from zeh_spark.store.interface import StagingResult, Store
 
 STAGING_QUOTA = 64 << 30
@@ -99,11 +99,9 @@ class PublishApi:
             received(request, length) as whole,
             self._budget.room(length),
         ):
-            body = whole.read()
-            publish_requests.check_digest(request.headers.get("content-digest"), body)
-            check = partial(verified_upload, body, task, attempt, number, call.partition_count)
+            where = task, attempt, number, call.partition_count
+            check = partial(_verified, whole, request.headers.get("content-digest"), *where)
             upload = await anyio.to_thread.run_sync(check, limiter=self._checkers)
-            del body, check
             keep = partial(self._store.stage, feed, call, upload, self._quota)
             staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
         if isinstance(staged, StoredReceipt):
@@ -201,6 +199,15 @@ class PublishApi:
 
     def _called(self, call: Callable[[], T]) -> Awaitable[T]:
         return anyio.to_thread.run_sync(call, limiter=self._callers)
+
+
+def _verified(
+    whole: IO[bytes], digest: str | None, task: int, attempt: int, number: int, n: int
+) -> Upload:
+    """Return the upload in a body. It hashes and unpacks, so it runs in a thread."""
+    body = whole.read()
+    publish_requests.check_digest(digest, body)
+    return verified_upload(body, task, attempt, number, n)
 
 
 def _names(request: Request) -> tuple[str, str, str]:

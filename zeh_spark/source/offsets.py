@@ -37,6 +37,7 @@ Runs on the driver; pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
@@ -48,6 +49,8 @@ from zeh_spark.source.options import SourceOptions
 
 ORDERED_VERSION, DIRECT_VERSION, VERSION = 1, 2, 3
 _EVERY = "*"
+_NAME = re.compile(r"[0-9A-Za-z]+")
+"""Of a stage or a batch: they become parts of a path below which files are read and deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +284,8 @@ def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:
         raise ValueError("not as it was written")
     if offset.staged and (offset.staged.segments > 0) != any(events):
         raise ValueError("its segments do not fit its events")
+    if offset.staged and not all(map(_NAME.fullmatch, (offset.staged.stage, offset.staged.batch))):
+        raise ValueError("its stage or batch is no name, and would lead out of stagingLocation")
 
 
 def _parsed_position(fields: Mapping[str, Any]) -> Position:
