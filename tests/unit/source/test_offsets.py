@@ -26,7 +26,8 @@ def options(**given):
 cursors = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 counts = st.integers(0, 10**12)
 positions = st.builds(Position, cursors, counts, counts, st.none() | st.just("0" * 32))
-staged = st.builds(StagedBatch, cursors, cursors, st.integers(0, 1000))
+names = st.from_regex(r"\A[0-9A-Za-z]+\Z")
+staged = st.builds(StagedBatch, names, names, st.integers(0, 1000))
 known = st.builds(
     Offset,
     st.just(URL),
