@@ -108,7 +108,12 @@ def plan(store: Store, feed: str, retention: Retention) -> Removal:
     return newest.pop() if newest else Removal()
 
 
-def prune(store: Store, feed: str, retention: Retention | None = None) -> Removal:
+def prune(
+    store: Store,
+    feed: str,
+    retention: Retention | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Removal:
     """Remove what may be removed now, and return what that was.
 
     It is done step by step, each after another look at what may be removed, so that a changed
@@ -118,12 +123,13 @@ def prune(store: Store, feed: str, retention: Retention | None = None) -> Remova
         store: The store.
         feed: The feed.
         retention: What to keep; by default the feed's own retention.
+        stopped: Whether to leave the rest for another time. It is asked between two steps.
 
     Raises:
         RuntimeError: What was removed is there again, so that this would never end.
     """
     done = Removal()
-    while True:
+    while not stopped():
         step = Removal()
         for step in _steps(store, feed, retention or store.retention(feed)):
             if step.chunks >= STEP_CHUNKS or step.bytes >= STEP_BYTES:
@@ -138,17 +144,23 @@ def prune(store: Store, feed: str, retention: Retention | None = None) -> Remova
             )
         store.remove(feed, step.upto)
         done = done.with_step(step)
+    return done
 
 
-def expire_names(store: Store, feed: str) -> int:
+def expire_names(store: Store, feed: str, stopped: Callable[[], bool] = lambda: False) -> int:
     """Delete the receipts of the feed's batches with names that are old enough.
+
+    Args:
+        store: The store.
+        feed: The feed.
+        stopped: Whether to leave the rest for another time. It is asked between two steps.
 
     Returns:
         The number of batches. Their names stay known, and are refused.
     """
     kept = store.retention(feed).names_ms
     done = step = 0
-    while kept is not None and (done == 0 or step == STEP_NAMES):
+    while kept is not None and (done == 0 or step == STEP_NAMES) and not stopped():
         step = store.expire_names(feed, store.now() - kept, STEP_NAMES)
         done += step
         if not step:
@@ -241,13 +253,16 @@ class Pruner:
         if names:
             self._names_at = time.monotonic() + NAMES_EVERY_SECONDS
         for feed in self._store.feeds():
+            if self._ended.is_set():
+                return
             self._prune(feed.name)
-            if names and (count := expire_names(self._store, feed.name)):
+            stopped = self._ended.is_set
+            if names and (count := expire_names(self._store, feed.name, stopped)):
                 log.info("feed %r: receipts of %d batches with names are gone", feed.name, count)
 
     def _prune(self, feed: str) -> None:
         began = time.monotonic()
-        removal = prune(self._store, feed)
+        removal = prune(self._store, feed, stopped=self._ended.is_set)
         if removal.chunks:
             log.info(
                 "feed %r: %d events, %d bytes, up to position %d are gone, in %.1f s",

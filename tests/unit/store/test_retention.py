@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.store.interface import Retention
-from zeh_spark.store.retention import prune
+from zeh_spark.store.retention import STEP_CHUNKS, Pruner, prune
 from zeh_spark.testing.writers import chunk, publish
 
 
@@ -24,3 +26,38 @@ def test_pruning_a_store_that_removes_nothing_is_an_error() -> None:
         publish(store, chunk(0, b"1"), feed="f")
     with pytest.raises(RuntimeError, match="feed 'f': events up to position 3 were removed and"):
         prune(store, "f", Retention(bytes=1))
+
+
+def test_a_pruner_stops_between_two_steps() -> None:
+    """My publisher stops at once when it is told to, however much there is to remove."""
+    removed = threading.Event()
+
+    class Slow(MemoryStore):
+        """Tells that something was removed, and takes until the pruner is told to end."""
+
+        def remove(self, feed: str, upto: int) -> None:
+            super().remove(feed, upto)
+            removed.set()
+            assert pruner._ended.wait(30)
+
+    store = Slow()
+    store.create("orders", 1)
+    for _ in range(10 * STEP_CHUNKS):
+        publish(store, chunk(0, b"1"))
+    store.set_retention("orders", Retention(bytes=1))
+    pruner = Pruner(store)
+    with pruner:
+        assert removed.wait(30)
+
+    assert len(store.scan("orders", 0, 10 * STEP_CHUNKS, 10 * STEP_CHUNKS)) == 9 * STEP_CHUNKS
+
+
+def test_pruning_that_is_stopped_leaves_the_rest() -> None:
+    store = MemoryStore()
+    store.create("orders", 1)
+    for _ in range(3 * STEP_CHUNKS):
+        publish(store, chunk(0, b"1"))
+    asked = iter([False, True])
+    removal = prune(store, "orders", Retention(bytes=1), lambda: next(asked))
+
+    assert removal.chunks == STEP_CHUNKS
