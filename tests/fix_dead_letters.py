@@ -90,7 +90,7 @@ class Two:
         return [json.dumps(each, separators=(",", ":")) for each in events(self.main, "orders")]
 
     def letters(self) -> list[dict[str, Any]]:
-        pages = follow(direct(self.dead, "dead"), "_first", whole=True, endless=False)
+        pages = follow(direct(self.dead, "dead"), "_first", {}, whole=True, endless=False)
         return [
             json.loads(each.whole)["data"]
             for each in letters(line for page in pages for line in page)
@@ -112,7 +112,7 @@ def direct(gateway: Watched, feed: str) -> str:
 
 
 def events(gateway: Watched, feed: str) -> list[Any]:
-    pages = follow(direct(gateway, feed), "_first", whole=False, endless=False)
+    pages = follow(direct(gateway, feed), "_first", {}, whole=False, endless=False)
     return [json.loads(line) for page in pages for line in page]
 
 

@@ -138,3 +138,84 @@ def test_a_question_is_asked_first(run: Run, tmp_path: Path) -> None:
 
     assert run("restore", "copy.db", stdin="n\n").returncode == 1
     assert not list(tmp_path.glob("feeds.db.before-*"))
+
+
+def test_tokens_stay_as_they_are(run: Run) -> None:
+    """A restore neither revives a token that was revoked, nor opens the publisher."""
+    run("create", "orders")
+    run("token", "create", "gone", "--read", "orders")
+    run("backup", "copy.db")
+    run("token", "revoke", "gone")
+    run("token", "create", "new", "--read", "orders")
+    run("restore", "copy.db", "--yes")
+
+    listed = run("token", "list").stdout.splitlines()
+    assert [line.split()[1:3] for line in listed[1:]] == [["gone", "revoked"], ["new", "valid"]]
+
+
+def test_tokens_of_a_damaged_store_are_told_of(run: Run, tmp_path: Path) -> None:
+    run("create", "orders")
+    run("backup", "copy.db")
+    (tmp_path / "feeds.db").write_bytes(b"x" * 100_000)
+    done = run("restore", "copy.db", "--yes")
+
+    assert (done.returncode, "look at zeh-spark token list" in done.stderr) == (0, True)
+    assert events(tmp_path / "feeds.db") == 0
+
+
+def test_a_copy_of_a_later_version_changes_nothing(run: Run, tmp_path: Path) -> None:
+    run("create", "orders")
+    run("backup", "copy.db")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        copy.execute("PRAGMA user_version = 99")
+    assert "Upgrade zeh-spark" in run("restore", "copy.db", "--yes").stderr
+    assert not list(tmp_path.glob("feeds.db.before-*"))
+
+
+def test_a_plain_copy_of_a_store_that_nobody_uses_is_taken(run: Run, tmp_path: Path) -> None:
+    """And no files are left beside it."""
+    run("create", "orders")
+    shutil.copy(tmp_path / "feeds.db", tmp_path / "copy.db")
+
+    assert run("restore", "copy.db", "--yes").returncode == 0
+    assert [each.name for each in tmp_path.glob("copy*")] == ["copy.db"]
+
+
+def test_a_store_behind_a_link_is_replaced_where_it_is(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    run("create", "orders", "--store", "sqlite:///data/real.db")
+    (tmp_path / "feeds.db").symlink_to("data/real.db")
+    run("backup", "copy.db")
+    run("restore", "copy.db", "--yes")
+
+    assert (tmp_path / "feeds.db").is_symlink()
+    assert len(list((tmp_path / "data").glob("real.db.before-*"))) == 1
+
+
+def test_the_store_itself_is_no_copy(run: Run) -> None:
+    run("create", "orders")
+
+    assert "is the store itself" in run("restore", "feeds.db", "--yes").stderr
+
+
+def test_there_is_a_store_at_every_moment(run: Run, tmp_path: Path, monkeypatch) -> None:
+    """A crash leaves the old store or the new one at its place; two restores keep both old ones."""
+    run("create", "orders")
+    run("backup", "copy.db")
+    file, seen = tmp_path / "feeds.db", []
+
+    def watched(real):
+        def call(*given, **more):
+            seen.append(file.exists())
+            done = real(*given, **more)
+            seen.append(file.exists())
+            return done
+
+        return call
+
+    for owner, name in ((os, "link"), (os, "fsync"), (Path, "rename"), (Path, "replace")):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    for _ in range(2):
+        assert run("restore", "copy.db", "--yes").returncode == 0
+    assert len(seen) >= 12 and all(seen)
+    assert len(list(tmp_path.glob("feeds.db.before-*"))) == 2

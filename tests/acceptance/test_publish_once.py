@@ -20,6 +20,8 @@ from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 # Tasks
 
+JSON = {"Content-Type": "application/json"}
+
 
 @pytest.mark.parametrize(("first", "again"), [(1, 3), (3, 1)])
 def test_a_repeated_batch_adds_nothing_whatever_its_tasks(first, again, sink, inbox, spark):
@@ -136,7 +138,9 @@ def test_requests_that_arrive_late_and_again_change_nothing(sink, inbox, spark):
 
     for late in reversed(sink.target.gateway.asked("^(PUT|POST)")):
         url = sink.target.publisher + late.target
-        answer = requests.request(late.method, url, data=late.raw[late.head :], timeout=30)
+        answer = requests.request(
+            late.method, url, data=late.raw[late.head :], headers=JSON, timeout=30
+        )
         assert answer.json()["status"] == "already-committed"
 
     sink.target.check_once(range(900))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
+import socket
+import time
 from contextlib import contextmanager
 
 import pytest
 import requests
 
 from tests.patience import eventually
+from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.publisher.access import Gate, own_hosts
-from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token, parse_grant
+from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.testing import running_publisher
 
 FEED, PRODUCER, CURSOR_SET = "orders", "till-1", "warehouse"
@@ -60,7 +66,8 @@ def asked(*grants, is_open=False, hosts=None, tokens=True):
                 headers["Authorization"] = f"Bearer {token}"
             return requests.request(method, f"{base}{path}", headers=headers, timeout=30)
 
-        ask.store, ask.token = store, token
+        ask.store, ask.token, ask.text = store, token, text
+        ask.address = "127.0.0.1", int(base.rpartition(":")[2])
         yield ask
 
 
@@ -127,8 +134,6 @@ def test_whether_a_feed_exists_is_not_told(method, path, needs):
 )
 def test_publishing_is_bound_to_the_names_of_producers(grant, producer, may):
     """Nobody takes over a producer, nor its named batches, with a token for another one."""
-    from zeh_spark.store.access import parse_grant
-
     with asked(parse_grant(Right.PUBLISH, grant)) as ask:
         response = ask("GET", f"/orders/producers/{producer}")
 
@@ -193,15 +198,18 @@ def test_without_tokens_an_open_publisher_asks_nobody():
         ({"Host": "evil.example"}, "evil.example"),
         ({"Origin": "http://evil.example"}, "evil.example"),
         ({"Origin": "null"}, "null"),
+        ({"Origin": "http://["}, "no address"),
+        ({"Host": "["}, "no address"),
+        ({"Sec-Fetch-Site": "cross-site"}, "another origin"),
     ],
 )
 @pytest.mark.parametrize("method, path, needs", guarded_routes())
-def test_web_pages_cannot_use_an_open_publisher(method, path, needs, headers, named):
+def test_web_pages_cannot_use_an_open_publisher(method, path, needs, headers, named, caplog):
     """A page that I look at in a browser on this machine neither reads nor publishes."""
     with asked(tokens=False, is_open=True, hosts=own_hosts("127.0.0.1", [])) as ask:
         response = ask(method, path, None, **headers)
 
-    assert response.status_code == 403
+    assert (response.status_code, caplog.records) == (403, [])
     if method != "HEAD":
         assert (refusal(response), named in response.text) == ("foreign-origin", True)
 
@@ -227,3 +235,87 @@ def test_no_address_redirects():
         response = ask("GET", "/orders/", Host="evil.example")
 
     assert (response.status_code, "Location" in response.headers) == (404, False)
+
+
+# The tokens that a gate knows
+
+
+class Failing(MemoryStore):
+    """A store whose tokens cannot be read."""
+
+    def tokens(self):
+        raise StoreBusyError("locked")
+
+
+class Slow(MemoryStore):
+    """A store whose tokens take a while to read."""
+
+    def tokens(self):
+        found = super().tokens()
+        time.sleep(0.3)
+        return found
+
+
+def test_a_store_that_fails_opens_nothing():
+    """Also in the moments between a read that failed and the next one."""
+    gate, passed = Gate(Failing(), is_open=True), []
+
+    async def ask():
+        for _ in range(50):
+            await asyncio.sleep(random.random() * 0.003)
+            try:
+                await gate._refresh(gate._store)
+            except StoreBusyError:
+                continue
+            passed.append(1)
+
+    async def ask_at_once():
+        await asyncio.gather(*(ask() for _ in range(30)))
+
+    asyncio.run(ask_at_once())
+    assert passed == []
+
+
+def test_tokens_are_as_old_as_the_beginning_of_their_reading():
+    gate = Gate(Slow())
+
+    async def refresh():
+        await gate._refresh(gate._store)
+        return time.monotonic() - gate._read_at
+
+    assert asyncio.run(refresh()) >= 0.3
+
+
+def test_a_new_token_counts_at_once_at_a_publisher_that_was_quiet():
+    with asked(*ADMIN) as ask:
+        assert ask("GET", "/orders?n=2&cursor0=_first").status_code == 200
+        text, token = new_token("new", ADMIN, ask.store.now())
+        ask.store.add_token(token)
+        eventually(lambda: ask("GET", "/orders?n=2&cursor0=_first", text).status_code == 200, 1.9)
+
+
+@pytest.mark.parametrize("text", ["orders/", "orders/till-7#day", "a/b/c", ""])
+def test_a_right_that_says_nothing_is_refused(text):
+    """An empty variable in a script does not grant every producer."""
+    with pytest.raises(StoreError, match="cannot be granted"):
+        parse_grant(Right.PUBLISH, text)
+
+
+def test_a_trailer_is_no_header():
+    """A proxy that checks headers is not passed by what comes behind the body."""
+    with asked(*ADMIN) as ask, socket.create_connection(ask.address, timeout=30) as connection:
+        connection.sendall(
+            b"GET /orders?n=2&cursor0=_first HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+            b"Authorization: Bearer %b\r\n\r\n" % ask.text.encode()
+        )
+
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 401")
+
+
+def test_a_service_that_mounts_the_app_decides_about_origins():
+    with running_publisher(MemoryStore()) as base:
+        response = requests.get(
+            f"{base}/x?n=1", headers={"Origin": "https://app.example"}, timeout=9
+        )
+
+    assert response.status_code == 404

@@ -48,7 +48,7 @@ def test_a_tail_that_ends_prints_all_events_through_cut_answers(raw_server):
 
     found = [
         line
-        for lines in follow(raw_server.url, "_first", whole=False, endless=False)
+        for lines in follow(raw_server.url, "_first", {}, whole=False, endless=False)
         for line in lines
     ]
 

@@ -24,7 +24,7 @@ BAD = '{"i":'
 
 def repaired_dead_letter(two, data="2", **headers):
     """The one dead letter of `two`, repaired, with other headers; None takes one away."""
-    pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
+    pages = follow(direct(two.dead, "dead"), "_first", {}, whole=True, endless=False)
     (letter,) = (json.loads(line) for page in pages for line in page)
     letter["data"]["row"]["data"] = data
     named = {**letter["headers"], **{f"zeh-{name}": each for name, each in headers.items()}}

@@ -279,7 +279,7 @@ def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
 def test_a_dead_letter_whose_outcome_is_unknown_is_told_by_its_line(two: Two) -> None:
     """The next call finds out; none is published twice."""
     two.publish(0, ["1", BAD])
-    pages = follow(direct(two.dead, "dead"), "_first", whole=True, endless=False)
+    pages = follow(direct(two.dead, "dead"), "_first", {}, whole=True, endless=False)
     (letter,) = (json.loads(line) for page in pages for line in page)
     letter["data"]["row"]["data"] = "2"
     given = dead_letter_replay.repaired(letters([json.dumps(letter).encode()]), 2)

@@ -19,6 +19,7 @@ from zeh_spark.cli.dead_letter_replay import Outcome
 from zeh_spark.cli.parameters import PATIENCE, connects, counted
 from zeh_spark.cli.tail import follow
 from zeh_spark.errors import StoreError
+from zeh_spark.options import origin
 from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.protocol.dead_letters import Unreadable
 from zeh_spark.protocol.feed_identity import FeedIdentity
@@ -111,7 +112,8 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
 
 def _dead_letter_feed(url: str, target: str, connect: dict[str, str]) -> FeedIdentity:
     """Return the identity of the feed at `url`. Raises UsageError if it is the target's."""
-    feed = dead_letter_replay.identity_of(url, **connect, **PATIENCE)
+    theirs = connect if origin(url) == origin(target) else {}  # a token is for its publisher alone
+    feed = dead_letter_replay.identity_of(url, **theirs, **PATIENCE)
     if feed.id == dead_letter_replay.identity_of(target, **connect, **PATIENCE).id:
         raise click.UsageError(
             f"--letters-of {url} is the feed that the dead letters are published to. Give the "

@@ -32,10 +32,11 @@ from zeh_spark.cli.parameters import (
 )
 from zeh_spark.cli.tail import follow
 from zeh_spark.client.publish_client import PublishClient
-from zeh_spark.errors import RowError, StoreError
+from zeh_spark.errors import PublishError, RowError, StoreError
 from zeh_spark.loading.load import Loaded, Source, bad_line, events_of
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.problems import FORBIDDEN
 from zeh_spark.publish import Producer
 
 
@@ -169,7 +170,7 @@ def producers(
     client = PublishClient(parse(ClientOptions, {"url": url, **connect, **PATIENCE}))
     found = list(client.producers()) if producer is None else [client.producer(producer)]
     if producer and not found[0]["receipts"] and not found[0]["deleted"]:
-        named = [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
+        named = _named_batches(client, producer)
         if not named:
             raise StoreError(
                 f"producer {producer!r} has never published to {url}. List the feed's producers "
@@ -230,6 +231,16 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
     if isinstance(found, Difference):
         raise click.ClickException(f"{url} is not as published:\n{found}")
     click.echo(found)
+
+
+def _named_batches(client: PublishClient, producer: str) -> list[dict[str, Any]]:
+    """Return the named batches of a producer, as far as the token may see them."""
+    try:
+        return [each for each in client.producers() if each["producer"].startswith(f"{producer}#")]
+    except PublishError as exc:
+        if exc.problem != FORBIDDEN.name:
+            raise
+        return []
 
 
 @contextmanager

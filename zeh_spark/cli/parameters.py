@@ -177,7 +177,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         for each in sent_headers:
             name, found, value = each.partition("=")
             if not found:
-                raise click.BadParameter(f"--header {name!r} has no value. Write NAME=VALUE.")
+                raise click.BadParameter("--header has no value. Write NAME=VALUE.")
             connect[f"{SECRET_HEADER_PREFIX}{name}"] = value
         return command(*given, connect=connect, **more)
 

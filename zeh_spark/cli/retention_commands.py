@@ -6,6 +6,7 @@ They work on the store itself, also while it is served. The rules are in `store.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import click
 
 from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of, table
 from zeh_spark.errors import StoreError
+from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.publisher import Store
 from zeh_spark.publisher.server import only_publisher
 from zeh_spark.store import retention as retaining
+from zeh_spark.store.access import Token
 from zeh_spark.store.cursor_sets import CursorSet
 from zeh_spark.store.epochs import over_at
 from zeh_spark.store.interface import NAMES_MS, Retention
@@ -231,8 +235,9 @@ def backup(file: Path, url: str) -> None:
 def restore(file: Path, url: str) -> None:
     """Put the copy FILE in the place of a SQLite store, and tell readers.
 
-    Stop the publisher first. The old store stays beside the new one, with its log, under another
-    name. Each feed begins a new epoch, as with new-history, so that no reader takes events that are
+    Stop the publisher first. The old store stays beside the new one, under its name with .before-
+    and the time. Tokens stay as they were in the old store: none that was revoked is valid again.
+    Each feed begins a new epoch, as with new-history, so that no reader takes events that are
     published from now on for those that were undone. FILE stays as it is.
 
     
@@ -247,15 +252,33 @@ def restore(file: Path, url: str) -> None:
     from zeh_spark.sql_store import sqlite
 
     with only_publisher(url):
-        old = sqlite.restore(url.removeprefix("sqlite:///"), file)
-        with opened(url) as store:
-            begun = [(each.name, store.begin_epoch(each.name)) for each in store.feeds()]
-            until = max((over_at(each.epochs[-1]) for _, each in begun), default=0)
-            if 0 < (left := until - store.now()) <= 1000:
-                time.sleep(left / 1000)  # so that the next epoch begins later, as in `new-history`
+        old, (begun, kept) = sqlite.restore(url.removeprefix("sqlite:///"), file, _renew)
     click.echo(f"{url} is as {file} was.{f' The old store is {old}.' if old else ''}")
     for name, identity in begun:
         click.echo(f"Feed {name!r}: what is published from now on has {identity.epochs[-1].id}.")
+    if not kept:
+        click.echo(
+            "The tokens of the old store could not be read. Tokens that were revoked since the "
+            "copy was made are valid again: look at zeh-spark token list.",
+            err=True,
+        )
+
+
+def _renew(
+    store: Store, tokens: Sequence[Token] | None
+) -> tuple[list[tuple[str, FeedIdentity]], bool]:
+    """Begin epochs, and keep what was done with tokens. Return the epochs, and whether it was."""
+    begun = [(each.name, store.begin_epoch(each.name)) for each in store.feeds()]
+    there = {each.id: each for each in store.tokens()}
+    for token in tokens or ():
+        if token.id not in there:
+            store.add_token(token)
+        elif token.revoked is not None and there[token.id].revoked is None:
+            store.revoke_token(token.id)
+    until = max((over_at(each.epochs[-1]) for _, each in begun), default=0)
+    if 0 < (left := until - store.now()) <= 1000:
+        time.sleep(left / 1000)  # so that the next epoch begins later, as in `new-history`
+    return begun, tokens is not None
 
 
 def _changed(rule: Retention, given: Retention) -> Retention:

@@ -11,6 +11,8 @@ from zeh_spark.cli.parameters import STORE, Age, counted, moment, name_of, opene
 from zeh_spark.errors import StoreError
 from zeh_spark.store.access import ADMIN, Right, new_token, parse_grant
 
+_LONGEST_MS = 100 * 365 * 86_400_000
+
 
 @click.group()
 def token() -> None:
@@ -67,6 +69,8 @@ def create(
     grants = [parse_grant(right, text) for right, texts in given.items() for text in texts]
     if admin:
         grants = list(ADMIN)
+    if expires is not None and expires > _LONGEST_MS:
+        raise click.UsageError("--expires is at most 100 years. Leave it out for a token for ever.")
     if not grants:
         raise click.UsageError(
             "A token without rights is of no use. Give --read, --publish, --consume, --audit or "

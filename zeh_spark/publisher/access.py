@@ -14,7 +14,7 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -33,7 +33,10 @@ Needs = Callable[[Request], Sequence[Sequence[Need]]]
 """What a request needs: one of each group."""
 
 FRESH_SECONDS, STALE_SECONDS = 1.0, 10.0
-"""Age from which the tokens are read again, and up to which the old ones are used meanwhile."""
+"""Age from which the tokens are read again, and up to which the old ones do if that takes long."""
+
+PATIENCE_SECONDS = 0.5
+"""Seconds for which a request waits for tokens before it makes do with the old ones."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -112,8 +115,7 @@ class Gate:
         self._hosts = None if hosts is None else {each.lower() for each in hosts}
         self._tokens: dict[str, Token] = {}
         self._read_at = float("-inf")
-        self._reading: asyncio.Task[None] | None = None
-        self._failure: Exception | None = None
+        self._reading: asyncio.Task[Exception | None] | None = None
         self._limiter = anyio.CapacityLimiter(1)
 
     def route(
@@ -129,7 +131,8 @@ class Gate:
 
     async def check(self, request: Request, needs: Needs) -> None:
         """Raise Problem unless the request may do what it needs."""
-        _check_origin(request)
+        if self._store is not None or self._hosts is not None:
+            _check_origin(request)
         if not (wanted := needs(request)):
             return
         if self._store is None:
@@ -161,20 +164,22 @@ class Gate:
         age = time.monotonic() - self._read_at
         if age < FRESH_SECONDS:
             return
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read(store))
-        if age >= STALE_SECONDS:
-            await asyncio.shield(self._reading)
-            if self._failure is not None:
-                raise self._failure
+        reading = self._reading = self._reading or asyncio.create_task(self._read(store))
+        if age < STALE_SECONDS:
+            await asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
+        elif failure := await asyncio.shield(reading):
+            raise failure
 
-    async def _read(self, store: Store) -> None:
-        self._failure = None
+    async def _read(self, store: Store) -> Exception | None:
+        """Read the tokens. Return why it failed, so that everybody who waits for it learns it."""
+        begun = time.monotonic()
         try:
             found = await anyio.to_thread.run_sync(store.tokens, limiter=self._limiter)
-            self._tokens, self._read_at = {each.id: each for each in found}, time.monotonic()
         except Exception as exc:  # noqa: BLE001  # whoever waits raises it
-            self._failure = exc
+            return exc
+        else:
+            self._tokens, self._read_at = {each.id: each for each in found}, begun
+            return None
         finally:
             self._reading = None
 
@@ -184,7 +189,7 @@ class Gate:
         A web page can make its own name mean this address (DNS rebinding). Then the browser takes
         both for one origin.
         """
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        host = _split(f"//{request.headers.get('host', '')}").hostname or ""
         if self._hosts is not None and host not in self._hosts:
             raise Problem(
                 problems.FOREIGN_ORIGIN,
@@ -195,8 +200,19 @@ class Gate:
 
 def _check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+    if origin is not None and _split(origin).netloc != request.headers.get("host", ""):
         raise Problem(problems.FOREIGN_ORIGIN, f"the request comes from a page of {origin!r}")
+    # An image of another page asks without an origin, and may move the position of a reader.
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Problem(problems.FOREIGN_ORIGIN, "the request comes from a page of another origin")
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of a URL. Raises Problem if it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise Problem(problems.FOREIGN_ORIGIN, "Host or Origin is no address") from None
 
 
 def is_loopback(host: str) -> bool:

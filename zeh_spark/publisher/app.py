@@ -28,7 +28,7 @@ from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
-from zeh_spark.publisher.publish_api import STAGING_QUOTA, PublishApi
+from zeh_spark.publisher.publish_api import CALLS, STAGING_QUOTA, PublishApi
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import DirectFeed, Feed
 from zeh_spark.store.interface import (
@@ -88,9 +88,10 @@ def create_app(
         store, read = feeds, "/{feed}"
     calls, gate = FeedCalls(store, named, send_timeout, cache_bytes), gate or Gate()
     publish = [
-        gate.route(f"/{name}/producers{{rest:path}}", _not_published_to, access.reads_feed(name))
+        gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
         for name in named
         if name
+        for method, path, _, _ in CALLS
     ]
     publish += PublishApi(store, staging_quota).routes(gate) if store else []
     described = partial(

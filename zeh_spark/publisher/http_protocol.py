@@ -40,8 +40,17 @@ IDLE_SECONDS = 75
 It is more than the 60 s of usual balancers, which would send a request while it is closed.
 """
 
+PIPELINED = 64
+"""Most requests of a connection that wait for the answers to those before them."""
+
+STALLED_SECONDS = 60.0
+"""Seconds for which a client may take nothing of what it asked for."""
+
 LINGER_SECONDS, LINGER_BYTES = 2.0, 1 << 20
 """How long, and for how many bytes that it still sends, a refused client may read the refusal."""
+
+
+_AFTER_HEAD = HEADER_BYTES + (256 << 10)  # asyncio reads 256 KiB at a time
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -54,6 +63,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_over = False
         """Whether the last request came whole, so that the next byte begins another one."""
         self._headers_size = 0
+        self._after_head = 0
+        """Bytes since the head, or since the last part of the body: of trailers, for instance."""
+        self._stalled: asyncio.TimerHandle | None = None
         self._refused = False
         self._discarded = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -66,6 +78,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection (see `asyncio.Protocol`)."""
         self._cancel_timer()
+        self.resume_writing()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -75,27 +89,33 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._discarded > LINGER_BYTES:
                 self.transport.close()
             return
-        self._unset_keepalive_if_required()
         if self._head is None and self._is_over:
             self._expect_head()
         if self._head is not None:
             self._head += len(data)
+        else:
+            self._after_head += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # the answer is that of a request without an upgrade (RFC 9110, 7.8)
         except httptools.HttpParserError as exc:
             self._refuse(Problem(problems.BAD_HTTP, f"the request is not HTTP: {exc}"))
-        if self._head is not None and self._head > URL_BYTES + HEADER_BYTES:
+        if (self._head or 0) > URL_BYTES + HEADER_BYTES or self._after_head > _AFTER_HEAD:
             self._refuse(Problem(problems.HEADERS_TOO_LARGE, _limits()))
 
     def on_message_begin(self) -> None:
         """Begin a request."""
         super().on_message_begin()
-        self._headers_size, self._is_over = 0, False
+        self._unset_keepalive_if_required()
+        self._headers_size, self._after_head, self._is_over = 0, 0, False
+        if self._head is None:  # it began in the packet in which the one before ended
+            self._expect_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Take a header, but no trailer: that would pass for one."""
+        if self._head is None:
+            return
         self._headers_size += len(name) + len(value)
         if self._headers_size <= HEADER_BYTES:
             super().on_header(name, value)
@@ -104,6 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer a request whose head is complete, or refuse it."""
         self._head = None
         self._cancel_timer()
+        self._unset_keepalive_if_required()
         if self._refused:
             return
         if len(self.url) > URL_BYTES:
@@ -112,9 +133,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(Problem(problems.HEADERS_TOO_LARGE, _limits()))
         else:
             super().on_headers_complete()
+            if len(self.pipeline) > PIPELINED:
+                self._refuse(Problem(problems.BAD_HTTP, "too many requests at a time"))
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
+        self._after_head = 0
         if not self._refused:
             super().on_body(body)
 
@@ -124,12 +148,39 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._refused:
             super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """Answer the next request, and read no more while others wait."""
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also one whose client has not taken its last answers."""
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Wait for a client that takes nothing, for a while (see `asyncio.Protocol`)."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on (see `asyncio.Protocol`)."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
+
     def _expect_head(self) -> None:
         self._head = 0
         self._cancel_timer()
         self._timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def _head_is_late(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            # We may not be reading: the answer before comes first.
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+            return
         if self._head:
             late = f"the head of the request did not come within {HEAD_SECONDS:.0f} s"
             self._refuse(Problem(problems.HEAD_TOO_SLOW, late))
@@ -143,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused, self._head = True, None
         self._cancel_timer()
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.close()  # another request's answer is on its way
+            self.transport.abort()  # another request's answer is on its way
             return
         body = msgspec.json.encode(problem.document())
         head = (
@@ -154,7 +205,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # Closing while the client sends would take the answer back.
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.publisher import publish_requests
-from zeh_spark.publisher.access import Gate, publishes, sees_producer, sees_producers
+from zeh_spark.publisher.access import Gate, Needs, publishes, sees_producer, sees_producers
 from zeh_spark.publisher.bodies import Budget, check_length, received
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
@@ -48,6 +48,18 @@ RECEIPTS_SHOWN = 20
 RANGES_SHOWN = 20_000
 """About how many ranges these may have together. A receipt has one for each partition."""
 
+_BATCHES = "/producers/{producer}/batches"
+CALLS: tuple[tuple[str, str, str, Needs], ...] = (
+    ("GET", "/producers", "producers", sees_producers),
+    ("GET", "/producers/{producer}", "producer", sees_producer),
+    ("GET", _BATCHES, "receipts", sees_producer),
+    ("GET", _BATCHES + "/{batch}", "receipt", sees_producer),
+    ("POST", _BATCHES + "/{batch}/commit", "commit", publishes),
+    ("DELETE", _BATCHES + "/{batch}/uploads", "release", publishes),
+    ("PUT", _BATCHES + "/{batch}/uploads/{upload}", "upload", publishes),
+)
+"""Method, path behind that of the feed, method of `PublishApi`, and what the call needs."""
+
 T = TypeVar("T")
 
 
@@ -72,17 +84,9 @@ class PublishApi:
 
     def routes(self, gate: Gate) -> list[Route]:
         """Return the routes of all calls."""
-        route = gate.route
-        producers = "/{feed}/producers"
-        batches = producers + "/{producer}/batches"
         return [
-            route(producers, self.producers, sees_producers, methods=["GET"]),
-            route(producers + "/{producer}", self.producer, sees_producer, methods=["GET"]),
-            route(batches, self.receipts, sees_producer, methods=["GET"]),
-            route(batches + "/{batch}", self.receipt, sees_producer, methods=["GET"]),
-            route(batches + "/{batch}/commit", self.commit, publishes, methods=["POST"]),
-            route(batches + "/{batch}/uploads", self.release, publishes, methods=["DELETE"]),
-            route(batches + "/{batch}/uploads/{upload}", self.upload, publishes, methods=["PUT"]),
+            gate.route("/{feed}" + path, getattr(self, call), needs, methods=[method])
+            for method, path, call, needs in CALLS
         ]
 
     async def upload(self, request: Request) -> Response:

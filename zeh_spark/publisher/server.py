@@ -43,6 +43,7 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 http=BoundedProtocol,
+                ws="none",  # else uvicorn leaves upgrades unanswered if it finds a library
                 timeout_keep_alive=IDLE_SECONDS,
                 loop="asyncio",  # which accepts through our `Listener`; uvloop does not
                 timeout_graceful_shutdown=GRACE_SECONDS,

@@ -18,10 +18,10 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, create_engine, event, inspect
@@ -34,8 +34,11 @@ from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.schema import VERSION, metadata
 from zeh_spark.sql_store.sqlite_writer import LOG_BYTES, ReaderBarrier, Writer
 from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.store.access import Token
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import NAMES_MS, Clock, StoreBusyError, now_ms
+
+T = TypeVar("T")
 
 APPLICATION_ID = 0x5A454831
 """The number in the file's header that marks it as a store of zeh_spark: "ZEH1"."""
@@ -139,7 +142,9 @@ def backup(file: str, copy: Path) -> None:
         ) from exc
 
 
-def restore(file: str, copy: Path) -> Path | None:
+def restore(
+    file: str, copy: Path, renew: Callable[[SqlStore, list[Token] | None], T]
+) -> tuple[Path | None, T]:
     """Put a copy of a store in its place, with all that belongs to the old one out of the way.
 
     SQLite would take the log of the old file for that of the new one. The caller sees to it that no
@@ -148,65 +153,114 @@ def restore(file: str, copy: Path) -> Path | None:
     Args:
         file: the path of the store's file; it may be missing.
         copy: a copy that `backup` has made. It stays.
+        renew: changes the new store before it takes the place; it gets the tokens of the old one,
+            None if they cannot be read.
 
     Returns:
-        Where the old store is now; None if there was none.
+        Where the old store is now, beside the new one, None if there was none; and what `renew`
+        returned.
 
     Raises:
-        StoreError: the copy is no store or is damaged, or a file cannot be written.
+        StoreError: the copy is no store or is damaged, another process uses the store, or a file
+            cannot be written.
     """
     path = _path(file, must_exist=False)
+    there = path.exists()
+    if there and path.samefile(copy):
+        raise StoreError(f"{copy} is the store itself. Name a copy of it")
     _check_copy(copy)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    old = path.with_name(f"{path.name}.before-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+    now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    old = path.with_name(f"{path.name}.before-{now}-{secrets.token_hex(2)}")
     try:
-        mode = (path if path.exists() else copy).stat().st_mode & 0o777
-        _make_private(part, mode)
+        tokens = _tokens_of(path) if there else []
+        _make_private(part, path.stat().st_mode & 0o777 if there else 0o600)
+        if there:
+            owner = path.stat()
+            with suppress(PermissionError):
+                os.chown(part, owner.st_uid, owner.st_gid)
         with copy.open("rb") as source, part.open("rb+") as made:
             shutil.copyfileobj(source, made, 1 << 20)
-            made.flush()
-            os.fsync(made.fileno())
-        there = path.exists()
-        log = path.with_name(f"{path.name}-wal")
+        with closing(open_sqlite(str(part))) as store:
+            done = renew(store, tokens)
+        _sync(part)
         if there:
-            _empty_log(path)
-            path.rename(old)
-            if log.exists():  # another process has the store open
-                log.rename(old.with_name(f"{old.name}-wal"))
-        log.unlink(missing_ok=True)
-        path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
-        part.rename(path)
+            _move_aside(path, old)
+        part.replace(path)
+        _sync(path.parent)
     except OSError as exc:
-        part.unlink(missing_ok=True)
         raise StoreError(
             f"{copy} cannot be put in the place of {path}: {exc}. Check the disk and the "
-            f"permissions; what was at {path} is there, or at {old}"
+            f"permissions. The old store is as it was, at {path} or {old}"
         ) from exc
-    return old if there else None
+    finally:
+        for end in ("", "-wal", "-shm"):
+            part.with_name(f"{part.name}{end}").unlink(missing_ok=True)
+    return (old if there else None), done
 
 
 def _check_copy(copy: Path) -> None:
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(copy))}?mode=ro", uri=True)) as source:
-            (owner,) = source.execute("PRAGMA application_id").fetchone()
-            (found,) = source.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as exc:
-        raise StoreError(f"{copy} cannot be read: {exc}. Name a copy of a store") from exc
-    if owner != APPLICATION_ID:
-        raise StoreError(f"{copy} is no store of feeds. Name a copy that zeh-spark backup has made")
-    if found != "ok":
-        raise StoreError(f"{copy} is damaged ({found}). Take another copy")
     if copy.with_name(f"{copy.name}-wal").exists():
         raise StoreError(
             f"{copy} has a log beside it: it is in use, or was copied while it was. Name a copy "
             f"that zeh-spark backup has made"
         )
+    try:
+        address = f"file:{quote(str(copy))}?mode=ro&immutable=1"  # makes no files beside it
+        with closing(sqlite3.connect(address, uri=True)) as source:
+            (owner,) = source.execute("PRAGMA application_id").fetchone()
+            (version,) = source.execute("PRAGMA user_version").fetchone()
+            (found,) = source.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as exc:
+        raise StoreError(f"{copy} cannot be read: {exc}. Name a copy of a store") from exc
+    if owner != APPLICATION_ID:
+        raise StoreError(f"{copy} is no store of feeds. Name a copy that zeh-spark backup has made")
+    if version > VERSION:
+        raise _later_version(version)
+    if found != "ok":
+        raise StoreError(f"{copy} is damaged ({found}). Take another copy")
 
 
-def _empty_log(path: Path) -> None:
-    """Write what is in a store's log into its file, if the store can still be read."""
+def _tokens_of(path: Path) -> list[Token] | None:
+    try:
+        with closing(open_sqlite(str(path), must_exist=True)) as store:
+            return store.tokens()
+    except StoreError:
+        return None  # it is damaged, which may be why it is replaced
+
+
+def _move_aside(path: Path, old: Path) -> None:
+    """Give a store another name, as a whole: what is in its log is in its file then."""
+    log = path.with_name(f"{path.name}-wal")
+    busy = 0
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as store:
-        store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (busy, *_) = store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise StoreError(f"{path} is used by another process. Stop it first")
+    try:
+        os.link(path, old)
+    except OSError:  # not every file system has links
+        path.rename(old)
+    if log.exists():  # the store is damaged
+        log.rename(old.with_name(f"{old.name}-wal"))
+    path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have a file or a directory on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _later_version(version: int) -> StoreError:
+    return StoreError(
+        f"the store is of version {version}, and this zeh-spark knows versions up to "
+        f"{VERSION}. Upgrade zeh-spark",
+        anchor="the-store-is-of-version",
+    )
 
 
 def _path(file: str, must_exist: bool) -> Path:
@@ -215,7 +269,7 @@ def _path(file: str, must_exist: bool) -> Path:
             "sqlite:/// needs a file. Name one, like sqlite:///feeds.db; memory: keeps feeds in "
             "memory"
         )
-    path = Path(file)
+    path = Path(os.path.realpath(file))  # files are made beside it, not beside a link
     if path.is_dir() or not path.parent.is_dir():
         problem = (
             "is a directory" if path.is_dir() else f"cannot be made: there is no {path.parent}"
@@ -275,11 +329,7 @@ def _prepare(read: Engine, write: Engine) -> None:
         owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         if owner == APPLICATION_ID and version > VERSION:
-            raise StoreError(
-                f"the store is of version {version}, and this zeh-spark knows versions up to "
-                f"{VERSION}. Upgrade zeh-spark",
-                anchor="the-store-is-of-version",
-            )
+            raise _later_version(version)
         if owner == APPLICATION_ID and version == VERSION:
             return
         if owner == APPLICATION_ID:

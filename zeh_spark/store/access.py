@@ -90,10 +90,14 @@ def parse_grant(right: Right, text: str) -> Grant:
     Raises:
         StoreError: There is no feed, or * is not at an end.
     """
-    feed, _, name = text.partition("/") if right in _NAMED else (text, "", "")
+    feed, slash, name = text.partition("/") if right in _NAMED else (text, "", "")
     problem = None
     if not feed:
         problem = "it names no feed"
+    elif slash and not name:
+        problem = f"nothing follows the /. Write {feed}/* or {feed} for every name"
+    elif right is Right.PUBLISH and ("/" in name or "#" in name):
+        problem = "it is not the name of a producer, whose named batches belong to it"
     elif "*" in feed[:-1] or "*" in name[:-1]:
         problem = "a * can only be at the end of a name"
     if problem:
