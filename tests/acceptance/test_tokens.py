@@ -8,6 +8,7 @@ import pytest
 
 from tests.fix_cli import Run
 from tests.fix_publisher import served
+from tests.fix_raw_server import NO_IDENTITY
 from tests.patience import eventually
 from zeh_spark.publish import Producer
 
@@ -112,3 +113,44 @@ def test_spark_reads_and_publishes_what_its_token_allows(
         eventually(lambda: not query.isActive)
         assert "401 unauthorized" in str(query.exception())
     assert set(collected.numbers().values()) == {2}
+
+
+def test_a_token_cannot_outlive_everybody(run: Run) -> None:
+    """Otherwise the list of tokens could not be printed."""
+    run("create", "orders")
+    done = run("token", "create", "x", "--read", "orders", "--expires", "99999999d")
+
+    assert (done.returncode, "at most 100 years" in done.stderr) == (2, True)
+    assert run("token", "list").returncode == 0
+
+
+def test_a_header_that_is_written_wrongly_is_not_shown(run: Run) -> None:
+    """It may be a credential."""
+    done = run("tail", "http://127.0.0.1:1/x", "--header", "Authorization: Bearer HUSHHUSH")
+
+    assert (done.returncode, "HUSH" in done.stderr) == (2, False)
+
+
+def test_the_owner_of_a_producer_may_ask_for_it_before_it_published(
+    run: Run, token, tmp_path: Path, monkeypatch
+) -> None:
+    """The answer is that it never published, not that I may not see others."""
+    run("create", "orders")
+    monkeypatch.setenv("ZEH_TOKEN", token("writer", "--publish", "orders/till-7"))
+    with served(tmp_path / "feeds.db") as (base, _):
+        done = run("producers", f"{base}/orders", "till-7")
+
+    assert "producer 'till-7' has never published" in done.stderr
+
+
+def test_a_token_goes_to_its_publisher_alone(run: Run, token, tmp_path: Path, raw_server) -> None:
+    """`--letters-of` may name a feed of somebody else."""
+    run("create", "orders")
+    (tmp_path / "token").write_text(token("writer", "--publish", "orders"))
+    with served(tmp_path / "feeds.db") as (base, _):
+        raw_server.discovery = NO_IDENTITY
+        words = "replay-dead", f"{base}/orders", "--letters-of", raw_server.url
+        run(*words, "--token-file", str(tmp_path / "token"))
+
+    assert raw_server.requests
+    assert all("authorization" not in request.headers for request in raw_server.requests)
