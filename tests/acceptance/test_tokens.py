@@ -8,7 +8,7 @@ import pytest
 
 from tests.fix_cli import Run
 from tests.fix_publisher import served
-from tests.fix_raw_server import NO_IDENTITY
+from tests.fix_raw_server import refused
 from tests.patience import eventually
 from zeh_spark.publish import Producer
 
@@ -148,7 +148,7 @@ def test_a_token_goes_to_its_publisher_alone(run: Run, token, tmp_path: Path, ra
     run("create", "orders")
     (tmp_path / "token").write_text(token("writer", "--publish", "orders"))
     with served(tmp_path / "feeds.db") as (base, _):
-        raw_server.discovery = NO_IDENTITY
+        raw_server.respond = lambda request: refused(404, "{}")
         words = "replay-dead", f"{base}/orders", "--letters-of", raw_server.url
         run(*words, "--token-file", str(tmp_path / "token"))
 
