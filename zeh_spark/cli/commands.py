@@ -138,7 +138,7 @@ def serve(
 
     \b
     Examples:
-      zeh-spark serve --store sqlite:///feeds.db --host 0.0.0.0 --port 8080
+      zeh-spark serve --store sqlite:///feeds.db --port 8080
       zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
       zeh-spark serve --config conf/publisher.toml
     """

@@ -236,11 +236,11 @@ def restore(file: Path, url: str) -> None:
     """Put the copy FILE in the place of a SQLite store, and tell readers.
 
     Stop the publisher first. The old store stays beside the new one, under its name with .before-
-    and the time. Tokens stay as they were in the old store: none that was revoked is valid again.
+    and the time. The tokens are those of the old store, if it can be read.
     Each feed begins a new epoch, as with new-history, so that no reader takes events that are
     published from now on for those that were undone. FILE stays as it is.
 
-    
+    \b
     Example:
       zeh-spark restore feeds-2026-11-21.db --store sqlite:///feeds.db
     """

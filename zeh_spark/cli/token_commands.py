@@ -112,8 +112,8 @@ def list_tokens(url: str) -> None:
 def revoke(which: str, url: str) -> None:
     """Revoke a token by its id, or all tokens of a name, for ever.
 
-    Every publisher of the store refuses it within about a second. Answers that have begun are sent
-    to their end.
+    Every publisher of the store refuses it within about a second, in any case within ten. Answers
+    that have begun are sent to their end.
 
     \b
     Example:

@@ -33,7 +33,9 @@ Needs = Callable[[Request], Sequence[Sequence[Need]]]
 """What a request needs: one of each group."""
 
 FRESH_SECONDS, STALE_SECONDS = 1.0, 10.0
-"""Age from which the tokens are read again, and up to which the old ones do if that takes long."""
+"""The age at which tokens are read again, and the age up to which the old ones are still used if
+reading takes long.
+"""
 
 PATIENCE_SECONDS = 0.5
 """Seconds for which a request waits for tokens before it makes do with the old ones."""
@@ -101,6 +103,7 @@ class Gate:
             mounts the app decides.
         is_open: Whether a store that never had a token lets every request through.
         hosts: The host names under which an open publisher is asked; None for any.
+        checks_origin: Whether requests of web pages of other origins are refused.
     """
 
     def __init__(
@@ -109,9 +112,11 @@ class Gate:
         *,
         is_open: bool = False,
         hosts: Collection[str] | None = None,
+        checks_origin: bool = True,
     ) -> None:
         self._store = store
         self._is_open = is_open
+        self._checks_origin = checks_origin
         self._hosts = None if hosts is None else {each.lower() for each in hosts}
         self._tokens: dict[str, Token] = {}
         self._read_at = float("-inf")
@@ -131,7 +136,7 @@ class Gate:
 
     async def check(self, request: Request, needs: Needs) -> None:
         """Raise Problem unless the request may do what it needs."""
-        if self._store is not None or self._hosts is not None:
+        if self._checks_origin:
             _check_origin(request)
         if not (wanted := needs(request)):
             return
@@ -146,7 +151,7 @@ class Gate:
         for group in wanted:
             if not any(map(token.may, group)):
                 wanting = " or ".join(map(str, group))
-                raise Problem(problems.FORBIDDEN, f"this token has not the right {wanting}")
+                raise Problem(problems.FORBIDDEN, f"this token does not have the right {wanting}")
 
     def _token(self, authorization: str, now: int) -> Token:
         scheme, _, text = authorization.partition(" ")

@@ -86,7 +86,10 @@ def create_app(
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
-    calls, gate = FeedCalls(store, named, send_timeout, cache_bytes), gate or Gate()
+    calls, gate = (
+        FeedCalls(store, named, send_timeout, cache_bytes),
+        gate or Gate(checks_origin=False),
+    )
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
         for name in named

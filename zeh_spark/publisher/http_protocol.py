@@ -1,9 +1,9 @@
 """The HTTP protocol of a connection, with bounds: on the head of a request, and on silence.
 
 Uvicorn keeps the head of a request in memory however long it grows, and waits for its end for ever.
-Here a head is refused when it is too long (414, 431), when it is not HTTP (400), and when it has
-not come for a while (408). A connection that says nothing is closed. What one client gets wrong is
-not logged, because any stranger could fill the log with it.
+Here a head is refused when it is too long (414, 431), when it is not HTTP (400), and when it is
+not complete within 30 s (408). A connection that says nothing is closed. What one client gets wrong
+is not logged, because any stranger could fill the log with it.
 
 The limits of bodies are in `bodies`, those of connections in `connections`. Runs in the publisher's
 event loop.
@@ -37,7 +37,8 @@ the connection's beginning.
 IDLE_SECONDS = 75
 """Seconds for which a connection may be idle between two requests.
 
-It is more than the 60 s of usual balancers, which would send a request while it is closed.
+More than the 60 s of usual load balancers. Otherwise one could send a request just while the
+connection is being closed.
 """
 
 PIPELINED = 64
@@ -47,7 +48,9 @@ STALLED_SECONDS = 60.0
 """Seconds for which a client may take nothing of what it asked for."""
 
 LINGER_SECONDS, LINGER_BYTES = 2.0, 1 << 20
-"""How long, and for how many bytes that it still sends, a refused client may read the refusal."""
+"""How long a refused connection stays open so that the client can read the refusal, and how many
+bytes the client may still send meanwhile.
+"""
 
 
 _AFTER_HEAD = HEADER_BYTES + (256 << 10)  # asyncio reads 256 KiB at a time

@@ -154,7 +154,7 @@ def restore(
         file: the path of the store's file; it may be missing.
         copy: a copy that `backup` has made. It stays.
         renew: changes the new store before it takes the place; it gets the tokens of the old one,
-            None if they cannot be read.
+            None if there is none, or if they cannot be read.
 
     Returns:
         Where the old store is now, beside the new one, None if there was none; and what `renew`
@@ -173,7 +173,7 @@ def restore(
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     old = path.with_name(f"{path.name}.before-{now}-{secrets.token_hex(2)}")
     try:
-        tokens = _tokens_of(path) if there else []
+        tokens = _tokens_of(path) if there else None
         _make_private(part, path.stat().st_mode & 0o777 if there else 0o600)
         if there:
             owner = path.stat()

@@ -150,7 +150,7 @@ def new_token(
 
 
 def id_in(text: str) -> str | None:
-    """Return the id in the text of a token; None if the text has not the form of one."""
+    """Return the id in the text of a token; None if it does not look like a token."""
     parts = text.split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == _PREFIX else None
 
