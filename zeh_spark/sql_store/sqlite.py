@@ -269,7 +269,7 @@ def _path(file: str, must_exist: bool) -> Path:
             "sqlite:/// needs a file. Name one, like sqlite:///feeds.db; memory: keeps feeds in "
             "memory"
         )
-    path = Path(os.path.realpath(file))  # files are made beside it, not beside a link
+    path = Path(file)
     if path.is_dir() or not path.parent.is_dir():
         problem = (
             "is a directory" if path.is_dir() else f"cannot be made: there is no {path.parent}"
@@ -280,7 +280,7 @@ def _path(file: str, must_exist: bool) -> Path:
             f"there is no store {path}. Make it, with its first feed, with zeh-spark create FEED",
             anchor="there-is-no-store-or-no-feed",
         )
-    return path
+    return Path(os.path.realpath(path))  # files are made beside it, not beside a link
 
 
 def _make_private(path: Path, mode: int = 0o600) -> None:
