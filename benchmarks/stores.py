@@ -90,7 +90,8 @@ def write(
 
 
 def call(connection: http.client.HTTPConnection, method: str, target: str, body: bytes) -> None:
-    connection.request(method, target, body)
+    headers = {"Content-Type": "application/json"} if method == "POST" else {}
+    connection.request(method, target, body, headers)
     response = connection.getresponse()
     text = response.read()
     if response.status >= 300:

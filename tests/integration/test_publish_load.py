@@ -101,7 +101,8 @@ class Load:
         target: str,
         body: bytes | None = None,
     ) -> bytes:
-        connection.request(method, target, body)
+        headers = {"Content-Type": "application/json"} if method == "POST" else {}
+        connection.request(method, target, body, headers)
         answer = connection.getresponse()
         text = answer.read()
         if answer.status >= 400:
