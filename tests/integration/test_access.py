@@ -291,7 +291,7 @@ def test_a_new_token_counts_at_once_at_a_publisher_that_was_quiet():
         assert ask("GET", "/orders?n=2&cursor0=_first").status_code == 200
         text, token = new_token("new", ADMIN, ask.store.now())
         ask.store.add_token(token)
-        eventually(lambda: ask("GET", "/orders?n=2&cursor0=_first", text).status_code == 200, 1.9)
+        eventually(lambda: ask("GET", "/orders?n=2&cursor0=_first", text).status_code == 200, 10)
 
 
 @pytest.mark.parametrize("text", ["orders/", "orders/till-7#day", "a/b/c", ""])
