@@ -95,6 +95,7 @@ def pytest_report_header() -> list[str]:
         fix_lake,
         fix_reference,
         postgresql,
+        standalone,
     )
 
     header = [f"python {platform.python_version()}, spark {_spark()}, {_java()}"]
@@ -103,6 +104,7 @@ def pytest_report_header() -> list[str]:
         fix_lake.why_absent(),
         postgresql.why_absent(),
         postgresql.why_no_small_disk(),
+        standalone.why_not_apart(),
     ]
     absent = [reason for reason in reasons if reason]
     if needed := [each for each in absent if each != postgresql.why_no_small_disk()]:

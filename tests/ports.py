@@ -8,8 +8,10 @@ _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that is free, and that the system gives to nobody who asks for
-    any: Spark, gRPC and clients take those all the time, also before a server has started.
+    """Return a free port of 127.0.0.1 outside of the range for outgoing connections.
+
+    Spark, gRPC and clients take ports of that range at any time, also between this call and the
+    start of the server.
     """
     below = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 49152
     for port in random.sample(range(10_000, below), 100):

@@ -19,8 +19,13 @@ from tests.ports import free_port
 _DEPLOY = "org.apache.spark.deploy"
 
 
+def why_not_apart() -> str | None:
+    """Why workers cannot be apart: macOS has 127.0.0.1 only."""
+    return None if has_addresses() else "address 127.0.0.2, without which Spark does not speculate"
+
+
 def has_addresses() -> bool:
-    """Whether workers can be apart: macOS has 127.0.0.1 only."""
+    """Whether workers can be apart."""
     try:
         socket.create_server(("127.0.0.2", 0)).close()
     except OSError:

@@ -10,7 +10,7 @@ import pytest
 from tests.fix_raw_server import ok
 from tests.fix_relay import TYPE, parts_of, without_last_chunk
 from tests.fix_spark import Table, check_killed, run_program
-from tests.standalone import has_addresses
+from tests.standalone import why_not_apart
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
@@ -89,7 +89,7 @@ def test_a_task_that_fails_twice_half_way_gives_its_rows_once(orders, read):
     assert [3 * len(READS)] == [*cut.values()]
 
 
-@pytest.mark.skipif(not has_addresses(), reason="this machine has no address 127.0.0.2")
+@pytest.mark.skipif(why_not_apart() is not None, reason=f"no {why_not_apart()}")
 def test_two_attempts_at_one_task_at_a_time_give_its_rows_once(cluster, orders, read):
     """Speculation: the second attempt reads the same ranges while the first one hangs half way."""
     conf = {

@@ -81,7 +81,7 @@ def test_commands_send_a_token(run: Run, token, tmp_path: Path, monkeypatch) -> 
 def test_spark_reads_and_publishes_what_its_token_allows(
     run: Run, token, tmp_path: Path, spark, collected
 ) -> None:
-    """My stream goes on when its token is renewed, and ends when it is revoked."""
+    """My stream continues with a renewed token. It stops when the token is revoked."""
     run("create", "orders", "--partitions", "2")
     file = tmp_path / "token"
     file.write_text(token("reader", "--read", "orders", "--consume", "orders/warehouse"))

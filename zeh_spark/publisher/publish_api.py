@@ -58,7 +58,7 @@ CALLS: tuple[tuple[str, str, str, Needs], ...] = (
     ("DELETE", _BATCHES + "/{batch}/uploads", "release", publishes),
     ("PUT", _BATCHES + "/{batch}/uploads/{upload}", "upload", publishes),
 )
-"""Method, path behind that of the feed, method of `PublishApi`, and what the call needs."""
+"""For each call: the HTTP method, the path after the feed, the handler, and the rights."""
 
 T = TypeVar("T")
 
