@@ -1,4 +1,4 @@
-"""Several attempts at one task of a direct read, in real Spark: each row is there once."""
+"""Each row of a direct read is there once when Spark makes several attempts at a task."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Usage: read_by_attempts.py JOB, as JSON: `options` of the source, `read` (names 
 and "stream", done one after the other), `folder` (gets for each read a folder with `table` and
 `signs`), `trouble`, `master`, and `conf` of Spark. Troubles: `fails` (the second attempt of each
 task fails after half of its rows) and `hangs` (the first attempt of the first task stops after its
-first rows until its second attempt has passed all).
+first rows until its second attempt has passed all, and the second one begins after these rows).
 
 A file `signs/TASK.ATTEMPT` has the number of rows that an attempt has passed on so far.
 """
@@ -27,9 +27,18 @@ PATIENCE = 120
 def watched(signs):
     """What each attempt does with its rows. In here: a task cannot import this module."""
 
+    def wait_for(sign, why):
+        deadline = time.monotonic() + PATIENCE
+        while not Path(signs, sign).exists():
+            if time.monotonic() > deadline:
+                raise RuntimeError(why)
+            time.sleep(0.01)
+
     def passed(batches):
         context = TaskContext.get()
         task, attempt, rows = context.partitionId(), context.attemptNumber(), 0
+        if job["trouble"] == "hangs" and (task, attempt) == (0, 1):
+            wait_for("0.0", "the first attempt has passed no rows")
         for each in batches:
             if job["trouble"] == "fails" and attempt == 1 and rows >= job["half"]:
                 raise RuntimeError("the second attempt fails half way")
@@ -37,11 +46,7 @@ def watched(signs):
             rows += each.num_rows
             Path(signs, f"{task}.{attempt}").write_text(str(rows))
             if job["trouble"] == "hangs" and task == attempt == 0:
-                deadline = time.monotonic() + PATIENCE
-                while not Path(signs, "0.1.all").exists():
-                    if time.monotonic() > deadline:
-                        raise RuntimeError("no second attempt has come to its end")
-                    time.sleep(0.01)
+                wait_for("0.1.all", "no second attempt has come to its end")
         Path(signs, f"{task}.{attempt}.all").touch()
 
     return passed
