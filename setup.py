@@ -49,6 +49,7 @@ SESSIONS = ["pandas>=2.2,<3", "protobuf>=6.33.5,<7"]
 TEST = [
     *SESSIONS,
     "chispa>=0.10",
+    "cryptography>=42",  # reads the certificates that tests make
     "click>=8.2",  # its CliRunner keeps standard error apart
     "fastapi>=0.115",  # the example service is written with it
     "hypothesis>=6.100",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import click
@@ -16,8 +17,11 @@ from zeh_spark.cli.serve_options import CONFIG, takes_settings, with_given
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
+from zeh_spark.publisher.certificates import Certificates
 from zeh_spark.publisher.config import Config, opened_tables
+from zeh_spark.publisher.connections import Listener
 from zeh_spark.publisher.draining import stop_on_signals
+from zeh_spark.publisher.reload import Reload, Use
 from zeh_spark.store.interface import StoreBusyError
 
 
@@ -41,18 +45,20 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
       zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
       zeh-spark serve --config conf/publisher.toml
     """
-    config = with_given(settings_of(ctx, file, url), given)
+
+    def load() -> Config:
+        return with_given(settings_of(ctx, file, url), given)
+
+    config = load()
     with ExitStack() as stack:
         tables = stack.enter_context(opened_tables(config))
         store = stack.enter_context(opened(config.store)) if config.store else None
         stack.enter_context(server.only_publisher(config.store or ""))
         listener = stack.enter_context(server.listen(config.host, config.port))
         gate = _gate(store, config)
-        shown = f"[{config.host}]" if ":" in config.host else config.host
-        base = f"http://{shown}:{listener.getsockname()[1]}"
-        running = server.Running(times=config.stop_times)
+        running = _running(config, gate, load)
         stop_on_signals(running.draining)  # before anybody is told that it runs
-        _announce(base, config, store, tables)
+        _announce(_base(config, listener), config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
         server.serve(
@@ -64,6 +70,42 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             gate,
             running,
         )
+
+
+def _base(config: Config, listener: Listener) -> str:
+    scheme = "https" if config.tls_cert else "http"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
+
+
+def _running(config: Config, gate: Gate, load: Callable[[], Config]) -> server.Running:
+    """Return how the publisher runs. From now on, SIGHUP has it read the settings again."""
+    certificates = Certificates(config.tls_files) if config.tls_files else None
+    look = partial(certificates.look, now=True) if certificates else lambda: None
+    reload = Reload(config, load, _live(gate, certificates), look)
+    reload.on_sighup()
+    return server.Running(
+        times=config.stop_times,
+        certificates=certificates,
+        forwarded_allow_ips=config.forwarded_allow_ips,
+        look=reload.look,
+    )
+
+
+def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
+    """Return what takes settings over while the publisher runs, by their names."""
+
+    def use_hosts(config: Config) -> None:
+        gate.use_hosts(own_hosts(config.host, config.allowed_hosts))
+
+    live: dict[str, Use] = {"allowed_hosts": use_hosts}
+    if certificates is not None:
+
+        def use_files(config: Config) -> bool:
+            return config.tls_files is not None and certificates.read(config.tls_files)
+
+        live |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), use_files)
+    return live
 
 
 def _gate(store: Store | None, config: Config) -> Gate:

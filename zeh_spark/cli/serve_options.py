@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from zeh_spark.cli.parameters import Size
+from zeh_spark.errors import OptionError
 from zeh_spark.options import parse_duration
 from zeh_spark.publisher.config import Config
 
@@ -78,6 +79,25 @@ _SETTINGS = {
         meaning="Answer requests for this host name, too, while there are no tokens: that of a "
         "proxy on this machine. Can be repeated.",
     ),
+    "forwarded_allow_ips": _setting(
+        "forwarded_allow_ips", option="--forwarded-allow-ips", multiple=True, metavar="ADDRESS",
+        meaning="Believe what the proxy at this IP address, or in this network (10.0.0.0/24), says "
+        "in X-Forwarded-For and X-Forwarded-Proto. Can be repeated.",
+    ),
+    "tls_cert": _setting(
+        "tls_cert", metavar="FILE",
+        meaning="Serve with TLS, and with the certificates in this PEM file. It is read again when "
+        "it changes.",
+    ),
+    "tls_key": _setting(
+        "tls_key", metavar="FILE",
+        meaning="The PEM file with the key of the certificate, if it is not in --tls-cert.",
+    ),
+    "tls_client_ca": _setting(
+        "tls_client_ca", metavar="FILE",
+        meaning="Serve only clients with a certificate that an authority in this PEM file has "
+        "issued.",
+    ),
     "drain_delay": _setting(
         "drain_delay", type=_Duration(), metavar="DURATION",
         meaning="How long to answer everything after SIGTERM, while /readyz tells load balancers "
@@ -109,10 +129,17 @@ def _is_given(value: object) -> bool:
 
 
 def with_given(config: Config, given: Mapping[str, object]) -> Config:
-    """Return the settings of a file with those that were given; a list gets both."""
+    """Return the settings of a file with those that were given; a list gets both.
+
+    Raises:
+        OptionError: They contradict each other, or one of them is not valid.
+    """
     lists = {
         name: [*value, *getattr(config, name)]
         for name, value in given.items()
         if isinstance(value, tuple)
     }
-    return msgspec.structs.replace(config, **{**given, **lists})
+    try:
+        return msgspec.structs.replace(config, **{**given, **lists})
+    except ValueError as exc:
+        raise OptionError(f"the settings are not valid: {exc}") from exc

@@ -123,6 +123,11 @@ class Gate:
         self._reading: asyncio.Task[Exception | None] | None = None
         self._limiter = anyio.CapacityLimiter(1)
 
+    def use_hosts(self, hosts: Collection[str]) -> None:
+        """Use other host names from now on. One that answers to any name does so still."""
+        if self._hosts is not None:
+            self._hosts = {each.lower() for each in hosts}
+
     def route(
         self, path: str, endpoint: Endpoint, needs: Needs, *, methods: list[str] | None = None
     ) -> Route:

@@ -5,6 +5,7 @@ It says where the publisher listens, which store it serves, and which tables are
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from sqlalchemy.exc import DisconnectionError
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.options import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
+from zeh_spark.publisher.certificates import TlsFiles
 from zeh_spark.publisher.draining import StopTimes
 
 _PINNED = {
@@ -62,6 +64,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     store: str | None = None
     allow_anyone: bool = False
     allowed_hosts: list[str] = []
+    forwarded_allow_ips: list[str] = []
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
     staging_quota: int | str = "64g"
     answer_cache: int | str = "64m"
     drain_delay: int | float | str = "0s"
@@ -73,6 +79,18 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             self._parsed(name, parse_size)
         for name in ("drain_delay", "grace"):
             self._parsed(name, parse_duration)
+        if not self.tls_cert and (self.tls_key or self.tls_client_ca):
+            name = "tls_key" if self.tls_key else "tls_client_ca"
+            raise ValueError(f"{name} is set, and tls_cert is not. Set tls_cert, too")
+        for each in self.forwarded_allow_ips:
+            _check_network(each)
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of TLS; None to speak without it."""
+        if not self.tls_cert:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key or None, self.tls_client_ca or None)
 
     @property
     def quota_bytes(self) -> int:
@@ -104,6 +122,17 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             known = ", ".join(self.feeds) or "none"
             raise OptionError(f"there is no [feeds.{name}] in the file; there are {known}")
         return self.feeds[name]
+
+
+def _check_network(text: str) -> None:
+    """Raise ValueError unless a text is an IP address or a network."""
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as exc:
+        raise ValueError(
+            f"forwarded_allow_ips = {text!r}: {exc}. Give addresses like 10.0.0.7, or networks "
+            f"like 10.0.0.0/24"
+        ) from None
 
 
 def load_config(file: Path) -> Config:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import publish_api
+from zeh_spark.publisher import http_protocol, publish_api
 from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.app import create_app
+from zeh_spark.publisher.certificates import Certificates
 from zeh_spark.publisher.connections import Listener, allowed_connections
 from zeh_spark.publisher.draining import Draining, StopTimes, end_after, stop_on_signals
 from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
@@ -38,10 +42,17 @@ class Running:
     Attributes:
         draining: Whether it is about to stop; it stops once this has begun.
         times: How long it takes to stop.
+        certificates: Those of TLS; None to speak without it.
+        forwarded_allow_ips: Addresses and networks of proxies whose `X-Forwarded-For` and
+            `X-Forwarded-Proto` count.
+        look: Is called ten times a second.
     """
 
     draining: Draining = field(default_factory=Draining)
     times: StopTimes = StopTimes()
+    certificates: Certificates | None = None
+    forwarded_allow_ips: Sequence[str] = ()
+    look: Callable[[], object] = lambda: None
 
 
 class Server(uvicorn.Server):
@@ -69,6 +80,8 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 http=BoundedProtocol,
+                proxy_headers=bool(self._running.forwarded_allow_ips),
+                forwarded_allow_ips=list(self._running.forwarded_allow_ips),
                 ws="none",  # else uvicorn leaves upgrades unanswered if it finds a library
                 timeout_keep_alive=IDLE_SECONDS,
                 loop="asyncio",  # which accepts through our `Listener`; uvloop does not
@@ -87,11 +100,40 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen (see `uvicorn.Server`), then set `ready`."""
-        await super().startup(sockets)
+        if self._running.certificates is None:
+            await super().startup(sockets)
+        else:
+            await self._listen_with_tls(self._running.certificates, sockets or [])
         self.ready.set()
+
+    async def _listen_with_tls(
+        self, certificates: Certificates, sockets: Sequence[socket.socket]
+    ) -> None:
+        """Begin to listen, as uvicorn does, but with bounds on the time that TLS takes."""
+        await self.lifespan.startup()
+        protocol = partial(
+            BoundedProtocol,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        bounds: dict[str, Any] = {"ssl_handshake_timeout": http_protocol.HEAD_SECONDS}
+        if sys.version_info >= (3, 11):
+            bounds["ssl_shutdown_timeout"] = http_protocol.LINGER_SECONDS
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=each, ssl=certificates, backlog=self.config.backlog, **bounds
+            )
+            for each in sockets
+        ]
+        self.started = True
 
     async def on_tick(self, counter: int) -> bool:
         """Drain if it was begun; return whether to stop (see `uvicorn.Server`)."""
+        self._running.look()
+        if self._running.certificates is not None:
+            self._running.certificates.look()
         draining = self._running.draining
         if draining.has_begun:
             if not self._drains:
