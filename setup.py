@@ -36,6 +36,7 @@ PUBLISHER = [
     "click>=8.1",
     "httptools>=0.6",
     "psycopg[binary]>=3.2.10",  # earlier ones lose notifications between two waits
+    "pyjwt[crypto]>=2.10",  # the first that checks by the algorithm of the key
     "pyyaml>=6",
     "sqlalchemy>=2.0.42",
     "starlette>=0.40",

@@ -111,6 +111,12 @@ def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
 def _gate(store: Store | None, config: Config) -> Gate:
     """Return who may do what. Raises StoreError if that would be anybody, and nobody said so."""
     host, hosts = config.host, config.allowed_hosts
+    if config.jwt_issuer and config.jwt_audience and config.jwt_keys:
+        # It is slow to import, and rarely needed.
+        from zeh_spark.publisher.jwt_tokens import JwtTokens
+
+        issued = JwtTokens(config.jwt_issuer, config.jwt_audience, config.jwt_keys)
+        return Gate(store, issued=issued)
     if is_loopback(host):
         if store is None:
             return Gate(hosts=own_hosts(host, hosts))

@@ -98,6 +98,17 @@ _SETTINGS = {
         meaning="Serve only clients with a certificate that an authority in this PEM file has "
         "issued.",
     ),
+    "jwt_issuer": _setting(
+        "jwt_issuer", metavar="URL",
+        meaning="Take the JWTs of this issuer for tokens, too: what their claim iss is.",
+    ),
+    "jwt_audience": _setting(
+        "jwt_audience", metavar="NAME", meaning="What the claim aud of JWTs is, or has."
+    ),
+    "jwt_keys": _setting(
+        "jwt_keys", metavar="FILE|URL",
+        meaning="The public keys of the issuer: a file with a JWK set, or its https URL.",
+    ),
     "drain_delay": _setting(
         "drain_delay", type=_Duration(), metavar="DURATION",
         meaning="How long to answer everything after SIGTERM, while /readyz tells load balancers "

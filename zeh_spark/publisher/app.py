@@ -69,7 +69,7 @@ def create_app(
             readers.
         gate: Who may do what. By default everybody may do everything that the app offers, because
             whatever mounts it decides.
-        draining: Whether the server is about to stop.
+        draining: Whether the server is about to stop. It is also in `app.state.draining`.
 
     Returns:
         The app, which another ASGI app can mount.
@@ -91,6 +91,7 @@ def create_app(
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
+    draining = draining or Draining()
     calls, gate = (
         FeedCalls(store, named, send_timeout, cache_bytes, draining),
         gate or Gate(checks_origin=False),
@@ -125,6 +126,7 @@ def create_app(
     )
     app.router.redirect_slashes = False  # its answer would name any host that the client names
     app.state.stop, app.state.drain = calls.stop, calls.drain
+    app.state.draining = draining
     return app
 
 

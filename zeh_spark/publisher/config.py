@@ -68,6 +68,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    jwt_keys: str | None = None
     staging_quota: int | str = "64g"
     answer_cache: int | str = "64m"
     drain_delay: int | float | str = "0s"
@@ -82,6 +85,12 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if not self.tls_cert and (self.tls_key or self.tls_client_ca):
             name = "tls_key" if self.tls_key else "tls_client_ca"
             raise ValueError(f"{name} is set, and tls_cert is not. Set tls_cert, too")
+        jwt = {each: getattr(self, each) for each in ("jwt_issuer", "jwt_audience", "jwt_keys")}
+        if missing := [name for name, value in jwt.items() if not value]:
+            if len(missing) < len(jwt):
+                raise ValueError(f"{', '.join(missing)} is missing. Set all of {', '.join(jwt)}")
+        elif self.allow_anyone:
+            raise ValueError("allow_anyone and jwt_issuer contradict each other. Set one of them")
         for each in self.forwarded_allow_ips:
             _check_network(each)
 
