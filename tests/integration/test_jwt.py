@@ -165,6 +165,18 @@ def test_what_does_not_count_is_an_unknown_token(
     assert "Traceback" not in caplog.text
 
 
+def test_a_jwt_that_was_used_expires_all_the_same(
+    ask: Callable[..., requests.Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not checked again at each request, but its end is."""
+    monkeypatch.setattr(jwt_tokens, "LEEWAY_SECONDS", 0.0)
+    token = signed(exp=time.time() + 3)
+    assert [200, 200] == [ask(token).status_code for _ in range(2)]
+    end = time.monotonic() + 30
+    while ask(token).status_code == 200:
+        assert time.monotonic() < end
+
+
 def test_clocks_may_differ_by_half_a_minute(ask: Callable[..., requests.Response]) -> None:
     assert 200 == ask(signed(exp=time.time() - 20)).status_code
     assert 200 == ask(signed(nbf=time.time() + 20)).status_code

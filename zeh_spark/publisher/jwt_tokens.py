@@ -17,6 +17,7 @@ the publisher's event loop; keys are read in a thread.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ipaddress
 import logging
 import time
@@ -49,6 +50,7 @@ FRESH_SECONDS, AGAIN_SECONDS = 600.0, 60.0
 """The age at which keys are read again, and the least seconds between two readings."""
 
 _MOST_BYTES, _LONGEST_JWT, _LEAST_RSA_BITS = 1 << 20, 16 << 10, 2048
+_MOST_CHECKED = 1024
 _FETCH_SECONDS = 5.0
 
 
@@ -70,16 +72,31 @@ class JwtTokens:
         self._read_at = time.monotonic()
         self._tried_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
+        self._checked: dict[bytes, Token] = {}
 
     async def token(self, text: str) -> Token | None:
-        """Return the token that a JWT stands for; None if it does not count."""
+        """Return the token that a JWT stands for; None if it does not count.
+
+        A JWT that counts is checked once for each reading of the keys: that takes up to 1 ms. Its
+        end is for the caller to check, at each request.
+        """
+        if time.monotonic() - self._read_at > FRESH_SECONDS:
+            self._begin_to_refresh()  # the old ones do until it is done
+        if len(text) > _LONGEST_JWT:
+            return None
+        digest = hashlib.sha256(text.encode()).digest()
+        if known := self._checked.get(digest):
+            return known
         try:
-            if len(text) > _LONGEST_JWT:
-                return None
             key = await self._key(jwt.get_unverified_header(text).get("kid"))
-            return self._token(text, key) if key else None
+            token = self._token(text, key) if key else None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
             return None
+        if token:
+            if len(self._checked) >= _MOST_CHECKED:
+                self._checked.pop(next(iter(self._checked)))
+            self._checked[digest] = token
+        return token
 
     def _token(self, text: str, key: jwt.PyJWK) -> Token:
         claims = jwt.decode(
@@ -97,11 +114,8 @@ class JwtTokens:
 
     async def _key(self, name: object) -> jwt.PyJWK | None:
         """Return the key of a name; without a name, the only one; None if there is none."""
-        age = time.monotonic() - self._read_at
         if name is not None and name not in self._keys:
             await self._refresh()
-        elif age > FRESH_SECONDS:
-            self._begin_to_refresh()  # the old ones do until it is done
         if name is None:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(name) if isinstance(name, str) else None
@@ -120,6 +134,7 @@ class JwtTokens:
     async def _read(self) -> None:
         try:
             self._keys = await anyio.to_thread.run_sync(read_keys, self._source)
+            self._checked.clear()
             self._read_at = time.monotonic()
         except StoreError as exc:
             log.error("the keys of JWTs stay as they were: %s", exc.what)
