@@ -242,6 +242,23 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
     assert f"{file} is not TOML" in log.read_text()
 
 
+def test_files_of_tls_can_get_other_names(tmp_path: Path, tls: TlsFolder) -> None:
+    """TLS itself stays: nobody switches it off by a line that is missing."""
+    old, new = tls.issue("old"), tls.issue("new")
+    file = tmp_path / "publisher.toml"
+    file.write_text(f'tls_cert = "{old.cert}"\ntls_key = "{old.key}"\n')
+    with serving(tmp_path, "--config", str(file)) as (base, process, log):
+        assert old.serial == serial(base)
+        file.write_text(f'tls_cert = "{new.cert}"\ntls_key = "{new.key}"\n')
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "changed: tls_cert, tls_key" in log.read_text())
+        assert new.serial == serial(base)
+        file.write_text("")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "TLS is not switched off" in log.read_text())
+        assert new.serial == serial(base)
+
+
 def test_forwarded_addresses_count_from_named_proxies_only(tls: TlsFolder) -> None:
     """Nobody can pretend to be somebody else, and behind my proxy I see who asks."""
     seen = []

@@ -24,6 +24,8 @@ from zeh_spark.publisher.draining import stop_on_signals
 from zeh_spark.publisher.reload import Reload, Use
 from zeh_spark.store.interface import StoreBusyError
 
+log = logging.getLogger("zeh_spark.publisher")
+
 
 @click.command()
 @STORE
@@ -60,7 +62,7 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
         stop_on_signals(running.draining)  # before anybody is told that it runs
         _announce(_base(config, listener), config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
+        log.setLevel(logging.INFO)
         server.serve(
             store or tables,
             listener,
@@ -102,7 +104,10 @@ def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
     if certificates is not None:
 
         def use_files(config: Config) -> bool:
-            return config.tls_files is not None and certificates.read(config.tls_files)
+            if config.tls_files is None:
+                log.error("TLS is not switched off without a restart of the publisher")
+                return False
+            return certificates.read(config.tls_files)
 
         live |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), use_files)
     return live
