@@ -69,7 +69,7 @@ def create_app(
             readers.
         gate: Who may do what. By default everybody may do everything that the app offers, because
             whatever mounts it decides.
-        draining: Whether the server is about to stop. It is also in `app.state.draining`.
+        draining: Whether the server is about to stop. The state of the app has it, too.
 
     Returns:
         The app, which another ASGI app can mount.
