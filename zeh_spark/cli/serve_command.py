@@ -18,6 +18,9 @@ from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
 from zeh_spark.publisher.config import Config, opened_tables
 from zeh_spark.store.interface import StoreBusyError
 
+_SKEW_MS = 1000
+"""The difference of two clocks, in ms, from which it is worth a word."""
+
 
 @click.command()
 @STORE
@@ -76,6 +79,12 @@ def serve(
         tables = stack.enter_context(opened_tables(config))
         store = stack.enter_context(opened(config.store)) if config.store else None
         stack.enter_context(server.only_publisher(config.store or ""))
+        if store and abs(skew := store.skew()) > _SKEW_MS:
+            click.echo(
+                f"This machine's clock is {skew / 1000:+.1f} s off the database's, by which the "
+                f"publisher goes. Keep both right with NTP.",
+                err=True,
+            )
         listener = stack.enter_context(server.listen(host, port))
         gate = _gate(
             store, host, allow_anyone or config.allow_anyone, [*hosts, *config.allowed_hosts]

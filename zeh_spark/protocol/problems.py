@@ -246,6 +246,15 @@ CURSORSET_TAKEN = _problem(
     consumer={**_TEXT, "description": "the one to which the name is bound"},
     given={**_TEXT, "description": "the one that asks; empty if it tells no identity"},
 )
+CURSORSET_N = _problem(
+    "cursorset-n",
+    409,
+    "The cursorset keeps positions for another n, and a reader that tells no identity does not "
+    "change it. Use the n that is kept, or another name.",
+    cursorset=_TEXT,
+    kept={**_COUNT, "description": "the n for which positions are kept"},
+    n={**_COUNT, "description": "the n of the request"},
+)
 CURSOR_OF_ANOTHER_HISTORY = _problem(
     "cursor-of-another-history",
     409,

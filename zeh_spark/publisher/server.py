@@ -26,7 +26,7 @@ from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
-from zeh_spark.store.retention import Pruner
+from zeh_spark.store.pruner import Pruner
 
 GRACE_SECONDS = 3
 """Seconds that answers already begun may take to end when the publisher stops."""

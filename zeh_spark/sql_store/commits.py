@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -17,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    func,
     insert,
     select,
     tuple_,
@@ -33,7 +35,7 @@ from zeh_spark.sql_store.producers import (
     what_is_certain,
     write_receipts,
 )
-from zeh_spark.sql_store.schema import anchors, blobs, chunks, feeds, stagings, uploads
+from zeh_spark.sql_store.schema import anchors, blobs, chunks, clocks, feeds, stagings, uploads
 from zeh_spark.sql_store.uploads import (
     STAGED,
     decode_chunks,
@@ -44,6 +46,7 @@ from zeh_spark.sql_store.uploads import (
 )
 from zeh_spark.store import commit_decision
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
+from zeh_spark.store.clock import check_commit
 from zeh_spark.store.commit_decision import Decision, Step, unwrapped
 from zeh_spark.store.commit_plan import (
     Moved,
@@ -153,10 +156,18 @@ def _moved(
         assert decision is Step.PUBLISH
         packed = _packed(connection, list(packs(in_batch_order(moved))))
         mine = {} if key is None else numbers[key]
-        publication = published(known, call, declared, state, packed, mine, clock())
+        now = clock()
+        check_commit(now, state.time, partial(_latest, connection))
+        publication = published(known, call, declared, state, packed, mine, now)
         batches.append(Committed(key, known, mine, publication))
         state = publication.feed
     return batches
+
+
+def _latest(connection: Connection) -> int:
+    """Return the latest time that the store knows; 0 if it knows none."""
+    seen = connection.scalar(select(func.max(clocks.c.seen))) or 0
+    return max(int(seen), int(connection.scalar(select(func.max(feeds.c.time))) or 0))
 
 
 def _answer(decision: Decision) -> Done:
@@ -229,17 +240,39 @@ def _append(connection: Connection, feed: int, publications: Sequence[Publicatio
     state = publications[-1].feed
     connection.execute(
         _FEED_MOVED_ON,
-        {"of": feed, "head": state.head, "history": state.history, "time": state.time},
+        {
+            "of": feed,
+            "head": state.head,
+            "history": state.history,
+            "time": state.time,
+            "events": state.events,
+            "size": state.size,
+        },
     )
 
 
 def remove(connection: Connection, feed: int, upto: int) -> None:
-    """Remove all chunks up to position `upto`; leave an anchor for each partition that had some."""
+    """Remove all chunks up to position `upto`; leave an anchor for each partition that had some.
+
+    The feed's row has to be locked: its totals are changed.
+    """
     old = chunks.c.feed == feed, chunks.c.g <= upto
     gone = delete(chunks).where(*old)
     rows = connection.execute(
-        gone.returning(chunks.c.g, chunks.c.partition, chunks.c.tag, chunks.c.blob)
+        gone.returning(
+            chunks.c.g,
+            chunks.c.partition,
+            chunks.c.tag,
+            chunks.c.blob,
+            chunks.c.events,
+            chunks.c.size,
+        )
     ).all()
+    less = {
+        "events": feeds.c.events - sum(row.events for row in rows),
+        "size": feeds.c.size - sum(row.size for row in rows),
+    }
+    connection.execute(update(feeds).where(feeds.c.id == feed).values(less))
     drop_blobs(connection, [row.blob for row in rows])
     last = {row.partition: row for row in sorted(rows, key=lambda row: row.g)}
     if last:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from zeh_spark.sql_store.schema import cursor_set_names as names
 from zeh_spark.sql_store.schema import cursor_sets
-from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, freed_by
+from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_n, freed_by
 
 
 def save(
@@ -31,11 +31,16 @@ def save(
         consumer: The reader's identity.
 
     Raises:
-        Problem: The name is bound to another consumer.
+        Problem: The name is bound to another consumer, or keeps positions for another n.
         IntegrityError: Another transaction was faster. Repeat the whole transaction.
     """
-    bound = _bound(connection, feed[0], name, lock=True)
-    check_consumer(name, bound, consumer, freed_by(feed[1], name))
+    bound, freed = _bound(connection, feed[0], name, lock=True), freed_by(feed[1], name)
+    check_consumer(name, bound, consumer, freed)
+    mine = cursor_sets.c.feed == feed[0], cursor_sets.c.name == name
+    kept = connection.scalars(select(cursor_sets.c.n).where(*mine).distinct()).all()
+    check_n(name, n, kept, consumer, freed)
+    if set(kept) - {n}:
+        connection.execute(delete(cursor_sets).where(*mine, cursor_sets.c.n != n))
     if bound is None:
         connection.execute(insert(names), {"feed": feed[0], "name": name, "consumer": consumer})
     elif bound != consumer:

@@ -28,9 +28,10 @@ from zeh_spark.store.batches import (
     after,
     base,
 )
+from zeh_spark.store.clock import check_commit
 from zeh_spark.store.commit_decision import known_receipt, unwrapped
 from zeh_spark.store.commit_plan import Moved, as_one, in_batch_order, joined, packs, published
-from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, freed_by
+from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_n, freed_by
 from zeh_spark.store.epochs import identity_of, next_epoch
 from zeh_spark.store.interface import (
     IDLE,
@@ -39,7 +40,6 @@ from zeh_spark.store.interface import (
     Chunk,
     Clock,
     FeedState,
-    FeedSummary,
     Retention,
     StagingResult,
     check_partitions,
@@ -108,6 +108,7 @@ class MemoryStore:
         self._consumers: dict[tuple[str, str], str] = {}
         self._retentions: dict[str, Retention] = {}
         self._version = 0
+        self._seen = 0
 
     def create(self, name: str, partitions: int) -> FeedState:
         """Create a feed (see `Store.create`)."""
@@ -127,14 +128,10 @@ class MemoryStore:
         except KeyError:
             raise unknown_feed(name) from None
 
-    def feeds(self) -> list[FeedSummary]:
+    def feeds(self) -> list[FeedState]:
         """Return all feeds (see `Store.feeds`)."""
         with self._lock:
-            logs = ((feed, self._logs[name]) for name, feed in sorted(self._feeds.items()))
-            return [
-                FeedSummary(feed.name, feed.partitions, log.events, log.size, feed.time)
-                for feed, log in logs
-            ]
+            return [feed for _, feed in sorted(self._feeds.items())]
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs (see `Store.identity`)."""
@@ -222,9 +219,9 @@ class MemoryStore:
             for at, each in enumerate(chunks)
         ]
         packed = [self._packed(each) for each in packs(in_batch_order(placed))]
-        done = published(
-            known, call, declared, self.feed(feed), packed, account.sequences, self.now()
-        )
+        now, state = self.now(), self.feed(feed)
+        check_commit(now, state.time, self._latest)
+        done = published(known, call, declared, state, packed, account.sequences, now)
         old = account.state
         if old.receipts and old.incarnation != call.incarnation:
             account.former[old.incarnation] = old.last
@@ -411,8 +408,15 @@ class MemoryStore:
         """Remove the oldest chunks (see `Store.remove`)."""
         self.feed(feed)
         with self._lock:
-            for each in self._logs[feed].remove(upto):
+            gone = self._logs[feed].remove(upto)
+            for each in gone:
                 self._blobs[each.blob] = b""
+            state = self._feeds[feed]
+            self._feeds[feed] = replace(
+                state,
+                events=state.events - sum(each.events for each in gone),
+                size=state.size - sum(each.size for each in gone),
+            )
 
     def retention(self, feed: str) -> Retention:
         """Return what the feed keeps (see `Store.retention`)."""
@@ -446,6 +450,10 @@ class MemoryStore:
         """Keep a reader's cursors (see `Store.save_cursors`)."""
         with self._lock:
             self._check_consumer(feed, name, consumer)
+            kept = [each for of, known, each in self._cursors if (of, known) == (feed, name)]
+            check_n(name, n, kept, consumer, freed_by(feed, name))
+            for other in set(kept) - {n}:
+                del self._cursors[feed, name, other]
             if consumer:
                 self._consumers[feed, name] = consumer
             self._cursors.setdefault((feed, name, n), {}).update(cursors)
@@ -509,6 +517,21 @@ class MemoryStore:
             for each in found:
                 self._tokens[each] = replace(self._tokens[each], revoked=self.now())
         return sorted(found)
+
+    def clock_seen(self) -> int:
+        """Return the time that a publisher saw last (see `Store.clock_seen`)."""
+        return self._seen
+
+    def see_clock(self, now: int) -> None:
+        """Note that the clock is right (see `Store.see_clock`)."""
+        self._seen = now
+
+    def skew(self) -> int:
+        """Return 0: the clock is this machine's (see `Store.skew`)."""
+        return 0
+
+    def _latest(self) -> int:
+        return max(self._seen, *(each.time for each in self._feeds.values()))
 
     def version(self) -> int:
         """Return a number that changes with each commit (see `Store.version`)."""
