@@ -19,6 +19,7 @@ from tests.fix_publish import Caller, Reply, Who, events_of, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, upload_body
 from zeh_spark.publisher import create_app, open_store
+from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.testing import running_publisher
 
 PROMISE = "PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n"
@@ -208,7 +209,7 @@ def test_room_is_made_before_an_upload_is_refused(
     """A full quota first drops what nobody needs, then tells what is staged and allowed."""
     with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
         store.create("orders", 2)
-        size = sum(len(each.frame) for each in rows(0))
+        size = UPLOAD_BYTES + sum(len(each.frame) for each in rows(0))
         with running_publisher(store, create_app(store, staging_quota=2 * size)) as base:
             caller = call_feed(f"{base}/orders")
             caller.publish(Who(0), 0)

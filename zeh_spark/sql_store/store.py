@@ -250,7 +250,7 @@ class SqlStore:
             if receipt is not None:
                 return receipt
             done = stage()
-        self._database.writes.tidy(self._tidy)
+        self.tidy()
         return done
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
@@ -261,8 +261,12 @@ class SqlStore:
 
         with self._errors():
             done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
-        self._database.writes.tidy(self._tidy)
+        self.tidy()
         return done
+
+    def tidy(self) -> None:
+        """Have what is staged and needed no more deleted (see `Store.tidy`)."""
+        self._database.writes.tidy(self._tidy)
 
     def _tidy(self, connection: Connection) -> bool:
         return uploads.tidy(connection, self.now())

@@ -31,7 +31,7 @@ from zeh_spark.sql_store.producers import find_feed, inserted, what_is_known
 from zeh_spark.sql_store.schema import blobs, receipts, stagings, uploads
 from zeh_spark.sql_store.schema import producers as producer_table
 from zeh_spark.store import commit_decision, refusals
-from zeh_spark.store.batches import Call, StoredReceipt, Upload, base
+from zeh_spark.store.batches import UPLOAD_BYTES, Call, StoredReceipt, Upload, base
 from zeh_spark.store.commit_decision import unwrapped
 from zeh_spark.store.commit_plan import Moved
 from zeh_spark.store.interface import IDLE, STAGED_FOR, Clock, StagingResult, check_partitions
@@ -177,6 +177,7 @@ def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None
     for staging in {row.staging for row in rows}:
         mine = [each.chunks for each in rows if each.staging == staging]
         freed = drop_blobs(connection, [each.blob for c in mine for each in decode_chunks(c)])
+        freed += UPLOAD_BYTES * len(mine)
         less = update(stagings).where(stagings.c.id == staging)
         connection.execute(less.values(bytes=stagings.c.bytes - freed))
     return len(rows)

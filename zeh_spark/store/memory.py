@@ -165,11 +165,11 @@ class MemoryStore:
             if isinstance(decision, StoredReceipt):
                 return decision
             staging = self._staging(feed, call)
+            if (before := staging.uploads.get(place)) and before[0].digest != upload.digest:
+                name = ".".join(map(str, (call.run, *place)))
+                raise refusals.upload_conflict(call, name)
             staging.touched = self.now()
-            if before := staging.uploads.get(place):
-                if before[0].digest != upload.digest:
-                    name = ".".join(map(str, (call.run, *place)))
-                    raise refusals.upload_conflict(call, name)
+            if before:
                 return StagingResult.SAME
             check_partitions(call, upload, self.feed(feed).partitions)
             self._check_quota(feed, call, upload, quota)
@@ -250,6 +250,12 @@ class MemoryStore:
                 lambda each: (each.producer, each.batch, each.run) == (producer, batch, run),
                 attempt,
             )
+
+    def tidy(self) -> None:
+        """Delete what is staged and needed no more (see `Store.tidy`)."""
+        with self._lock:
+            for feed in self._feeds:
+                self._tidy(feed, STAGED_FOR)
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         """Return the producers (see `Store.producers`)."""

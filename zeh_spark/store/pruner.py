@@ -1,7 +1,8 @@
 """The publisher's thread that removes old events from time to time (`retention` says which).
 
-It also writes the clock's sign, and removes nothing by age while the clock is not believed (see
-`clock`). Runs in the publisher.
+It also has uploads deleted that nobody needs any more, as nobody may come to upload again. It
+writes the clock's sign, and removes nothing by age while the clock is not believed (see `clock`).
+Runs in the publisher.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Pruner:
     def _run(self) -> None:
         while True:
             logged(log, "old events stay for now", self._prune_all)
+            logged(log, "old uploads stay for now", self._store.tidy)
             if self._ended.wait(self._every_seconds):
                 return
 
