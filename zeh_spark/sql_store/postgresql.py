@@ -33,6 +33,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.postgresql_errors import explained, reason_of
+from zeh_spark.sql_store.postgresql_reads import bounded
 from zeh_spark.sql_store.postgresql_writer import TURN_SECONDS, Writer
 from zeh_spark.sql_store.schema import VERSION, feeds, metadata
 from zeh_spark.sql_store.store import SqlStore
@@ -125,7 +126,7 @@ def open_postgresql(
 
     @contextmanager
     def reading() -> Iterator[Connection]:
-        with read.connect() as connection:
+        with read.connect() as connection, bounded(connection):
             yield connection
 
     def close() -> None:
@@ -255,4 +256,5 @@ def _upgrade(connection: Connection, version: int) -> None:
 
 def _heads(connection: Connection) -> tuple[int, float]:
     """Return the sum of the feeds' heads, and after how many seconds to look again."""
-    return int(connection.scalar(_HEADS) or 0), POLL_SECONDS
+    with bounded(connection):
+        return int(connection.scalar(_HEADS) or 0), POLL_SECONDS
