@@ -7,9 +7,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, event
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.upload_format import StagedChunk
@@ -346,3 +347,24 @@ def _write_version_1(file: Path, old: list[StagedChunk]) -> list[str]:
         made.execute("INSERT INTO feeds VALUES (1, ?, ?, ?, ?, ?, ?)", feed)
         made.execute("INSERT INTO cursor_sets VALUES (1, 'mailer', 2, 0, '1.x')")
     return tags
+
+
+def test_keeping_many_cursors_takes_few_statements(tmp_path: Path) -> None:
+    """Other writers do not wait for one statement after the other."""
+    statements: list[str] = []
+
+    def note(*given: Any) -> None:
+        statements.append(given[2])
+
+    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
+        store.create("orders", 2)
+        cursors = {each: f"a{each}" for each in range(1000)}
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            store.save_cursors("orders", "w", 1024, cursors)
+            later = {**cursors, **{each: f"b{each}" for each in range(0, 1024, 2)}}
+            store.save_cursors("orders", "w", 1024, later)
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        assert later == store.load_cursors("orders", "w", 1024)
+    assert len(statements) < 20

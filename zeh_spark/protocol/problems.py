@@ -225,6 +225,11 @@ CURSORS_MISSING = _bad("cursors-missing", "Neither a cursorN nor resume is given
 BAD_PAGE_SIZE_HINT = _bad("bad-page-size-hint", "pagesizehint is no allowed number.")
 BAD_WAIT = _bad("bad-wait", "wait is no allowed number.")
 BAD_CURSORSET = _bad("bad-cursorset", "cursorset is no allowed name.")
+TOO_MANY_CURSORS = _bad(
+    "too-many-cursors",
+    "The request has more cursors than one that names a cursorset may have; send them in parts.",
+    maximum=_COUNT,
+)
 BAD_CONSUMER = _bad("bad-consumer", "ZEH-Consumer is no allowed identity.")
 BAD_STORE_CURSOR = _bad("bad-store-cursor", "store_cursor is not 1.")
 CURSORSET_MISSING = _bad("cursorset-missing", "resume or store_cursor is given without cursorset.")

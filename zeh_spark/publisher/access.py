@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.protocol import problems
+from zeh_spark.publisher.shares import note_token
 from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.batches import base
 from zeh_spark.store.interface import Store
@@ -148,6 +149,7 @@ class Gate:
             self._check_host(request)
             return
         token = self._token(request.headers.get("authorization", ""), self._store.now())
+        note_token(request, token.id)
         for group in wanted:
             if not any(map(token.may, group)):
                 wanting = " or ".join(map(str, group))

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from zeh_spark.publisher import publish_requests
 from zeh_spark.publisher.access import Gate, Needs, publishes, sees_producer, sees_producers
 from zeh_spark.publisher.bodies import Budget, check_length, received
+from zeh_spark.publisher.shares import SharedBudget, client_of
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
 from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, ProducerState, StoredReceipt, Upload
@@ -32,7 +33,7 @@ BODY_BYTES = 24 << 20
 """Bytes of bodies that are looked into at a time. Other bodies wait."""
 
 BODIES = 128
-"""Bodies that arrive at a time."""
+"""Bodies that arrive at a time; a client has a share of them (`shares`)."""
 
 CHECKERS, STAGERS, CALLERS, READERS = 2, 8, 32, 4
 """Threads that check uploads, that stage them, that wait for their turn to commit, and that list
@@ -76,7 +77,7 @@ class PublishApi:
         self._quota = staging_quota
         self._budget = Budget(BODY_BYTES)
         self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
-        self._coming, self._commits_coming = Budget(BODIES), Budget(BODIES)
+        self._coming, self._commits_coming = SharedBudget(BODIES), SharedBudget(BODIES)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._stagers = anyio.CapacityLimiter(STAGERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
@@ -99,7 +100,7 @@ class PublishApi:
         if receipt:
             return _json(publish_requests.committed(receipt, new=False))
         async with (
-            self._coming.room(1),
+            self._coming.room(client_of(request)),
             received(request, length) as whole,
             self._budget.room(length),
         ):
@@ -122,7 +123,7 @@ class PublishApi:
         await self._called(partial(self._store.admit, feed, call))  # refused before it is read
         publish_requests.check_json(request.headers.get("content-type"))
         async with (
-            self._commits_coming.room(1),
+            self._commits_coming.room(client_of(request)),
             received(request, length) as whole,
             self._budget_of_commits.room(length),
         ):

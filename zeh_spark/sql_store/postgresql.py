@@ -35,6 +35,7 @@ from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.sql_store.database_clock import DatabaseClock
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.postgresql_errors import OTHER_VERSION, explained, reason_of
+from zeh_spark.sql_store.postgresql_reads import bounded
 from zeh_spark.sql_store.postgresql_writer import TURN_SECONDS, Writer
 from zeh_spark.sql_store.schema import VERSION, feeds, metadata
 from zeh_spark.sql_store.store import SqlStore
@@ -147,13 +148,14 @@ def open_postgresql(
 
     def look(connection: Connection) -> tuple[int, float]:
         time.look(connection)
-        return int(connection.scalar(_HEADS) or 0), POLL_SECONDS
+        with bounded(connection):
+            return int(connection.scalar(_HEADS) or 0), POLL_SECONDS
 
     watch = Watch(_engine(address, poolclass=NullPool), SCHEMA, look)
 
     @contextmanager
     def reading() -> Iterator[Connection]:
-        with read.connect() as connection:
+        with read.connect() as connection, bounded(connection):
             yield connection
 
     def close() -> None:
