@@ -36,6 +36,7 @@ PUBLISHER = [
     "click>=8.1",
     "httptools>=0.6",
     "psycopg[binary]>=3.2.10",  # earlier ones lose notifications between two waits
+    "pyjwt[crypto]>=2.10",  # the first that checks by the algorithm of the key
     "pyyaml>=6",
     "sqlalchemy>=2.0.42",
     "starlette>=0.40",
@@ -49,6 +50,7 @@ SESSIONS = ["pandas>=2.2,<3", "protobuf>=6.33.5,<7"]
 TEST = [
     *SESSIONS,
     "chispa>=0.10",
+    "cryptography>=42",  # reads the certificates that tests make
     "click>=8.2",  # its CliRunner keeps standard error apart
     "fastapi>=0.115",  # the example service is written with it
     "hypothesis>=6.100",
@@ -58,7 +60,7 @@ TEST = [
     "matplotlib>=3.9",  # and draw with this
     "nbclient>=0.10",
     "openapi-spec-validator>=0.7",
-    "psutil>=5.9",
+    "psutil>=6",
     "pytest>=8.2,<9.2",  # pytest-xdist 3.8 does not group tests with 9.2
     "pytest-cov>=5",
     "pytest-randomly>=3.15",

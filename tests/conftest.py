@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.fix_backup",
     "tests.fix_audit",
     "tests.fix_raw_server",
+    "tests.fix_tls",
     "tests.fix_reference",
     "tests.fix_spark",
     "tests.fix_sink",

@@ -147,6 +147,14 @@ _CA_FILE = click.option(
     "--ca-file", metavar="FILE",
     help="A PEM file of the authorities to trust instead of the system's.",
 )  # fmt: skip
+_CLIENT_CERT = click.option(
+    "--client-cert", metavar="FILE",
+    help="A PEM file with the certificate to show to the publisher, perhaps with its key.",
+)  # fmt: skip
+_CLIENT_KEY = click.option(
+    "--client-key", metavar="FILE",
+    help="The PEM file with the key of --client-cert, if it is not in that file.",
+)  # fmt: skip
 _HEADER = click.option(
     "--header", "sent_headers", multiple=True, metavar="NAME=VALUE",
     help="Send this header with each request. Can be repeated.",
@@ -164,6 +172,8 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         *given: Any,
         token_file: str | None,
         ca_file: str | None,
+        client_cert: str | None,
+        client_key: str | None,
         sent_headers: tuple[str, ...],
         **more: Any,
     ) -> Any:
@@ -172,8 +182,8 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
             connect["tokenFile"] = token_file
         elif token := os.environ.get("ZEH_TOKEN"):
             connect["token"] = token
-        if ca_file:
-            connect["caFile"] = ca_file
+        files = {"caFile": ca_file, "clientCertFile": client_cert, "clientKeyFile": client_key}
+        connect.update({name: file for name, file in files.items() if file})
         for each in sent_headers:
             name, found, value = each.partition("=")
             if not found:
@@ -181,7 +191,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
             connect[f"{SECRET_HEADER_PREFIX}{name}"] = value
         return command(*given, connect=connect, **more)
 
-    return _TOKEN_FILE(_CA_FILE(_HEADER(with_options)))
+    return _TOKEN_FILE(_CA_FILE(_CLIENT_CERT(_CLIENT_KEY(_HEADER(with_options)))))
 
 
 @contextmanager

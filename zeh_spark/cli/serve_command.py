@@ -4,61 +4,38 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import click
 
-from zeh_spark.cli.outbox_commands import CONFIG, settings_of
-from zeh_spark.cli.parameters import STORE, Size, counted, opened
+from zeh_spark.cli.outbox_commands import settings_of
+from zeh_spark.cli.parameters import STORE, counted, opened
+from zeh_spark.cli.serve_options import CONFIG, takes_settings, with_given
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
+from zeh_spark.publisher.certificates import Certificates
 from zeh_spark.publisher.config import Config, opened_tables
+from zeh_spark.publisher.connections import Listener
+from zeh_spark.publisher.draining import stop_on_signals
+from zeh_spark.publisher.reload import Reload, Use
 from zeh_spark.store.interface import StoreBusyError
 
 _SKEW_MS = 1000
 """The difference of two clocks, in ms, from which it is worth a word."""
 
+log = logging.getLogger("zeh_spark.publisher")
+
 
 @click.command()
 @STORE
 @CONFIG
-@click.option("--host", help="IP address or host name to listen on.  [default: 127.0.0.1]")
-@click.option(
-    "--port", type=click.IntRange(0, 65535),
-    help="TCP port to listen on; 0 takes a free one.  [default: 8080]",
-)  # fmt: skip
-@click.option(
-    "--staging-quota", default="64g", show_default=True, type=Size(), metavar="SIZE",
-    help="Most bytes that a producer may have uploaded and not yet committed, like 500m or 64g.",
-)  # fmt: skip
-@click.option(
-    "--answer-cache", default="64m", show_default=True, type=Size(), metavar="SIZE",
-    help="Most bytes of answers kept in memory for the next readers, like 256m.",
-)  # fmt: skip
-@click.option(
-    "--allow-anyone", is_flag=True,
-    help="Serve an address that others reach without tokens: anybody may read and publish.",
-)  # fmt: skip
-@click.option(
-    "--allowed-host", "hosts", multiple=True, metavar="HOST",
-    help="Answer requests for this host name, too, while there are no tokens: that of a proxy on "
-    "this machine. Can be repeated.",
-)  # fmt: skip
+@takes_settings
 @click.pass_context
-def serve(
-    ctx: click.Context,
-    url: str,
-    file: Path | None,
-    host: str | None,
-    port: int | None,
-    staging_quota: int,
-    answer_cache: int,
-    allow_anyone: bool,
-    hosts: tuple[str, ...],
-) -> None:
+def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, object]) -> None:
     """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
 
     Who may read and publish is a matter of tokens (zeh-spark token). As long as the store never had
@@ -73,8 +50,11 @@ def serve(
       zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
       zeh-spark serve --config conf/publisher.toml
     """
-    config = settings_of(ctx, file, url)
-    host, port = host or config.host, config.port if port is None else port
+
+    def load() -> Config:
+        return with_given(settings_of(ctx, file, url), given)
+
+    config = load()
     with ExitStack() as stack:
         tables = stack.enter_context(opened_tables(config))
         store = stack.enter_context(opened(config.store)) if config.store else None
@@ -85,26 +65,77 @@ def serve(
                 f"publisher goes. Keep both right with NTP.",
                 err=True,
             )
-        listener = stack.enter_context(server.listen(host, port))
-        gate = _gate(
-            store, host, allow_anyone or config.allow_anyone, [*hosts, *config.allowed_hosts]
-        )
-        shown = f"[{host}]" if ":" in host else host
-        base = f"http://{shown}:{listener.getsockname()[1]}"
-        _announce(base, config, store, tables)
+        listener = stack.enter_context(server.listen(config.host, config.port))
+        gate = _gate(store, config)
+        running = _running(config, gate, load)
+        stop_on_signals(running.draining)  # before anybody is told that it runs
+        _announce(_base(config, listener), config, store, tables)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
-        more = tables if store else None
-        server.serve(store or tables, listener, more, staging_quota, answer_cache, gate)
+        log.setLevel(logging.INFO)
+        server.serve(
+            store or tables,
+            listener,
+            tables if store else None,
+            config.quota_bytes,
+            config.cache_bytes,
+            gate,
+            running,
+        )
 
 
-def _gate(store: Store | None, host: str, allow_anyone: bool, hosts: Sequence[str]) -> Gate:
+def _base(config: Config, listener: Listener) -> str:
+    scheme = "https" if config.tls_cert else "http"
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
+
+
+def _running(config: Config, gate: Gate, load: Callable[[], Config]) -> server.Running:
+    """Return how the publisher runs. From now on, SIGHUP has it read the settings again."""
+    certificates = Certificates(config.tls_files) if config.tls_files else None
+    look = partial(certificates.look, now=True) if certificates else lambda: None
+    reload = Reload(config, load, _live(gate, certificates), look)
+    reload.on_sighup()
+    return server.Running(
+        times=config.stop_times,
+        certificates=certificates,
+        forwarded_allow_ips=config.forwarded_allow_ips,
+        look=reload.look,
+    )
+
+
+def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
+    """Return what takes settings over while the publisher runs, by their names."""
+
+    def use_hosts(config: Config) -> None:
+        gate.use_hosts(own_hosts(config.host, config.allowed_hosts))
+
+    live: dict[str, Use] = {"allowed_hosts": use_hosts}
+    if certificates is not None:
+
+        def use_files(config: Config) -> bool:
+            if config.tls_files is None:
+                log.error("TLS is not switched off without a restart of the publisher")
+                return False
+            return certificates.read(config.tls_files)
+
+        live |= dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), use_files)
+    return live
+
+
+def _gate(store: Store | None, config: Config) -> Gate:
     """Return who may do what. Raises StoreError if that would be anybody, and nobody said so."""
+    host, hosts = config.host, config.allowed_hosts
+    if config.jwt_issuer and config.jwt_audience and config.jwt_keys:
+        # It is slow to import, and rarely needed.
+        from zeh_spark.publisher.jwt_tokens import JwtTokens
+
+        issued = JwtTokens(config.jwt_issuer, config.jwt_audience, config.jwt_keys)
+        return Gate(store, issued=issued)
     if is_loopback(host):
         if store is None:
             return Gate(hosts=own_hosts(host, hosts))
         return Gate(store, is_open=True, hosts=own_hosts(host, hosts))
-    if allow_anyone:
+    if config.allow_anyone:
         return Gate(store, is_open=True)
     if store is None:
         raise StoreError(

@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import anyio
@@ -26,7 +27,7 @@ from zeh_spark.protocol import problems
 from zeh_spark.publisher.shares import note_token
 from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.batches import base
-from zeh_spark.store.interface import Store
+from zeh_spark.store.interface import Store, now_ms
 from zeh_spark.store.problems import Problem
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -96,6 +97,13 @@ def _producer(request: Request) -> Need:
 # Who is asked
 
 
+class IssuedTokens(Protocol):
+    """Tells the tokens of an identity provider (see `jwt_tokens`)."""
+
+    async def token(self, text: str) -> Token | None:
+        """Return the token that a text stands for; None if it does not count."""
+
+
 class Gate:
     """Lets requests through that may do what they ask for.
 
@@ -105,6 +113,8 @@ class Gate:
         is_open: Whether a store that never had a token lets every request through.
         hosts: The host names under which an open publisher is asked; None for any.
         checks_origin: Whether requests of web pages of other origins are refused.
+        issued: Tells the tokens of an identity provider; None if there is none. With one, each
+            request needs a token, also of an open publisher.
     """
 
     def __init__(
@@ -114,15 +124,22 @@ class Gate:
         is_open: bool = False,
         hosts: Collection[str] | None = None,
         checks_origin: bool = True,
+        issued: IssuedTokens | None = None,
     ) -> None:
         self._store = store
-        self._is_open = is_open
+        self._is_open = is_open and issued is None
+        self._issued = issued
         self._checks_origin = checks_origin
         self._hosts = None if hosts is None else {each.lower() for each in hosts}
         self._tokens: dict[str, Token] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[Exception | None] | None = None
         self._limiter = anyio.CapacityLimiter(1)
+
+    def use_hosts(self, hosts: Collection[str]) -> None:
+        """Use other host names from now on. One that answers to any name does so still."""
+        if self._hosts is not None:
+            self._hosts = {each.lower() for each in hosts}
 
     def route(
         self, path: str, endpoint: Endpoint, needs: Needs, *, methods: list[str] | None = None
@@ -141,27 +158,33 @@ class Gate:
             _check_origin(request)
         if not (wanted := needs(request)):
             return
-        if self._store is None:
+        if self._store is None and self._issued is None:
             self._check_host(request)
             return
-        await self._refresh(self._store)
+        if self._store is not None:
+            await self._refresh(self._store)
         if not self._tokens and self._is_open:
             self._check_host(request)
             return
-        token = self._token(request.headers.get("authorization", ""), self._store.now())
+        now = self._store.now() if self._store else now_ms()
+        token = await self._token(request.headers.get("authorization", ""), now)
         note_token(request, token.id)
         for group in wanted:
             if not any(map(token.may, group)):
                 wanting = " or ".join(map(str, group))
                 raise Problem(problems.FORBIDDEN, f"this token does not have the right {wanting}")
 
-    def _token(self, authorization: str, now: int) -> Token:
+    async def _token(self, authorization: str, now: int) -> Token:
         scheme, _, text = authorization.partition(" ")
         text = text.strip()
         if scheme.lower() != "bearer" or not text:
             raise Problem(problems.UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN")
         token = self._tokens.get(id_in(text) or "")
-        if token is None or not is_text_of(text, token) or not token.is_valid(now):
+        if token is not None and not is_text_of(text, token):
+            token = None
+        if token is None and self._issued is not None and text.count(".") == 2:
+            token = await self._issued.token(text)
+        if token is None or not token.is_valid(now):
             raise Problem(
                 problems.UNAUTHORIZED, "the token is not valid: it is unknown, expired or revoked"
             )

@@ -26,6 +26,7 @@ from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.publisher import access
 from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.direct_api import DirectApi
+from zeh_spark.publisher.draining import Draining
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
 from zeh_spark.publisher.publish_api import CALLS, STAGING_QUOTA, PublishApi
@@ -50,10 +51,13 @@ def create_app(
     staging_quota: int = STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
+    draining: Draining | None = None,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
-    Call `app.state.stop()` when the server is about to stop: it ends all long polls.
+    Call `app.state.stop()` when the server stops: it ends all long polls. A server that is unready
+    for a while before it stops calls `draining.begin()` and `app.state.drain()` then, which ends
+    those that wait for long.
 
     Args:
         feeds: A store, whose feeds are served at /<name> and can be published to; or feeds of any
@@ -65,6 +69,7 @@ def create_app(
             readers.
         gate: Who may do what. By default everybody may do everything that the app offers, because
             whatever mounts it decides.
+        draining: Whether the server is about to stop. It is also in `app.state.draining`.
 
     Returns:
         The app, which another ASGI app can mount.
@@ -86,8 +91,9 @@ def create_app(
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
+    draining = draining or Draining()
     calls, gate = (
-        FeedCalls(store, named, send_timeout, cache_bytes),
+        FeedCalls(store, named, send_timeout, cache_bytes, draining),
         gate or Gate(checks_origin=False),
     )
     publish = [
@@ -119,7 +125,8 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # its answer would name any host that the client names
-    app.state.stop = calls.stop
+    app.state.stop, app.state.drain = calls.stop, calls.drain
+    app.state.draining = draining
     return app
 
 

@@ -5,10 +5,11 @@ It says where the publisher listens, which store it serves, and which tables are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ipaddress
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -17,8 +18,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DisconnectionError
 
 from zeh_spark.errors import OptionError, StoreError
-from zeh_spark.options import parse_duration
+from zeh_spark.options import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
+from zeh_spark.publisher.certificates import TlsFiles
+from zeh_spark.publisher.draining import StopTimes
 
 _PINNED = {
     "extra_float_digits": "1",
@@ -27,6 +30,9 @@ _PINNED = {
     "timezone": "UTC",
 }
 """Settings of PostgreSQL that change how values are written, whatever those of the role are."""
+
+
+T = TypeVar("T")
 
 
 class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -48,14 +54,76 @@ class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The settings of a publisher, as read from a file or made from the command line."""
+    """The settings of a publisher, as read from a file or made from the command line.
+
+    Sizes and durations are kept as they were given, like "64g" or "10s".
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
     store: str | None = None
     allow_anyone: bool = False
     allowed_hosts: list[str] = []
+    forwarded_allow_ips: list[str] = []
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    jwt_keys: str | None = None
+    staging_quota: int | str = "64g"
+    answer_cache: int | str = "64m"
+    drain_delay: int | float | str = "0s"
+    grace: int | float | str = "3s"
     feeds: dict[str, FeedConfig] = {}
+
+    def __post_init__(self) -> None:
+        for name in ("staging_quota", "answer_cache"):
+            self._parsed(name, parse_size)
+        for name in ("drain_delay", "grace"):
+            self._parsed(name, parse_duration)
+        if not self.tls_cert and (self.tls_key or self.tls_client_ca):
+            name = "tls_key" if self.tls_key else "tls_client_ca"
+            raise ValueError(f"{name} is set, and tls_cert is not. Set tls_cert, too")
+        jwt = {each: getattr(self, each) for each in ("jwt_issuer", "jwt_audience", "jwt_keys")}
+        if missing := [name for name, value in jwt.items() if not value]:
+            if len(missing) < len(jwt):
+                raise ValueError(f"{', '.join(missing)} is missing. Set all of {', '.join(jwt)}")
+        elif self.allow_anyone:
+            raise ValueError("allow_anyone and jwt_issuer contradict each other. Set one of them")
+        for each in self.forwarded_allow_ips:
+            _check_network(each)
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of TLS; None to speak without it."""
+        if not self.tls_cert:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key or None, self.tls_client_ca or None)
+
+    @property
+    def quota_bytes(self) -> int:
+        """Most bytes that a producer may have uploaded and not yet committed."""
+        return self._parsed("staging_quota", parse_size)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Most bytes of answers that are kept in memory."""
+        return self._parsed("answer_cache", parse_size)
+
+    @property
+    def stop_times(self) -> StopTimes:
+        """How long the publisher takes to stop."""
+        delay, grace = (self._parsed(each, parse_duration) for each in ("drain_delay", "grace"))
+        return StopTimes(delay, grace)
+
+    def _parsed(self, name: str, parse: Callable[[str], T]) -> T:
+        """Return the value of a setting. Raises ValueError, with its name."""
+        value = getattr(self, name)
+        try:
+            return parse(str(value))
+        except ValueError as exc:
+            raise ValueError(f"{name} = {value!r}: it {exc}") from None
 
     def feed(self, name: str) -> FeedConfig:
         """Return the settings of a table that is a feed. Raises OptionError for an unknown name."""
@@ -63,6 +131,17 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             known = ", ".join(self.feeds) or "none"
             raise OptionError(f"there is no [feeds.{name}] in the file; there are {known}")
         return self.feeds[name]
+
+
+def _check_network(text: str) -> None:
+    """Raise ValueError unless a text is an IP address or a network."""
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as exc:
+        raise ValueError(
+            f"forwarded_allow_ips = {text!r}: {exc}. Give addresses like 10.0.0.7, or networks "
+            f"like 10.0.0.0/24"
+        ) from None
 
 
 def load_config(file: Path) -> Config:

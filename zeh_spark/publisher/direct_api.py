@@ -94,11 +94,11 @@ class DirectApi:
             name, feed = await self._feed(request)
             ask = await self._calls.in_thread(name, partial(plan_request, await body_of(request)))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
-            end = time.monotonic() + (min(ask.wait, MAX_WAIT) if endless else 0)
+            begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
             seen, plan = await self._calls.in_thread(name, partial(_planned, feed, ask))
         finally:
             self._plans.give_back(client)
-        while not plan.ranges and not self._calls.stopped and (left := end - time.monotonic()) > 0:
+        while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
             gone = asyncio.ensure_future(disconnected(request.receive))
             try:
                 if not await self._calls.wait(gone, name, feed, seen, left):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import anyio
 import anyio.to_thread
 
 from zeh_spark.publisher.answers import Answer, Taken, taken
+from zeh_spark.publisher.draining import POLL_SECONDS, Draining
 from zeh_spark.publisher.long_polling import FeedWatch, State
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import ChunkFeed, Feed, HasOwnVersion
@@ -50,6 +52,7 @@ class FeedCalls:
         named: More feeds, by name.
         send_timeout: Seconds for which a client may take nothing before it is dropped.
         cache_bytes: Most bytes of `cache`.
+        draining: Whether the server is about to stop: then nothing waits for long.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class FeedCalls:
         named: Mapping[str, Feed],
         send_timeout: float,
         cache_bytes: int,
+        draining: Draining | None = None,
     ) -> None:
         self.stopped = False
+        self._draining = draining or Draining()
         self.cache = AnswerCache(cache_bytes)
         self._store = store
         self._named = named
@@ -70,6 +75,24 @@ class FeedCalls:
         self._writers = {each: anyio.CapacityLimiter(WRITERS) for each in named}
         self._watches: dict[str | None, FeedWatch] = {}
         self._turns: dict[Hashable, _Turns] = {}
+
+    def drain(self) -> None:
+        """End the long polls that wait longer than they may while the server drains."""
+        for watch in self._watches.values():
+            watch.wake()
+
+    def left(self, begin: float, wait: float) -> float:
+        """Return for how many seconds a request may still wait for events; 0 or less for none.
+
+        Args:
+            begin: When the request came, by the monotonic clock.
+            wait: For how many seconds it wants to wait.
+        """
+        if self.stopped:
+            return 0.0
+        if self._draining.has_begun:
+            wait = min(wait, POLL_SECONDS)
+        return begin + wait - time.monotonic()
 
     def stop(self) -> None:
         """End all long polls."""

@@ -157,6 +157,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.pipeline:
             self.flow.pause_reading()
 
+    def close_after_answer(self) -> None:
+        """Close the connection after the answer that is being made, and tell the client so.
+
+        Answers that have begun, and those that others wait for, do not tell it: they stay.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.response_started or self.pipeline:
+            return
+        cycle.default_headers = [*cycle.default_headers, (b"connection", b"close")]
+
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, also one whose client has not taken its last answers."""
         self.transport.abort()

@@ -102,6 +102,10 @@ class FeedWatch:
             gone.remove_done_callback(wake)
             self._remove(name, news)
 
+    def wake(self) -> None:
+        """Wake all readers, so that each decides again how long it waits."""
+        self._wake_all()
+
     def stop(self) -> None:
         """Wake all readers, and let none wait from now on, because the server stops."""
         self._stopped = True

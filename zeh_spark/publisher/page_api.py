@@ -108,12 +108,12 @@ class PageApi:
                 page = await self._kept(name, page, is_get, how)
             while page.begun is None:
                 gone = gone or asyncio.ensure_future(disconnected(request.receive))
-                left = begin + ask.wait - time.monotonic()
-                if left > 0 and not self._calls.stopped:
+                left = self._calls.left(begin, ask.wait)
+                if left > 0:
                     if not await self._calls.wait(gone, name, page.feed, page.seen, left):
                         return self._calls.answer(name, _NOTHING, headers, _MEDIA_TYPE, gone=gone)
-                    left = begin + ask.wait - time.monotonic()
-                waits = left > 0 and not self._calls.stopped
+                    left = self._calls.left(begin, ask.wait)
+                waits = left > 0
                 page = await self._again(name, page, ask, waits, how)
         except BaseException:
             if gone:

@@ -2,40 +2,77 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
-import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import publish_api
+from zeh_spark.publisher import http_protocol, publish_api
 from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.app import create_app
+from zeh_spark.publisher.certificates import Certificates
 from zeh_spark.publisher.connections import Listener, allowed_connections
+from zeh_spark.publisher.draining import Draining, StopTimes, end_after, stop_on_signals
 from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
 from zeh_spark.store.pruner import Pruner
 
-GRACE_SECONDS = 3
-"""Seconds that answers already begun may take to end when the publisher stops."""
+_CLOSE = (b"connection", b"close")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How a publisher runs and ends.
+
+    Attributes:
+        draining: Whether it is about to stop; it stops once this has begun.
+        times: How long it takes to stop.
+        certificates: Those of TLS; None to speak without it.
+        forwarded_allow_ips: Addresses and networks of proxies whose `X-Forwarded-For` and
+            `X-Forwarded-Proto` count.
+        look: Is called ten times a second.
+    """
+
+    draining: Draining = field(default_factory=Draining)
+    times: StopTimes = StopTimes()
+    certificates: Certificates | None = None
+    forwarded_allow_ips: Sequence[str] = ()
+    look: Callable[[], object] = lambda: None
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that ends long polls when it stops, and sets `ready` once it listens."""
+    """A uvicorn server that drains before it stops, and sets `ready` once it listens.
 
-    def __init__(self, app: ASGIApp, stop: Callable[[], object]) -> None:
+    Args:
+        app: The application.
+        stop: Ends all long polls.
+        drain: Ends the long polls that wait for long.
+        running: How it runs and ends.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        stop: Callable[[], object],
+        drain: Callable[[], object] = lambda: None,
+        running: Running | None = None,
+    ) -> None:
+        self._running = running or Running()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -43,19 +80,77 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 http=BoundedProtocol,
+                proxy_headers=bool(self._running.forwarded_allow_ips),
+                forwarded_allow_ips=list(self._running.forwarded_allow_ips),
                 ws="none",  # else uvicorn leaves upgrades unanswered if it finds a library
                 timeout_keep_alive=IDLE_SECONDS,
                 loop="asyncio",  # which accepts through our `Listener`; uvloop does not
-                timeout_graceful_shutdown=GRACE_SECONDS,
+                timeout_graceful_shutdown=self._running.times.grace,  # type: ignore[arg-type]
             )
         )
         self.ready = threading.Event()
         self._stop = stop
+        self._drain = drain
+        self._drains = False
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `stop_on_signals` (see `uvicorn.Server`)."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen (see `uvicorn.Server`), then set `ready`."""
-        await super().startup(sockets)
+        if self._running.certificates is None:
+            await super().startup(sockets)
+        else:
+            await self._listen_with_tls(self._running.certificates, sockets or [])
         self.ready.set()
+
+    async def _listen_with_tls(
+        self, certificates: Certificates, sockets: Sequence[socket.socket]
+    ) -> None:
+        """Begin to listen, as uvicorn does, but with bounds on the time that TLS takes."""
+        await self.lifespan.startup()
+        protocol = partial(
+            BoundedProtocol,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        bounds: dict[str, Any] = {"ssl_handshake_timeout": http_protocol.HEAD_SECONDS}
+        if sys.version_info >= (3, 11):
+            bounds["ssl_shutdown_timeout"] = http_protocol.LINGER_SECONDS
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=each, ssl=certificates, backlog=self.config.backlog, **bounds
+            )
+            for each in sockets
+        ]
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Drain if it was begun; return whether to stop (see `uvicorn.Server`)."""
+        self._running.look()
+        if self._running.certificates is not None:
+            self._running.certificates.look()
+        draining = self._running.draining
+        if draining.has_begun:
+            if not self._drains:
+                self._begin_to_drain()
+            self.should_exit = self.should_exit or draining.seconds >= self._running.times.delay
+        return await super().on_tick(counter)
+
+    def _begin_to_drain(self) -> None:
+        """Have connections close after their next answer, which long polls give soon."""
+        self._drains = True
+        end_after(self._running.times.bound)
+        self.config.encoded_headers.append(_CLOSE)
+        self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
+        for each in self.server_state.connections:
+            assert isinstance(each, BoundedProtocol)
+            each.close_after_answer()
+        self._drain()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the long polls, for which uvicorn would wait, then stop (see `uvicorn.Server`)."""
@@ -70,8 +165,11 @@ def serve(
     staging_quota: int = publish_api.STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
+    running: Running | None = None,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
+
+    It drains first (see `draining`), and a second signal ends the process at once.
 
     Args:
         feeds: A store, or feeds by name (see `create_app`). A store is also pruned.
@@ -80,16 +178,23 @@ def serve(
         staging_quota: Bytes that a producer may have uploaded and not committed.
         cache_bytes: Most bytes of answers that are kept for the next readers.
         gate: Who may do what (see `create_app`).
+        running: How it runs and ends.
     """
+    running = running or Running()
     listener.most = allowed_connections()
     keep_freed_memory()
     collect_rarely()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
-        signal.signal(number, _exit)
-    app = create_app(feeds, tables, staging_quota=staging_quota, cache_bytes=cache_bytes, gate=gate)
+    stop_on_signals(running.draining)
+    app = create_app(
+        feeds,
+        tables,
+        staging_quota=staging_quota,
+        cache_bytes=cache_bytes,
+        gate=gate,
+        draining=running.draining,
+    )
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
-        Server(app, app.state.stop).run(sockets=[listener])
+        Server(app, app.state.stop, app.state.drain, running).run(sockets=[listener])
 
 
 def collect_rarely() -> None:
@@ -165,7 +270,3 @@ def only_publisher(store_url: str) -> Iterator[None]:
                 anchor="served-by-another-process-already",
             ) from None
         yield
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)

@@ -1,0 +1,56 @@
+"""Certificates of an authority that nobody knows, in files that `serve` and clients take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography import x509
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Files with a certificate and its key."""
+
+    cert: Path
+    key: Path
+
+    @property
+    def serial(self) -> int:
+        return x509.load_pem_x509_certificate(self.cert.read_bytes()).serial_number
+
+
+class TlsFolder:
+    """An authority, and a folder for what it issues."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ca = trustme.CA()
+        self.ca = folder / "ca.pem"
+        self._ca.cert_pem.write_to_path(self.ca)
+
+    def issue(self, name: str, *hosts: str) -> Pair:
+        """Write a certificate, in the place of an older one of this name; as tools do, the files
+        are replaced, not written over.
+        """
+        made = self._ca.issue_cert(*(hosts or ("127.0.0.1", "localhost")))
+        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        chain = b"".join(each.bytes() for each in made.cert_chain_pems)
+        for file, text in ((pair.cert, chain), (pair.key, made.private_key_pem.bytes())):
+            self.replace(file, text)
+        return pair
+
+    def replace(self, file: Path, text: bytes) -> None:
+        new = file.with_suffix(".new")
+        new.write_bytes(text)
+        os.replace(new, file)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> TlsFolder:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    return TlsFolder(folder)

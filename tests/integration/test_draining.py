@@ -1,0 +1,256 @@
+"""A publisher stops in order: unready first, then within a bound, whatever goes on."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+import requests
+
+from tests import postgresql
+from tests.fix_balancer import Balancer
+from tests.fix_publisher import served
+from zeh_spark.publish import Producer
+from zeh_spark.publisher import open_store
+from zeh_spark.publisher.draining import CLOSE_SECONDS, POLL_SECONDS
+from zeh_spark.testing import publish
+from zeh_spark.testing.writers import until
+
+SLACK = 4.0
+"""Seconds by which a busy machine may be late."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with a feed `orders`, which has one event."""
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 1)
+        publish(store, "orders", ["first"])
+    return file
+
+
+def port_of(base: str) -> int:
+    return int(base.rpartition(":")[2])
+
+
+def end_of(base: str) -> str:
+    """The address behind the last event."""
+    lines = requests.get(f"{base}/orders?n=1&cursor0=_last", timeout=30).json()
+    return f"{base}/orders?n=1&cursor0={lines['cursor']}"
+
+
+def stopped(process: subprocess.Popen[str], within: float) -> int:
+    """Its exit code."""
+    return process.wait(within + SLACK)
+
+
+def test_it_answers_while_it_drains_and_closes_each_connection(store: Path) -> None:
+    """My load balancer has time to see it, and no client's request fails meanwhile."""
+    with served(store, "--drain-delay", "2s") as (base, process), requests.Session() as reader:
+        end = end_of(base)
+        before = reader.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: reader.get(end, timeout=30).headers.get("Connection") == "close")
+        after = reader.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        assert 0 == stopped(process, 5)
+    assert (200, 200) == (before.status_code, after.status_code)
+    assert before.content == after.content
+    assert (None, "close") == tuple(each.headers.get("Connection") for each in (before, after))
+
+
+def test_long_polls_end_soon_while_it_drains(store: Path) -> None:
+    """Readers that wait go to another publisher before this one is gone, and lose nothing."""
+    answers: list[tuple[int, str | None]] = []
+    with served(store, "--drain-delay", "60s") as (base, process):
+        waiting = f"{end_of(base)}&wait=60"
+
+        def ask() -> None:
+            answer = requests.get(waiting, timeout=70)
+            answers.append((answer.status_code, answer.headers.get("Connection")))
+
+        poll = threading.Thread(target=ask)
+        poll.start()
+        until(lambda: _connections(process) > 0)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        poll.join()
+        ask()  # one that comes meanwhile
+        took = time.monotonic() - begin
+    assert [(200, "close")] * 2 == answers
+    assert took < 2 * POLL_SECONDS + SLACK
+
+
+def _connections(process: subprocess.Popen[str]) -> int:
+    found = psutil.Process(process.pid).net_connections("tcp")
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_ends_it_at_once(store: Path, number: signal.Signals) -> None:
+    """I need not wait for a drain that I no longer want."""
+    with served(store, "--drain-delay", "600s") as (base, process):
+        process.send_signal(number)
+        until(lambda: requests.get(end_of(base), timeout=30).headers.get("Connection") == "close")
+        process.send_signal(number)
+        assert 128 + number == stopped(process, 0)
+
+
+def test_answers_that_do_not_end_are_cut_after_the_grace(store: Path) -> None:
+    """A client that takes nothing does not keep it."""
+    with served(store, "--grace", "500ms") as (base, process), ExitStack() as stack:
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(base))))
+        slow.sendall(
+            b"PUT /orders/producers/p/batches/0/uploads/r.0.0.0 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            b"Content-Length: 1000\r\n\r\nbegun"
+        )
+        until(lambda: _connections(process) > 0)
+        process.send_signal(signal.SIGTERM)
+        assert 0 == stopped(process, 0.5)
+
+
+def test_a_database_that_hangs_does_not_keep_it(postgresql_server: postgresql.Server) -> None:
+    """A call that waits for a lock of the database is given up."""
+    name = postgresql_server.create_database()
+    url = postgresql_server.url(name)
+    with closing(open_store(url)) as store:
+        store.create("orders", 1)
+    with (
+        served(url, "--grace", "1s") as (base, process),
+        psycopg.connect(
+            host="127.0.0.1", port=postgresql_server.port, user=postgresql.USER, dbname=name
+        ) as holder,
+    ):
+        holder.execute("LOCK TABLE zeroeventhub.feeds, zeroeventhub.chunks")
+        asking = threading.Thread(target=_get, args=(f"{base}/orders?n=1&cursor0=_first",))
+        asking.start()
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        until(lambda: postgresql_server.execute(waits)[0][0] > 0)
+        process.send_signal(signal.SIGTERM)
+        assert 0 == stopped(process, 1 + CLOSE_SECONDS)
+        holder.rollback()
+        asking.join()
+
+
+def _get(url: str) -> None:
+    try:
+        requests.get(url, timeout=30)
+    except requests.RequestException:
+        pass  # it may be cut
+
+
+@pytest.mark.slow
+def test_it_stops_while_it_prunes(tmp_path: Path) -> None:
+    """A feed that has much to forget does not delay an upgrade."""
+    url = f"sqlite:///{tmp_path / 'feeds.db'}"
+    with closing(open_store(url)) as store:
+        store.create("orders", 1024)
+        for _ in range(12):
+            publish(store, "orders", range(1024))
+        keep = replace(store.retention("orders"), bytes=1)
+        store.set_retention("orders", keep)
+        before = next(each.events for each in store.feeds())
+        with served(url) as (_, process):
+            until(lambda: next(each.events for each in store.feeds()) < before, seconds=60)
+            process.send_signal(signal.SIGTERM)
+            code = stopped(process, 3 + CLOSE_SECONDS)
+            left = next(each.events for each in store.feeds())
+    assert 0 == code
+    assert 1024 < left < before
+
+
+# One after the other
+
+
+class Load:
+    """A reader and a producer at one address. Whatever goes wrong is in `errors`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = f"{url}/orders"
+        self.ended = threading.Event()
+        self.errors: list[str] = []
+        self.published: list[int] = []
+        self.got: list[int] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(each,)) for each in (self._write, self._read)
+        ]
+
+    def __enter__(self) -> Load:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for each in self._threads:
+            each.join()
+
+    def _run(self, work: Any) -> None:
+        try:
+            work()
+        except Exception as exc:  # noqa: BLE001  # the test shows it
+            self.errors.append(f"{work.__name__}: {exc!r}")
+
+    def _write(self) -> None:
+        producer = Producer(self._url, "till-7")
+        while not self.ended.is_set():
+            with producer.batch() as batch:
+                batch.add(len(self.published), partition=0)
+            self.published.append(len(self.published))
+
+    def _read(self) -> None:
+        """Read with connections that are kept, and without a second try."""
+        cursor = "_first"
+        with requests.Session() as session:
+            while not (self.ended.is_set() and len(self.got) >= len(self.published)):
+                query = {"n": "1", "cursor0": cursor, "wait": "5"}
+                answer = session.get(self._url, params=query, timeout=30)
+                answer.raise_for_status()
+                for line in answer.content.splitlines():
+                    event = requests.models.complexjson.loads(line)
+                    cursor = event.get("cursor", cursor)
+                    self.got += [event["data"]] if "data" in event else []
+
+
+@contextmanager
+def replaceable(url: str, balancer: Balancer) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A publisher in rotation; gives its port."""
+    with served(url, "--drain-delay", "1s") as (base, process):
+        balancer.add(port_of(base))
+        until(lambda: balancer.sends_to(port_of(base)), seconds=30)
+        yield port_of(base), process
+
+
+@pytest.mark.slow
+def test_publishers_are_replaced_one_after_the_other_without_an_error(
+    postgresql_server: postgresql.Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I upgrade while all read and publish. Nobody notices: not even a request is repeated."""
+    url = postgresql_server.url(postgresql_server.create_database())
+    with closing(open_store(url)) as store:
+        store.create("orders", 1)
+    with closing(Balancer()) as balancer, ExitStack() as stack:
+        old = [stack.enter_context(replaceable(url, balancer)) for _ in range(2)]
+        with Load(balancer.url) as load:
+            until(lambda: len(load.got) > 20, seconds=60)
+            for port, process in old:
+                stack.enter_context(replaceable(url, balancer))
+                process.send_signal(signal.SIGTERM)
+                assert 0 == stopped(process, 1 + 3 + CLOSE_SECONDS)
+                balancer.remove(port)
+                some = len(load.got)
+                until(lambda some=some: load.errors or len(load.got) > some + 20, seconds=60)
+    assert ([], []) == (load.errors, balancer.lost)
+    assert load.published == load.got
+    assert [] == [each.message for each in caplog.records if "trying again" in each.message]

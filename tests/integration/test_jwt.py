@@ -1,0 +1,338 @@
+"""JWTs of an identity provider: which count, what they may do, and how keys change."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.server
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+import requests
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from tests.fix_cli import call
+from tests.fix_publisher import served
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import MemoryStore, create_app, jwt_tokens, open_store
+from zeh_spark.publisher.access import Gate
+from zeh_spark.publisher.jwt_tokens import JwtTokens, grants_in, read_keys
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.testing import publish, running_publisher
+from zeh_spark.testing.writers import until
+
+ISSUER, AUDIENCE = "https://login.example/", "feeds"
+KEYS: dict[str, Any] = {
+    "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),
+    "ES256": ec.generate_private_key(ec.SECP256R1()),
+    "EdDSA": ed25519.Ed25519PrivateKey.generate(),
+}
+KINDS = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
+READ = "/orders?n=1&cursor0=_first"
+
+
+def jwk(algorithm: str, key: Any = None, **more: object) -> dict[str, Any]:
+    """The public key of the provider for an algorithm, as its name."""
+    made = jwt.get_algorithm_by_name(algorithm)
+    public = (key or KEYS[algorithm]).public_key()
+    return {**made.to_jwk(public, as_dict=True), "kid": algorithm, **more}
+
+
+def key_set(*keys: dict[str, Any]) -> bytes:
+    return json.dumps({"keys": list(keys) or [jwk(each) for each in KEYS]}).encode()
+
+
+def signed(algorithm: str = "ES256", key: Any = None, kid: str | None = "", **claims: Any) -> str:
+    """A JWT; a claim that is None is left out."""
+    usual = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60, "zeh": ["read:orders"]}
+    given = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+    headers = None if kid is None else {"kid": kid or algorithm}
+    return jwt.encode(given, key or KEYS[algorithm], algorithm, headers)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "keys.json"
+    file.write_bytes(key_set())
+    return file
+
+
+@contextmanager
+def asked(
+    source: str, store: MemoryStore | None = None
+) -> Iterator[Callable[..., requests.Response]]:
+    """What asks a publisher with a JWT."""
+    store = store or MemoryStore()
+    store.create("orders", 1)
+    store.create("other", 1)
+    gate = Gate(store, is_open=True, issued=JwtTokens(ISSUER, AUDIENCE, source))
+    with running_publisher(store, create_app(store, gate=gate)) as base:
+
+        def ask(token: str, path: str = READ) -> requests.Response:
+            headers = {"Authorization": f"Bearer {token}"}
+            return requests.get(f"{base}{path}", headers=headers, timeout=30)
+
+        yield ask
+
+
+@pytest.mark.parametrize("algorithm", KEYS)
+def test_a_jwt_may_do_what_its_claim_says(keys: Path, algorithm: str) -> None:
+    with asked(str(keys)) as ask:
+        token = signed(algorithm)
+        found = [ask(token, path).status_code for path in (READ, READ.replace("orders", "other"))]
+        audits = ask(token, "/orders/producers").status_code
+        admin = ask(signed(algorithm, zeh="admin"), "/orders/producers").status_code
+    assert ([200, 403], 403, 200) == (found, audits, admin)
+
+
+def unsigned(algorithm: str) -> str:
+    def part(value: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60, "zeh": "admin"}
+    return f"{part({'alg': algorithm, 'kid': 'RS256'})}.{part(claims)}."
+
+
+def signed_with_the_public_key() -> str:
+    """With HMAC, whose secret would be what everybody can see."""
+    pem = (
+        KEYS["RS256"]
+        .public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    head, claims, _ = unsigned("HS256").split(".")
+    sum_of = hmac.digest(pem, f"{head}.{claims}".encode(), hashlib.sha256)
+    return f"{head}.{claims}.{base64.urlsafe_b64encode(sum_of).rstrip(b'=').decode()}"
+
+
+def altered() -> str:
+    """With the signature of another one."""
+    head, _, signature = signed().split(".")
+    return f"{head}.{signed(zeh='admin').split('.')[1]}.{signature}"
+
+
+REFUSED: dict[str, Callable[[], str]] = {
+    "expired": lambda: signed(exp=time.time() - 40),
+    "for ever": lambda: signed(exp=None),
+    "not yet": lambda: signed(nbf=time.time() + 90),
+    "another issuer": lambda: signed(iss="https://other.example/"),
+    "no issuer": lambda: signed(iss=None),
+    "another audience": lambda: signed(aud="others"),
+    "no audience": lambda: signed(aud=None),
+    "another key": lambda: signed(key=ec.generate_private_key(ec.SECP256R1())),
+    "another algorithm of the key": lambda: signed("PS256", KEYS["RS256"], "RS256"),
+    "an unknown key": lambda: signed(kid="unknown"),
+    "no key among several": lambda: signed(kid=None),
+    "no signature": lambda: unsigned("none"),
+    "the public key as a secret": signed_with_the_public_key,
+    "altered": altered,
+    "too long": lambda: signed(more="x" * (16 << 10)),
+    "no JWT": lambda: "a.b.c",
+    "nested": lambda: base64.urlsafe_b64encode(b"[" * 9000).decode() + ".e30.e30",
+}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def ask(keys: Path, store: MemoryStore) -> Iterator[Callable[..., requests.Response]]:
+    with asked(str(keys), store) as found:
+        yield found
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_does_not_count_is_an_unknown_token(
+    ask: Callable[..., requests.Response], caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    """Neither the answer nor the log helps those who try."""
+    caplog.set_level("DEBUG", "zeh_spark")
+    token = REFUSED[why]()
+    answer, unknown = ask(token), ask("zeh_00000000_unknown")
+    assert (401, unknown.content) == (answer.status_code, answer.content)
+    assert token.split(".")[1] not in caplog.text or token == "a.b.c"
+    assert "Traceback" not in caplog.text
+
+
+def test_a_jwt_that_was_used_expires_all_the_same(
+    ask: Callable[..., requests.Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not checked again at each request, but its end is."""
+    monkeypatch.setattr(jwt_tokens, "LEEWAY_SECONDS", 0.0)
+    token = signed(exp=time.time() + 3)
+    assert [200, 200] == [ask(token).status_code for _ in range(2)]
+    end = time.monotonic() + 30
+    while ask(token).status_code == 200:
+        assert time.monotonic() < end
+
+
+def test_clocks_may_differ_by_half_a_minute(ask: Callable[..., requests.Response]) -> None:
+    assert 200 == ask(signed(exp=time.time() - 20)).status_code
+    assert 200 == ask(signed(nbf=time.time() + 20)).status_code
+
+
+def test_each_request_needs_a_token(ask: Callable[..., requests.Response]) -> None:
+    """Nothing is open, also not on a loopback address whose store never had a token."""
+    assert 401 == ask("").status_code
+
+
+def test_tokens_of_the_store_count_beside_them(
+    ask: Callable[..., requests.Response], store: MemoryStore
+) -> None:
+    text, token = new_token("warehouse", [Grant(Right.READ, "orders")], store.now())
+    store.add_token(token)
+    until(lambda: ask(text).status_code == 200)
+    assert 200 == ask(signed()).status_code
+
+
+@pytest.mark.parametrize(
+    ("claim", "granted"),
+    [
+        (["read:orders", "publish:orders/till-*"], "read:orders publish:orders/till-*"),
+        ("read:* consume:orders/warehouse", "read:* consume:orders/warehouse"),
+        ("audit:orders", "audit:orders"),
+        ("admin", " ".join(map(str, ADMIN))),
+        (["read:o*s", "read:", "write:orders", "read", 7, None, ["admin"]], ""),
+        ({"read": "orders"}, ""),
+        (None, ""),
+    ],
+)
+def test_rights_are_written_as_token_list_shows_them(claim: object, granted: str) -> None:
+    """What is not understood gives no right."""
+    assert granted == " ".join(map(str, grants_in({"zeh": claim})))
+
+
+# Keys
+
+
+class Provider:
+    """Serves keys, and counts how often they are fetched."""
+
+    def __init__(self) -> None:
+        self.keys, self.fetched = key_set(jwk("ES256")), 0
+        provider = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                provider.fetched += 1
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(provider.keys)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/keys"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with closing(Provider()) as found:
+        yield found
+
+
+def test_a_new_key_counts_at_once_and_strangers_cause_no_fetches(provider: Provider) -> None:
+    """My provider changes its keys without a word, and nobody has my publisher attack it."""
+    with asked(provider.url) as ask:
+        assert (401, 2) == (ask(signed("RS256")).status_code, provider.fetched)
+        provider.keys = key_set(jwk("ES256"), jwk("RS256"))
+        for number in range(20):
+            assert 401 == ask(signed(kid=f"{number}")).status_code
+        assert 2 == provider.fetched  # the minute is not over
+
+
+def test_an_unknown_key_is_looked_for(provider: Provider) -> None:
+    with asked(provider.url) as ask:
+        provider.keys = key_set(jwk("RS256"))
+        assert 200 == ask(signed("RS256")).status_code
+        assert 401 == ask(signed("ES256")).status_code  # the provider has withdrawn it
+
+
+def test_keys_are_read_again_after_a_while(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is withdrawn does not count for ever."""
+    monkeypatch.setattr(jwt_tokens, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(jwt_tokens, "AGAIN_SECONDS", 0.0)
+    with asked(provider.url) as ask:
+        assert 200 == ask(signed()).status_code
+        provider.keys = key_set(jwk("RS256"))
+        end = time.monotonic() + 30
+        while ask(signed()).status_code == 200:
+            assert time.monotonic() < end
+
+
+def test_a_provider_that_is_away_changes_nothing(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log says so."""
+    with asked(provider.url) as ask:
+        provider.close()
+        assert 401 == ask(signed("RS256")).status_code
+        assert 200 == ask(signed()).status_code
+    assert "the keys of JWTs stay as they were" in caplog.text
+
+
+SMALL = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"<html>", "not a JWK set"),
+        (b'{"keys": 7}', "not a JWK set"),
+        (key_set({"kty": "oct", "k": "c2VjcmV0", "kid": "a"}), "no key"),
+        (key_set(jwk("RS256", SMALL)), "no key"),
+        (key_set(jwk("ES256", use="enc")), "no key"),
+        (key_set(jwk("RS256", alg="RS512")), "no key"),
+        (key_set({**jwk("ES256"), "d": "AA"}), "a private key"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    """I learn at the start what is wrong with them."""
+    file = tmp_path / "keys.json"
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match=said) as raised:
+        read_keys(str(file))
+    assert str(file) in raised.value.what
+
+
+def test_keys_are_fetched_by_https_only() -> None:
+    """Whoever can change them can make tokens."""
+    with pytest.raises(StoreError, match="https only"):
+        read_keys("http://login.example/keys")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_keys("/nowhere/keys.json")
+
+
+def test_serve_takes_jwts(tmp_path: Path, keys: Path) -> None:
+    """A person with a token of my identity provider reads a feed."""
+    file, token = tmp_path / "feeds.db", tmp_path / "token"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 1)
+        publish(store, "orders", ["first"])
+    token.write_text(signed())
+    words = ["--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-keys", str(keys)]
+    with served(file, *words) as (base, _):
+        tail = ["tail", f"{base}/orders", "--from", "first", "--no-follow"]
+        read = call(*tail, "--token-file", str(token))
+        refused = call(*tail)
+    assert (0, '"first"\n') == (read.returncode, read.stdout)
+    assert 1 == refused.returncode and "unauthorized" in refused.stderr

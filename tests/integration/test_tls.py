@@ -1,0 +1,283 @@
+"""TLS that the publisher serves itself: who trusts whom, and files that are replaced."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import requests
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from tests.fix_cli import call
+from tests.fix_tls import Pair, TlsFolder
+from zeh_spark.errors import StoreError, ZeroEventHubError
+from zeh_spark.publish import Producer
+from zeh_spark.publisher import MemoryStore, certificates, create_app, http_protocol, open_store
+from zeh_spark.publisher.certificates import Certificates, TlsFiles
+from zeh_spark.publisher.server import Running, Server, listen
+from zeh_spark.testing import publish
+from zeh_spark.testing.writers import until
+
+
+@contextmanager
+def serving(folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[str], Path]]:
+    """`serve` with a feed `orders` that has one event: its base URL, its process and its log."""
+    url, log = f"sqlite:///{folder / 'feeds.db'}", folder / "log"
+    with closing(open_store(url)) as store:
+        store.create("orders", 1)
+        publish(store, "orders", ["first"])
+    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", url, "--port", "0"]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [*command, *words], stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as it,
+    ):
+        assert it.stdout
+        try:
+            yield it.stdout.readline().split(" at ")[1].split(";")[0], it, log
+        finally:
+            it.kill()
+
+
+def words_of(pair: Pair) -> list[str]:
+    return ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
+
+
+def shown(base: str, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
+    """A connection, after its handshake."""
+    if context is None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    port = int(base.rpartition(":")[2])
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=30))
+
+
+def serial(base: str) -> int:
+    """The number of the certificate that a new connection gets."""
+    with shown(base) as connection:
+        found = connection.getpeercert(binary_form=True)
+    assert found
+    return x509.load_der_x509_certificate(found).serial_number
+
+
+def test_producers_and_commands_use_tls(tmp_path: Path, tls: TlsFolder) -> None:
+    """I need no proxy for TLS, and only who knows my authority trusts my publisher."""
+    pair = tls.issue("server")
+    with serving(tmp_path, *words_of(pair)) as (base, _, _):
+        assert base.startswith("https://127.0.0.1:")
+        with Producer(f"{base}/orders", "till-7", caFile=str(tls.ca)).batch() as batch:
+            batch.add({"order": 17})
+        tail = ["tail", f"{base}/orders", "--from", "first", "--no-follow"]
+        read = call(*tail, "--ca-file", str(tls.ca))
+        distrusting = call(*tail)
+    assert ['"first"', '{"order":17}'] == read.stdout.replace(": ", ":").splitlines()
+    assert 1 == distrusting.returncode and "certificate" in distrusting.stderr.lower()
+
+
+def test_older_tls_is_refused(tmp_path: Path, tls: TlsFolder) -> None:
+    with serving(tmp_path, *words_of(tls.issue("server"))) as (base, _, _):
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning):
+            old.minimum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.warns(DeprecationWarning):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(ssl.SSLError, match=r"EOF|ALERT"):  # not a refusal of its own
+            shown(base, old)
+        with shown(base) as connection:
+            assert "TLSv1.3" == connection.version()
+
+
+def test_only_clients_of_the_authority_are_served(tmp_path: Path, tls: TlsFolder) -> None:
+    """Mutual TLS: a client without a certificate of my authority gets no answer at all."""
+    client, stranger = tls.issue("client", "c@example.org"), TlsFolder(tmp_path)
+    words = [*words_of(tls.issue("server")), "--tls-client-ca", str(tls.ca)]
+    with serving(tmp_path, *words) as (base, _, log):
+        url, ca = f"{base}/orders", str(tls.ca)
+        shows = {"clientCertFile": str(client.cert), "clientKeyFile": str(client.key)}
+        with Producer(url, "till-7", caFile=ca, **shows).batch() as batch:
+            batch.add('"second"')
+        tail = ["tail", url, "--from", "first", "--no-follow", "--ca-file", ca]
+        files = ["--client-cert", str(client.cert), "--client-key", str(client.key)]
+        assert ['"first"', '"second"'] == call(*tail, *files).stdout.splitlines()
+        other = stranger.issue("other", "o@example.org")
+        for pair in ({}, {"clientCertFile": str(other.cert), "clientKeyFile": str(other.key)}):
+            with pytest.raises(ZeroEventHubError):
+                Producer(url, "till-8", caFile=ca, retryTimeout="1ms", **pair).last()
+        assert "Traceback" not in log.read_text()
+
+
+def test_certificates_are_renewed_without_closing_connections(
+    tmp_path: Path, tls: TlsFolder
+) -> None:
+    """A renewal is two files and a SIGHUP, and nobody notices."""
+    pair = tls.issue("server")
+    old = pair.serial
+    with serving(tmp_path, *words_of(pair)) as (base, process, log), shown(base) as connection:
+        assert old == serial(base)
+        new = tls.issue("server").serial
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "certificates were read" in log.read_text())
+        assert new == serial(base) != old
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_files_that_cannot_be_used_change_nothing(tmp_path: Path, tls: TlsFolder) -> None:
+    """A renewal that goes wrong is told in the log, and my publisher is served as before."""
+    pair = tls.issue("server")
+    old, key = pair.serial, pair.key.read_bytes()
+    with serving(tmp_path, *words_of(pair)) as (base, process, log):
+        tls.issue("server")
+        tls.replace(pair.key, key)  # it does not fit the new certificate
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "stay as they were" in log.read_text())
+        assert old == serial(base)
+        told = log.read_text()
+        new = tls.issue("server").serial
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "certificates were read" in log.read_text())
+        assert new == serial(base)
+    assert f"{pair.cert} and its key {pair.key} cannot be used" in told
+    assert "PRIVATE" not in told
+
+
+def test_changed_files_are_noticed_without_a_signal(
+    tls: TlsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What renews my certificates need not know the publisher."""
+    monkeypatch.setattr(certificates, "LOOK_SECONDS", 0.0)
+    pair = tls.issue("server")
+    with in_thread(Certificates(TlsFiles(str(pair.cert), str(pair.key)))) as base:
+        assert pair.serial == serial(base)
+        new = tls.issue("server").serial
+        until(lambda: new == serial(base))
+
+
+@contextmanager
+def in_thread(found: Certificates) -> Iterator[str]:
+    app, listener = create_app(MemoryStore()), listen("127.0.0.1", 0)
+    server = Server(app, app.state.stop, running=Running(certificates=found))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        assert server.ready.wait(30)
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listener.close()
+
+
+def test_a_slow_handshake_is_cut(tls: TlsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that never says hello holds no connection."""
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
+    pair = tls.issue("server")
+    with in_thread(Certificates(TlsFiles(str(pair.cert), str(pair.key)))) as base:
+        port = int(base.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as silent:
+            with suppress(ConnectionResetError):
+                assert b"" == silent.recv(1)
+
+
+def test_files_are_checked_at_the_start(tmp_path: Path, tls: TlsFolder) -> None:
+    """I learn at once which file is wrong, and nothing asks me for a password."""
+    good, other = tls.issue("good"), tls.issue("other")
+    secret = tmp_path / "secret.key"
+    key = load_pem_private_key(good.key.read_bytes(), None)
+    locked = BestAvailableEncryption(b"hunter2")
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked))
+    missing = str(tmp_path / "missing.pem")
+    for files, named in [
+        (TlsFiles(missing), missing),
+        (TlsFiles(str(good.cert), str(other.key)), str(other.key)),
+        (TlsFiles(str(good.cert), str(secret)), str(secret)),
+        (TlsFiles(str(good.cert), str(good.key), str(good.key)), str(good.key)),
+    ]:
+        with pytest.raises(StoreError) as raised:
+            Certificates(files)
+        assert named in raised.value.what
+        assert "a-file-of-tls-cannot-be-used" in raised.value.help
+
+
+# Other settings that are read again
+
+
+def test_settings_are_read_again(tmp_path: Path) -> None:
+    """I change who may ask without a restart, and learn what needs one."""
+    file = tmp_path / "publisher.toml"
+    file.write_text('allowed_hosts = ["old.example"]\n')
+    with serving(tmp_path, "--config", str(file)) as (base, process, log):
+
+        def status(host: str) -> int:
+            url = f"{base}/orders?n=1&cursor0=_first"
+            return requests.get(url, headers={"Host": host}, timeout=30).status_code
+
+        assert (200, 403) == (status("old.example"), status("new.example"))
+        file.write_text('allowed_hosts = ["new.example"]\ngrace = "7s"\nport = 1\n')
+        process.send_signal(signal.SIGHUP)
+        until(lambda: status("new.example") == 200)
+        assert 403 == status("old.example")
+        until(lambda: "need a restart of the publisher: grace" in log.read_text())
+        file.write_text('allowed_hosts = ["new.example"\n')
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "the settings stay as they were" in log.read_text())
+        assert 200 == status("new.example")
+    assert f"{file} is not TOML" in log.read_text()
+
+
+def test_files_of_tls_can_get_other_names(tmp_path: Path, tls: TlsFolder) -> None:
+    """TLS itself stays: nobody switches it off by a line that is missing."""
+    old, new = tls.issue("old"), tls.issue("new")
+    file = tmp_path / "publisher.toml"
+    file.write_text(f'tls_cert = "{old.cert}"\ntls_key = "{old.key}"\n')
+    with serving(tmp_path, "--config", str(file)) as (base, process, log):
+        assert old.serial == serial(base)
+        file.write_text(f'tls_cert = "{new.cert}"\ntls_key = "{new.key}"\n')
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "changed: tls_cert, tls_key" in log.read_text())
+        assert new.serial == serial(base)
+        file.write_text("")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: "TLS is not switched off" in log.read_text())
+        assert new.serial == serial(base)
+
+
+def test_forwarded_addresses_count_from_named_proxies_only(tls: TlsFolder) -> None:
+    """Nobody can pretend to be somebody else, and behind my proxy I see who asks."""
+    seen = []
+
+    async def app(scope, receive, send) -> None:
+        seen.append((scope["client"][0], scope["scheme"]))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    sent = {"X-Forwarded-For": "9.9.9.9, 203.0.113.7, 127.0.0.2", "X-Forwarded-Proto": "https"}
+    for trusted in ([], ["127.0.0.0/8"], ["10.0.0.1"]):
+        listener = listen("127.0.0.1", 0)
+        server = Server(app, lambda: None, running=Running(forwarded_allow_ips=trusted))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        assert server.ready.wait(30)
+        port = listener.getsockname()[1]
+        requests.get(f"http://127.0.0.1:{port}/", headers=sent, timeout=30)
+        server.should_exit = True
+        thread.join(30)
+        listener.close()
+    assert [("127.0.0.1", "http"), ("203.0.113.7", "https"), ("127.0.0.1", "http")] == seen

@@ -1,0 +1,81 @@
+"""The settings of `serve`: the same by option, by environment variable and by file."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from zeh_spark.cli.serve_command import serve
+from zeh_spark.cli.serve_options import takes_settings, with_given
+from zeh_spark.errors import OptionError, StoreError
+from zeh_spark.publisher.config import Config, load_config
+
+OPTIONS = {each.name: each for each in serve.params if isinstance(each, click.Option)}
+NAMES = [name for name in Config.__struct_fields__ if name not in ("store", "feeds")]
+
+
+def settings(words: list[str], config: Config, environment: dict[str, str]) -> Config:
+    """The settings that a call of the command has."""
+    found = []
+
+    @click.command()
+    @takes_settings
+    def command(given: dict[str, object]) -> None:
+        found.append(with_given(config, given))
+
+    CliRunner(env=environment).invoke(command, words, catch_exceptions=False)
+    return found[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_setting_of_the_file_has_an_option_and_a_variable(name: str) -> None:
+    """I configure a container without a file, and a machine without variables."""
+    assert f"ZEH_{name.upper()}" == OPTIONS[name].envvar
+
+
+def test_an_option_precedes_a_variable_and_a_variable_precedes_the_file() -> None:
+    config = Config(host="file", port=1, grace="1s")
+
+    found = settings(
+        ["--port", "0", "--allowed-host", "option"],
+        config,
+        {"ZEH_HOST": "variable", "ZEH_PORT": "2", "ZEH_ALLOW_ANYONE": "true"},
+    )
+
+    assert ("variable", 0, "1s", True, ["option"]) == (
+        found.host, found.port, found.grace, found.allow_anyone, found.allowed_hosts
+    )  # fmt: skip
+
+
+def test_a_list_has_those_of_the_file_too() -> None:
+    config = Config(allowed_hosts=["file"])
+
+    found = settings([], config, {"ZEH_ALLOWED_HOSTS": "a b"})
+
+    assert ["a", "b", "file"] == found.allowed_hosts
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('grace = "soon"', "grace = 'soon'"),
+        ("staging_quota = 0", "staging_quota = 0"),
+        ('tls_key = "a.key"', "tls_key is set, and tls_cert is not"),
+        ('forwarded_allow_ips = ["proxy"]', "forwarded_allow_ips = 'proxy'"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named(tmp_path, line: str, said: str) -> None:
+    """The error has the file, the setting and its value."""
+    file = tmp_path / "publisher.toml"
+    file.write_text(line)
+
+    with pytest.raises(StoreError, match=str(file)) as raised:
+        load_config(file)
+
+    assert said in str(raised.value)
+
+
+def test_settings_that_contradict_each_other_are_wrong_usage() -> None:
+    with pytest.raises(OptionError, match="tls_cert is not"):
+        with_given(Config(), {"tls_client_ca": "ca.pem"})

@@ -1,0 +1,156 @@
+"""The settings of `zeh-spark serve`: each is an option, an environment variable, and in the file.
+
+An option takes precedence over its variable, and a variable over the file.
+
+Rule for editors: a setting has the same name everywhere: `--drain-delay`, `ZEH_DRAIN_DELAY`, and
+`drain_delay` in `config.Config`, which also has the default. So an option here has none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from zeh_spark.cli.parameters import Size
+from zeh_spark.errors import OptionError
+from zeh_spark.options import parse_duration
+from zeh_spark.publisher.config import Config
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
+    """A parameter type for durations like 10s or 500ms; its value is the text."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the text (see `click.ParamType.convert`)."""
+        try:
+            parse_duration(str(value))
+        except ValueError as exc:
+            self.fail(f"{value!r} {exc}", param, ctx)
+        return str(value)
+
+
+def _setting(name: str, meaning: str, *, option: str = "", **more: Any) -> Any:
+    """Return the option of a setting; its default, for people, is that of `Config`."""
+    default = getattr(Config(), name)
+    shown = "" if default in (None, [], False) else f"  [default: {default}]"
+    return click.option(
+        option or f"--{name.replace('_', '-')}",
+        name,
+        envvar=f"ZEH_{name.upper()}",
+        show_envvar=True,
+        help=f"{meaning}{shown}",
+        **more,
+    )
+
+
+CONFIG = click.option(
+    "--config", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    envvar="ZEH_CONFIG", show_envvar=True,
+    help="The publisher's settings, a TOML file like conf/publisher.toml.",
+)  # fmt: skip
+
+_SETTINGS = {
+    "host": _setting("host", "IP address or host name to listen on."),
+    "port": _setting(
+        "port", "TCP port to listen on; 0 takes a free one.", type=click.IntRange(0, 65535)
+    ),
+    "staging_quota": _setting(
+        "staging_quota", type=Size(), metavar="SIZE",
+        meaning="Most bytes that a producer may have uploaded and not yet committed, like 500m or "
+        "64g.",
+    ),
+    "answer_cache": _setting(
+        "answer_cache", type=Size(), metavar="SIZE",
+        meaning="Most bytes of answers kept in memory for the next readers, like 256m.",
+    ),
+    "allow_anyone": _setting(
+        "allow_anyone", is_flag=True,
+        meaning="Serve an address that others reach without tokens: anybody may read and publish.",
+    ),
+    "allowed_hosts": _setting(
+        "allowed_hosts", option="--allowed-host", multiple=True, metavar="HOST",
+        meaning="Answer requests for this host name, too, while there are no tokens: that of a "
+        "proxy on this machine. Can be repeated.",
+    ),
+    "forwarded_allow_ips": _setting(
+        "forwarded_allow_ips", option="--forwarded-allow-ips", multiple=True, metavar="ADDRESS",
+        meaning="Believe what the proxy at this IP address, or in this network (10.0.0.0/24), says "
+        "in X-Forwarded-For and X-Forwarded-Proto. Can be repeated.",
+    ),
+    "tls_cert": _setting(
+        "tls_cert", metavar="FILE",
+        meaning="Serve with TLS, and with the certificates in this PEM file. It is read again when "
+        "it changes.",
+    ),
+    "tls_key": _setting(
+        "tls_key", metavar="FILE",
+        meaning="The PEM file with the key of the certificate, if it is not in --tls-cert.",
+    ),
+    "tls_client_ca": _setting(
+        "tls_client_ca", metavar="FILE",
+        meaning="Serve only clients with a certificate that an authority in this PEM file has "
+        "issued.",
+    ),
+    "jwt_issuer": _setting(
+        "jwt_issuer", metavar="URL",
+        meaning="Take the JWTs of this issuer for tokens, too: what their claim iss is.",
+    ),
+    "jwt_audience": _setting(
+        "jwt_audience", metavar="NAME", meaning="What the claim aud of JWTs is, or has."
+    ),
+    "jwt_keys": _setting(
+        "jwt_keys", metavar="FILE|URL",
+        meaning="The public keys of the issuer: a file with a JWK set, or its https URL.",
+    ),
+    "drain_delay": _setting(
+        "drain_delay", type=_Duration(), metavar="DURATION",
+        meaning="How long to answer everything after SIGTERM, while /readyz tells load balancers "
+        "to go elsewhere, like 10s.",
+    ),
+    "grace": _setting(
+        "grace", type=_Duration(), metavar="DURATION",
+        meaning="How long answers that have begun may take to end after that.",
+    ),
+}  # fmt: skip
+
+
+def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of the settings. It gets those that were given, as `given`."""
+
+    @functools.wraps(command)
+    def with_options(*words: Any, **named: Any) -> Any:
+        values = {name: named.pop(name) for name in _SETTINGS}
+        given = {name: value for name, value in values.items() if _is_given(value)}
+        return command(*words, given=given, **named)
+
+    for option in reversed(_SETTINGS.values()):
+        with_options = option(with_options)
+    return with_options
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value != ()
+
+
+def with_given(config: Config, given: Mapping[str, object]) -> Config:
+    """Return the settings of a file with those that were given; a list gets both.
+
+    Raises:
+        OptionError: They contradict each other, or one of them is not valid.
+    """
+    lists = {
+        name: [*value, *getattr(config, name)]
+        for name, value in given.items()
+        if isinstance(value, tuple)
+    }
+    try:
+        return msgspec.structs.replace(config, **{**given, **lists})
+    except ValueError as exc:
+        raise OptionError(f"the settings are not valid: {exc}") from exc
