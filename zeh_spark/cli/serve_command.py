@@ -16,6 +16,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
 from zeh_spark.publisher.config import Config, opened_tables
+from zeh_spark.publisher.publish_api import MOST_CHUNKS
 from zeh_spark.store.interface import StoreBusyError
 
 
@@ -30,6 +31,11 @@ from zeh_spark.store.interface import StoreBusyError
 @click.option(
     "--staging-quota", default="64g", show_default=True, type=Size(), metavar="SIZE",
     help="Most bytes that a producer may have uploaded and not yet committed, like 500m or 64g.",
+)  # fmt: skip
+@click.option(
+    "--most-chunks", default=MOST_CHUNKS, show_default=True, type=click.IntRange(min=1),
+    metavar="COUNT",
+    help="Most chunks in a batch. A chunk has up to 1,000 events of one partition.",
 )  # fmt: skip
 @click.option(
     "--answer-cache", default="64m", show_default=True, type=Size(), metavar="SIZE",
@@ -52,6 +58,7 @@ def serve(
     host: str | None,
     port: int | None,
     staging_quota: int,
+    most_chunks: int,
     answer_cache: int,
     allow_anyone: bool,
     hosts: tuple[str, ...],
@@ -86,7 +93,9 @@ def serve(
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
         more = tables if store else None
-        server.serve(store or tables, listener, more, staging_quota, answer_cache, gate)
+        server.serve(
+            store or tables, listener, more, staging_quota, answer_cache, gate, most_chunks
+        )
 
 
 def _gate(store: Store | None, host: str, allow_anyone: bool, hosts: Sequence[str]) -> Gate:

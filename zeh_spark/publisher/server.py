@@ -70,6 +70,7 @@ def serve(
     staging_quota: int = publish_api.STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
+    most_chunks: int = publish_api.MOST_CHUNKS,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -80,6 +81,7 @@ def serve(
         staging_quota: Bytes that a producer may have uploaded and not committed.
         cache_bytes: Most bytes of answers that are kept for the next readers.
         gate: Who may do what (see `create_app`).
+        most_chunks: How many chunks a batch may have.
     """
     listener.most = allowed_connections()
     keep_freed_memory()
@@ -87,7 +89,14 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
         signal.signal(number, _exit)
-    app = create_app(feeds, tables, staging_quota=staging_quota, cache_bytes=cache_bytes, gate=gate)
+    app = create_app(
+        feeds,
+        tables,
+        staging_quota=staging_quota,
+        most_chunks=most_chunks,
+        cache_bytes=cache_bytes,
+        gate=gate,
+    )
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
 
