@@ -203,6 +203,27 @@ def test_too_many_bodies_at_a_time_are_told_to_come_again(
     assert (201, "staged") == again.short
 
 
+def test_a_batch_of_too_many_chunks_is_refused_before_it_is_committed(
+    tmp_path: Path, call_feed: Callable[[str], Caller]
+) -> None:
+    """I am told how many it has, how many are allowed, and what to do; smaller ones go on."""
+    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
+        store.create("orders", 2)
+        with running_publisher(store, create_app(store, most_chunks=1)) as base:
+            caller = call_feed(f"{base}/orders")
+            both = [*rows(1), *rows(2, partition=1)]
+            caller.upload(Who(), both)
+            refused = caller.commit(Who(), both)
+            assert [] == events_of(store)
+            large = rows(*range(CHUNK_EVENTS))
+            caller.upload(Who(run="r2"), large)
+            taken = caller.commit(Who(run="r2"), large)
+    assert (413, "too-many-chunks") == refused.short
+    assert {"chunks": 2, "maximum": 1}.items() <= refused.document.items()
+    assert "repartition" in refused.document["remedy"]
+    assert (200, "committed") == taken.short
+
+
 def test_room_is_made_before_an_upload_is_refused(
     tmp_path: Path, call_feed: Callable[[str], Caller]
 ) -> None:

@@ -76,10 +76,11 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             store or tables,
             listener,
             tables if store else None,
-            config.quota_bytes,
-            config.cache_bytes,
-            gate,
-            running,
+            staging_quota=config.quota_bytes,
+            most_chunks=config.most_chunks,
+            cache_bytes=config.cache_bytes,
+            gate=gate,
+            running=running,
         )
 
 

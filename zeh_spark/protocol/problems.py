@@ -424,6 +424,14 @@ UPLOAD_CONFLICT = _refusal(
     409,
     "An upload of this name is staged with other bytes. Take another attempt number.",
 )
+TOO_MANY_CHUNKS = _refusal(
+    "too-many-chunks",
+    413,
+    "The batch has more chunks than a commit may have. Nothing of it was published: release its "
+    "uploads, and begin it again in larger chunks or as several batches.",
+    chunks=_COUNT,
+    maximum=_COUNT,
+)
 QUOTA_EXCEEDED = _refusal(
     "quota-exceeded",
     507,

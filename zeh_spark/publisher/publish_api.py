@@ -23,11 +23,26 @@ from zeh_spark.publisher.bodies import Budget, check_length, received
 from zeh_spark.publisher.shares import SharedBudget, client_of
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
-from zeh_spark.store.batches import MAX_NUMBER, RECEIPTS, ProducerState, StoredReceipt, Upload
+from zeh_spark.store.batches import (
+    MAX_NUMBER,
+    RECEIPTS,
+    Call,
+    Declared,
+    ProducerState,
+    StoredReceipt,
+    Upload,
+)
 from zeh_spark.store.interface import StagingResult, Store
 
 STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
+
+MOST_CHUNKS = 250_000
+"""Chunks in a commit: those of 250 million events, if chunks are full.
+
+Other writers of the feed wait while a commit is made, on PostgreSQL for at most 10 s. Measured:
+200,000 chunks took 5.7 s.
+"""
 
 BODY_BYTES = 24 << 20
 """Bytes of bodies that are looked into at a time. Other bodies wait."""
@@ -70,11 +85,13 @@ class PublishApi:
     Args:
         store: The store.
         staging_quota: Bytes that a producer may have staged and not committed.
+        most_chunks: How many chunks a commit may have.
     """
 
-    def __init__(self, store: Store, staging_quota: int) -> None:
+    def __init__(self, store: Store, staging_quota: int, most_chunks: int) -> None:
         self._store = store
         self._quota = staging_quota
+        self._most_chunks = most_chunks
         self._budget = Budget(BODY_BYTES)
         self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
         self._coming, self._commits_coming = SharedBudget(BODIES), SharedBudget(BODIES)
@@ -130,6 +147,7 @@ class PublishApi:
             parse = partial(publish_requests.parse_commit, whole.read())
             declared = await anyio.to_thread.run_sync(parse, limiter=self._checkers)
             del parse
+        await self._called(partial(self._check_chunks, feed, call, declared))
         receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
         return _json(publish_requests.committed(receipt, new=new))
 
@@ -201,6 +219,15 @@ class PublishApi:
                 producer, incarnation, number, state.partitions, state.origin
             )
         return _json(found)
+
+    def _check_chunks(self, feed: str, call: Call, declared: Declared) -> None:
+        """Raise Problem for a commit of too many chunks, before others wait for it."""
+        most = self._most_chunks
+        if declared.content.events <= most:  # a chunk has an event at least
+            return
+        chunks = self._store.staged_chunks(feed, call, declared.attempts)
+        if chunks > most:
+            raise refusals.too_many_chunks(call, chunks, most)
 
     def _called(self, call: Callable[[], T]) -> Awaitable[T]:
         return anyio.to_thread.run_sync(call, limiter=self._callers)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from sqlalchemy import (
@@ -63,6 +64,9 @@ from zeh_spark.store.problems import Problem
 Commit = tuple[Call, Declared]
 Done = tuple[StoredReceipt, bool] | Problem
 """The receipt and whether it is new; or the Problem with which the commit is refused."""
+
+_ROWS = 2_000
+"""How many chunks are written at a time; the rows of a large batch would take as much memory."""
 
 _FEED_MOVED_ON = update(feeds).where(feeds.c.id == bindparam("of"))
 
@@ -235,8 +239,9 @@ def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[M
 
 def _append(connection: Connection, feed: int, publications: Sequence[Publication]) -> None:
     """Append the chunks of these batches to the feed, one batch after the other."""
-    new = [each for publication in publications for each in publication.chunks]
-    execute_all(connection, insert(chunks), [{"feed": feed, **each._asdict()} for each in new])
+    new = chain.from_iterable(publication.chunks for publication in publications)
+    while some := list(islice(new, _ROWS)):
+        execute_all(connection, insert(chunks), [{"feed": feed, **each._asdict()} for each in some])
     state = publications[-1].feed
     connection.execute(
         _FEED_MOVED_ON,

@@ -49,6 +49,7 @@ from zeh_spark.store.batches import (
     Numbers,
     ProducerState,
     StoredReceipt,
+    TaskAttempt,
     Upload,
 )
 from zeh_spark.store.commit_decision import known_receipt
@@ -252,6 +253,12 @@ class SqlStore:
             done = stage()
         self.tidy()
         return done
+
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks attempts have staged (see `Store.staged_chunks`)."""
+        with self._reading() as connection:
+            feed_id, _ = find_feed(connection, feed)
+            return uploads.staged_chunks(connection, feed_id, call, attempts)
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Make a batch visible (see `Store.commit`)."""

@@ -29,6 +29,7 @@ from zeh_spark.store.batches import (
     Numbers,
     ProducerState,
     StoredReceipt,
+    TaskAttempt,
     Upload,
 )
 from zeh_spark.store.cursor_sets import NOBODY, CursorSet
@@ -242,6 +243,9 @@ class Store(Protocol):
         Raises:
             Problem: The call is refused.
         """
+
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks these attempts have staged for the call's batch."""
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Publish a batch of exactly the attempts that `declared` names.

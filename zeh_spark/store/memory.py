@@ -24,6 +24,7 @@ from zeh_spark.store.batches import (
     Numbers,
     ProducerState,
     StoredReceipt,
+    TaskAttempt,
     Upload,
     after,
     base,
@@ -64,6 +65,14 @@ class _Staging:
     run: str
     touched: int
     uploads: dict[Place, tuple[Upload, list[Moved]]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, int | None, str]:
+        return self.producer, self.incarnation, self.batch, self.run
+
+
+def _key(call: Call) -> tuple[str, str, int | None, str]:
+    return call.producer, call.incarnation, call.batch, call.run
 
 
 @dataclass(slots=True)
@@ -180,6 +189,15 @@ class MemoryStore:
                 moved.append(Moved(blob, each.partition, each.events, each.size, each.digest))
             staging.uploads[place] = (upload, moved)
         return StagingResult.NEW
+
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks attempts have staged (see `Store.staged_chunks`)."""
+        named = {(each.task, each.attempt) for each in attempts}
+        with self._lock:
+            self.feed(feed)
+            staged = [each for each in self._stagings[feed] if each.key == _key(call)]
+            uploads = (each for staging in staged for each in staging.uploads.items())
+            return sum(len(chunks) for at, (_, chunks) in uploads if at[:2] in named)
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Publish a batch (see `Store.commit`)."""
@@ -318,9 +336,9 @@ class MemoryStore:
         return CommitFacts(state, partitions, last, run_known, receipt, account.sequences)
 
     def _staging(self, feed: str, call: Call) -> _Staging:
-        key = (call.producer, call.incarnation, call.batch, call.run)
+        key = _key(call)
         for each in self._stagings[feed]:
-            if (each.producer, each.incarnation, each.batch, each.run) == key:
+            if each.key == key:
                 return each
         self._stagings[feed].append(_Staging(*key, touched=self.now()))
         return self._stagings[feed][-1]

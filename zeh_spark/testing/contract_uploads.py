@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import UPLOAD_BYTES, Upload
+from zeh_spark.store.batches import UPLOAD_BYTES, TaskAttempt, Upload
 from zeh_spark.store.outcome import attempted
 from zeh_spark.store.pruner import Pruner
 from zeh_spark.testing.site import Site, StoppedClock
@@ -58,6 +58,19 @@ def test_named_batches_share_a_quota(store: Store) -> None:
     with pytest.raises(Problem) as refused:
         store.stage(FEED, call(producer="p#c", incarnation="batch"), ONE, 2 * SIZE)
     assert ("quota-exceeded", 507) == refusal(refused.value)
+
+
+def test_staged_chunks_are_those_of_the_attempts_that_count(store: Store) -> None:
+    """What another attempt has sent, or another run, makes my batch no larger."""
+    large = upload(*(chunk(each % 2, b"%d" % each) for each in range(70)), task=1)
+    store.stage(FEED, call(), large)
+    for task, attempt, number in ((0, 0, 0), (0, 0, 1), (0, 1, 0)):
+        store.stage(FEED, call(), upload(chunk(0, b"1"), task=task, attempt=attempt, number=number))
+    store.stage(FEED, call(run="r2"), ONE)
+    store.stage(FEED, call(), upload(task=2))
+    counted = [TaskAttempt(0, 0, 2, 2), TaskAttempt(1, 0, 1, 70), TaskAttempt(2, 0, 1, 0)]
+    assert 2 + 70 == store.staged_chunks(FEED, call(), counted)
+    assert 0 == store.staged_chunks(FEED, call(7), counted)
 
 
 def test_release_after_the_commit_undoes_nothing(store: Store) -> None:
