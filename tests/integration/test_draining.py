@@ -120,6 +120,7 @@ def test_answers_that_do_not_end_are_cut_after_the_grace(store: Path) -> None:
         assert 0 == stopped(process, 0.5)
 
 
+@pytest.mark.slow
 def test_a_database_that_hangs_does_not_keep_it(postgresql_server: postgresql.Server) -> None:
     """A call that waits for a lock of the database is given up."""
     name = postgresql_server.create_database()

@@ -144,7 +144,6 @@ class Server(uvicorn.Server):
     def _begin_to_drain(self) -> None:
         """Have connections close after their next answer, which long polls give soon."""
         self._drains = True
-        end_after(self._running.times.bound)
         self.config.encoded_headers.append(_CLOSE)
         self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
         for each in self.server_state.connections:
@@ -171,7 +170,8 @@ def serve(
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
-    It drains first (see `draining`), and a second signal ends the process at once.
+    It drains first (see `draining`). The process ends with it: at the latest when the time that
+    `running` gives is over, whatever hangs, and at once after a second signal.
 
     Args:
         feeds: A store, or feeds by name (see `create_app`). A store is also pruned.
@@ -197,8 +197,13 @@ def serve(
         gate=gate,
         draining=running.draining,
     )
+
+    def drain() -> None:
+        end_after(running.times.bound)
+        app.state.drain()
+
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
-        Server(app, app.state.stop, app.state.drain, running).run(sockets=[listener])
+        Server(app, app.state.stop, drain, running).run(sockets=[listener])
 
 
 def collect_rarely() -> None:
