@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tests.fix_cli import Run, published
 from zeh_spark.publisher import open_store
+from zeh_spark.publisher.server import only_publisher
+from zeh_spark.store.clock import DAY_MS
+from zeh_spark.store.interface import now_ms
 
 
 def test_old_events_go_as_they_were_told_to(run: Run, store_url: str) -> None:
@@ -85,6 +88,51 @@ def test_backup_is_a_store_as_of_then(run: Run, store_url: str, tmp_path: Path) 
     assert re.search(r"copy\.db is a copy of sqlite:///.*, .* KiB\.\n", said)
     assert (1, True) == (again.returncode, "exists already" in again.stderr)
     assert [] == [*tmp_path.glob("*.part")]
+
+
+def test_a_clock_that_is_far_ahead_removes_nothing(
+    run: Run, store_url: str, tmp_path: Path
+) -> None:
+    """I see how far it is, and say that it is right."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1")
+    said = run("clock").stdout.splitlines()
+    assert 2 == len(said), said  # it is this machine's, and is believed
+    month_ago = now_ms() - 31 * DAY_MS
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as database, database:
+        database.execute("UPDATE chunks SET time = time - 60000")
+    with closing(open_store(store_url)) as store:
+        store.see_clock(month_ago)
+    assert "The clock is not believed: nothing is removed by age." in run("clock").stdout
+    refused = run("prune", "orders", "--age", "1s", "--now")
+    assert (1, True) == (refused.returncode, "31.0 days after the last time" in refused.stderr)
+    assert "Removed: 1 event" in run("prune", "orders", "--age", "1s", "--now", "--yes").stdout
+    with closing(open_store(store_url)) as store:
+        store.see_clock(month_ago)
+    assert "The clock is accepted.\n" in run("clock", "--accept").stdout
+    assert "not believed" not in run("clock").stdout
+
+
+def test_only_migrate_upgrades_a_store(run: Run, tmp_path: Path) -> None:
+    """A look leaves an older store alone; the upgrade waits until nobody serves it."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2")
+    with closing(sqlite3.connect(tmp_path / "feeds.db")) as database:
+        database.execute("DROP TABLE clocks")
+        database.execute("ALTER TABLE feeds DROP COLUMN events")
+        database.execute("ALTER TABLE feeds DROP COLUMN size")
+        database.execute("PRAGMA user_version = 7")
+    looked = run("feeds")
+    assert (1, True) == (looked.returncode, "upgrade it with zeh-spark migrate" in looked.stderr)
+    would = run("migrate", "--dry-run").stdout
+    assert "would be upgraded from version 7 to 8.\n" in would
+    assert "  ALTER TABLE feeds ADD COLUMN size" in would
+    with only_publisher(f"sqlite:///{tmp_path / 'feeds.db'}"):
+        served = run("migrate")
+    assert (1, True) == (served.returncode, "served by another process" in served.stderr)
+    assert "is upgraded from version 7 to 8.\n" in run("migrate").stdout
+    assert "is of version 8 already: nothing to do.\n" in run("migrate").stdout
+    assert re.search(r"orders +1 +2 ", run("feeds").stdout)
 
 
 def test_audit_says_how_much_it_compared_or_what_differs(

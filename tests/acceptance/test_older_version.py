@@ -17,7 +17,7 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from zeh_spark import dedup, sessions
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import open_store
+from zeh_spark.publisher import migrate_store, open_store
 from zeh_spark.testing import running_publisher
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "before_packages.tar.gz"
@@ -31,6 +31,7 @@ def older(tmp_path):
     folder = tmp_path / "out"
     for described in folder.glob("*/state/*/_metadata/v2/*"):  # Spark keeps absolute paths there
         described.write_text(described.read_text().replace("/tmp/oldgen/out", str(folder)))
+    migrate_store(f"sqlite:///{folder}/feeds.db")
     with (
         closing(open_store(f"sqlite:///{folder}/feeds.db")) as store,
         running_publisher(store) as base,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -13,9 +15,10 @@ from tests import postgresql
 from tests.contract.databases import commit_under_way, in_threads, site, stopped_at, store
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import Problem, open_store
+from zeh_spark.publisher import Problem, migrate_store, open_store
 from zeh_spark.sql_store import postgresql as dialect
 from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.interface import Retention, StoreBusyError
 from zeh_spark.testing.writers import (
     FEED,
@@ -52,30 +55,33 @@ def test_tables_are_asked_for_by_who_must_not_make_them(site: PostgresqlSite) ->
 def test_tables_of_a_later_version_are_left_alone(site: PostgresqlSite, store: SqlStore) -> None:
     """An old program does not harm what a newer one has written."""
     store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 99")))
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 7"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 8"):
         open_store(site.url)
 
 
 def _as_version_3(store: SqlStore) -> None:
     """Without what later versions have added."""
-    for table in ("epochs", "cursor_set_names"):
-        lacks = text(f"DROP TABLE zeroeventhub.{table}")
-        store._write(lambda db, lacks=lacks: db.execute(lacks))
-    for table, column in (("retentions", "names_ms"), ("sequences", "first")):
-        lacks = text(f"ALTER TABLE zeroeventhub.{table} DROP COLUMN {column}")
-        store._write(lambda db, lacks=lacks: db.execute(lacks))
-    store._write(lambda db: db.execute(text("UPDATE zeroeventhub.store SET version = 3")))
+    statements = [
+        "DROP FUNCTION zeroeventhub.check_version CASCADE",
+        "DROP TABLE zeroeventhub.epochs, zeroeventhub.cursor_set_names, zeroeventhub.clocks",
+        "ALTER TABLE zeroeventhub.retentions DROP COLUMN names_ms",
+        "ALTER TABLE zeroeventhub.sequences DROP COLUMN first",
+        "ALTER TABLE zeroeventhub.feeds DROP COLUMN events, DROP COLUMN size",
+        "UPDATE zeroeventhub.store SET version = 3",
+    ]
+    for each in statements:
+        store._write(lambda db, each=each: db.execute(text(each)))
 
 
 def test_store_of_version_3_goes_on(site: PostgresqlSite, store: SqlStore) -> None:
-    """My feeds keep their events, their cursors and their ids, also if five publishers upgrade the
-    store at once while an older one goes on publishing; and take epochs from then on.
+    """My feeds keep their events, their cursors and their ids, also if the store is upgraded five
+    times at once; and take epochs from then on.
     """
     publish(store, chunk(0, b"1"))
     store.set_retention(FEED, Retention(age_ms=5))
     store.save_cursors(FEED, "mailer", 2, {0: "1.x"})
     name, _ = store.identity(FEED).id, _as_version_3(store)
-    assert [] == in_threads(5, lambda _: open_store(site.url).close())
+    assert [] == in_threads(5, lambda _: migrate_store(site.url))
     publish(store, chunk(0, b"2"))
     begun = site.open().begin_epoch(FEED)
     publish(store, chunk(0, b"3"))
@@ -87,16 +93,104 @@ def test_store_of_version_3_goes_on(site: PostgresqlSite, store: SqlStore) -> No
 
 
 def test_who_may_not_upgrade_a_store_is_told(site: PostgresqlSite, store: SqlStore) -> None:
-    """My publisher's role owns nothing there: I hear which role has to open the store once."""
+    """My publisher's role owns nothing there: I hear which role has to upgrade the store."""
     _as_version_3(store)
     server, database = site._server, site._databases[-1]
     server.execute("DROP ROLE IF EXISTS upgrader")
     server.execute("CREATE ROLE upgrader LOGIN")
     server.execute("GRANT USAGE ON SCHEMA zeroeventhub TO upgrader", database)
     server.execute("GRANT ALL ON ALL TABLES IN SCHEMA zeroeventhub TO upgrader", database)
-    with pytest.raises(StoreError, match=r"version 3.*must be owner of table.*owns the schema"):
-        open_store(site.url.replace("//zeh@", "//upgrader@"))
+    with pytest.raises(StoreError, match=r"version 3.*must be owner.*owns the schema"):
+        migrate_store(site.url.replace("//zeh@", "//upgrader@"))
+    migrate_store(site.url)
     open_store(site.url).close()
+
+
+def test_only_migrate_upgrades_a_store(site: PostgresqlSite, store: SqlStore) -> None:
+    """Looking at a store changes nothing: publishers of the older version still serve it."""
+    publish(store, chunk(0, b"1", b"2"))
+    _as_version_3(store)
+    with pytest.raises(StoreError, match=r"version 3.* works with version 8.*zeh-spark migrate"):
+        open_store(site.url)
+    would = migrate_store(site.url, dry_run=True)
+    assert (3, 8) == (would.before, would.after)
+    with pytest.raises(StoreError, match="version 3"):
+        open_store(site.url)
+    migrate_store(site.url)
+    assert 2 == site.open().feed(FEED).events
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: publish(store, chunk(0, b"2")),
+        lambda store: store.stage(FEED, call(), upload(chunk(0, b"3"))),
+        lambda store: store.remove(FEED, 1),
+        lambda store: store.save_cursors(FEED, "mailer", 2, {0: "1.x"}),
+        lambda store: store.set_retention(FEED, Retention(age_ms=5)),
+        lambda store: store.begin_epoch(FEED),
+        lambda store: store.create("another", 1),
+        lambda store: store.delete_producer(FEED, "test"),
+        lambda store: store.add_token(new_token("all", ADMIN, 1)[1]),
+    ],
+    ids=lambda _: "",
+)
+def test_store_that_is_upgraded_meanwhile_takes_no_writes(
+    site: PostgresqlSite, store: SqlStore, write: Callable[[SqlStore], object]
+) -> None:
+    """A publisher of the older version serves readers until I replace it, and writes nothing."""
+    publish(store, chunk(0, b"1"))
+    server, database = site._server, site._databases[-1]
+    server.execute("UPDATE zeroeventhub.store SET version = 9", database)
+    with pytest.raises(StoreBusyError, match=r"was upgraded.*may only read.*Replace"):
+        write(store)
+    assert [b"1"] == data(store)
+
+
+def test_program_that_is_older_than_the_check_cannot_write(
+    site: PostgresqlSite, store: SqlStore
+) -> None:
+    """It does not know the totals of feeds, and would leave them wrong."""
+    publish(store, chunk(0, b"1"))
+    server, database = site._server, site._databases[-1]
+    with pytest.raises(Exception, match="the store is of version 8, and the program that writes"):
+        server.execute("UPDATE zeroeventhub.feeds SET head = head + 1", database)
+
+
+def test_upgrade_waits_for_a_commit_under_way(site: PostgresqlSite, store: SqlStore) -> None:
+    """What is being published is counted, or is refused: nothing is in between."""
+    publish(store, chunk(0, b"1"))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(connection: Connection) -> None:
+        connection.execute(text("UPDATE zeroeventhub.feeds SET time = time + 1"))
+        begun.set()
+        assert go_on.wait(30)
+
+    with ThreadPoolExecutor(2) as threads:
+        writing = threads.submit(store._write, slowly)
+        assert begun.wait(30)
+        # as an upgrade to version 9 would
+        upgrading = threads.submit(
+            site._server.execute,
+            "BEGIN; LOCK TABLE zeroeventhub.feeds IN ACCESS EXCLUSIVE MODE;"
+            " UPDATE zeroeventhub.store SET version = 9; COMMIT",
+            site._databases[-1],
+        )
+        until(site.somebody_waits_for_a_lock, seconds=10)
+        go_on.set()
+        writing.result(30)
+        upgrading.result(30)
+    with pytest.raises(StoreBusyError, match="was upgraded"):
+        publish(store, chunk(0, b"2"))
+
+
+def test_times_are_those_of_the_database(site: PostgresqlSite) -> None:
+    """My publishers agree on the time, also if one machine's clock is a month ahead."""
+    with closing(open_store(site.url)) as store:
+        ((now,),) = site._server.execute("SELECT extract(epoch FROM clock_timestamp()) * 1000")
+        assert abs(store.now() - int(now)) < 5000
+        assert abs(store.skew()) < 5000  # one machine: the same clock
 
 
 def test_tables_of_others_are_not_in_the_way(site: PostgresqlSite) -> None:
@@ -244,10 +338,13 @@ def test_listener_that_lost_its_connection_comes_back(
 
 
 def _listening(site: PostgresqlSite) -> bool:
-    """Whether the store's listener has asked for the heads after its LISTEN."""
+    """Whether the store's listener has asked for the heads after its LISTEN.
+
+    Nobody else has read anything yet, and a read ends with a rollback.
+    """
     found = site._server.execute(
         f"SELECT 1 FROM pg_stat_activity WHERE datname = '{site._databases[-1]}' "
-        f"AND state = 'idle' AND query LIKE '%sum(zeroeventhub.feeds.head)%'"
+        f"AND state = 'idle' AND query = 'ROLLBACK'"
     )
     return len(found) > 0
 

@@ -6,11 +6,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+import requests
 from sqlalchemy import Connection, Engine, event, text
 
 from tests import postgresql
@@ -18,10 +21,14 @@ from tests.contract.databases import in_threads, site, store
 from tests.contract.sites import PostgresqlSite
 from zeh_spark.publisher import Problem, Store, open_store
 from zeh_spark.sql_store import commits as sql_commits
-from zeh_spark.sql_store import postgresql_writer
+from zeh_spark.sql_store import postgresql_reads, postgresql_writer
 from zeh_spark.sql_store import uploads as sql_uploads
+from zeh_spark.sql_store.postgresql import READERS
+from zeh_spark.sql_store.postgresql_writer import TURN_SECONDS
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError, UnknownFeedError
+from zeh_spark.store.outcome import attempted
+from zeh_spark.testing import running_publisher
 from zeh_spark.testing.writers import (
     FEED,
     call,
@@ -111,6 +118,80 @@ def test_lock_that_does_not_come_is_a_busy_store(
     with feed_locked(store), pytest.raises(StoreBusyError, match="lock timeout"):
         publish(store, chunk(0, b"1"))
     publish(store, chunk(0, b"1"))
+
+
+@contextmanager
+def table_locked(site: PostgresqlSite, table: str) -> Iterator[None]:
+    """As by an ALTER TABLE that does not end."""
+    with (
+        psycopg.connect(site.url.replace("+psycopg", "")) as other,
+        other.transaction(),
+    ):
+        other.execute(f"LOCK TABLE zeroeventhub.{table} IN ACCESS EXCLUSIVE MODE".encode())
+        yield
+
+
+def test_reads_behind_a_lock_end_and_others_go_on(store: SqlStore, site: PostgresqlSite) -> None:
+    """More reads than there are connections wait for one table: the process does not stop."""
+    publish(store, chunk(0, b"1"))
+    with table_locked(site, "chunks"):
+        began = time.monotonic()
+        with ThreadPoolExecutor(READERS) as pool:
+            stuck = [pool.submit(store.scan, FEED, 0, 9, 9) for _ in range(READERS)]
+            assert [] == store.tokens()
+            raised = [each.exception() for each in stuck]
+        lasted = time.monotonic() - began
+    assert [StoreBusyError] * READERS == [type(each) for each in raised]
+    assert all("lock timeout" in str(each) for each in raised)
+    assert lasted < TURN_SECONDS
+    assert [b"1"] == data(store)
+
+
+def test_readers_of_a_locked_table_are_asked_to_come_again(
+    store: SqlStore, site: PostgresqlSite
+) -> None:
+    """503 with Retry-After instead of silence, and the page once the lock is gone."""
+    publish(store, chunk(0, b"1"))
+    with running_publisher(store) as url:
+        page = f"{url}/{FEED}?n=2&cursor0=_first"
+        with table_locked(site, "chunks"):
+            refused = requests.get(page, timeout=TURN_SECONDS)
+        answer = requests.get(page, timeout=TURN_SECONDS)
+    assert (503, "store-busy") == (refused.status_code, refused.json()["type"].split(":")[-1])
+    assert refused.headers["Retry-After"]
+    assert (200, 1) == (answer.status_code, answer.text.count('"data"'))
+
+
+def test_a_look_for_commits_behind_a_lock_ends(store: SqlStore, site: PostgresqlSite) -> None:
+    """Readers that wait for events are told, and wait again when the lock is gone."""
+    with table_locked(site, "feeds"), pytest.raises(StoreBusyError, match="lock timeout"):
+        store.version()
+    seen = store.version()
+    with table_locked(site, "feeds"):
+        until(lambda: isinstance(attempted(store.version).exception(), StoreBusyError))
+    until(lambda: attempted(store.version).exception() is None)
+    publish(store, chunk(0, b"1"))
+    until(lambda: store.version() != seen)
+
+
+def test_a_read_that_takes_too_long_is_a_busy_store(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that the database does not finish does not hold its connection for ever."""
+    begin = postgresql_reads._BEGIN.replace(f"{postgresql_reads.STATEMENT_SECONDS}s", "50ms")
+    monkeypatch.setattr(postgresql_reads, "_BEGIN", begin)
+    with pytest.raises(StoreBusyError, match="statement timeout"), store._reading() as connection:
+        connection.execute(text("SELECT pg_sleep(10)"))
+    assert 0 == store.feed(FEED).time
+
+
+def test_the_bounds_of_a_read_end_with_it(store: SqlStore) -> None:
+    """A pooler may give the connection to others, who have not asked for bounds."""
+    with store._reading() as connection:
+        assert "2s" == connection.scalar(text("SHOW lock_timeout"))
+        driver = connection.connection.driver_connection
+    assert driver is not None
+    assert ("0",) == driver.execute("SHOW lock_timeout").fetchone()
 
 
 def test_failure_of_the_database_is_told_to_a_whole_group_at_once(

@@ -7,18 +7,19 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, event
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.upload_format import StagedChunk
-from zeh_spark.publisher import Store, open_store
+from zeh_spark.publisher import Store, migrate_store, open_store
 from zeh_spark.sql_store import store as sql_store
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.cursor_sets import CursorSet
-from zeh_spark.store.interface import Retention, StoreBusyError
+from zeh_spark.store.interface import Retention, StoreBusyError, now_ms
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing.writers import chunk, data, everything, publish
 
@@ -90,7 +91,7 @@ def test_store_of_the_first_version_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "feeds.db"
     old = [chunk(1, b"1"), chunk(0, b"2"), chunk(1, b"3")]
     tags = _write_version_1(file, old)
-    with closing(open_store(f"sqlite:///{file}")) as store:
+    with closing(_upgraded(file)) as store:
         publish(store, chunk(1, b"4"))
         found = everything(store)
         assert [b"1", b"2", b"3", b"4"] == data(store, found)
@@ -110,10 +111,10 @@ def test_upgrade_drops_what_was_staged_and_never_committed(tmp_path: Path) -> No
         other.execute("INSERT INTO blobs (id, frame) VALUES (99, x'00')")
         other.execute("INSERT INTO staged VALUES (99, 'crashed', 0, 1, 1, x'00', 0)")
     for _ in range(2):
-        open_store(f"sqlite:///{file}").close()
+        _upgraded(file).close()
     with closing(sqlite3.connect(file)) as other:
         assert [(1,)] == other.execute("SELECT id FROM blobs").fetchall()
-        assert (7,) == other.execute("PRAGMA user_version").fetchone()
+        assert (8,) == other.execute("PRAGMA user_version").fetchone()
 
 
 def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_store_of_version_3_goes_on(tmp_path: Path) -> None:
         other.execute("DROP TABLE cursor_set_names")
         _without_version_5(other)
         other.execute("PRAGMA user_version = 3")
-    with closing(open_store(f"sqlite:///{file}")) as store:
+    with closing(_upgraded(file)) as store:
         assert ([name], before) == (
             [e.id for e in store.identity("orders").epochs],
             everything(store),
@@ -151,7 +152,7 @@ def test_store_of_version_4_keeps_names_for_90_days(tmp_path: Path) -> None:
         other.execute("DROP TABLE cursor_set_names")
         _without_version_5(other)
         other.execute("PRAGMA user_version = 4")
-    with closing(open_store(f"sqlite:///{file}")) as store:
+    with closing(_upgraded(file)) as store:
         assert Retention(5, None, ("mailer",)) == store.retention("orders")
         store.set_retention("orders", Retention(names_ms=None))
         assert Retention(names_ms=None) == store.retention("orders")
@@ -165,8 +166,9 @@ def test_store_of_version_5_keeps_its_cursor_sets(tmp_path: Path) -> None:
         store.save_cursors("orders", "mailer", 2, {0: "1.x"})
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("DROP TABLE cursor_set_names")
+        _without_version_8(other)
         other.execute("PRAGMA user_version = 5")
-    with closing(open_store(f"sqlite:///{file}")) as store:
+    with closing(_upgraded(file)) as store:
         assert [CursorSet("mailer", "", {2: {0: "1.x"}})] == store.cursor_sets("orders")
         store.save_cursors("orders", "mailer", 2, {1: "2.x"}, "a")
         assert {0: "1.x", 1: "2.x"} == store.load_cursors("orders", "mailer", 2, "a")
@@ -180,12 +182,79 @@ def test_store_of_version_6_takes_tokens(tmp_path: Path) -> None:
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("DROP TABLE tokens")
+        _without_version_8(other)
         other.execute("PRAGMA user_version = 6")
     _, token = new_token("all", ADMIN, 1)
-    with closing(open_store(f"sqlite:///{file}")) as store:
+    with closing(_upgraded(file)) as store:
         assert [] == store.tokens()
         store.add_token(token)
         assert [token] == store.tokens()
+
+
+@pytest.fixture
+def version_7(tmp_path: Path) -> Path:
+    """A store as version 7 left it, with two chunks of three events."""
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        publish(store, chunk(0, b"1", b"22"), chunk(1, b"333"))
+    with closing(sqlite3.connect(file)) as other, other:
+        _without_version_8(other)
+        other.execute("PRAGMA user_version = 7")
+    return file
+
+
+def test_store_of_version_7_gets_its_totals(version_7: Path) -> None:
+    """`zeh-spark feeds` counts as before; what I publish and remove is counted from then on."""
+    with closing(_upgraded(version_7)) as store:
+        before = store.feed("orders")
+        publish(store, chunk(1, b"4"))
+        store.remove("orders", 1)
+        after, chunks = store.feed("orders"), everything(store)
+    assert (3, 2) == (before.events, after.events)
+    assert sum(each.size for each in chunks) == after.size < before.size
+
+
+def test_only_migrate_upgrades_a_store(version_7: Path) -> None:
+    """Looking at a store changes nothing: an older publisher may still serve it."""
+    for attempt in (
+        lambda: open_store(f"sqlite:///{version_7}", must_exist=True),
+        lambda: open_store(f"sqlite:///{version_7}"),
+    ):
+        with pytest.raises(StoreError, match=r"version 7.* works with version 8.*migrate"):
+            attempt()
+    would = migrate_store(f"sqlite:///{version_7}", dry_run=True)
+    assert (7, 8) == (would.before, would.after)
+    assert any("ADD COLUMN size" in each for each in would.statements)
+    with closing(sqlite3.connect(version_7)) as other:
+        assert (7,) == other.execute("PRAGMA user_version").fetchone()
+
+
+def test_upgrade_that_fails_changes_nothing(version_7: Path) -> None:
+    """The store is as it was, and I hear what to look at."""
+    with closing(sqlite3.connect(version_7)) as other, other:
+        other.execute("ALTER TABLE feeds ADD COLUMN size BIGINT")  # in the way of the second step
+    with pytest.raises(StoreError, match=r"cannot be upgraded: duplicate column.*as it was"):
+        migrate_store(f"sqlite:///{version_7}")
+    with closing(sqlite3.connect(version_7)) as other:
+        assert (7,) == other.execute("PRAGMA user_version").fetchone()
+        columns = {name for _, name, *_ in other.execute("PRAGMA table_info(feeds)")}
+    assert "events" not in columns
+
+
+def test_store_that_is_upgraded_meanwhile_takes_no_writes(tmp_path: Path) -> None:
+    """A program that has the store open reads on, and does not write what a newer one would
+    misunderstand.
+    """
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        publish(store, chunk(0, b"1"))
+        with closing(sqlite3.connect(file)) as newer:
+            newer.execute("PRAGMA user_version = 9")
+        with pytest.raises(StoreBusyError, match=r"was upgraded.*may only read.*Replace"):
+            publish(store, chunk(0, b"2"))
+        assert [b"1"] == data(store)
 
 
 def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
@@ -194,7 +263,7 @@ def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     open_store(f"sqlite:///{file}").close()
     with closing(sqlite3.connect(file)) as other:
         other.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 7"):
+    with pytest.raises(StoreError, match="version 99, and this zeh-spark knows versions up to 8"):
         open_store(f"sqlite:///{file}")
 
 
@@ -243,7 +312,19 @@ def test_missing_file_is_not_made_where_it_must_exist(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+def _upgraded(file: Path) -> Store:
+    migrate_store(f"sqlite:///{file}")
+    return open_store(f"sqlite:///{file}")
+
+
+def _without_version_8(store: sqlite3.Connection) -> None:
+    store.execute("DROP TABLE clocks")
+    store.execute("ALTER TABLE feeds DROP COLUMN events")
+    store.execute("ALTER TABLE feeds DROP COLUMN size")
+
+
 def _without_version_5(store: sqlite3.Connection) -> None:
+    _without_version_8(store)
     store.execute("ALTER TABLE retentions DROP COLUMN names_ms")
     store.execute("ALTER TABLE sequences DROP COLUMN first")
 
@@ -262,7 +343,28 @@ def _write_version_1(file: Path, old: list[StagedChunk]) -> list[str]:
             made.execute("INSERT INTO blobs (id, frame) VALUES (?, ?)", (g, each.frame))
             row = (1, g, each.partition, each.events, each.size, 5, tags[-1], g)
             made.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        feed = ("orders", 2, origin, len(old), history, 5)
+        feed = ("orders", 2, origin, len(old), history, now_ms())
         made.execute("INSERT INTO feeds VALUES (1, ?, ?, ?, ?, ?, ?)", feed)
         made.execute("INSERT INTO cursor_sets VALUES (1, 'mailer', 2, 0, '1.x')")
     return tags
+
+
+def test_keeping_many_cursors_takes_few_statements(tmp_path: Path) -> None:
+    """Other writers do not wait for one statement after the other."""
+    statements: list[str] = []
+
+    def note(*given: Any) -> None:
+        statements.append(given[2])
+
+    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
+        store.create("orders", 2)
+        cursors = {each: f"a{each}" for each in range(1000)}
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            store.save_cursors("orders", "w", 1024, cursors)
+            later = {**cursors, **{each: f"b{each}" for each in range(0, 1024, 2)}}
+            store.save_cursors("orders", "w", 1024, later)
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        assert later == store.load_cursors("orders", "w", 1024)
+    assert len(statements) < 20

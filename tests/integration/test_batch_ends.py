@@ -296,3 +296,18 @@ def test_a_cursor_that_moves_for_ever_without_events_is_an_error(read):
     """Less than what was there would look like all of it."""
     with pytest.raises(PublisherError, match=r"moved the cursor without an event.*availableNow"):
         read(lambda request: ok(wire.checkpoint_line(0, str(time.monotonic_ns()))), 1)
+
+
+@pytest.mark.parametrize("target", ["k9", None])
+def test_cursors_that_go_round_end_a_batch_read(read, target):
+    """k1, k2, k1, … each with events: the read names the fault instead of going on for ever."""
+    leads_to = {"_first": "k1", "k1": "k2", "k2": "k1"}
+
+    def respond(request):
+        cursor = cursor_of(request)[1]
+        if cursor not in leads_to:
+            return ok(wire.checkpoint_line(0, target) if target and cursor == wire.LAST else b"")
+        return ok(wire.event_line(0, {}, b"1") + b"\n" + wire.checkpoint_line(0, leads_to[cursor]))
+
+    with pytest.raises(PublisherError, match=r"partition 0: .* go round: .*'k2' is 'k1' again"):
+        read(respond, 1)

@@ -6,12 +6,13 @@ import pytest
 
 from tests.fix_batch import Feed, cursor_of
 from tests.fix_client import BODY, ask, client, read
-from tests.fix_raw_server import Answer, head, ok, refused
+from tests.fix_raw_server import Answer, head, ok, refused, until_close
 from zeh_spark.cli.tail import follow
 from zeh_spark.client.feed_client import Statistics
 from zeh_spark.client.whole_headers import WholeHeadersAdapter
 
 HEAD = head(200, content_type="application/x-ndjson", content_length=len(BODY))
+BARE = Answer((head(200, content_type="text/plain"),), "close")
 CUTS = [0, 1, 9, 15, 16, 17, 25, 40, 60, len(HEAD) - 4, len(HEAD) - 2, len(HEAD) - 1]
 
 
@@ -27,9 +28,35 @@ def test_a_page_whose_headers_are_cut_is_asked_for_again(raw_server, cut):
 
 def test_a_page_without_a_length_is_whole_if_its_headers_are(raw_server):
     """A publisher of HTTP/1.0 closes the connection after an empty page."""
-    raw_server.script(Answer((head(200, content_type="text/plain"),), "close"))
+    raw_server.script(BARE)
 
-    assert [] == read(client(raw_server).page(ask()))
+    assert [] == read(client(raw_server, retryTimeout="0s").page(ask()))
+    assert 2 == len(raw_server.requests)
+
+
+def test_an_empty_answer_without_framing_is_asked_for_again(raw_server):
+    """A connection that broke after the headers is not a page without events."""
+    raw_server.script(BARE, ok(BODY))
+    statistics = Statistics()
+
+    assert [1, 2] == read(client(raw_server).page(ask(wait=5), statistics=statistics))
+    assert 1 == statistics.retries
+    assert ["5", None] == [each.query.get("wait") for each in raw_server.requests]
+
+
+def test_only_the_answer_right_before_confirms_an_empty_one(raw_server):
+    """Two broken connections with another fault between them prove nothing."""
+    raw_server.script(BARE, refused(503), BARE, ok(BODY))
+
+    assert [1, 2] == read(client(raw_server).page(ask()))
+
+
+def test_a_body_that_only_the_close_ends_is_read_once(raw_server):
+    """Pages of a server of HTTP/1.0 take one request each."""
+    raw_server.script(until_close(BODY))
+
+    assert [1, 2] == read(client(raw_server).page(ask()))
+    assert 1 == len(raw_server.requests)
 
 
 def test_a_tail_that_ends_prints_all_events_through_cut_answers(raw_server):

@@ -19,6 +19,7 @@ from tests.fix_publish import Caller, Reply, Who, events_of, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, upload_body
 from zeh_spark.publisher import create_app, open_store
+from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.testing import running_publisher
 
 PROMISE = "PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n"
@@ -202,13 +203,34 @@ def test_too_many_bodies_at_a_time_are_told_to_come_again(
     assert (201, "staged") == again.short
 
 
+def test_a_batch_of_too_many_chunks_is_refused_before_it_is_committed(
+    tmp_path: Path, call_feed: Callable[[str], Caller]
+) -> None:
+    """I am told how many it has, how many are allowed, and what to do; smaller ones go on."""
+    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
+        store.create("orders", 2)
+        with running_publisher(store, create_app(store, most_chunks=1)) as base:
+            caller = call_feed(f"{base}/orders")
+            both = [*rows(1), *rows(2, partition=1)]
+            caller.upload(Who(), both)
+            refused = caller.commit(Who(), both)
+            assert [] == events_of(store)
+            large = rows(*range(CHUNK_EVENTS))
+            caller.upload(Who(run="r2"), large)
+            taken = caller.commit(Who(run="r2"), large)
+    assert (413, "too-many-chunks") == refused.short
+    assert {"chunks": 2, "maximum": 1}.items() <= refused.document.items()
+    assert "repartition" in refused.document["remedy"]
+    assert (200, "committed") == taken.short
+
+
 def test_room_is_made_before_an_upload_is_refused(
     tmp_path: Path, call_feed: Callable[[str], Caller]
 ) -> None:
     """A full quota first drops what nobody needs, then tells what is staged and allowed."""
     with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
         store.create("orders", 2)
-        size = sum(len(each.frame) for each in rows(0))
+        size = UPLOAD_BYTES + sum(len(each.frame) for each in rows(0))
         with running_publisher(store, create_app(store, staging_quota=2 * size)) as base:
             caller = call_feed(f"{base}/orders")
             caller.publish(Who(0), 0)

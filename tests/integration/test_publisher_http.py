@@ -234,6 +234,11 @@ PROBLEMS = [
     (f"{FIRST}&wait=soon", "bad-wait", {}),
     (f"{FIRST}&cursorset=", "bad-cursorset", {}),
     (f"{FIRST}&cursorset={'x' * 51}", "bad-cursorset", {}),
+    (
+        "n=2000&cursorset=x&" + "&".join(f"cursor{each}=_first" for each in range(1025)),
+        "too-many-cursors",
+        {"maximum": 1024},
+    ),
     (f"{FIRST}&store_cursor=1", "cursorset-missing", {}),
     (f"{FIRST}&cursorset=x&store_cursor=yes", "bad-store-cursor", {}),
     ("n=2&resume=0", "cursorset-missing", {}),

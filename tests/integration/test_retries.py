@@ -6,6 +6,7 @@ import email.utils
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -19,8 +20,10 @@ from tests.fix_raw_server import (
     refused,
     short,
 )
+from tests.patience import eventually
 from tests.ports import free_port
 from zeh_spark.client.feed_client import FeedClient, Statistics
+from zeh_spark.client.pauses import PAUSES, Pauses
 from zeh_spark.client.retry import Retry, backoff
 from zeh_spark.errors import (
     AccessError,
@@ -28,6 +31,7 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
+from zeh_spark.options import origin
 from zeh_spark.protocol import wire
 
 # What is tried again, and for how long
@@ -53,9 +57,14 @@ def test_retry_after_is_heeded(raw_server, kind):
 
     class Listening(FeedClient):
         def retry(self):
-            return Retry(7200, sleep=pauses.append)
+            return Retry(7200, sleep=stop_at_once)
 
-    read(client(raw_server, Listening).page(ask()))
+    def stop_at_once(pause):
+        pauses.append(pause)
+        return True
+
+    with pytest.raises(UnavailableError, match="429"):
+        read(client(raw_server, Listening, token=kind).page(ask()))
 
     (pause,) = pauses
     assert 3500 < pause <= 3600
@@ -85,7 +94,68 @@ def test_a_pause_that_is_longer_than_the_patience_is_not_waited_for(raw_server):
     raw_server.script(refused(429, "quota", retry_after=3600))
 
     with pytest.raises(UnavailableError, match="429: quota"):
-        read(client(raw_server).page(ask()))
+        read(client(raw_server, token="impatient").page(ask()))
+
+
+def test_a_429_pauses_all_requests_to_that_server(raw_server):
+    """Another partition, of another query in this process, sends nothing before the time."""
+    raw_server.script(refused(429, retry_after=1), ok(BODY))
+    first, second = (client(raw_server, FeedClient) for _ in range(2))
+    arrived = []
+    answer = raw_server.respond
+
+    def respond(request):
+        arrived.append(time.monotonic())
+        return answer(request)
+
+    raw_server.respond = respond
+    with ThreadPoolExecutor() as pool:
+        one = pool.submit(lambda: read(first.page(ask())))
+        eventually(lambda: PAUSES.left((origin(raw_server.url), None)) > 0)
+        two = pool.submit(lambda: read(second.page(ask())))
+
+        assert [1, 2] == one.result() == two.result()
+    refused_at, *later = arrived
+    assert 2 == len(later)
+    assert all(0.9 < each - refused_at < 5 for each in later)
+
+
+def test_a_429_does_not_pause_other_tokens_and_servers(raw_server, start_raw_server):
+    """A limit is that of a client; others go on."""
+    other = start_raw_server()
+    for server in (raw_server, other):
+        server.respond = lambda request: (
+            refused(429, retry_after=3600)
+            if request.headers.get("authorization") == "Bearer busy"
+            else ok(BODY)
+        )
+    with pytest.raises(UnavailableError, match="429"):
+        read(client(raw_server, token="busy").page(ask()))
+
+    assert [1, 2] == read(client(raw_server, token="other").page(ask()))
+    assert [1, 2] == read(client(other).page(ask()))
+
+
+def test_a_pause_without_time_for_it_names_the_429(raw_server):
+    """The query that did not see the 429 itself says why it ends."""
+    raw_server.script(refused(429, retry_after=60))
+    for match in ("answered 429: ", "answered 429 to another request.*ends in (60|59)"):
+        with pytest.raises(UnavailableError, match=match):
+            read(client(raw_server, token="named").page(ask()))
+
+    assert 1 == len(raw_server.requests)
+
+
+def test_a_pause_ends_by_itself_after_five_minutes_at_most():
+    """A server that asks for a year does not stop this process for a year."""
+    now = [1000.0]
+    pauses, busy = Pauses(clock=lambda: now[0]), (("http", "a", 80), None)
+    pauses.begin(busy, 1e9)
+    pauses.begin(busy, 1)
+
+    assert 300 == pauses.left(busy)
+    now[0] += 300
+    assert 0 == pauses.left(busy)
 
 
 def test_progress_renews_the_patience(raw_server):

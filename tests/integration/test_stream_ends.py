@@ -10,6 +10,7 @@ from tests.fix_raw_server import ok, refused
 from tests.fix_stream import Log
 from zeh_spark.errors import (
     CursorGoneError,
+    PublisherError,
     ReplayError,
 )
 
@@ -187,3 +188,19 @@ def test_a_replay_never_skips(feed, start, given):
 
     with pytest.raises(ReplayError, match=r"partition 0: .*18 events from cursor 'c2' to 'c20'"):
         again.reader.partitions(run.start, run.offset)
+
+
+def test_cursors_that_go_round_end_a_run(feed, start):
+    """A run with availableNow names the fault, and does not publish the same events for ever."""
+    scripted = feed(Log(0))
+    scripted.before = lambda partition, cursor, query: (
+        around(Log(), cursor) if cursor in {"_first", "c1", "c2"} else ok(Log().checkpoint(9))
+    )
+
+    with pytest.raises(PublisherError, match=r"cursors go round: .* 'c2' is 'c1' again"):
+        start(scripted, finite=True, partitionCount="1").to_the_end()
+
+
+def around(log, cursor):
+    place = 2 if cursor == "c1" else 1
+    return ok(log.event(place - 1) + log.checkpoint(place))

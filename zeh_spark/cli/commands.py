@@ -28,6 +28,7 @@ from zeh_spark.cli import (
     outbox_commands,
     retention_commands,
     serve_command,
+    store_commands,
     token_commands,
 )
 from zeh_spark.cli.outbox_commands import CONFIG
@@ -289,7 +290,8 @@ def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
 
 
 for module in (
-    serve_command, feed_commands, dead_letter_commands, retention_commands, outbox_commands,
+    serve_command, feed_commands, dead_letter_commands, retention_commands, store_commands,
+    outbox_commands,
 ):  # fmt: skip
     for each in module.COMMANDS:
         zeh_spark.add_command(each)

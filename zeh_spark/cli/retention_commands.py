@@ -1,27 +1,20 @@
-"""The commands about what a store keeps: `retention`, `prune`, `cursor-sets`, `backup`, `restore`.
+"""The commands about what a store keeps: `retention`, `prune`, `cursor-sets`.
 
 They work on the store itself, also while it is served. The rules are in `store.retention`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of, table
 from zeh_spark.errors import StoreError
-from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.publisher import Store
-from zeh_spark.publisher.server import only_publisher
+from zeh_spark.store import clock
 from zeh_spark.store import retention as retaining
-from zeh_spark.store.access import Token
 from zeh_spark.store.cursor_sets import CursorSet
-from zeh_spark.store.epochs import over_at
 from zeh_spark.store.interface import NAMES_MS, Retention
 
 _AGE = click.option(
@@ -112,6 +105,10 @@ def retention(
 @_SIZE
 @_KEEP_FOR
 @click.option("--now", is_flag=True, help="Remove the events, instead of only showing them.")
+@click.option(
+    "--yes", is_flag=True,
+    help="Remove them also if the clock is far ahead of the last time that the store knows.",
+)  # fmt: skip
 def prune(
     feed: str,
     url: str,
@@ -119,11 +116,15 @@ def prune(
     size: int | None,
     readers: tuple[str, ...],
     now: bool,
+    yes: bool,
 ) -> None:
     """Show which events of a feed would be removed now; with --now, remove them.
 
     The limits are those of the feed's retention, or --age and --size if one of them is given.
     The readers that the feed keeps events for stay the same, unless --keep-for names others.
+
+    Nothing is removed by age while the clock is more than a day ahead of the last time that the
+    store knows (zeh-spark clock), unless --yes says that the clock is right.
 
     \b
     Examples:
@@ -137,6 +138,10 @@ def prune(
             rule = Retention(age, size, rule.readers)  # the feed's readers are waited for here, too
         if readers:
             rule = replace(rule, readers=readers)
+        if now and yes:
+            store.see_clock(store.now())
+        elif now and rule.age_ms is not None:
+            clock.check_removal(store)
         removal = (retaining.prune if now else retaining.plan)(store, feed, rule)
         kept = removal.held_by and store.saved_cursors(feed, removal.held_by)
     click.echo(f"Feed {feed!r} is to keep {_kept(rule)}.")
@@ -196,91 +201,6 @@ def _show(feed: str, sets: list[CursorSet]) -> None:
     click.echo(table(("NAME", "CONSUMER", "N", "PARTITIONS KEPT"), rows))
 
 
-@click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@STORE
-def backup(file: Path, url: str) -> None:
-    """Back up a SQLite store to FILE: a complete, consistent copy.
-
-    The store may be served at the same time. Do not copy the database file yourself: the newest
-    commits may still be in the log file beside it. Back up a store in PostgreSQL with pg_dump or
-    pg_basebackup.
-
-    \b
-    Example:
-      zeh-spark backup feeds-2026-11-21.db --store sqlite:///feeds.db
-    """
-    if not url.startswith("sqlite:"):
-        raise click.UsageError(
-            "backup copies SQLite stores only. Back up a store in PostgreSQL with pg_dump or "
-            "pg_basebackup."
-        )
-    if file.exists():
-        raise StoreError(
-            f"{file} exists already, and a backup overwrites nothing. Name a new file."
-        )
-    from zeh_spark.sql_store import sqlite
-
-    sqlite.backup(url.removeprefix("sqlite:///"), file)
-    click.echo(f"{file} is a copy of {url}, {size_of(file.stat().st_size)}.")
-
-
-@click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@STORE
-@click.confirmation_option(
-    "--yes", prompt="What was committed since the copy is undone. Continue?",
-    help="Do it without asking for confirmation.",
-)  # fmt: skip
-def restore(file: Path, url: str) -> None:
-    """Put the copy FILE in the place of a SQLite store, and tell readers.
-
-    Stop the publisher first. The old store stays beside the new one, under its name with .before-
-    and the time. The tokens are those of the old store, if it can be read.
-    Each feed begins a new epoch, as with new-history, so that no reader takes events that are
-    published from now on for those that were undone. FILE stays as it is.
-
-    \b
-    Example:
-      zeh-spark restore feeds-2026-11-21.db --store sqlite:///feeds.db
-    """
-    if not url.startswith("sqlite:"):
-        raise click.UsageError(
-            "restore is for SQLite stores only. Restore a store in PostgreSQL with pg_restore, and "
-            "run zeh-spark new-history for each feed."
-        )
-    from zeh_spark.sql_store import sqlite
-
-    with only_publisher(url):
-        old, (begun, kept) = sqlite.restore(url.removeprefix("sqlite:///"), file, _renew)
-    click.echo(f"{url} is as {file} was.{f' The old store is {old}.' if old else ''}")
-    for name, identity in begun:
-        click.echo(f"Feed {name!r}: what is published from now on has {identity.epochs[-1].id}.")
-    if not kept:
-        click.echo(
-            "The tokens of the old store could not be read. Tokens that were revoked since the "
-            "copy was made are valid again: look at zeh-spark token list.",
-            err=True,
-        )
-
-
-def _renew(
-    store: Store, tokens: Sequence[Token] | None
-) -> tuple[list[tuple[str, FeedIdentity]], bool]:
-    """Begin epochs, and keep what was done with tokens. Return the epochs, and whether it was."""
-    begun = [(each.name, store.begin_epoch(each.name)) for each in store.feeds()]
-    there = {each.id: each for each in store.tokens()}
-    for token in tokens or ():
-        if token.id not in there:
-            store.add_token(token)
-        elif token.revoked is not None and there[token.id].revoked is None:
-            store.revoke_token(token.id)
-    until = max((over_at(each.epochs[-1]) for _, each in begun), default=0)
-    if 0 < (left := until - store.now()) <= 1000:
-        time.sleep(left / 1000)  # so that the next epoch begins later, as in `new-history`
-    return begun, tokens is not None
-
-
 def _changed(rule: Retention, given: Retention) -> Retention:
     return Retention(
         rule.age_ms if given.age_ms is None else given.age_ms,
@@ -315,4 +235,4 @@ def _lasting(age_ms: int) -> str:
     return f"{age_ms / 1000:g} seconds"
 
 
-COMMANDS = (retention, prune, list_cursor_sets, backup, restore)
+COMMANDS = (retention, prune, list_cursor_sets)

@@ -24,6 +24,9 @@ from zeh_spark.publisher.draining import stop_on_signals
 from zeh_spark.publisher.reload import Reload, Use
 from zeh_spark.store.interface import StoreBusyError
 
+_SKEW_MS = 1000
+"""The difference of two clocks, in ms, from which it is worth a word."""
+
 log = logging.getLogger("zeh_spark.publisher")
 
 
@@ -56,6 +59,12 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
         tables = stack.enter_context(opened_tables(config))
         store = stack.enter_context(opened(config.store)) if config.store else None
         stack.enter_context(server.only_publisher(config.store or ""))
+        if store and abs(skew := store.skew()) > _SKEW_MS:
+            click.echo(
+                f"This machine's clock is {skew / 1000:+.1f} s off the database's, by which the "
+                f"publisher goes. Keep both right with NTP.",
+                err=True,
+            )
         listener = stack.enter_context(server.listen(config.host, config.port))
         gate = _gate(store, config)
         running = _running(config, gate, load)
@@ -67,10 +76,11 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             store or tables,
             listener,
             tables if store else None,
-            config.quota_bytes,
-            config.cache_bytes,
-            gate,
-            running,
+            staging_quota=config.quota_bytes,
+            most_chunks=config.most_chunks,
+            cache_bytes=config.cache_bytes,
+            gate=gate,
+            running=running,
         )
 
 

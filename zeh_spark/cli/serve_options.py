@@ -66,6 +66,10 @@ _SETTINGS = {
         meaning="Most bytes that a producer may have uploaded and not yet committed, like 500m or "
         "64g.",
     ),
+    "most_chunks": _setting(
+        "most_chunks", type=click.IntRange(min=1), metavar="COUNT",
+        meaning="Most chunks in a batch. A chunk has up to 1,000 events of one partition.",
+    ),
     "answer_cache": _setting(
         "answer_cache", type=Size(), metavar="SIZE",
         meaning="Most bytes of answers kept in memory for the next readers, like 256m.",

@@ -130,6 +130,10 @@ class _NoProgressError(Exception):
     """A whole answer brought events but no checkpoint after them."""
 
 
+class _DistrustedError(Exception):
+    """An answer had whole headers, no body, and no framing that shows that there is none."""
+
+
 class FeedClient:
     """Reads the pages of one feed.
 
@@ -190,7 +194,7 @@ class _PageReader:
     """Reads one page.
 
     `cursor` is the last checkpoint that arrived. `events`, `complete` and `tail` are those of the
-    last answer.
+    last answer. `distrusted` tells whether that one had neither a body nor framing.
     """
 
     client: FeedClient
@@ -202,6 +206,7 @@ class _PageReader:
     events: int = 0
     complete: bool = False
     tail: bytes = b""
+    distrusted: bool = False
 
     def items(self) -> PageItems:
         self.cursor = self.request.cursor
@@ -218,8 +223,11 @@ class _PageReader:
                 return
             except TransientError as failure:
                 self.statistics.add(retries=1)
+                self.distrusted = False
                 self.hold(0)  # the bytes that came without their checkpoint are dropped
                 retry.wait(failure)
+                request = replace(request, wait=0)
+            except _DistrustedError:
                 request = replace(request, wait=0)
             except _NoProgressError:
                 hint = request.page_size_hint * 2
@@ -240,8 +248,10 @@ class _PageReader:
         self.events, self.complete = 0, False
         started = time.monotonic()
         body = self.client.transport.body(request.query())
+        received = 0
         try:
             for data in body:
+                received += len(data)
                 yield from self._checked(scanner.feed(data), request)
                 self._check_size(scanner)
                 self.hold(scanner.held_bytes)
@@ -254,6 +264,7 @@ class _PageReader:
                 pages=1, ignored_lines=scanner.ignored, seconds=time.monotonic() - started
             )
         self.complete = body.proven
+        self._check_empty(received)
         if scanner.ignored and not self.events and not scanner.checkpoints:
             self._check_protocol(scanner)
             raise TransientError(self._nothing_known(scanner))
@@ -272,6 +283,18 @@ class _PageReader:
                 raise self._leads_back(interval.cursor)
             self.cursor = interval.cursor
             yield interval
+
+    def _check_empty(self, received: int) -> None:
+        """Raise _DistrustedError for an empty answer without framing, but not for the second one.
+
+        A connection that breaks after the headers of such an answer looks the same as a server of
+        HTTP/1.0 that has nothing to send. The server answers the same again; the fault hardly does.
+        """
+        doubtful = not received and not self.complete
+        again, self.distrusted = self.distrusted, doubtful
+        if doubtful and not again:
+            self.statistics.add(retries=1)
+            raise _DistrustedError
 
     def _check_size(self, scanner: PageScanner) -> None:
         if scanner.held_bytes > self.client.max_interval:

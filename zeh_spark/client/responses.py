@@ -194,6 +194,21 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     raise refusal
 
 
+def paused(url: FeedUrl, left: float) -> TransientError:
+    """Return the error for a request that is not sent, because of the 429 to another request.
+
+    Args:
+        url: the feed's address, for the message.
+        left: the seconds that the pause still lasts.
+    """
+    final = UnavailableError(
+        f"{url} answered 429 to another request of this process; the pause that it asked for "
+        f"(Retry-After) ends in {left:.1f} s",
+        advice=_RETRY_TIMEOUT,
+    )
+    return TransientError(final, left, status=429)
+
+
 def _whole_text(response: requests.Response, url: FeedUrl) -> str:
     """Return the text of a refusal. Raises TransientError if it is cut, so that it comes again."""
     try:

@@ -25,12 +25,14 @@ import urllib3
 
 import zeh_spark
 from zeh_spark.client.credentials import check_tls_files, masked, read_token
+from zeh_spark.client.pauses import PAUSES, Client
 from zeh_spark.client.responses import (
     TransientError,
     check_status,
     innermost,
     invalid_redirect,
     network_failure,
+    paused,
 )
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.whole_headers import WholeHeadersAdapter
@@ -97,7 +99,8 @@ class Transport:
         Redirects are followed, with credentials for the feed's own origin only. A request with
         another method than GET follows only redirects that keep method and body (307, 308), and a
         body goes to the feed's own origin only. No redirect leads from https to http. After a 401,
-        a token file is read again.
+        a token file is read again. After a 429 with Retry-After, no request of this process is sent
+        to that origin with this token until the pause is over.
 
         Args:
             method: the HTTP method.
@@ -116,6 +119,8 @@ class Transport:
         refreshed = False
         for _ in range(_MAX_REDIRECTS):
             used = self._token
+            if left := PAUSES.left((origin(url), used)):
+                raise paused(self.url, left)
             response = self._send(method, url, used, body, headers)
             if response.status_code in followed and "Location" in response.headers:
                 url = self._redirected(url, response.headers["Location"], body)
@@ -124,13 +129,22 @@ class Transport:
                 refreshed = True
                 response.close()
             else:
-                check_status(response, self.url, proven=proven)
+                self._check(response, (origin(url), used), proven=proven)
                 return response
         raise PublisherError(
             f"{self.url}: more than {_MAX_REDIRECTS} redirects. Check the feed's address with its "
             f"owner",
             status=302,
         )
+
+    def _check(self, response: requests.Response, client: Client, *, proven: bool) -> None:
+        """Return if an answer is usable (errors as in `check_status`). Note the pause of a 429."""
+        try:
+            check_status(response, self.url, proven=proven)
+        except TransientError as failure:
+            if failure.status == 429 and failure.retry_after:
+                PAUSES.begin(client, failure.retry_after)
+            raise
 
     def _redirected(self, url: str, location: str, body: bytes | None) -> str:
         """Return where a redirect leads. Raises PublisherError if it may not be followed."""

@@ -225,6 +225,11 @@ CURSORS_MISSING = _bad("cursors-missing", "Neither a cursorN nor resume is given
 BAD_PAGE_SIZE_HINT = _bad("bad-page-size-hint", "pagesizehint is no allowed number.")
 BAD_WAIT = _bad("bad-wait", "wait is no allowed number.")
 BAD_CURSORSET = _bad("bad-cursorset", "cursorset is no allowed name.")
+TOO_MANY_CURSORS = _bad(
+    "too-many-cursors",
+    "The request has more cursors than one that names a cursorset may have; send them in parts.",
+    maximum=_COUNT,
+)
 BAD_CONSUMER = _bad("bad-consumer", "ZEH-Consumer is no allowed identity.")
 BAD_STORE_CURSOR = _bad("bad-store-cursor", "store_cursor is not 1.")
 CURSORSET_MISSING = _bad("cursorset-missing", "resume or store_cursor is given without cursorset.")
@@ -245,6 +250,15 @@ CURSORSET_TAKEN = _problem(
     cursorset=_TEXT,
     consumer={**_TEXT, "description": "the one to which the name is bound"},
     given={**_TEXT, "description": "the one that asks; empty if it tells no identity"},
+)
+CURSORSET_N = _problem(
+    "cursorset-n",
+    409,
+    "The cursorset keeps positions for another n, and a reader that tells no identity does not "
+    "change it. Use the n that is kept, or another name.",
+    cursorset=_TEXT,
+    kept={**_COUNT, "description": "the n for which positions are kept"},
+    n={**_COUNT, "description": "the n of the request"},
 )
 CURSOR_OF_ANOTHER_HISTORY = _problem(
     "cursor-of-another-history",
@@ -409,6 +423,14 @@ UPLOAD_CONFLICT = _refusal(
     "upload-conflict",
     409,
     "An upload of this name is staged with other bytes. Take another attempt number.",
+)
+TOO_MANY_CHUNKS = _refusal(
+    "too-many-chunks",
+    413,
+    "The batch has more chunks than a commit may have. Nothing of it was published: release its "
+    "uploads, and begin it again in larger chunks or as several batches.",
+    chunks=_COUNT,
+    maximum=_COUNT,
 )
 QUOTA_EXCEEDED = _refusal(
     "quota-exceeded",

@@ -10,24 +10,25 @@ from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed, TableState
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.app import create_app
-from zeh_spark.sql_store.sqlite import open_sqlite
+from zeh_spark.sql_store import sqlite
+from zeh_spark.sql_store.upgrades import Migration
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Clock, Store, now_ms
 from zeh_spark.store.memory import MemoryStore
 from zeh_spark.store.problems import Problem
-from zeh_spark.store.retention import Pruner
+from zeh_spark.store.pruner import Pruner
 
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 
 __all__ = [
-    "Block", "Feed", "MemoryStore", "Problem", "Pruner", "SqlTableFeed", "Store", "TableState",
-    "create_app", "open_store",
+    "Block", "Feed", "MemoryStore", "Migration", "Problem", "Pruner", "SqlTableFeed", "Store",
+    "TableState", "create_app", "migrate_store", "open_store",
 ]  # fmt: skip
 
 
 def open_store(
-    url: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
+    url: str, *, must_exist: bool = False, clock: Clock | None = None, receipts: int = RECEIPTS
 ) -> Store:
     """Open the store at a URL, in which a publisher keeps its feeds.
 
@@ -36,7 +37,8 @@ def open_store(
             `postgresql+psycopg://user@host/database`.
         must_exist: Refuse a store that is missing. By default the SQLite file, or the tables in
             PostgreSQL, are created if they are missing.
-        clock: Returns the time in milliseconds since 1970.
+        clock: Returns the time in milliseconds since 1970. By default it is the clock of the
+            PostgreSQL database; that of this machine for other stores.
         receipts: How many receipts of each producer are kept.
 
     Returns:
@@ -47,10 +49,12 @@ def open_store(
             opened.
     """
     if url == "memory:":
-        return MemoryStore(clock=clock, receipts=receipts)
+        return MemoryStore(clock=clock or now_ms, receipts=receipts)
     if url.startswith("sqlite:///"):
         file = url.removeprefix("sqlite:///")
-        return open_sqlite(file, must_exist=must_exist, clock=clock, receipts=receipts)
+        return sqlite.open_sqlite(
+            file, must_exist=must_exist, clock=clock or now_ms, receipts=receipts
+        )
     if _is_postgresql(url):
         try:
             from zeh_spark.sql_store.postgresql import open_postgresql
@@ -61,6 +65,31 @@ def open_store(
         f"unknown store {url.partition(':')[0]!r}: use sqlite:///feeds.db, sqlite:////dir/feeds.db "
         f"(a whole path), or postgresql+psycopg://USER@HOST/DATABASE"
     )
+
+
+def migrate_store(url: str, *, dry_run: bool = False) -> Migration:
+    """Upgrade a store to the version that this `zeh_spark` works with, in one transaction.
+
+    No publisher may serve a store in SQLite meanwhile. Publishers over PostgreSQL may: those of the
+    older version go on reading, and are refused at their next write.
+
+    Args:
+        url: The store, as `open_store` takes it.
+        dry_run: Change nothing.
+
+    Returns:
+        The versions before and after, and the statements.
+
+    Raises:
+        StoreError: There is no such store, or it cannot be upgraded. It is as it was.
+    """
+    if url.startswith("sqlite:///"):
+        return sqlite.migrate(url.removeprefix("sqlite:///"), dry_run=dry_run)
+    if _is_postgresql(url):
+        from zeh_spark.sql_store import postgresql
+
+        return postgresql.migrate(url, dry_run=dry_run)
+    raise StoreError(f"{url.partition(':')[0]!r} is no kind of store that can be upgraded")
 
 
 def shown_url(url: str) -> str:

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from zeh_spark.protocol import problems
+from zeh_spark.publisher.shares import note_token
 from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.batches import base
 from zeh_spark.store.interface import Store, now_ms
@@ -167,6 +168,7 @@ class Gate:
             return
         now = self._store.now() if self._store else now_ms()
         token = await self._token(request.headers.get("authorization", ""), now)
+        note_token(request, token.id)
         for group in wanted:
             if not any(map(token.may, group)):
                 wanting = " or ".join(map(str, group))

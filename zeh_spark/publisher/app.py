@@ -29,7 +29,7 @@ from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.draining import Draining
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
-from zeh_spark.publisher.publish_api import CALLS, STAGING_QUOTA, PublishApi
+from zeh_spark.publisher.publish_api import CALLS, MOST_CHUNKS, STAGING_QUOTA, PublishApi
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import DirectFeed, Feed
 from zeh_spark.store.interface import (
@@ -49,6 +49,7 @@ def create_app(
     *,
     send_timeout: float = SEND_SECONDS,
     staging_quota: int = STAGING_QUOTA,
+    most_chunks: int = MOST_CHUNKS,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
     draining: Draining | None = None,
@@ -65,6 +66,7 @@ def create_app(
         tables: More feeds by name, served beside those of `feeds`. They cannot be published to.
         send_timeout: Seconds for which a client may take nothing before it is dropped.
         staging_quota: Bytes that a producer may have uploaded and not committed.
+        most_chunks: How many chunks a batch may have.
         cache_bytes: Most bytes of answers, as they are sent, that are kept in memory for the next
             readers.
         gate: Who may do what. By default everybody may do everything that the app offers, because
@@ -102,7 +104,7 @@ def create_app(
         if name
         for method, path, _, _ in CALLS
     ]
-    publish += PublishApi(store, staging_quota).routes(gate) if store else []
+    publish += PublishApi(store, staging_quota, most_chunks).routes(gate) if store else []
     described = partial(
         _described,
         publishing=store is not None,

@@ -22,6 +22,7 @@ from zeh_spark.options import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher.certificates import TlsFiles
 from zeh_spark.publisher.draining import StopTimes
+from zeh_spark.publisher.publish_api import MOST_CHUNKS
 
 _PINNED = {
     "extra_float_digits": "1",
@@ -72,6 +73,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     jwt_audience: str | None = None
     jwt_keys: str | None = None
     staging_quota: int | str = "64g"
+    most_chunks: Annotated[int, msgspec.Meta(ge=1)] = MOST_CHUNKS
     answer_cache: int | str = "64m"
     drain_delay: int | float | str = "0s"
     grace: int | float | str = "3s"

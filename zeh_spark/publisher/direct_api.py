@@ -23,6 +23,7 @@ from zeh_spark.publisher.answers import Taken, disconnected, taken
 from zeh_spark.publisher.bodies import check_length, received
 from zeh_spark.publisher.feed_calls import FeedCalls
 from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT
+from zeh_spark.publisher.shares import Slots, client_of
 from zeh_spark.store.direct_reads import check_plan, check_ranges
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.problems import Problem
@@ -32,28 +33,6 @@ PLANS, ANSWERS = 64, 256
 
 MAX_BODY = 8 << 20
 """Most bytes in the body of a request."""
-
-
-class Slots:
-    """Counts what is under way. Belongs to one event loop."""
-
-    def __init__(self, most: int, what: str) -> None:
-        self._left = most
-        self._most = most
-        self._what = what
-
-    def take(self) -> None:
-        """Take a slot. Raises Problem if there is none."""
-        if self._left < 1:
-            raise Problem(
-                problems.READS_BUSY,
-                f"{self._most} {self._what} are under way; ask again in a second",
-            )
-        self._left -= 1
-
-    def give_back(self) -> None:
-        """Give a slot back."""
-        self._left += 1
 
 
 async def body_of(request: Request) -> bytes:
@@ -109,7 +88,8 @@ class DirectApi:
         A request that may wait does so until there is an event. While it waits it holds no slot,
         because each stream that has read everything waits so.
         """
-        self._plans.take()
+        client = client_of(request)
+        self._plans.take(client)
         try:
             name, feed = await self._feed(request)
             ask = await self._calls.in_thread(name, partial(plan_request, await body_of(request)))
@@ -117,7 +97,7 @@ class DirectApi:
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
             seen, plan = await self._calls.in_thread(name, partial(_planned, feed, ask))
         finally:
-            self._plans.give_back()
+            self._plans.give_back(client)
         while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
             gone = asyncio.ensure_future(disconnected(request.receive))
             try:
@@ -135,20 +115,21 @@ class DirectApi:
 
     async def chunks(self, request: Request) -> Response:
         """Answer POST …/chunks: send the chunks of planned ranges, as they are stored."""
-        self._answers.take()
+        client = client_of(request)
+        self._answers.take(client)
         try:
             name = request.path_params.get("feed", "")
             body = await body_of(request)
             begun = await self._calls.in_thread(name, partial(self._begun, name, body))
         except BaseException:
-            self._answers.give_back()
+            self._answers.give_back(client)
             raise
         return self._calls.answer(
             name,
             begun,
             {"Cache-Control": "no-store, no-transform"},
             direct_reads.CONTENT_TYPE,
-            self._answers.give_back,
+            partial(self._answers.give_back, client),
         )
 
     def _begun(self, name: str, body: bytes) -> Taken:

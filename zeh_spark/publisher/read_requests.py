@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 
 from zeh_spark.protocol import problems
 from zeh_spark.store.cursor_sets import NOBODY, parse_consumer
+from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem
 
 MAX_N = 65_536
@@ -20,6 +21,12 @@ MAX_N = 65_536
 
 MAX_WAIT = 60.0
 """Most seconds of a long poll; a longer `wait` is shortened to it."""
+
+MAX_KEPT = MAX_PARTITIONS
+"""Most cursors in a request that names a cursorset: as many as a store's feed has partitions.
+
+Other writers wait while they are kept.
+"""
 
 _CURSOR = re.compile(r"cursor(0|[1-9][0-9]{0,8})")
 _KNOWN = {"n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor"}
@@ -63,6 +70,13 @@ def parse_query(query: str, partition_count: int, consumer: str | None = None) -
     n = _n(given.get("n"), partition_count)
     cursors = _cursors(given, n)
     cursor_set = _cursor_set(given)
+    if cursor_set is not None and len(cursors) > MAX_KEPT:
+        raise Problem(
+            problems.TOO_MANY_CURSORS,
+            f"{len(cursors):,} cursors are to be kept under cursorset {cursor_set!r}; at most "
+            f"{MAX_KEPT:,} are allowed in a request. Send them in several requests",
+            maximum=MAX_KEPT,
+        )
     resume = _resume(given.get("resume"), n)
     if resume and cursors:
         raise Problem(

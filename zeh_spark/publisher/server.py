@@ -30,7 +30,7 @@ from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
-from zeh_spark.store.retention import Pruner
+from zeh_spark.store.pruner import Pruner
 
 _CLOSE = (b"connection", b"close")
 
@@ -161,7 +161,9 @@ def serve(
     feeds: Store | Mapping[str, Feed],
     listener: Listener,
     tables: Mapping[str, Feed] | None = None,
+    *,
     staging_quota: int = publish_api.STAGING_QUOTA,
+    most_chunks: int = publish_api.MOST_CHUNKS,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
     running: Running | None = None,
@@ -176,6 +178,7 @@ def serve(
         listener: The socket to listen on (see `listen`).
         tables: More feeds by name.
         staging_quota: Bytes that a producer may have uploaded and not committed.
+        most_chunks: How many chunks a batch may have.
         cache_bytes: Most bytes of answers that are kept for the next readers.
         gate: Who may do what (see `create_app`).
         running: How it runs and ends.
@@ -189,6 +192,7 @@ def serve(
         feeds,
         tables,
         staging_quota=staging_quota,
+        most_chunks=most_chunks,
         cache_bytes=cache_bytes,
         gate=gate,
         draining=running.draining,

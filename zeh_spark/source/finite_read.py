@@ -22,6 +22,7 @@ from zeh_spark.client.responses import TransientError
 from zeh_spark.client.retry import Retry
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.protocol import wire
+from zeh_spark.source.cursor_rounds import CursorRounds
 from zeh_spark.source.end_detection import SETTLED, Ending
 from zeh_spark.source.end_probes import GONE, UNKNOWN, EndProbes
 
@@ -111,7 +112,7 @@ def read_to_end(
 
     Raises:
         EndUnknownError: the end cannot be proven, as `Doubt` says.
-        PublisherError: the answer to a page is final.
+        PublisherError: the answer to a page is final, or the publisher's cursors go round.
         UnavailableError: there was no progress within a page for `retryTimeout`.
     """
     reading = _FiniteRead(client, request, ending, client.retry(), exact)
@@ -135,6 +136,7 @@ class _FiniteRead:
 
     def items(self, hold: Callable[[int], object], statistics: Statistics | None) -> PageItems:
         usual, ending = self.request, self.ending
+        rounds = CursorRounds(usual.partition, usual.cursor)
         while not self._ends_before_page():
             with closing(self.client.page(self.request, hold, statistics=statistics)) as page:
                 cursor = self.request.cursor
@@ -147,6 +149,7 @@ class _FiniteRead:
                         ending.sees(item)
                         if self.exact and not ending.met and self._passes_target():
                             break  # ask again for this interval, up to the target inside it
+                        rounds.follow(item.cursor, item.events)
                     yield item
                     cursor = item.cursor
                     if ending.ended:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from sqlalchemy import (
@@ -17,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
+    func,
     insert,
     select,
     tuple_,
@@ -33,7 +36,7 @@ from zeh_spark.sql_store.producers import (
     what_is_certain,
     write_receipts,
 )
-from zeh_spark.sql_store.schema import anchors, blobs, chunks, feeds, stagings, uploads
+from zeh_spark.sql_store.schema import anchors, blobs, chunks, clocks, feeds, stagings, uploads
 from zeh_spark.sql_store.uploads import (
     STAGED,
     decode_chunks,
@@ -44,6 +47,7 @@ from zeh_spark.sql_store.uploads import (
 )
 from zeh_spark.store import commit_decision
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
+from zeh_spark.store.clock import check_commit
 from zeh_spark.store.commit_decision import Decision, Step, unwrapped
 from zeh_spark.store.commit_plan import (
     Moved,
@@ -60,6 +64,9 @@ from zeh_spark.store.problems import Problem
 Commit = tuple[Call, Declared]
 Done = tuple[StoredReceipt, bool] | Problem
 """The receipt and whether it is new; or the Problem with which the commit is refused."""
+
+_ROWS = 2_000
+"""How many chunks are written at a time; the rows of a large batch would take as much memory."""
 
 _FEED_MOVED_ON = update(feeds).where(feeds.c.id == bindparam("of"))
 
@@ -153,10 +160,18 @@ def _moved(
         assert decision is Step.PUBLISH
         packed = _packed(connection, list(packs(in_batch_order(moved))))
         mine = {} if key is None else numbers[key]
-        publication = published(known, call, declared, state, packed, mine, clock())
+        now = clock()
+        check_commit(now, state.time, partial(_latest, connection))
+        publication = published(known, call, declared, state, packed, mine, now)
         batches.append(Committed(key, known, mine, publication))
         state = publication.feed
     return batches
+
+
+def _latest(connection: Connection) -> int:
+    """Return the latest time that the store knows; 0 if it knows none."""
+    seen = connection.scalar(select(func.max(clocks.c.seen))) or 0
+    return max(int(seen), int(connection.scalar(select(func.max(feeds.c.time))) or 0))
 
 
 def _answer(decision: Decision) -> Done:
@@ -224,22 +239,45 @@ def _packed(connection: Connection, packed: Sequence[Sequence[Moved]]) -> list[M
 
 def _append(connection: Connection, feed: int, publications: Sequence[Publication]) -> None:
     """Append the chunks of these batches to the feed, one batch after the other."""
-    new = [each for publication in publications for each in publication.chunks]
-    execute_all(connection, insert(chunks), [{"feed": feed, **each._asdict()} for each in new])
+    new = chain.from_iterable(publication.chunks for publication in publications)
+    while some := list(islice(new, _ROWS)):
+        execute_all(connection, insert(chunks), [{"feed": feed, **each._asdict()} for each in some])
     state = publications[-1].feed
     connection.execute(
         _FEED_MOVED_ON,
-        {"of": feed, "head": state.head, "history": state.history, "time": state.time},
+        {
+            "of": feed,
+            "head": state.head,
+            "history": state.history,
+            "time": state.time,
+            "events": state.events,
+            "size": state.size,
+        },
     )
 
 
 def remove(connection: Connection, feed: int, upto: int) -> None:
-    """Remove all chunks up to position `upto`; leave an anchor for each partition that had some."""
+    """Remove all chunks up to position `upto`; leave an anchor for each partition that had some.
+
+    The feed's row has to be locked: its totals are changed.
+    """
     old = chunks.c.feed == feed, chunks.c.g <= upto
     gone = delete(chunks).where(*old)
     rows = connection.execute(
-        gone.returning(chunks.c.g, chunks.c.partition, chunks.c.tag, chunks.c.blob)
+        gone.returning(
+            chunks.c.g,
+            chunks.c.partition,
+            chunks.c.tag,
+            chunks.c.blob,
+            chunks.c.events,
+            chunks.c.size,
+        )
     ).all()
+    less = {
+        "events": feeds.c.events - sum(row.events for row in rows),
+        "size": feeds.c.size - sum(row.size for row in rows),
+    }
+    connection.execute(update(feeds).where(feeds.c.id == feed).values(less))
     drop_blobs(connection, [row.blob for row in rows])
     last = {row.partition: row for row in sorted(rows, key=lambda row: row.g)}
     if last:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from zeh_spark.sql_store.schema import cursor_set_names as names
 from zeh_spark.sql_store.schema import cursor_sets
-from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, freed_by
+from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_n, freed_by
 
 
 def save(
@@ -31,22 +31,48 @@ def save(
         consumer: The reader's identity.
 
     Raises:
-        Problem: The name is bound to another consumer.
+        Problem: The name is bound to another consumer, or keeps positions for another n.
         IntegrityError: Another transaction was faster. Repeat the whole transaction.
     """
-    bound = _bound(connection, feed[0], name, lock=True)
-    check_consumer(name, bound, consumer, freed_by(feed[1], name))
+    bound, freed = _bound(connection, feed[0], name, lock=True), freed_by(feed[1], name)
+    check_consumer(name, bound, consumer, freed)
+    mine = cursor_sets.c.feed == feed[0], cursor_sets.c.name == name
+    kept = connection.scalars(select(cursor_sets.c.n).where(*mine).distinct()).all()
+    check_n(name, n, kept, consumer, freed)
+    if set(kept) - {n}:
+        connection.execute(delete(cursor_sets).where(*mine, cursor_sets.c.n != n))
     if bound is None:
         connection.execute(insert(names), {"feed": feed[0], "name": name, "consumer": consumer})
     elif bound != consumer:
         here = names.c.feed == feed[0], names.c.name == name
         connection.execute(update(names).where(*here).values(consumer=consumer))
-    for partition, cursor in cursors.items():
-        key = {"feed": feed[0], "name": name, "n": n, "partition": partition}
-        where = [cursor_sets.c[column] == value for column, value in key.items()]
-        found = connection.execute(update(cursor_sets).where(*where).values(cursor=cursor))
-        if not found.rowcount:
-            connection.execute(insert(cursor_sets), {**key, "cursor": cursor})
+    _write(connection, {"feed": feed[0], "name": name, "n": n}, cursors)
+
+
+def _write(
+    connection: Connection, under: Mapping[str, str | int], cursors: Mapping[int, str]
+) -> None:
+    """Write the cursors that are not kept already, in two statements at most."""
+    here = [cursor_sets.c[column] == value for column, value in under.items()]
+    query = select(cursor_sets.c.partition, cursor_sets.c.cursor).where(*here)
+    kept = {row.partition: row.cursor for row in connection.execute(query)}
+    moved = [
+        {"of": partition, "to": cursor}
+        for partition, cursor in cursors.items()
+        if partition in kept and kept[partition] != cursor
+    ]
+    new = [
+        {**under, "partition": partition, "cursor": cursor}
+        for partition, cursor in cursors.items()
+        if partition not in kept
+    ]
+    if moved:
+        of = cursor_sets.c.partition == bindparam("of")
+        connection.execute(
+            update(cursor_sets).where(*here, of).values(cursor=bindparam("to")), moved
+        )
+    if new:
+        connection.execute(insert(cursor_sets), new)
 
 
 def load(

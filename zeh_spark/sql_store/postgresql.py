@@ -24,20 +24,24 @@ from typing import Any
 
 import psycopg
 from psycopg.pq import Format
-from sqlalchemy import Connection, create_engine, func, select, text
+from sqlalchemy import Connection, create_engine, func, inspect, select, text
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from zeh_spark.errors import StoreError
+from zeh_spark.sql_store import upgrades
 from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
+from zeh_spark.sql_store.database_clock import DatabaseClock
 from zeh_spark.sql_store.dialect import Database
-from zeh_spark.sql_store.postgresql_errors import explained, reason_of
+from zeh_spark.sql_store.postgresql_errors import OTHER_VERSION, explained, reason_of
+from zeh_spark.sql_store.postgresql_reads import bounded
 from zeh_spark.sql_store.postgresql_writer import TURN_SECONDS, Writer
 from zeh_spark.sql_store.schema import VERSION, feeds, metadata
 from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.sql_store.upgrades import Migration, check_version, migration
 from zeh_spark.store.batches import RECEIPTS
-from zeh_spark.store.interface import NAMES_MS, Clock, now_ms
+from zeh_spark.store.interface import Clock
 
 SCHEMA = "zeroeventhub"
 """The schema of the tables, and the channel on which commits are notified."""
@@ -45,8 +49,8 @@ SCHEMA = "zeroeventhub"
 READERS, WRITERS = 8, 12
 """How many connections a process has at most, besides the one that listens."""
 
-CONNECT_SECONDS = 10
-"""Seconds to wait for a new connection."""
+CONNECT_SECONDS, UPGRADE_SECONDS = 10, 30
+"""Seconds to wait for a new connection; and for others, when a store is upgraded."""
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -63,24 +67,44 @@ _DEFAULTS = {
 }
 """Settings of each connection, unless the URL has others."""
 
-_UPGRADES: Mapping[int, tuple[str, ...]] = {
-    3: (),  # adds epochs
-    4: (  # adds how long names of batches are kept, and with which numbers producers began
-        f"ALTER TABLE {SCHEMA}.retentions ADD COLUMN names_ms bigint DEFAULT {NAMES_MS}",
-        f"ALTER TABLE {SCHEMA}.sequences ADD COLUMN first bigint NOT NULL DEFAULT 0",
-    ),
-    5: (),  # adds the consumers to which cursor sets are bound
-    6: (),  # adds tokens
-}
-"""The statements that upgrade a store of a version to the next version.
+_CHECKED_FROM = 8
+"""The first version that has the triggers."""
 
-Tables that are missing are made after them.
-"""
+_CHECKED = {
+    "feeds": "INSERT OR UPDATE",
+    "epochs": "INSERT",
+    "chunks": "DELETE",
+    "retentions": "INSERT OR DELETE",
+    "cursor_sets": "INSERT OR UPDATE OR DELETE",
+    "tokens": "INSERT OR UPDATE",
+    "stagings": "INSERT OR UPDATE",
+    "producers": "INSERT OR UPDATE",
+}
+"""The tables of which each transaction that changes something changes at least one."""
 
 _TABLES = (
     f"CREATE TABLE {SCHEMA}.store (version integer NOT NULL)",
     f"INSERT INTO {SCHEMA}.store VALUES ({VERSION})",
 )
+_CHECK = (
+    f"CREATE OR REPLACE FUNCTION {SCHEMA}.check_version() RETURNS trigger LANGUAGE plpgsql AS "
+    f"$$ BEGIN IF (SELECT version::text FROM {SCHEMA}.store) IS DISTINCT FROM "
+    f"current_setting('{SCHEMA}.version', true) THEN RAISE EXCEPTION USING "
+    f"MESSAGE = 'the store is of version ' || (SELECT version FROM {SCHEMA}.store) || "
+    f"', and the program that writes is of another one', ERRCODE = '{OTHER_VERSION}'; "
+    f"END IF; RETURN NULL; END $$",
+    *(
+        f"CREATE TRIGGER check_version BEFORE {when} ON {SCHEMA}.{table} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {SCHEMA}.check_version()"
+        for table, when in _CHECKED.items()
+    ),
+)
+"""What refuses writes of programs that work with another version (see `upgrades`).
+
+A trigger refuses those, too, that are older than this check. It holds the table `store` until the
+transaction ends, so that an upgrade waits for it.
+"""
+
 _AFTER_TABLES = (
     f"ALTER TABLE {SCHEMA}.blobs ALTER COLUMN frame SET STORAGE EXTERNAL",
     f"CREATE FUNCTION {SCHEMA}.notify_commit() RETURNS trigger LANGUAGE plpgsql AS "
@@ -92,25 +116,25 @@ _HEADS = select(func.coalesce(func.sum(feeds.c.head), 0))
 
 
 def open_postgresql(
-    url: str, *, must_exist: bool = False, clock: Clock = now_ms, receipts: int = RECEIPTS
+    url: str, *, must_exist: bool = False, clock: Clock | None = None, receipts: int = RECEIPTS
 ) -> SqlStore:
     """Open a store in a PostgreSQL database, and make its tables if they are missing.
 
     Args:
         url: the database, as postgresql+psycopg://USER@HOST:PORT/DATABASE.
         must_exist: whether missing tables are an error.
-        clock: the time in milliseconds since 1970.
+        clock: the time in milliseconds since 1970; by default that of the database.
         receipts: how many receipts of a producer the store keeps.
 
     Raises:
         StoreError: the URL is wrong, the database cannot be used, or its tables are of another
             version.
     """
-    address = _address(url)
+    address, time = _address(url), DatabaseClock()
     write = _engine(address, isolation_level="READ COMMITTED", pool_size=WRITERS)
     read = _engine(address, isolation_level="AUTOCOMMIT", pool_size=READERS)
     try:
-        _prepare(write, must_exist)
+        _prepare(write, must_exist, time)
     except DBAPIError as exc:
         write.dispose()
         raise StoreError(
@@ -121,11 +145,17 @@ def open_postgresql(
         write.dispose()
         raise
     writer = Writer(write)
-    watch = Watch(_engine(address, poolclass=NullPool), SCHEMA, _heads)
+
+    def look(connection: Connection) -> tuple[int, float]:
+        time.look(connection)
+        with bounded(connection):
+            return int(connection.scalar(_HEADS) or 0), POLL_SECONDS
+
+    watch = Watch(_engine(address, poolclass=NullPool), SCHEMA, look)
 
     @contextmanager
     def reading() -> Iterator[Connection]:
-        with read.connect() as connection:
+        with read.connect() as connection, bounded(connection):
             yield connection
 
     def close() -> None:
@@ -135,7 +165,7 @@ def open_postgresql(
         write.dispose()
 
     database = Database(reading, writer, watch.version, explained, close)
-    return SqlStore(database, clock=clock, receipts=receipts)
+    return SqlStore(database, clock=clock or time, skew=time.skew, receipts=receipts)
 
 
 def engine(url: str, pool_size: int, settings: Mapping[str, object]) -> Engine:
@@ -197,62 +227,109 @@ def _engine(address: URL, **options: Any) -> Engine:
     return engine.execution_options(schema_translate_map={None: SCHEMA})
 
 
-def _prepare(engine: Engine, must_exist: bool) -> None:
-    """Make the tables if there are none; upgrade older ones; refuse those of a later version."""
+def migrate(url: str, *, dry_run: bool = False) -> Migration:
+    """Upgrade a store to the version that this program works with, in one transaction.
+
+    It waits for transactions that write, and lets none begin.
+
+    Args:
+        url: the database, as `open_postgresql` takes it.
+        dry_run: whether to change nothing.
+
+    Returns:
+        What was done, or would be done.
+
+    Raises:
+        StoreError: there is no such store, or it cannot be upgraded.
+    """
+    made = _engine(_address(url), isolation_level="READ COMMITTED", poolclass=NullPool)
+    found = None
+    try:
+        with made.begin() as connection:
+            version = _version(connection)
+            if version is None:
+                raise _no_store(made)
+            found = migration(version, upgrades.postgresql(SCHEMA))
+            if not dry_run and found.before != found.after:
+                _upgrade(connection, found)
+            return found
+    except DBAPIError as exc:
+        of = (
+            f"the store is of version {found.before}, and its upgrade failed"
+            if found
+            else (f"{shown(url)} cannot be used")
+        )
+        raise StoreError(
+            f"{of}: {reason_of(exc)}. It is as it was. Upgrade it as the role that owns the schema "
+            f"{SCHEMA}; and again, if others were using it",
+            anchor=upgrades.ANCHOR,
+        ) from exc
+    finally:
+        made.dispose()
+
+
+def _prepare(engine: Engine, must_exist: bool, time: DatabaseClock) -> None:
+    """Make the tables if there are none; refuse those of another version. Look at the clock."""
     with engine.begin() as connection:
-        # Two processes may start at once: they make the tables once, and upgrade them once.
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
-        here = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.store"})
-        if here is None:
-            if must_exist:
-                raise StoreError(
-                    f"there is no store in database {engine.url.database!r}. Make it, with its "
-                    f"first feed, with zeh-spark create FEED",
-                    anchor="there-is-no-store-or-no-feed",
-                )
-            if not connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}):
-                connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
-            for each in _TABLES:
-                connection.exec_driver_sql(each)
-            metadata.create_all(connection)
-            for each in _AFTER_TABLES:
-                connection.exec_driver_sql(each)
+        time.look(connection)
+        version = _version(connection)
+        if version is None and must_exist:
+            raise _no_store(engine)
+        if version is None:
+            _make_tables(connection)
             return
-        version = connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one()
-        if version != VERSION and version not in _UPGRADES:
-            raise StoreError(
-                f"the store is of version {version}, and this zeh-spark knows versions up to "
-                f"{VERSION}. Upgrade zeh-spark",
-                anchor="the-store-is-of-version",
-            )
-        if version != VERSION:
-            _upgrade(connection, version)
+        check_version(version)
         if connection.scalar(text("SELECT current_setting('fsync')")) != "on":
             log.warning(
                 "fsync is off in this PostgreSQL: acknowledged batches may get lost. Set fsync=on"
             )
 
 
-def _upgrade(connection: Connection, version: int) -> None:
-    """Upgrade the tables of an older version to VERSION, in the transaction of the caller.
+def _version(connection: Connection) -> int | None:
+    """Return the version of a database's store, None if it has none.
 
-    Publishers of that version may continue meanwhile. Raises StoreError if the role may not do it.
+    Others wait until the transaction ends: two processes that start at once make the tables once,
+    and upgrade them once.
     """
-    try:
-        for each in range(version, VERSION):
-            for statement in _UPGRADES[each]:
-                connection.exec_driver_sql(statement)
-        metadata.create_all(connection)
-        connection.execute(text(f"UPDATE {SCHEMA}.store SET version = {VERSION}"))
-    except DBAPIError as exc:
-        raise StoreError(
-            f"the store is of version {version}, and its upgrade to version {VERSION} failed: "
-            f"{reason_of(exc)}. Open it once as the role that owns the schema {SCHEMA}, for "
-            f"instance with zeh-spark feeds",
-            anchor="the-store-is-of-version",
-        ) from exc
+    connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
+    here = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.store"})
+    if here is None:
+        return None
+    return int(connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one())
 
 
-def _heads(connection: Connection) -> tuple[int, float]:
-    """Return the sum of the feeds' heads, and after how many seconds to look again."""
-    return int(connection.scalar(_HEADS) or 0), POLL_SECONDS
+def _no_store(engine: Engine) -> StoreError:
+    return StoreError(
+        f"there is no store in database {engine.url.database!r}. Make it, with its first feed, "
+        f"with zeh-spark create FEED",
+        anchor="there-is-no-store-or-no-feed",
+    )
+
+
+def _make_tables(connection: Connection) -> None:
+    if not connection.scalar(text("SELECT to_regnamespace(:name)"), {"name": SCHEMA}):
+        connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
+    for each in _TABLES:
+        connection.exec_driver_sql(each)
+    metadata.create_all(connection)
+    for each in (*_AFTER_TABLES, *_CHECK):
+        connection.exec_driver_sql(each)
+
+
+def _upgrade(connection: Connection, found: Migration) -> None:
+    """Upgrade the tables, in the transaction of the caller, while nobody uses them.
+
+    Whoever writes locks the feed first, and the version last. So does this, or both might wait for
+    each other.
+    """
+    connection.execute(text(f"SET LOCAL lock_timeout = '{UPGRADE_SECONDS}s'"))
+    there = inspect(connection).get_table_names(SCHEMA)
+    for table in sorted(there, key=lambda name: (name != "feeds", name == "store")):
+        connection.exec_driver_sql(f"LOCK TABLE {SCHEMA}.{table} IN ACCESS EXCLUSIVE MODE")
+    for statement in found.statements:
+        connection.exec_driver_sql(statement)
+    metadata.create_all(connection)
+    connection.execute(text(f"UPDATE {SCHEMA}.store SET version = {found.after}"))
+    if found.before < _CHECKED_FROM:
+        for each in _CHECK:
+            connection.exec_driver_sql(each)

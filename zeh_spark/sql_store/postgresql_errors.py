@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from zeh_spark.errors import StoreError
+from zeh_spark.sql_store.upgrades import upgraded_meanwhile
 from zeh_spark.store.interface import StoreBusyError
 
 _AGAIN = {
@@ -19,6 +20,10 @@ _AGAIN = {
 }
 _PASSING = ("08", "53", "55", "57", "25006")
 """How SQLSTATEs begin that may pass: no connection, no room, a lock, shutting down, a standby."""
+
+
+OTHER_VERSION = "ZEH08"
+"""The SQLSTATE of a write to a store of another version, which a trigger refuses."""
 
 
 def is_in_the_way(exc: DBAPIError) -> bool:
@@ -34,6 +39,8 @@ def sqlstate(exc: DBAPIError) -> str:
 def explained(exc: DBAPIError) -> StoreError:
     """Return the error as a StoreError; as a StoreBusyError if it may pass by itself."""
     state, reason = sqlstate(exc), reason_of(exc)
+    if state == OTHER_VERSION:
+        return upgraded_meanwhile()
     if exc.connection_invalidated or (not state and isinstance(exc, OperationalError)):
         return StoreBusyError(
             f"the database does not answer: {reason}. Try again when it answers",

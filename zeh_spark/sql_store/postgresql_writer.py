@@ -27,6 +27,7 @@ from zeh_spark.sql_store.chores import Chores
 from zeh_spark.sql_store.dialect import A, Commits, Step, only
 from zeh_spark.sql_store.group_commit import Asked, CommitQueues, Look, QueuedCommit
 from zeh_spark.sql_store.postgresql_errors import is_in_the_way, reason_of
+from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.interface import StoreBusyError, StoreOutcomeUnknownError
 from zeh_spark.store.outcome import attempted, failed, hand_on
 from zeh_spark.store.problems import Problem
@@ -53,7 +54,8 @@ _BEGIN = text(
     " WHEN current_setting('synchronous_commit') = 'off' THEN 'on'"
     " ELSE current_setting('synchronous_commit') END, true),"
     f" set_config('lock_timeout', '{LOCK_SECONDS}s', true),"
-    f" set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', true)"
+    f" set_config('idle_in_transaction_session_timeout', '{IDLE_SECONDS}s', true),"
+    f" set_config('zeroeventhub.version', '{VERSION}', true)"
 ).bindparams(bindparam("durable"))
 
 

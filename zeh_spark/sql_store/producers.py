@@ -32,7 +32,10 @@ from zeh_spark.store.batches import (
 from zeh_spark.store.commit_plan import Publication
 from zeh_spark.store.interface import FeedState, unknown_feed
 
-_FEED = [feeds.c[name] for name in ("name", "partitions", "origin", "head", "history", "time")]
+_FEED = [
+    feeds.c[name]
+    for name in ("name", "partitions", "origin", "head", "history", "time", "events", "size")
+]
 _PRODUCER = [
     producers.c[name]
     for name in (
@@ -89,6 +92,12 @@ def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tu
     if row is None:
         raise unknown_feed(name)
     return row[0], FeedState(*row[1:])
+
+
+def every_feed(connection: Connection) -> list[FeedState]:
+    """Return all feeds by name."""
+    rows = connection.execute(select(*_FEED).order_by(feeds.c.name))
+    return [FeedState(*row) for row in rows]
 
 
 def find_producer(

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 7
+VERSION = 8
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -42,6 +42,9 @@ feeds = Table(
     Column("head", BigInteger, nullable=False),
     Column("history", LargeBinary, nullable=False),
     Column("time", BigInteger, nullable=False),
+    # The totals of its chunks, kept by the transactions that add and remove some.
+    Column("events", BigInteger, nullable=False, server_default="0"),
+    Column("size", BigInteger, nullable=False, server_default="0"),
     sqlite_autoincrement=True,
 )
 # The epochs of a feed after its first one, which has the feed's id and no row.
@@ -123,6 +126,13 @@ tokens = Table(
     Column("created", BigInteger, nullable=False),
     Column("expires", BigInteger),
     Column("revoked", BigInteger),
+)
+# The latest time that is known to be right (`store.clock`): one row, or none.
+clocks = Table(
+    "clocks",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seen", BigInteger, nullable=False),
 )
 
 # Batches that are uploaded and not committed yet: one staging for each run that uploads one.

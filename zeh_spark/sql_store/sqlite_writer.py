@@ -33,6 +33,8 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.errors import StoreError
 from zeh_spark.sql_store.dialect import A, Commits, Step, only
+from zeh_spark.sql_store.schema import VERSION
+from zeh_spark.sql_store.upgrades import upgraded_meanwhile
 from zeh_spark.store.interface import StoreOutcomeUnknownError
 from zeh_spark.store.outcome import attempted, hand_on
 
@@ -257,6 +259,9 @@ def _transaction(connection: Connection, works: Sequence[Work], durable: bool) -
     # them, too; and it notices if a power cut has undone one of them before.
     _sqlite(connection).execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     with connection.begin() as transaction:
+        (version,) = _sqlite(connection).execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise upgraded_meanwhile()
         outcomes = [_under_savepoint(connection, work) for work in works]
         with _outcome_unknown():
             transaction.commit()

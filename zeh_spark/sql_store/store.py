@@ -27,9 +27,9 @@ from sqlalchemy import (
     column,
     delete,
     exists,
-    func,
     insert,
     select,
+    update,
     values,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -40,7 +40,7 @@ from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.sql_store import commits, cursor_sets, epochs, producers, tokens, uploads
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.producers import Lock, expire_names, find_feed
-from zeh_spark.sql_store.schema import anchors, blobs, chunks, feeds, retentions
+from zeh_spark.sql_store.schema import anchors, blobs, chunks, clocks, feeds, retentions
 from zeh_spark.store.access import Token
 from zeh_spark.store.batches import (
     RECEIPTS,
@@ -49,6 +49,7 @@ from zeh_spark.store.batches import (
     Numbers,
     ProducerState,
     StoredReceipt,
+    TaskAttempt,
     Upload,
 )
 from zeh_spark.store.commit_decision import known_receipt
@@ -58,7 +59,6 @@ from zeh_spark.store.interface import (
     Chunk,
     Clock,
     FeedState,
-    FeedSummary,
     Retention,
     StagingResult,
     StoreBusyError,
@@ -126,13 +126,20 @@ class SqlStore:
     Args:
         database: an open database, as its dialect brings it.
         clock: the time in milliseconds since 1970.
+        skew: by how many ms this machine's clock is ahead of it (see `Store.skew`).
         receipts: how many receipts of a producer the store keeps.
     """
 
     def __init__(
-        self, database: Database, *, clock: Clock = now_ms, receipts: int = RECEIPTS
+        self,
+        database: Database,
+        *,
+        clock: Clock = now_ms,
+        skew: Callable[[], int] = lambda: 0,
+        receipts: int = RECEIPTS,
     ) -> None:
         self.now = clock
+        self.skew = skew
         self._receipts = receipts
         self._database = database
 
@@ -192,26 +199,10 @@ class SqlStore:
         with self._reading() as connection:
             return find_feed(connection, name)[1]
 
-    def feeds(self) -> list[FeedSummary]:
+    def feeds(self) -> list[FeedState]:
         """Return all feeds by name (see `Store.feeds`)."""
-        totals = (
-            select(
-                feeds.c.name,
-                feeds.c.partitions,
-                func.coalesce(func.sum(chunks.c.events), 0),
-                func.coalesce(func.sum(chunks.c.size), 0),
-                feeds.c.time,
-            )
-            .outerjoin_from(feeds, chunks)
-            .group_by(feeds.c.id)
-            .order_by(feeds.c.name)
-        )
         with self._reading() as connection:
-            rows = connection.execute(totals)
-            return [
-                FeedSummary(name, partitions, int(events), int(size), time)
-                for name, partitions, events, size, time in rows
-            ]
+            return producers.every_feed(connection)
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and epochs (see `Store.identity`)."""
@@ -260,8 +251,14 @@ class SqlStore:
             if receipt is not None:
                 return receipt
             done = stage()
-        self._database.writes.tidy(self._tidy)
+        self.tidy()
         return done
+
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks attempts have staged (see `Store.staged_chunks`)."""
+        with self._reading() as connection:
+            feed_id, _ = find_feed(connection, feed)
+            return uploads.staged_chunks(connection, feed_id, call, attempts)
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Make a batch visible (see `Store.commit`)."""
@@ -271,8 +268,12 @@ class SqlStore:
 
         with self._errors():
             done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
-        self._database.writes.tidy(self._tidy)
+        self.tidy()
         return done
+
+    def tidy(self) -> None:
+        """Have what is staged and needed no more deleted (see `Store.tidy`)."""
+        self._database.writes.tidy(self._tidy)
 
     def _tidy(self, connection: Connection) -> bool:
         return uploads.tidy(connection, self.now())
@@ -499,6 +500,21 @@ class SqlStore:
     def revoke_token(self, which: str) -> list[str]:
         """Revoke the tokens of an id or a name (see `Store.revoke_token`)."""
         return self._write(partial(tokens.revoke, which=which, now=self.now()))
+
+    def clock_seen(self) -> int:
+        """Return the time that a publisher saw last (see `Store.clock_seen`)."""
+        with self._reading() as connection:
+            return int(connection.scalar(select(clocks.c.seen)) or 0)
+
+    def see_clock(self, now: int) -> None:
+        """Note that the clock is right (see `Store.see_clock`)."""
+
+        def work(connection: Connection) -> None:
+            if not connection.execute(update(clocks).values(seen=now)).rowcount:
+                connection.execute(insert(clocks), {"id": 1, "seen": now})
+
+        with suppress(IntegrityError):  # another publisher was the first
+            self._write(work, durable=False)
 
     def version(self) -> int:
         """Return a number that changes after commits (see `Store.version`)."""

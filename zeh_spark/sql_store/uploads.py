@@ -31,7 +31,14 @@ from zeh_spark.sql_store.producers import find_feed, inserted, what_is_known
 from zeh_spark.sql_store.schema import blobs, receipts, stagings, uploads
 from zeh_spark.sql_store.schema import producers as producer_table
 from zeh_spark.store import commit_decision, refusals
-from zeh_spark.store.batches import Call, StoredReceipt, Upload, base
+from zeh_spark.store.batches import (
+    UPLOAD_BYTES,
+    Call,
+    StoredReceipt,
+    TaskAttempt,
+    Upload,
+    base,
+)
 from zeh_spark.store.commit_decision import unwrapped
 from zeh_spark.store.commit_plan import Moved
 from zeh_spark.store.interface import IDLE, STAGED_FOR, Clock, StagingResult, check_partitions
@@ -111,6 +118,31 @@ def stage(
     return StagingResult.NEW if digest is None else StagingResult.SAME
 
 
+def staged_chunks(
+    connection: Connection, feed: int, call: Call, attempts: Sequence[TaskAttempt]
+) -> int:
+    """Return how many chunks these attempts have staged for the call's batch.
+
+    `feed` is the id of the feed's row. Of each upload's list of chunks only the length is read.
+    """
+    staging = _staging(connection, feed, call)
+    if staging is None:
+        return 0
+    length = func.substr(uploads.c.chunks, 1, 5)
+    named = tuple_(uploads.c.task, uploads.c.attempt)
+    found = 0
+    for some in parts([(each.task, each.attempt) for each in attempts]):
+        heads = select(length).where(uploads.c.staging == staging, named.in_(some))
+        found += sum(map(_array_length, connection.scalars(heads)))
+    return found
+
+
+def _array_length(head: bytes) -> int:
+    """Return the length of an array in MessagePack, given its first five bytes."""
+    size = {0xDC: 2, 0xDD: 4}.get(head[0])
+    return head[0] & 0x0F if size is None else int.from_bytes(head[1 : 1 + size], "big")
+
+
 def release(
     connection: Connection,
     feed: int,
@@ -177,6 +209,7 @@ def _drop(connection: Connection, wanted: ColumnElement[bool], limit: int | None
     for staging in {row.staging for row in rows}:
         mine = [each.chunks for each in rows if each.staging == staging]
         freed = drop_blobs(connection, [each.blob for c in mine for each in decode_chunks(c)])
+        freed += UPLOAD_BYTES * len(mine)
         less = update(stagings).where(stagings.c.id == staging)
         connection.execute(less.values(bytes=stagings.c.bytes - freed))
     return len(rows)

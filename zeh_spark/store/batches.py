@@ -71,6 +71,10 @@ class Numbers(NamedTuple):
     next: int
 
 
+UPLOAD_BYTES = 512
+"""What an upload takes besides its frames: without it, empty uploads could be staged for ever."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A part of a batch.
@@ -96,8 +100,8 @@ class Upload:
 
     @property
     def bytes(self) -> int:
-        """The bytes of its frames."""
-        return sum(len(each.frame) for each in self.chunks)
+        """What it counts for a quota: the bytes of its frames, and `UPLOAD_BYTES`."""
+        return UPLOAD_BYTES + sum(len(each.frame) for each in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)

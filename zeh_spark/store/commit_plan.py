@@ -152,7 +152,14 @@ def published(
     ]
     head = feed.head + len(moved)
     receipt = receipt_for(known, call, declared, ranges, (feed.head, head), moment)
-    after = replace(feed, head=head, history=history, time=moment)
+    after = replace(
+        feed,
+        head=head,
+        history=history,
+        time=moment,
+        events=feed.events + sum(each.events for each in moved),
+        size=feed.size + sum(each.size for each in moved),
+    )
     numbers = {each: Numbers(firsts.get(each, 0), following[each]) for each in behind}
     return Publication(after, chunks, receipt, numbers)
 

@@ -6,6 +6,10 @@ would skip events without an error. A name that only consumers without an identi
 nobody, and they are not told apart. Rejected: an identity as a part of the key; retention, which
 waits for a name, could not know which of its consumers has ended.
 
+A name keeps positions for one n, so that no position of an n that nobody uses any more holds
+retention for ever. The consumer to which the name is bound may change n: the positions for the n
+before are forgotten. Consumers without an identity are refused.
+
 Rule for editors: stores compare and bind in the transaction that keeps the cursors. Pure.
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from zeh_spark.protocol import problems
@@ -74,6 +78,33 @@ def check_consumer(name: str, bound: str | None, consumer: str, free: str) -> No
         cursorset=name,
         consumer=bound,
         given=consumer,
+    )
+
+
+def check_n(name: str, n: int, kept: Collection[int], consumer: str, free: str) -> None:
+    """Refuse a consumer that tells no identity and comes with another n than is kept.
+
+    Args:
+        name: The name.
+        n: How many partitions the consumer works with.
+        kept: The n for which positions are kept.
+        consumer: The identity of the consumer; the name is bound to it, or to nobody.
+        free: How the operator frees the name, for the message.
+
+    Raises:
+        Problem: There are positions for another n (`cursorset-n`).
+    """
+    if consumer or set(kept) <= {n}:
+        return
+    other = max(set(kept) - {n})
+    raise Problem(
+        problems.CURSORSET_N,
+        f"cursorset {name!r} keeps positions for n={other}, and the request has n={n}. Use "
+        f"n={other}; or choose another name; or tell who you are in the header ZEH-Consumer, to "
+        f"change n; or free the name with {free}",
+        cursorset=name,
+        kept=other,
+        n=n,
     )
 
 

@@ -29,6 +29,7 @@ from zeh_spark.store.batches import (
     Numbers,
     ProducerState,
     StoredReceipt,
+    TaskAttempt,
     Upload,
 )
 from zeh_spark.store.cursor_sets import NOBODY, CursorSet
@@ -112,7 +113,10 @@ class FeedState:
         origin: 32 random bytes, the history before the first chunk. The first 8 are the feed's id.
         head: The position of the newest chunk; 0 if there is none.
         history: The hash of the history up to `head`.
-        time: The time of the last commit or epoch, whichever is later, in ms since 1970.
+        time: The time of the last commit or epoch, whichever is later, in ms since 1970; 0 if there
+            was none.
+        events: The number of events that the feed has now.
+        size: The bytes of their lines.
     """
 
     name: str
@@ -121,25 +125,8 @@ class FeedState:
     head: int
     history: bytes
     time: int
-
-
-@dataclass(frozen=True, slots=True)
-class FeedSummary:
-    """What a list of feeds shows about one.
-
-    Attributes:
-        name: The name.
-        partitions: The number of stored partitions.
-        events: The number of events.
-        size: The bytes of their lines.
-        time: The time of the last commit or epoch, in ms since 1970; 0 if there was none.
-    """
-
-    name: str
-    partitions: int
-    events: int
-    size: int
-    time: int
+    events: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +188,7 @@ class Store(Protocol):
     def feed(self, name: str) -> FeedState:
         """Return a feed as of now. Raises UnknownFeedError."""
 
-    def feeds(self) -> list[FeedSummary]:
+    def feeds(self) -> list[FeedState]:
         """Return all feeds in the order of their names."""
 
     def identity(self, feed: str) -> FeedIdentity:
@@ -257,6 +244,9 @@ class Store(Protocol):
             Problem: The call is refused.
         """
 
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks these attempts have staged for the call's batch."""
+
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Publish a batch of exactly the attempts that `declared` names.
 
@@ -281,6 +271,9 @@ class Store(Protocol):
 
         Nothing that is committed is deleted. Returns the number of uploads.
         """
+
+    def tidy(self) -> None:
+        """Delete, now or soon, what is staged and needed no more: old, overtaken or committed."""
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         """Return all producers that ever published, sorted by name, after the name `after`."""
@@ -368,7 +361,8 @@ class Store(Protocol):
     ) -> None:
         """Keep a reader's cursors under a name, the last one for each partition of its n.
 
-        A name that is bound to nobody is bound to this consumer, if it tells its identity.
+        A name that is bound to nobody is bound to this consumer, if it tells its identity. It then
+        keeps positions for the last n of this consumer only.
 
         Args:
             feed: The feed.
@@ -378,7 +372,8 @@ class Store(Protocol):
             consumer: The reader's identity (see `store.cursor_sets`).
 
         Raises:
-            Problem: The name is bound to another consumer. Nothing is kept then.
+            Problem: The name is bound to another consumer, or keeps positions for another n and the
+                reader tells no identity. Nothing is kept then.
         """
 
     def load_cursors(self, feed: str, name: str, n: int, consumer: str = NOBODY) -> dict[int, str]:
@@ -396,6 +391,15 @@ class Store(Protocol):
 
     def delete_cursor_set(self, feed: str, name: str) -> bool:
         """Forget the cursors of a name, and to whom it is bound. Return whether there were any."""
+
+    def clock_seen(self) -> int:
+        """Return the time that `see_clock` got last, in ms since 1970; 0 if there was none."""
+
+    def see_clock(self, now: int) -> None:
+        """Note a time, in ms since 1970, at which the clock was right (see `store.clock`)."""
+
+    def skew(self) -> int:
+        """Return by how many ms this machine's clock is ahead of the store's; 0 if it is that."""
 
     def tokens(self) -> list[Token]:
         """Return all tokens, also those that are not valid, in the order they were made in."""

@@ -24,13 +24,15 @@ from zeh_spark.store.batches import (
     Numbers,
     ProducerState,
     StoredReceipt,
+    TaskAttempt,
     Upload,
     after,
     base,
 )
+from zeh_spark.store.clock import check_commit
 from zeh_spark.store.commit_decision import known_receipt, unwrapped
 from zeh_spark.store.commit_plan import Moved, as_one, in_batch_order, joined, packs, published
-from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, freed_by
+from zeh_spark.store.cursor_sets import NOBODY, CursorSet, check_consumer, check_n, freed_by
 from zeh_spark.store.epochs import identity_of, next_epoch
 from zeh_spark.store.interface import (
     IDLE,
@@ -39,7 +41,6 @@ from zeh_spark.store.interface import (
     Chunk,
     Clock,
     FeedState,
-    FeedSummary,
     Retention,
     StagingResult,
     check_partitions,
@@ -64,6 +65,14 @@ class _Staging:
     run: str
     touched: int
     uploads: dict[Place, tuple[Upload, list[Moved]]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, int | None, str]:
+        return self.producer, self.incarnation, self.batch, self.run
+
+
+def _key(call: Call) -> tuple[str, str, int | None, str]:
+    return call.producer, call.incarnation, call.batch, call.run
 
 
 @dataclass(slots=True)
@@ -108,6 +117,7 @@ class MemoryStore:
         self._consumers: dict[tuple[str, str], str] = {}
         self._retentions: dict[str, Retention] = {}
         self._version = 0
+        self._seen = 0
 
     def create(self, name: str, partitions: int) -> FeedState:
         """Create a feed (see `Store.create`)."""
@@ -127,14 +137,10 @@ class MemoryStore:
         except KeyError:
             raise unknown_feed(name) from None
 
-    def feeds(self) -> list[FeedSummary]:
+    def feeds(self) -> list[FeedState]:
         """Return all feeds (see `Store.feeds`)."""
         with self._lock:
-            logs = ((feed, self._logs[name]) for name, feed in sorted(self._feeds.items()))
-            return [
-                FeedSummary(feed.name, feed.partitions, log.events, log.size, feed.time)
-                for feed, log in logs
-            ]
+            return [feed for _, feed in sorted(self._feeds.items())]
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs (see `Store.identity`)."""
@@ -168,11 +174,11 @@ class MemoryStore:
             if isinstance(decision, StoredReceipt):
                 return decision
             staging = self._staging(feed, call)
+            if (before := staging.uploads.get(place)) and before[0].digest != upload.digest:
+                name = ".".join(map(str, (call.run, *place)))
+                raise refusals.upload_conflict(call, name)
             staging.touched = self.now()
-            if before := staging.uploads.get(place):
-                if before[0].digest != upload.digest:
-                    name = ".".join(map(str, (call.run, *place)))
-                    raise refusals.upload_conflict(call, name)
+            if before:
                 return StagingResult.SAME
             check_partitions(call, upload, self.feed(feed).partitions)
             self._check_quota(feed, call, upload, quota)
@@ -183,6 +189,15 @@ class MemoryStore:
                 moved.append(Moved(blob, each.partition, each.events, each.size, each.digest))
             staging.uploads[place] = (upload, moved)
         return StagingResult.NEW
+
+    def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
+        """Return how many chunks attempts have staged (see `Store.staged_chunks`)."""
+        named = {(each.task, each.attempt) for each in attempts}
+        with self._lock:
+            self.feed(feed)
+            staged = [each for each in self._stagings[feed] if each.key == _key(call)]
+            uploads = (each for staging in staged for each in staging.uploads.items())
+            return sum(len(chunks) for at, (_, chunks) in uploads if at[:2] in named)
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Publish a batch (see `Store.commit`)."""
@@ -222,9 +237,9 @@ class MemoryStore:
             for at, each in enumerate(chunks)
         ]
         packed = [self._packed(each) for each in packs(in_batch_order(placed))]
-        done = published(
-            known, call, declared, self.feed(feed), packed, account.sequences, self.now()
-        )
+        now, state = self.now(), self.feed(feed)
+        check_commit(now, state.time, self._latest)
+        done = published(known, call, declared, state, packed, account.sequences, now)
         old = account.state
         if old.receipts and old.incarnation != call.incarnation:
             account.former[old.incarnation] = old.last
@@ -253,6 +268,12 @@ class MemoryStore:
                 lambda each: (each.producer, each.batch, each.run) == (producer, batch, run),
                 attempt,
             )
+
+    def tidy(self) -> None:
+        """Delete what is staged and needed no more (see `Store.tidy`)."""
+        with self._lock:
+            for feed in self._feeds:
+                self._tidy(feed, STAGED_FOR)
 
     def producers(self, feed: str, after: str = "", limit: int = 1 << 31) -> list[ProducerState]:
         """Return the producers (see `Store.producers`)."""
@@ -315,9 +336,9 @@ class MemoryStore:
         return CommitFacts(state, partitions, last, run_known, receipt, account.sequences)
 
     def _staging(self, feed: str, call: Call) -> _Staging:
-        key = (call.producer, call.incarnation, call.batch, call.run)
+        key = _key(call)
         for each in self._stagings[feed]:
-            if (each.producer, each.incarnation, each.batch, each.run) == key:
+            if each.key == key:
                 return each
         self._stagings[feed].append(_Staging(*key, touched=self.now()))
         return self._stagings[feed][-1]
@@ -411,8 +432,15 @@ class MemoryStore:
         """Remove the oldest chunks (see `Store.remove`)."""
         self.feed(feed)
         with self._lock:
-            for each in self._logs[feed].remove(upto):
+            gone = self._logs[feed].remove(upto)
+            for each in gone:
                 self._blobs[each.blob] = b""
+            state = self._feeds[feed]
+            self._feeds[feed] = replace(
+                state,
+                events=state.events - sum(each.events for each in gone),
+                size=state.size - sum(each.size for each in gone),
+            )
 
     def retention(self, feed: str) -> Retention:
         """Return what the feed keeps (see `Store.retention`)."""
@@ -446,6 +474,10 @@ class MemoryStore:
         """Keep a reader's cursors (see `Store.save_cursors`)."""
         with self._lock:
             self._check_consumer(feed, name, consumer)
+            kept = [each for of, known, each in self._cursors if (of, known) == (feed, name)]
+            check_n(name, n, kept, consumer, freed_by(feed, name))
+            for other in set(kept) - {n}:
+                del self._cursors[feed, name, other]
             if consumer:
                 self._consumers[feed, name] = consumer
             self._cursors.setdefault((feed, name, n), {}).update(cursors)
@@ -509,6 +541,21 @@ class MemoryStore:
             for each in found:
                 self._tokens[each] = replace(self._tokens[each], revoked=self.now())
         return sorted(found)
+
+    def clock_seen(self) -> int:
+        """Return the time that a publisher saw last (see `Store.clock_seen`)."""
+        return self._seen
+
+    def see_clock(self, now: int) -> None:
+        """Note that the clock is right (see `Store.see_clock`)."""
+        self._seen = now
+
+    def skew(self) -> int:
+        """Return 0: the clock is this machine's (see `Store.skew`)."""
+        return 0
+
+    def _latest(self) -> int:
+        return max(self._seen, *(each.time for each in self._feeds.values()))
 
     def version(self) -> int:
         """Return a number that changes with each commit (see `Store.version`)."""

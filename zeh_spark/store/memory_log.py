@@ -20,16 +20,6 @@ class Log:
         self._all: list[Chunk] = []
         self._by_partition: list[list[Chunk]] = [[] for _ in range(partitions)]
 
-    @property
-    def events(self) -> int:
-        """The number of events."""
-        return sum(each.events for each in self._all)
-
-    @property
-    def size(self) -> int:
-        """The bytes of their lines."""
-        return sum(each.size for each in self._all)
-
     def append(self, chunks: Iterable[Chunk]) -> None:
         """Add chunks at the end."""
         for each in chunks:

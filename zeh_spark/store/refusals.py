@@ -250,6 +250,19 @@ def quota_exceeded(call: Call, quota: int, staged: int, more: int) -> Problem:
     )
 
 
+def too_many_chunks(call: Call, chunks: int, most: int) -> Problem:
+    """Return the refusal of a commit of more chunks than the publisher takes."""
+    return _refused(
+        problems.TOO_MANY_CHUNKS,
+        call,
+        f"batch {call.batch} is staged in {chunks:,} chunks; a commit has at most {most:,}",
+        "make fewer and larger chunks: repartition the rows, so that each task writes to few "
+        "partitions of the feed; or make batches smaller, or raise the publisher's --most-chunks",
+        chunks=chunks,
+        maximum=most,
+    )
+
+
 def unknown_batch(
     producer: str, incarnation: str | None, batch: int, partition_count: int, origin: bytes
 ) -> Problem:

@@ -8,9 +8,8 @@ A batch with a name is published once, however often it is repeated. The name st
 in the producer's row; the receipt, with which a repeated batch is compared, is removed after a
 time. Rejected: to remove both, because a repeat would be published a second time.
 
-Times are those of the publisher's clock (`Store.now`), with which commits were stamped, too. A
-wrong clock makes a refusal come earlier or later, and nothing else. Rejected: the database's clock,
-which only PostgreSQL has, and which the stamps do not follow.
+Times are those of the store's clock (`Store.now`), with which commits were stamped, too. `clock`
+says when it is not believed, and then nothing is removed by age.
 
 Rule for editors: `removable` decides what may be removed. It has no side effects, and its result is
 always a beginning of the log.
@@ -18,28 +17,16 @@ always a beginning of the log.
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from zeh_spark.store.interface import Chunk, Retention, Store
-from zeh_spark.store.outcome import logged
 from zeh_spark.store.problems import Problem
 from zeh_spark.store.reading import in_order, parse_cursor
 
-EVERY_SECONDS = 60.0
-"""Seconds between two rounds of a Pruner."""
-
 STEP_CHUNKS, STEP_BYTES, STEP_NAMES = 64, 16 << 20, 500
 """Most chunks, bytes and names of batches that one transaction removes, while others wait."""
-
-NAMES_EVERY_SECONDS = 3600.0
-"""Seconds between two looks of a Pruner for old names: they are searched among all receipts."""
-
-log = logging.getLogger("zeh_spark.publisher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +165,9 @@ def _steps(store: Store, feed: str, retention: Retention) -> Iterator[Removal]:
     def look_up(positions: Mapping[int, int], limit: int) -> list[Chunk]:
         return store.chunks(feed, positions, state.head, limit)
 
-    size = 0
-    if retention.bytes is not None:
-        size = next(each.size for each in store.feeds() if each.name == feed)
     passed = Readers(store, feed, retention.readers)
-    return removable(in_order(look_up, positions), size, retention, store.now(), passed.unread_by)
+    oldest = in_order(look_up, positions)
+    return removable(oldest, state.size, retention, store.now(), passed.unread_by)
 
 
 class Readers:
@@ -218,53 +203,3 @@ def _position(partition: int, cursor: str) -> tuple[int, str]:
         return parse_cursor(partition, cursor) or (0, "")
     except Problem:
         return 0, ""
-
-
-class Pruner:
-    """A context manager that prunes all feeds of a store from time to time, in a thread.
-
-    Args:
-        store: The store whose feeds are pruned.
-        every_seconds: Seconds between two rounds; 60 by default.
-    """
-
-    def __init__(self, store: Store, *, every_seconds: float = EVERY_SECONDS) -> None:
-        self._store = store
-        self._every_seconds = every_seconds
-        self._names_at = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="zeh-retention", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            logged(log, "old events stay for now", self._prune_all)
-            if self._ended.wait(self._every_seconds):
-                return
-
-    def _prune_all(self) -> None:
-        names = time.monotonic() >= self._names_at
-        if names:
-            self._names_at = time.monotonic() + NAMES_EVERY_SECONDS
-        for feed in self._store.feeds():
-            if self._ended.is_set():
-                return
-            self._prune(feed.name)
-            stopped = self._ended.is_set
-            if names and (count := expire_names(self._store, feed.name, stopped)):
-                log.info("feed %r: receipts of %d batches with names are gone", feed.name, count)
-
-    def _prune(self, feed: str) -> None:
-        began = time.monotonic()
-        removal = prune(self._store, feed, stopped=self._ended.is_set)
-        if removal.chunks:
-            log.info(
-                "feed %r: %d events, %d bytes, up to position %d are gone, in %.1f s",
-                feed, removal.events, removal.bytes, removal.upto, time.monotonic() - began,
-            )  # fmt: skip

@@ -52,16 +52,36 @@ def test_name_of_nobody_is_bound_to_the_first_that_tells_its_identity(store: Sto
     assert {0: "2", 1: "1"} == store.load_cursors("orders", "mailer", 2, "a")
 
 
+def test_who_is_known_changes_n_and_leaves_nothing_behind(store: Store) -> None:
+    """My query has another partition count now; its old positions do not hold events for ever."""
+    store.save_cursors("orders", "mailer", 2, {0: "1", 1: "1"}, "a")
+    store.save_cursors("orders", "mailer", 4, {3: "2"}, "a")
+    assert {4: {3: "2"}} == store.saved_cursors("orders", "mailer")
+    store.save_cursors("orders", "nobodys", 2, {0: "1"})
+    store.save_cursors("orders", "nobodys", 1, {0: "2"}, "a")
+    assert {1: {0: "2"}} == store.saved_cursors("orders", "nobodys")
+
+
+def test_who_is_unknown_does_not_change_n(store: Store) -> None:
+    """One stray request with n=7 neither overwrites my position nor holds retention for ever."""
+    store.save_cursors("orders", "mailer", 2, {0: "1"})
+    with pytest.raises(Problem, match="keeps positions for n=2, and the request has n=7") as e:
+        store.save_cursors("orders", "mailer", 7, {0: "_last"})
+    told = {"cursorset": "mailer", "kept": 2, "n": 7}
+    assert ("cursorset-n", 409) == (e.value.name, e.value.status)
+    assert told.items() <= e.value.document().items()
+    assert {2: {0: "1"}} == store.saved_cursors("orders", "mailer")
+    store.delete_cursor_set("orders", "mailer")
+    store.save_cursors("orders", "mailer", 7, {0: "2"})
+    assert {7: {0: "2"}} == store.saved_cursors("orders", "mailer")
+
+
 def test_deleted_name_is_free(store: Store) -> None:
     """I free a name whose reader has ended, and see whose the others are."""
     store.create("empty", 1)
     store.save_cursors("orders", "mailer", 2, {0: "1"}, "a")
     store.save_cursors("orders", "anyone", 1, {0: "3"})
-    store.save_cursors("orders", "mailer", 4, {3: "2"}, "a")
-    kept = [
-        CursorSet("anyone", "", {1: {0: "3"}}),
-        CursorSet("mailer", "a", {2: {0: "1"}, 4: {3: "2"}}),
-    ]
+    kept = [CursorSet("anyone", "", {1: {0: "3"}}), CursorSet("mailer", "a", {2: {0: "1"}})]
     assert (kept, []) == (store.cursor_sets("orders"), store.cursor_sets("empty"))
     deleted = [store.delete_cursor_set("orders", name) for name in ("mailer", "mailer", "x")]
     assert [True, False, False] == deleted

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from zeh_spark.publisher import Problem, Store
-from zeh_spark.store.batches import Upload
+from zeh_spark.store.batches import UPLOAD_BYTES, TaskAttempt, Upload
+from zeh_spark.store.outcome import attempted
+from zeh_spark.store.pruner import Pruner
 from zeh_spark.testing.site import Site, StoppedClock
 from zeh_spark.testing.writers import (
     FEED,
@@ -18,6 +21,7 @@ from zeh_spark.testing.writers import (
     declared,
     publish,
     refusal,
+    until,
     upload,
 )
 
@@ -54,6 +58,19 @@ def test_named_batches_share_a_quota(store: Store) -> None:
     with pytest.raises(Problem) as refused:
         store.stage(FEED, call(producer="p#c", incarnation="batch"), ONE, 2 * SIZE)
     assert ("quota-exceeded", 507) == refusal(refused.value)
+
+
+def test_staged_chunks_are_those_of_the_attempts_that_count(store: Store) -> None:
+    """What another attempt has sent, or another run, makes my batch no larger."""
+    large = upload(*(chunk(each % 2, b"%d" % each) for each in range(70)), task=1)
+    store.stage(FEED, call(), large)
+    for task, attempt, number in ((0, 0, 0), (0, 0, 1), (0, 1, 0)):
+        store.stage(FEED, call(), upload(chunk(0, b"1"), task=task, attempt=attempt, number=number))
+    store.stage(FEED, call(run="r2"), ONE)
+    store.stage(FEED, call(), upload(task=2))
+    counted = [TaskAttempt(0, 0, 2, 2), TaskAttempt(1, 0, 1, 70), TaskAttempt(2, 0, 1, 0)]
+    assert 2 + 70 == store.staged_chunks(FEED, call(), counted)
+    assert 0 == store.staged_chunks(FEED, call(7), counted)
 
 
 def test_release_after_the_commit_undoes_nothing(store: Store) -> None:
@@ -155,6 +172,30 @@ def test_quota_bounds_what_a_producer_has_staged(store: Store) -> None:
     store.stage(FEED, call(), ONE, quota=2 * SIZE)
     store.stage(FEED, call(producer="q"), different(0, task=2), quota=2 * SIZE)
     assert store.commit(FEED, call(), declared(ONE, different(0, task=1)))[1]
+
+
+def test_quota_counts_uploads_without_events(store: Store) -> None:
+    """Each is kept, and so costs something (A11)."""
+    quota = 3 * UPLOAD_BYTES
+    for task in range(3):
+        store.stage(FEED, call(), upload(task=task), quota=quota)
+    with pytest.raises(Problem) as refused:
+        store.stage(FEED, call(), upload(task=3), quota=quota)
+    assert ("quota-exceeded", 507) == refusal(refused.value)
+    assert 1 == store.release(FEED, "p", 0, "r1", (0, 0))
+    store.stage(FEED, call(), upload(task=3), quota=quota)
+
+
+def test_old_uploads_go_though_nobody_uploads_again(store: Store, clock: StoppedClock) -> None:
+    """What a crashed job left does not fill the disk for ever (A11)."""
+    store.stage(FEED, call(), ONE)
+    clock.pass_hours(23)
+    with Pruner(store, every_seconds=0.01):
+        with pytest.raises(Problem, match="with other content"):
+            store.stage(FEED, call(), different(0))
+        clock.pass_hours(2)
+        again = partial(store.stage, FEED, call(), different(0))
+        until(lambda: attempted(again).exception() is None)
 
 
 def test_quota_does_not_count_what_an_attempt_gave_back(store: Store) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 PARTS = (
     "batches",
+    "clock",
     "cursor_sets",
     "direct_reads",
     "epochs",
@@ -36,6 +37,7 @@ PARTS = (
 pytest.register_assert_rewrite(*(f"zeh_spark.testing.contract_{part}" for part in PARTS))
 
 from zeh_spark.testing.contract_batches import *  # noqa: E402, F403
+from zeh_spark.testing.contract_clock import *  # noqa: E402, F403
 from zeh_spark.testing.contract_cursor_sets import *  # noqa: E402, F403
 from zeh_spark.testing.contract_direct_reads import *  # noqa: E402, F403
 from zeh_spark.testing.contract_epochs import *  # noqa: E402, F403

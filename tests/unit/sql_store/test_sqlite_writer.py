@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine
 
 from zeh_spark.errors import StoreError
 from zeh_spark.sql_store import sqlite_writer
+from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.sql_store.sqlite import _engine
 from zeh_spark.sql_store.sqlite_writer import ReaderBarrier, Writer
 
@@ -31,6 +32,7 @@ class Desk:
         self.reading: Engine = _engine(directory / "test.db", None)
         with self.reading.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
         self.gate = ReaderBarrier()
         self.writer = Writer(self.engine, self.log, self.gate)
         self.writer.write(lambda c: c.exec_driver_sql("CREATE TABLE t (name TEXT, body BLOB)"))

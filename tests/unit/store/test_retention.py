@@ -8,7 +8,8 @@ import pytest
 
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.store.interface import Retention
-from zeh_spark.store.retention import STEP_CHUNKS, Pruner, prune
+from zeh_spark.store.pruner import Pruner
+from zeh_spark.store.retention import STEP_CHUNKS, prune
 from zeh_spark.testing.writers import chunk, publish
 
 
