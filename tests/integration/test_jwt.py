@@ -304,6 +304,7 @@ SMALL = rsa.generate_private_key(public_exponent=65537, key_size=1024)
         (key_set(jwk("RS256", alg="RS512")), "no key"),
         (key_set({**jwk("ES256"), "d": "AA"}), "a private key"),
     ],
+    ids=["HTML", "no list", "symmetric", "small", "for encryption", "RS512", "private"],
 )
 def test_keys_that_cannot_be_used_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
     """I learn at the start what is wrong with them."""
