@@ -19,6 +19,7 @@ from sqlalchemy.exc import DisconnectionError
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.options import parse_duration
 from zeh_spark.outbox.feed import SqlTableFeed
+from zeh_spark.store.interface import check_feed_name
 
 _PINNED = {
     "extra_float_digits": "1",
@@ -82,9 +83,11 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
     """Yield the tables of `config` as feeds by name; close them and their connections at the end.
 
     Raises:
-        OptionError: A setting of a table is not valid.
+        OptionError: A setting of a table, or the name of its section, is not valid.
         StoreError: A database does not exist.
     """
+    for name in config.feeds:
+        _check_name(name)
     feeds: dict[str, SqlTableFeed] = {}
     engines = []
     try:
@@ -97,6 +100,14 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
             feed.close()
         for engine in engines:
             engine.dispose()
+
+
+def _check_name(name: str) -> None:
+    """Raise OptionError for the name of a section that cannot be a feed's."""
+    try:
+        check_feed_name(name)
+    except StoreError as exc:
+        raise OptionError(f"[feeds.{name}] {exc}. Rename the section") from exc
 
 
 def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:
