@@ -140,3 +140,52 @@ def test_new_history_refuses_older_cursors(file: Path, feed: SqlTableFeed) -> No
     _, cursor = events(feed)
     feed.new_history()
     assert ("cursor-of-another-history", [1]) == (refusal(feed, cursor)[0], events(feed)[0])
+
+
+def test_a_page_looks_at_each_row_once_whatever_is_asked(
+    file: Path, feed: SqlTableFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request for a thousand partitions costs no more than one for all four."""
+    with closing(connected(file)) as connection:
+        connection.executemany(
+            "INSERT INTO outbox (key, version) VALUES (?, 1)", [(str(each),) for each in range(500)]
+        )
+    looks, real = [], partitioning.partition_of
+
+    def counted(key: str, partitions: int) -> int:
+        looks.append(key)
+        return real(key, partitions)
+
+    monkeypatch.setattr(partitioning, "partition_of", counted)
+    blocks = list(feed.page(dict.fromkeys(range(1000), "_first"), 1000, 500))
+
+    assert 500 == sum(block.lines.count(b"\n") for block in blocks)
+    assert 500 <= len(looks) <= 3 * 500
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_partitions_read_together_are_those_read_alone(
+    file: Path, feed: SqlTableFeed, seed: int
+) -> None:
+    """Wherever each partition stands, and whichever are asked for together."""
+    chance = random.Random(seed)
+    with closing(connected(file)) as connection:
+        connection.executemany(
+            "INSERT INTO outbox (key, version) VALUES (?, 1)",
+            [(chance.choice("abcdefgh"),) for _ in range(60)],
+        )
+    cursors = {}
+    for partition in chance.sample(range(4), chance.randint(1, 4)):
+        cursors[partition] = "_first"
+        if hint := chance.randint(0, 10):
+            *_, last = feed.page({partition: "_first"}, 4, hint)
+            cursors[partition] = last.cursor
+
+    def lines(asked: dict[int, str]) -> dict[int, bytes]:
+        found = dict.fromkeys(asked, b"")
+        for block in feed.page(asked, 4, 100):
+            found[block.partition] += block.lines
+        return found
+
+    alone = {each: lines({each: cursor})[each] for each, cursor in cursors.items()}
+    assert alone == lines(cursors)

@@ -164,16 +164,20 @@ class SqlTableFeed:
         sql, standing, cursors = self._do(partial(self._begun, asked, n))
         left = DEFAULT_HINT if hint is None else hint
         quiet, limit, bad = set(asked), READ_ROWS, False
+        stored = {each: covered(each, n, self.partitions) for each in asked}
+        stored = {each: some for each, some in stored.items() if some}  # others never have rows
         while left > 0 and not bad:
             most = min(left, limit)
-            places = {
-                each: dict.fromkeys(covered(each, n, self.partitions), cursor.place)
-                for each, cursor in cursors.items()
-            }
+            places = {each: dict.fromkeys(stored[each], cursors[each].place) for each in stored}
             rows = self._do(
                 partial(sql.rows, after=places, standing=standing, limit=most, headers=wanted)
             )
-            found = [self._found(each, rows, cursors[each], render) for each in asked]
+            by_asked = _by_asked(rows)
+            found = [
+                self._found(each, by_asked[each], cursors[each], render)
+                for each in stored
+                if each in by_asked
+            ]
             if len(quiet) == len(asked) and (problem := _stuck(found)):
                 raise problem
             for block, cursor, problem in found:
@@ -403,15 +407,15 @@ class SqlTableFeed:
         return wanted, header_renderer(wanted)
 
     def _found(
-        self, asked: int, rows: Sequence[Cells], before: Cursor, render: RenderHeaders
+        self, asked: int, mine: Sequence[Cells], before: Cursor, render: RenderHeaders
     ) -> tuple[Block, Cursor | None, Problem | None]:
-        """Return what some rows bring for one partition of the reader.
+        """Return what some rows bring for the partition of the reader that they are of.
 
-        This is a block, the cursor after it (None without rows), and the problem with the row that
-        stops it (None without one).
+        This is a block, the cursor after it (None if the first row stops it), and the problem with
+        the row that stops it (None without one).
         """
-        mine, problem = [row for row in rows if row[0] == asked], None
-        last = OutboxRow.of(mine[-1]) if mine else None
+        last: OutboxRow | None = OutboxRow.of(mine[-1])
+        problem = None
         skip = self._skip if self.table.on_bad_row == "skip" else None
         try:
             lines = lines_of(asked, mine, render, skip)
@@ -482,6 +486,14 @@ def dialect_of(engine: Engine, table: OutboxTable) -> TableDialect:
 def _stuck(found: Sequence[tuple[Block, Cursor | None, Problem | None]]) -> Problem | None:
     """Return the problem of a partition whose next row is a bad one; None if there is none."""
     return next((problem for _, cursor, problem in found if problem and not cursor), None)
+
+
+def _by_asked(rows: Sequence[Cells]) -> dict[int, list[Cells]]:
+    """Return the rows of each partition of the reader, for those that have rows."""
+    found: dict[int, list[Cells]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(row)
+    return found
 
 
 def _next_limit(rows: Sequence[Cells]) -> int:

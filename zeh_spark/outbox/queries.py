@@ -307,22 +307,30 @@ class TableSql(ABC):
             limit: The most rows to return.
             headers: The headers to fetch.
         """
-        parts, only = [], [f"coalesce(before, 0) < {READ_BYTES}", self._stands_so(standing)]
-        for asked, stored in after.items():
-            for partition, place in stored.items():
-                where = [self._of(partition), self.settled]
-                where += [self._behind(place)] if place else []
-                parts.append(self._picked(asked, where, f"{self.order} LIMIT {limit}"))
-                if self.facts.notes_removed:
+        only = [f"coalesce(before, 0) < {READ_BYTES}", self._stands_so(standing)]
+        if self.facts.notes_removed:
+            for stored in after.values():
+                for partition, place in stored.items():
                     only += [self._keeps(each, place, standing) for each in {-1, partition}]
-        found = " AND ".join(only)
-        order = f"t, i LIMIT {limit}"
+        parts, found, order = self._parts(after, limit), " AND ".join(only), f"t, i LIMIT {limit}"
         return self._read(connection, parts, order, found, headers) if parts else []
+
+    def _parts(self, after: Mapping[int, Mapping[int, Place | None]], limit: int) -> list[str]:
+        """Return queries that together have the next rows: one for each stored partition."""
+        return [
+            self._picked(str(asked), self._next(partition, place), f"{self.order} LIMIT {limit}")
+            for asked, stored in after.items()
+            for partition, place in stored.items()
+        ]
+
+    def _next(self, partition: int, place: Place | None) -> list[str]:
+        """Return conditions on a row: it is settled, of a stored partition, and after a place."""
+        return [self._of(partition), self.settled, *([self._behind(place)] if place else [])]
 
     def last(self, connection: Connection, asked: int, stored: Iterable[int]) -> OutboxRow | None:
         """Return the last settled row of some stored partitions; None if there is none."""
         parts = [
-            self._picked(asked, [self._of(each), self.settled], f"{self.backwards} LIMIT 1")
+            self._picked(str(asked), [self._of(each), self.settled], f"{self.backwards} LIMIT 1")
             for each in stored
         ]
         found = self._read(connection, parts, "t DESC, i DESC LIMIT 1") if parts else []
@@ -330,7 +338,9 @@ class TableSql(ABC):
 
     def at(self, connection: Connection, places: Mapping[int, Place]) -> dict[int, OutboxRow]:
         """Return the rows at places, by asked partition, as far as there are any."""
-        parts = [self._picked(asked, [self._at(place)], "1") for asked, place in places.items()]
+        parts = [
+            self._picked(str(asked), [self._at(place)], "1") for asked, place in places.items()
+        ]
         found = self._read(connection, parts, f"v LIMIT {_ALL}") if parts else []
         return {row.asked: row for row in map(OutboxRow.of, found)}
 
@@ -368,8 +378,11 @@ class TableSql(ABC):
         )
         return f"NOT EXISTS ({found})"
 
-    def _picked(self, asked: int, where: Sequence[str], order: str) -> str:
-        """Return a query for places and raw columns of the rows that fulfil conditions."""
+    def _picked(self, asked: str, where: Sequence[str], order: str) -> str:
+        """Return a query for places and raw columns of the rows that fulfil conditions.
+
+        `asked` is SQL for the reader's partition of a row.
+        """
         columns = "".join(f", r.{quoted(name)} AS {alias}" for name, alias in self._alias.items())
         return (
             f"SELECT * FROM (SELECT {asked} AS v, {self.tx} AS t, r.{quoted(self.table.id)} AS i"

@@ -10,6 +10,7 @@ functions, which compute partitions as every other writer does, and make JSON of
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +144,29 @@ class SqliteTable(TableSql):
 
     def _beside(self, name: str) -> str:
         return name
+
+    def _parts(self, after: Mapping[int, Mapping[int, Place | None]], limit: int) -> list[str]:
+        """Return queries for the next rows: only one, if the partition is made from a key.
+
+        No index has such a partition, so each query would look at all rows of the table.
+        """
+        if not self.table.partition_by or self.table.partitions == 1:
+            return TableSql._parts(self, after, limit)  # `super()` does not work with slots
+        of = {each: asked for asked, stored in after.items() for each in stored}
+        if not of:
+            return []
+        places = {each: place for stored in after.values() for each, place in stored.items()}
+        is_next = {each: self._behind(place) if place else "1" for each, place in places.items()}
+        where = [self._by_partition(is_next)]
+        known = [place for place in places.values() if place]
+        if len(known) == len(places):  # the table's own order leads to the first of them
+            where.insert(0, self._behind(min(known, key=lambda each: int(each[1]))))
+        return [self._picked(self._by_partition(of), where, f"{self.order} LIMIT {limit}")]
+
+    def _by_partition(self, values: Mapping[int, object]) -> str:
+        """Return SQL for the value of a row's stored partition; 0 for other partitions."""
+        cases = " ".join(f"WHEN {each} THEN {value}" for each, value in values.items())
+        return f"CASE {self.partition} {cases} ELSE 0 END"
 
     def _behind(self, place: Place) -> str:
         return f"{self.order} > {place[1]}"

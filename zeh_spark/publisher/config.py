@@ -23,6 +23,7 @@ from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher.certificates import TlsFiles
 from zeh_spark.publisher.draining import StopTimes
 from zeh_spark.publisher.publish_api import MOST_CHUNKS
+from zeh_spark.store.interface import check_feed_name
 
 _PINNED = {
     "extra_float_digits": "1",
@@ -163,9 +164,11 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
     """Yield the tables of `config` as feeds by name; close them and their connections at the end.
 
     Raises:
-        OptionError: A setting of a table is not valid.
+        OptionError: A setting of a table, or the name of its section, is not valid.
         StoreError: A database does not exist.
     """
+    for name in config.feeds:
+        _check_name(name)
     feeds: dict[str, SqlTableFeed] = {}
     engines = []
     try:
@@ -178,6 +181,14 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
             feed.close()
         for engine in engines:
             engine.dispose()
+
+
+def _check_name(name: str) -> None:
+    """Raise OptionError for the name of a section that cannot be a feed's."""
+    try:
+        check_feed_name(name)
+    except StoreError as exc:
+        raise OptionError(f"[feeds.{name}] {exc}. Rename the section") from exc
 
 
 def table_feed(config: FeedConfig, engine: Engine, name: str) -> SqlTableFeed:

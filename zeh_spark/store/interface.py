@@ -427,13 +427,18 @@ class Store(Protocol):
         """Close files and connections."""
 
 
-def check_new_feed(name: str, partitions: int) -> None:
-    """Raise StoreError if a feed cannot have this name or number of partitions."""
+def check_feed_name(name: str) -> None:
+    """Raise StoreError for a name that no feed may have, because its address would be another's."""
     if not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise StoreError(
             f"a feed cannot be called {name!r}: at most 100 letters, digits, '.', '_' and '-', the "
             f"first one a letter or digit, and none of {', '.join(sorted(_RESERVED_NAMES))}"
         )
+
+
+def check_new_feed(name: str, partitions: int) -> None:
+    """Raise StoreError if a feed cannot have this name or number of partitions."""
+    check_feed_name(name)
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise StoreError(
             f"a feed cannot have {partitions} partitions: allowed are 1 to {MAX_PARTITIONS}"
