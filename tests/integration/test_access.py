@@ -34,7 +34,7 @@ ENOUGH = {
     "sees_producers": {Right.AUDIT},
 }
 """By what a route needs, the rights each of which is enough."""
-PUBLIC = {"/openapi.json"}
+PUBLIC = {"/openapi.json", "/healthz", "/readyz"}
 
 
 def all_routes():

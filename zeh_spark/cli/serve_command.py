@@ -16,7 +16,8 @@ from zeh_spark.errors import StoreError
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
 from zeh_spark.publisher.config import Config, opened_tables
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.interface import RESERVED_NAMES, StoreBusyError
+from zeh_spark.telemetry.settings import Telemetry
 
 
 @click.command()
@@ -86,7 +87,15 @@ def serve(
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
         more = tables if store else None
-        server.serve(store or tables, listener, more, staging_quota, answer_cache, gate)
+        telemetry = Telemetry(store_file=_sqlite_file(config.store))
+        server.serve(store or tables, listener, more, staging_quota, answer_cache, gate, telemetry)
+
+
+def _sqlite_file(url: str | None) -> Path | None:
+    """Return the file of a SQLite store; None for any other store."""
+    if url is None or not url.startswith("sqlite:///"):
+        return None
+    return Path(url.removeprefix("sqlite:///")).resolve()
 
 
 def _gate(store: Store | None, host: str, allow_anyone: bool, hosts: Sequence[str]) -> Gate:
@@ -121,6 +130,8 @@ def _announce(
     stored = store.feeds() if store else []
     if both := sorted({each.name for each in stored} & set(tables)):
         raise StoreError(f"{both[0]!r} is a feed of the store and a table's. Rename one of them.")
+    if reserved := sorted(RESERVED_NAMES & set(tables)):
+        raise StoreError(f"no table can be called {reserved[0]!r}: the publisher answers there")
     for name, feed in tables.items():
         try:
             feed.check()

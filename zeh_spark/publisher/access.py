@@ -78,6 +78,11 @@ def sees_producers(request: Request) -> Sequence[Sequence[Need]]:
     return [[Need(Right.AUDIT, _feed(request))]]
 
 
+def watches(request: Request) -> Sequence[Sequence[Need]]:
+    """Return what a request needs that tells about the publisher as a whole."""
+    return [[Need(Right.AUDIT, "*")]]
+
+
 def nothing(request: Request) -> Sequence[Sequence[Need]]:
     """Return that anybody may send the request: its answer depends on no feed."""
     return []

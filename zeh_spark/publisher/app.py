@@ -29,15 +29,19 @@ from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
 from zeh_spark.publisher.publish_api import CALLS, STAGING_QUOTA, PublishApi
+from zeh_spark.publisher.telemetry_api import TelemetryApi
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import DirectFeed, Feed
 from zeh_spark.store.interface import (
+    RESERVED_NAMES,
     Store,
     StoreBusyError,
     StoreOutcomeUnknownError,
     UnknownFeedError,
 )
 from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.health import Readiness
+from zeh_spark.telemetry.settings import Telemetry
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -50,10 +54,12 @@ def create_app(
     staging_quota: int = STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
-    Call `app.state.stop()` when the server is about to stop: it ends all long polls.
+    Call `app.state.stop()` when the server is about to stop: it ends all long polls. From
+    `app.state.drain()` on, /readyz says that the publisher is not ready.
 
     Args:
         feeds: A store, whose feeds are served at /<name> and can be published to; or feeds of any
@@ -65,12 +71,14 @@ def create_app(
             readers.
         gate: Who may do what. By default everybody may do everything that the app offers, because
             whatever mounts it decides.
+        telemetry: What the publisher tells about itself.
 
     Returns:
         The app, which another ASGI app can mount.
 
     Raises:
-        ValueError: A name is in `feeds` and in `tables`, or `tables` is given beside one feed.
+        ValueError: A name is in `feeds` and in `tables`, or is one of the publisher's own addresses
+            (`store.interface.RESERVED_NAMES`); or `tables` is given beside one feed.
     """
     store, named, read = None, dict(tables or {}), "/{feed:path}"
     if isinstance(feeds, Mapping):
@@ -86,10 +94,13 @@ def create_app(
         named, read = {"": cast(Feed, feeds)}, "/"
     else:
         store, read = feeds, "/{feed}"
+    if reserved := sorted(named.keys() & RESERVED_NAMES):
+        raise ValueError(f"no feed can be called {reserved[0]!r}: the publisher answers there")
     calls, gate = (
         FeedCalls(store, named, send_timeout, cache_bytes),
         gate or Gate(checks_origin=False),
     )
+    readiness = Readiness(store, telemetry or Telemetry())
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
         for name in named
@@ -105,6 +116,7 @@ def create_app(
     app = Starlette(
         routes=[
             gate.route("/openapi.json", described, access.nothing, methods=["GET"]),
+            *TelemetryApi(gate, readiness).routes(),
             *publish,
             *DirectApi(calls).routes(read, gate),
             gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
@@ -119,8 +131,14 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # its answer would name any host that the client names
-    app.state.stop = calls.stop
+    app.state.drain = readiness.drain
+    app.state.stop = partial(_stop, calls, readiness)
     return app
+
+
+def _stop(calls: FeedCalls, readiness: Readiness) -> None:
+    readiness.drain()
+    calls.stop()
 
 
 def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:

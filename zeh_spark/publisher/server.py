@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +28,7 @@ from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
 from zeh_spark.store.retention import Pruner
+from zeh_spark.telemetry.settings import Telemetry
 
 GRACE_SECONDS = 3
 """Seconds that answers already begun may take to end when the publisher stops."""
@@ -70,6 +72,7 @@ def serve(
     staging_quota: int = publish_api.STAGING_QUOTA,
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
+    telemetry: Telemetry | None = None,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -80,6 +83,7 @@ def serve(
         staging_quota: Bytes that a producer may have uploaded and not committed.
         cache_bytes: Most bytes of answers that are kept for the next readers.
         gate: Who may do what (see `create_app`).
+        telemetry: What the publisher tells about itself (see `create_app`).
     """
     listener.most = allowed_connections()
     keep_freed_memory()
@@ -87,7 +91,14 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         # Uvicorn's own handlers take over while it runs, and raise the signal again at the end.
         signal.signal(number, _exit)
-    app = create_app(feeds, tables, staging_quota=staging_quota, cache_bytes=cache_bytes, gate=gate)
+    app = create_app(
+        feeds,
+        tables,
+        staging_quota=staging_quota,
+        cache_bytes=cache_bytes,
+        gate=gate,
+        telemetry=replace(telemetry or Telemetry(), connections=lambda: listener.open),
+    )
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
         Server(app, app.state.stop).run(sockets=[listener])
 

@@ -134,7 +134,7 @@ def open_postgresql(
         read.dispose()
         write.dispose()
 
-    database = Database(reading, writer, watch.version, explained, close)
+    database = Database(reading, writer, watch.version, _stored_version, explained, close)
     return SqlStore(database, clock=clock, receipts=receipts)
 
 
@@ -218,7 +218,7 @@ def _prepare(engine: Engine, must_exist: bool) -> None:
             for each in _AFTER_TABLES:
                 connection.exec_driver_sql(each)
             return
-        version = connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one()
+        version = _stored_version(connection)
         if version != VERSION and version not in _UPGRADES:
             raise StoreError(
                 f"the store is of version {version}, and this zeh-spark knows versions up to "
@@ -251,6 +251,10 @@ def _upgrade(connection: Connection, version: int) -> None:
             f"instance with zeh-spark feeds",
             anchor="the-store-is-of-version",
         ) from exc
+
+
+def _stored_version(connection: Connection) -> int:
+    return int(connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one())
 
 
 def _heads(connection: Connection) -> tuple[int, float]:

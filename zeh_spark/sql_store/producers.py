@@ -91,6 +91,12 @@ def find_feed(connection: Connection, name: str, lock: Lock | None = None) -> tu
     return row[0], FeedState(*row[1:])
 
 
+def all_feeds(connection: Connection) -> list[FeedState]:
+    """Return all feeds, in the order of their names."""
+    rows = connection.execute(select(*_FEED).order_by(feeds.c.name))
+    return [FeedState(*row) for row in rows]
+
+
 def find_producer(
     connection: Connection, feed: int, name: str, lock: Lock | None = None
 ) -> tuple[int | None, ProducerState]:

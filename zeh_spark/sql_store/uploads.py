@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from zeh_spark.sql_store.producers import find_feed, inserted, what_is_known
-from zeh_spark.sql_store.schema import blobs, receipts, stagings, uploads
+from zeh_spark.sql_store.schema import blobs, feeds, receipts, stagings, uploads
 from zeh_spark.sql_store.schema import producers as producer_table
 from zeh_spark.store import commit_decision, refusals
 from zeh_spark.store.batches import Call, StoredReceipt, Upload, base
@@ -109,6 +109,17 @@ def stage(
         raise refusals.upload_conflict(call, name)
     _touch(connection, staging, more, clock())  # last: the uploads of other tasks wait for this row
     return StagingResult.NEW if digest is None else StagingResult.SAME
+
+
+def staged_bytes(connection: Connection) -> dict[str, int]:
+    """Return the bytes that are staged, by feed, for feeds that have any."""
+    query = (
+        select(feeds.c.name, func.sum(stagings.c.bytes))
+        .join_from(feeds, stagings)
+        .where(stagings.c.bytes > 0)
+        .group_by(feeds.c.name)
+    )
+    return {name: int(size) for name, size in connection.execute(query)}
 
 
 def release(

@@ -49,7 +49,8 @@ Clock = Callable[[], int]
 """Returns the time in ms since 1970. Every store takes one, as its keyword `clock`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RESERVED_NAMES = {"console", "docs", "healthz", "metrics", "openapi.json", "readyz"}
+RESERVED_NAMES = frozenset({"console", "docs", "healthz", "metrics", "openapi.json", "readyz"})
+"""What no feed is called, because the publisher answers there itself."""
 
 
 class UnknownFeedError(StoreError):
@@ -203,6 +204,12 @@ class Store(Protocol):
 
     def feeds(self) -> list[FeedSummary]:
         """Return all feeds in the order of their names."""
+
+    def states(self) -> list[FeedState]:
+        """Return all feeds as of now, in the order of their names. It looks at no chunk."""
+
+    def staged(self) -> dict[str, int]:
+        """Return the bytes that are staged and not committed, by feed, for feeds that have any."""
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs. Raises UnknownFeedError."""
@@ -425,10 +432,10 @@ class Store(Protocol):
 
 def check_new_feed(name: str, partitions: int) -> None:
     """Raise StoreError if a feed cannot have this name or number of partitions."""
-    if not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
+    if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise StoreError(
             f"a feed cannot be called {name!r}: at most 100 letters, digits, '.', '_' and '-', the "
-            f"first one a letter or digit, and none of {', '.join(sorted(_RESERVED_NAMES))}"
+            f"first one a letter or digit, and none of {', '.join(sorted(RESERVED_NAMES))}"
         )
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise StoreError(
