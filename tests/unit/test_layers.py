@@ -30,7 +30,7 @@ LAYERS = {
     "sql_store": {"errors", "protocol", "store"},
     "outbox": {"errors", "protocol", "sql_store", "store"},
     "loading": {"errors", "protocol", "store"},
-    "telemetry": {"errors", "sql_store", "store"},
+    "telemetry": {"errors", "protocol", "sql_store", "store"},
     "publisher": {"errors", "options", "outbox", "protocol", "sql_store", "store", "telemetry"},
     "audit": {"client", "errors", "options", "protocol", "store"},
     "testing": {"errors", "loading", "protocol", "publisher", "store"},

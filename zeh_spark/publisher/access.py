@@ -27,6 +27,7 @@ from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.batches import base
 from zeh_spark.store.interface import Store
 from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.exchange import exchange_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Needs = Callable[[Request], Sequence[Sequence[Need]]]
@@ -134,6 +135,7 @@ class Gate:
         """Return a route whose endpoint runs only if the request may do what it needs."""
 
         async def guarded(request: Request) -> Response:
+            exchange_of(request).route = path
             await self.check(request, needs)
             return await endpoint(request)
 

@@ -17,6 +17,7 @@ import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -40,8 +41,12 @@ from zeh_spark.store.interface import (
     UnknownFeedError,
 )
 from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.exchange import exchange_of
 from zeh_spark.telemetry.health import Readiness
+from zeh_spark.telemetry.metrics import Metrics
+from zeh_spark.telemetry.observer import Observer
 from zeh_spark.telemetry.settings import Telemetry
+from zeh_spark.telemetry.store_gauges import StoreGauges
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -100,7 +105,9 @@ def create_app(
         FeedCalls(store, named, send_timeout, cache_bytes),
         gate or Gate(checks_origin=False),
     )
-    readiness = Readiness(store, telemetry or Telemetry())
+    telemetry = telemetry or Telemetry()
+    readiness, metrics = Readiness(store, telemetry), Metrics(filter(None, named))
+    gauges = StoreGauges(store, calls.waiting, telemetry.connections)
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
         for name in named
@@ -116,11 +123,12 @@ def create_app(
     app = Starlette(
         routes=[
             gate.route("/openapi.json", described, access.nothing, methods=["GET"]),
-            *TelemetryApi(gate, readiness).routes(),
+            *TelemetryApi(gate, readiness, metrics, gauges).routes(),
             *publish,
             *DirectApi(calls).routes(read, gate),
             gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
         ],
+        middleware=[Middleware(Observer, metrics)],
         exception_handlers={
             Problem: _problem,
             UnknownFeedError: _unknown_feed,
@@ -141,7 +149,12 @@ def _stop(calls: FeedCalls, readiness: Readiness) -> None:
     calls.stop()
 
 
-def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+def _answer(
+    request: Request, problem: Problem, headers: Mapping[str, str] | None = None
+) -> Response:
+    exchange = exchange_of(request)
+    exchange.problem = problem.name
+    exchange.is_decided = problems.REMEDY in problem.type.members  # the store knows the feed
     more = {"Retry-After": "1"} if problem.type.has_retry_after else {}
     if problem.type is problems.BODY_TOO_SLOW:
         more = {"Connection": "close"}
@@ -175,28 +188,29 @@ async def _not_published_to(request: Request) -> Response:
     )
 
 
-async def _problem(_: Request, exc: Exception) -> Response:
+async def _problem(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
     if exc.status == 500 or exc.type is problems.RESTORED_TABLE:
         log.error("%s", exc.detail)  # for the operator, who can repair it
-    return _answer(exc)
+    return _answer(request, exc)
 
 
-async def _unknown_feed(_: Request, exc: Exception) -> Response:
-    return _answer(Problem(problems.UNKNOWN_FEED, str(exc)))
+async def _unknown_feed(request: Request, exc: Exception) -> Response:
+    return _answer(request, Problem(problems.UNKNOWN_FEED, str(exc)))
 
 
-async def _busy(_: Request, exc: Exception) -> Response:
-    return _answer(Problem(problems.STORE_BUSY, str(exc)))
+async def _busy(request: Request, exc: Exception) -> Response:
+    return _answer(request, Problem(problems.STORE_BUSY, str(exc)))
 
 
-async def _outcome_unknown(_: Request, exc: Exception) -> Response:
-    return _answer(Problem(problems.NOT_KNOWN_YET, str(exc)))
+async def _outcome_unknown(request: Request, exc: Exception) -> Response:
+    return _answer(request, Problem(problems.NOT_KNOWN_YET, str(exc)))
 
 
-async def _store_failed(_: Request, exc: Exception) -> Response:
+async def _store_failed(request: Request, exc: Exception) -> Response:
     log.error("the store failed: %s", exc)
-    return _answer(Problem(problems.STORE_FAILED, "the publisher's store failed; its log says why"))
+    said = "the publisher's store failed; its log says why"
+    return _answer(request, Problem(problems.STORE_FAILED, said))
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:
@@ -204,4 +218,4 @@ async def _http_error(request: Request, exc: Exception) -> Response:
     types = {404: problems.UNKNOWN_FEED, 405: problems.METHOD_NOT_ALLOWED}
     refused = ProblemType("refused", exc.status_code, "What else the HTTP layer refuses.")
     detail = f"{request.method} {request.url.path}: {exc.detail}"
-    return _answer(Problem(types.get(exc.status_code, refused), detail), exc.headers)
+    return _answer(request, Problem(types.get(exc.status_code, refused), detail), exc.headers)

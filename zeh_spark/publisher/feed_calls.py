@@ -77,6 +77,14 @@ class FeedCalls:
         for watch in self._watches.values():
             watch.stop()
 
+    def waiting(self) -> dict[str, int]:
+        """Return how many readers wait, by feed, for feeds that some wait for."""
+        return {
+            name: count
+            for watch in list(self._watches.values())
+            for name, count in watch.waiting().items()
+        }
+
     def find(self, name: str) -> Feed:
         """Return a feed. It may block. Raises UnknownFeedError."""
         if name in self._named:

@@ -102,6 +102,10 @@ class FeedWatch:
             gone.remove_done_callback(wake)
             self._remove(name, news)
 
+    def waiting(self) -> dict[str, int]:
+        """Return how many readers wait, by feed, for feeds that some wait for."""
+        return {name: len(feed.readers) for name, feed in list(self._feeds.items())}
+
     def stop(self) -> None:
         """Wake all readers, and let none wait from now on, because the server stops."""
         self._stopped = True
