@@ -26,6 +26,7 @@ from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.publisher import access
 from zeh_spark.publisher.access import Gate
+from zeh_spark.publisher.bodies import BODY_MEMORY
 from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
@@ -41,10 +42,12 @@ from zeh_spark.store.interface import (
     UnknownFeedError,
 )
 from zeh_spark.store.problems import Problem
+from zeh_spark.store.rare_log import RareLog
 from zeh_spark.telemetry.exchange import exchange_of
 from zeh_spark.telemetry.health import Readiness
 from zeh_spark.telemetry.metrics import Metrics
 from zeh_spark.telemetry.observer import Observer
+from zeh_spark.telemetry.outages import BODIES, Outages
 from zeh_spark.telemetry.settings import Telemetry
 from zeh_spark.telemetry.store_gauges import StoreGauges
 
@@ -106,7 +109,8 @@ def create_app(
         gate or Gate(checks_origin=False),
     )
     telemetry = telemetry or Telemetry()
-    readiness, metrics = Readiness(store, telemetry), Metrics(filter(None, named))
+    outages, metrics = Outages(named, BODY_MEMORY), Metrics(filter(None, named))
+    readiness = Readiness(store, telemetry, outages)
     gauges = StoreGauges(store, calls.waiting, telemetry.connections)
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
@@ -128,7 +132,7 @@ def create_app(
             *DirectApi(calls).routes(read, gate),
             gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
         ],
-        middleware=[Middleware(Observer, metrics)],
+        middleware=[Middleware(Observer, metrics, outages)],
         exception_handlers={
             Problem: _problem,
             UnknownFeedError: _unknown_feed,
@@ -139,6 +143,7 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # its answer would name any host that the client names
+    app.state.outages, app.state.rare = outages, RareLog(log)
     app.state.drain = readiness.drain
     app.state.stop = partial(_stop, calls, readiness)
     return app
@@ -190,8 +195,12 @@ async def _not_published_to(request: Request) -> Response:
 
 async def _problem(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
-    if exc.status == 500 or exc.type is problems.RESTORED_TABLE:
-        log.error("%s", exc.detail)  # for the operator, who can repair it
+    if exc.type is problems.NO_ROOM_FOR_BODIES:
+        _outages(request).failed(BODIES, exc.detail)
+    elif exc.status == 500 or exc.type is problems.RESTORED_TABLE:
+        feed = request.path_params.get("feed", "")
+        # for the operator, who can repair it
+        request.app.state.rare.error((exc.name, feed), "%s", exc.detail)
     return _answer(request, exc)
 
 
@@ -200,17 +209,29 @@ async def _unknown_feed(request: Request, exc: Exception) -> Response:
 
 
 async def _busy(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
     return _answer(request, Problem(problems.STORE_BUSY, str(exc)))
 
 
 async def _outcome_unknown(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
     return _answer(request, Problem(problems.NOT_KNOWN_YET, str(exc)))
 
 
 async def _store_failed(request: Request, exc: Exception) -> Response:
-    log.error("the store failed: %s", exc)
+    _note_failure(request, exc)
     said = "the publisher's store failed; its log says why"
     return _answer(request, Problem(problems.STORE_FAILED, said))
+
+
+def _note_failure(request: Request, exc: Exception) -> None:
+    feed = request.path_params.get("feed", "")
+    _outages(request).request_failed(exchange_of(request), request.method, feed, str(exc))
+
+
+def _outages(request: Request) -> Outages:
+    found: Outages = request.app.state.outages
+    return found
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:

@@ -20,6 +20,7 @@ from zeh_spark.publisher.long_polling import FeedWatch, State
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import ChunkFeed, Feed, HasOwnVersion
 from zeh_spark.store.interface import Store, UnknownFeedError
+from zeh_spark.store.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -61,6 +62,7 @@ class FeedCalls:
     ) -> None:
         self.stopped = False
         self.cache = AnswerCache(cache_bytes)
+        self._rare = RareLog(log)
         self._store = store
         self._named = named
         self._send_timeout = send_timeout
@@ -177,7 +179,9 @@ class FeedCalls:
             try:
                 return await self.in_thread(name, partial(taken, rest))
             except Exception as exc:
-                log.error("the answer of feed %r is aborted: %s", name, exc)
+                self._rare.error(
+                    ("aborted", name), "the answer of feed %r is aborted: %s", name, exc
+                )
                 raise
 
         return Answer(
@@ -188,6 +192,7 @@ class FeedCalls:
             send_timeout=self._send_timeout,
             ended=ended,
             gone=gone,
+            rare=self._rare,
         )
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from zeh_spark.errors import StoreError
+from zeh_spark.store.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -63,6 +64,7 @@ class FeedWatch:
     def __init__(self, version: State, run: Run) -> None:
         self._version = version
         self._run = run
+        self._rare = RareLog(log)
         self._feeds: dict[str, _Waiting] = {}
         self._look_now = threading.Event()
         self._watch: asyncio.Task[None] | None = None
@@ -139,12 +141,11 @@ class FeedWatch:
                 unknown = {name for name, feed in self._feeds.items() if not feed.is_known}
                 version, found = await self._run(partial(self._look, version, states, unknown))
                 self._wake(found)
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001  # it is logged, and readers meet it
             # A reader that meets no error waits again. Without a pause it would do so at once.
             await asyncio.sleep(FAILED_SECONDS)
-            log.warning(
-                "waiting readers are woken: %s", exc, exc_info=not isinstance(exc, StoreError)
-            )
+            bug = None if isinstance(exc, StoreError) else exc
+            self._rare.warning("woken", "waiting readers are woken: %s", exc, exc_info=bug)
         finally:
             self._wake_all()
 

@@ -18,9 +18,10 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import StoreError, ZeroEventHubError
 from zeh_spark.publisher import publish_api
 from zeh_spark.publisher.access import Gate
+from zeh_spark.publisher.answers import ClientStalledError
 from zeh_spark.publisher.app import create_app
 from zeh_spark.publisher.connections import Listener, allowed_connections
 from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
@@ -28,10 +29,14 @@ from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
 from zeh_spark.store.retention import Pruner
+from zeh_spark.telemetry import tracebacks
 from zeh_spark.telemetry.settings import Telemetry
 
 GRACE_SECONDS = 3
 """Seconds that answers already begun may take to end when the publisher stops."""
+
+
+_TRACEBACKS = tracebacks.RareTracebacks((ClientStalledError, ZeroEventHubError))
 
 
 class Server(uvicorn.Server):
@@ -42,6 +47,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 lifespan="off",
+                log_config=None,  # the process decides how log lines look
                 log_level="warning",
                 access_log=False,
                 http=BoundedProtocol,
@@ -51,6 +57,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
         )
+        tracebacks.log.addFilter(_TRACEBACKS)
         self.ready = threading.Event()
         self._stop = stop
 

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.publisher.access import Gate, nothing, watches
+from zeh_spark.store.rare_log import RareLog
 from zeh_spark.telemetry.health import PATIENCE_SECONDS, Readiness
 from zeh_spark.telemetry.metrics import Metrics
 from zeh_spark.telemetry.store_gauges import StoreGauges
@@ -51,6 +52,7 @@ class TelemetryApi:
         self._metrics = metrics
         self._gauges = gauges
         metrics.registry.register(gauges)
+        self._rare = RareLog(log)
         self._limiter = anyio.CapacityLimiter(1)
         self._looked = float("-inf")
         self._looking: asyncio.Task[None] | None = None
@@ -95,7 +97,7 @@ class TelemetryApi:
             feeds = await anyio.to_thread.run_sync(self._gauges.look, limiter=self._limiter)
             self._metrics.know(feeds)
         except ZeroEventHubError as exc:
-            log.warning("the metrics of the store are not known: %s", exc)
+            self._rare.warning("metrics", "the metrics of the store are not known: %s", exc)
         finally:
             self._looked, self._looking = begun, None
 

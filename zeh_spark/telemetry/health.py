@@ -23,6 +23,7 @@ import anyio.to_thread
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.sql_store.schema import VERSION
 from zeh_spark.store.interface import Store
+from zeh_spark.telemetry.outages import READS, Outages
 from zeh_spark.telemetry.settings import Check, Telemetry
 
 FRESH_SECONDS = 1.0
@@ -49,10 +50,12 @@ class Readiness:
     Args:
         store: The store; None if only tables are served.
         telemetry: Where to look.
+        outages: Where to note whether the store works.
     """
 
-    def __init__(self, store: Store | None, telemetry: Telemetry) -> None:
+    def __init__(self, store: Store | None, telemetry: Telemetry, outages: Outages) -> None:
         self.is_draining = False
+        self._outages = outages
         self._looks: list[tuple[str, Callable[[], Check]]] = []
         if store is not None:
             self._looks.append(("store", partial(_store, store)))
@@ -98,6 +101,10 @@ class Readiness:
         finally:
             del self._looking[name]
         self._found[name] = begun, found
+        if name == "store" and found.ok:
+            self._outages.worked(READS)
+        elif name == "store":
+            self._outages.failed(READS, found.detail)
 
 
 def _store(store: Store) -> Check:

@@ -12,6 +12,7 @@ from typing import Any
 
 from zeh_spark.telemetry.exchange import Exchange, begin
 from zeh_spark.telemetry.metrics import Metrics
+from zeh_spark.telemetry.outages import Outages
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -27,11 +28,13 @@ class Observer:
     Args:
         app: The app.
         metrics: Where it counts.
+        outages: Where it notes what works.
     """
 
-    def __init__(self, app: App, metrics: Metrics) -> None:
+    def __init__(self, app: App, metrics: Metrics, outages: Outages) -> None:
         self._app = app
         self._metrics = metrics
+        self._outages = outages
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Let the app answer (see ASGI)."""
@@ -57,6 +60,7 @@ class Observer:
             feed = scope.get("path_params", {}).get("feed", "")
             seconds = time.monotonic() - begun
             self._metrics.count(exchange, scope["method"], feed, seconds)
+            self._outages.request_ended(exchange, scope["method"], feed)
 
 
 def _counted(receive: Receive, exchange: Exchange) -> Receive:
