@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
 from zeh_spark.publisher.config import Config, opened_tables
 from zeh_spark.store.interface import RESERVED_NAMES, StoreBusyError
+from zeh_spark.telemetry import logs
 from zeh_spark.telemetry.settings import Telemetry
 
 
@@ -45,6 +45,14 @@ from zeh_spark.telemetry.settings import Telemetry
     help="Answer requests for this host name, too, while there are no tokens: that of a proxy on "
     "this machine. Can be repeated.",
 )  # fmt: skip
+@click.option(
+    "--log-format", type=click.Choice(logs.FORMATS),
+    help="How log lines on the standard error look.  [default: console]",
+)  # fmt: skip
+@click.option(
+    "--log-level", type=click.Choice(logs.LEVELS), help="The least level of them.  [default: info]"
+)
+@click.option("--access-log", is_flag=True, help="Log a line for each request.")
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -56,6 +64,9 @@ def serve(
     answer_cache: int,
     allow_anyone: bool,
     hosts: tuple[str, ...],
+    log_format: str | None,
+    log_level: str | None,
+    access_log: bool,
 ) -> None:
     """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
 
@@ -84,10 +95,11 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         base = f"http://{shown}:{listener.getsockname()[1]}"
         _announce(base, config, store, tables)
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("zeh_spark.publisher").setLevel(logging.INFO)
+        logs.configure(log_format or config.log_format, log_level or config.log_level)
         more = tables if store else None
-        telemetry = Telemetry(store_file=_sqlite_file(config.store))
+        telemetry = Telemetry(
+            store_file=_sqlite_file(config.store), access_log=access_log or config.access_log
+        )
         server.serve(store or tables, listener, more, staging_quota, answer_cache, gate, telemetry)
 
 

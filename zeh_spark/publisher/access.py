@@ -155,6 +155,7 @@ class Gate:
             self._check_host(request)
             return
         token = self._token(request.headers.get("authorization", ""), self._store.now())
+        exchange_of(request).token = token.name
         for group in wanted:
             if not any(map(token.may, group)):
                 wanting = " or ".join(map(str, group))

@@ -132,7 +132,7 @@ def create_app(
             *DirectApi(calls).routes(read, gate),
             gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
         ],
-        middleware=[Middleware(Observer, metrics, outages)],
+        middleware=[Middleware(Observer, metrics, outages, writes=telemetry.access_log)],
         exception_handlers={
             Problem: _problem,
             UnknownFeedError: _unknown_feed,
@@ -165,8 +165,11 @@ def _answer(
         more = {"Connection": "close"}
     if problem.type is problems.UNAUTHORIZED:
         more = {"WWW-Authenticate": 'Bearer realm="zeh-spark"'}
+    document = problem.document()
+    if exchange.request_id:
+        document["requestId"] = exchange.request_id
     return Response(
-        msgspec.json.encode(problem.document()),
+        msgspec.json.encode(document),
         status_code=problem.status,
         headers={"Cache-Control": "no-store", **more, **(headers or {})},
         media_type=problems.CONTENT_TYPE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -55,6 +55,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     store: str | None = None
     allow_anyone: bool = False
     allowed_hosts: list[str] = []
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    access_log: bool = False
     feeds: dict[str, FeedConfig] = {}
 
     def feed(self, name: str) -> FeedConfig:

@@ -8,8 +8,11 @@ Belongs to the publisher's event loop; a `Tally` is written by one worker thread
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from zeh_spark.telemetry.request_ids import ids_in
 
 _KEY = "zeh_spark.exchange"
 
@@ -42,6 +45,9 @@ class Exchange:
     """A request, and its answer as far as it is sent.
 
     Attributes:
+        request_id: The id under which logs and answers name it.
+        trace: The ids of its trace and span; None if it has none.
+        token: The name of the token with which it was let through; empty if none was asked for.
         route: The path of its route, like "/{feed}"; empty if there is no such route.
         problem: The name of the problem that it was answered with; empty if there was none.
         is_decided: Whether the problem shows that the feed exists.
@@ -53,6 +59,9 @@ class Exchange:
         commit_seconds: How long the store took to commit; None if it did not.
     """
 
+    request_id: str = ""
+    trace: tuple[str, str] | None = None
+    token: str = ""
     route: str = ""
     problem: str = ""
     is_decided: bool = False
@@ -63,11 +72,25 @@ class Exchange:
     published: int = 0
     commit_seconds: float | None = None
 
+    @property
+    def ids(self) -> dict[str, str]:
+        """The ids of the request, for a log line."""
+        found = {"request_id": self.request_id} if self.request_id else {}
+        if self.trace:
+            found["trace_id"], found["span_id"] = self.trace
+        return found
+
+
+current: ContextVar[Exchange | None] = ContextVar("current", default=None)
+"""The request that is handled, in its task and in the threads that work for it."""
+
 
 def begin(scope: Any) -> Exchange:
     """Return the exchange of a new request, which `exchange_of` finds from now on."""
-    found: Exchange = Exchange()
+    request_id, trace = ids_in(scope["headers"])
+    found = Exchange(request_id, trace)
     scope[_KEY] = found
+    current.set(found)
     return found
 
 

@@ -10,9 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from zeh_spark.telemetry import access_log
 from zeh_spark.telemetry.exchange import Exchange, begin
 from zeh_spark.telemetry.metrics import Metrics
 from zeh_spark.telemetry.outages import Outages
+from zeh_spark.telemetry.request_ids import HEADER
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,9 +31,11 @@ class Observer:
         app: The app.
         metrics: Where it counts.
         outages: Where it notes what works.
+        writes: Whether each request gets a line in the log.
     """
 
-    def __init__(self, app: App, metrics: Metrics, outages: Outages) -> None:
+    def __init__(self, app: App, metrics: Metrics, outages: Outages, *, writes: bool) -> None:
+        self._writes = writes
         self._app = app
         self._metrics = metrics
         self._outages = outages
@@ -42,12 +46,14 @@ class Observer:
             await self._app(scope, receive, send)
             return
         begun, exchange = time.monotonic(), begin(scope)
+        named = (HEADER, exchange.request_id.encode())
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.body":
                 exchange.sent += len(message.get("body", b""))
             else:
                 exchange.status = message["status"]
+                message = {**message, "headers": [*message["headers"], named]}
             await send(message)
 
         receiving = receive if scope["method"] in _WITHOUT_BODY else _counted(receive, exchange)
@@ -61,6 +67,8 @@ class Observer:
             seconds = time.monotonic() - begun
             self._metrics.count(exchange, scope["method"], feed, seconds)
             self._outages.request_ended(exchange, scope["method"], feed)
+            if self._writes:
+                access_log.write(exchange, scope, seconds)
 
 
 def _counted(receive: Receive, exchange: Exchange) -> Receive:
