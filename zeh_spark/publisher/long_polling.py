@@ -19,6 +19,7 @@ from functools import partial
 
 from zeh_spark.errors import StoreError
 from zeh_spark.store.rare_log import RareLog
+from zeh_spark.telemetry.exchange import current
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -134,6 +135,7 @@ class FeedWatch:
     async def _keep_watch(self) -> None:
         """Look until no reader waits. If that fails, all wake after a while and meet the error."""
         version: object = None
+        current.set(None)  # it is no part of the request that was the first to wait
         try:
             while self._feeds and not self._stopped:
                 self._look_now.clear()

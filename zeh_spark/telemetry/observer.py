@@ -53,7 +53,7 @@ class Observer:
                 exchange.sent += len(message.get("body", b""))
             else:
                 exchange.status = message["status"]
-                message = {**message, "headers": [*message["headers"], named]}
+                message = {**message, "headers": [*message.get("headers", ()), named]}
             await send(message)
 
         receiving = receive if scope["method"] in _WITHOUT_BODY else _counted(receive, exchange)

@@ -6,8 +6,8 @@ into logs, answers and errors. Pure, but for the randomness of new ids.
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 from collections.abc import Iterable
 
 HEADER = b"x-request-id"
@@ -32,7 +32,7 @@ def ids_in(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[str, str]
             request_id = value.decode()
         elif name == b"traceparent":
             trace = trace_in(value)
-    return request_id or secrets.token_hex(8), trace
+    return request_id or f"{random.getrandbits(64):016x}", trace
 
 
 def trace_in(value: bytes) -> tuple[str, str] | None:
