@@ -35,6 +35,7 @@ REQUIRES = [
 PUBLISHER = [
     "click>=8.1",
     "httptools>=0.6",
+    "prometheus-client>=0.20",
     "psycopg[binary]>=3.2.10",  # earlier ones lose notifications between two waits
     "pyjwt[crypto]>=2.10",  # the first that checks by the algorithm of the key
     "pyyaml>=6",

@@ -1,8 +1,7 @@
 """The health check of the container: exit with 0 if the publisher answers, else with 1.
 
-Any answer but that of a broken publisher (5xx) shows that the process is alive. Whether it wants
-more requests is another question, which its load balancer asks. It uses only what Python brings, so
-that it costs little.
+An answer shows that the process is alive. Whether it wants more requests is another question, which
+its load balancer asks (/readyz). It uses only what Python brings, so that it costs little.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def is_healthy() -> bool:
         if os.environ.get("ZEH_TLS_CLIENT_CA"):
             return True  # it has no certificate to show, so it gets no further
         connection.request("GET", "/healthz")
-        return connection.getresponse().status < 500
+        return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
 

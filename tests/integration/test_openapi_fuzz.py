@@ -21,7 +21,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from tests.fix_publisher import Publisher
-from zeh_spark.publisher.openapi import PATH, document
+from zeh_spark.publisher.openapi import document
 
 CAMPAIGN = os.environ.get("HYPOTHESIS_PROFILE") == "campaign"
 CALLS = settings(
@@ -89,7 +89,7 @@ def test_a_call_that_is_allowed_is_answered_as_described(base: str, method: str,
     call()
 
 
-@pytest.mark.parametrize(("method", "path"), [each for each in OPERATIONS if each[1] != PATH])
+@pytest.mark.parametrize(("method", "path"), [each for each in OPERATIONS if "{" in each[1]])
 def test_a_call_that_is_not_allowed_is_refused_as_described(
     base: str, method: str, path: str
 ) -> None:

@@ -30,12 +30,13 @@ LAYERS = {
     "sql_store": {"errors", "protocol", "store"},
     "outbox": {"errors", "protocol", "sql_store", "store"},
     "loading": {"errors", "protocol", "store"},
-    "publisher": {"errors", "options", "outbox", "protocol", "sql_store", "store"},
+    "telemetry": {"errors", "protocol", "sql_store", "store"},
+    "publisher": {"errors", "options", "outbox", "protocol", "sql_store", "store", "telemetry"},
     "audit": {"client", "errors", "options", "protocol", "store"},
     "testing": {"errors", "loading", "protocol", "publisher", "store"},
     "cli": {
         "audit", "client", "errors", "loading", "options", "outbox", "protocol", "publish",
-        "publisher", "sql_store", "store",
+        "publisher", "sql_store", "store", "telemetry",
     },
 }  # fmt: skip
 """Which packages, and modules at the root, each package may import. One that is missing here is a

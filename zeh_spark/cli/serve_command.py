@@ -22,7 +22,10 @@ from zeh_spark.publisher.config import Config, opened_tables
 from zeh_spark.publisher.connections import Listener
 from zeh_spark.publisher.draining import stop_on_signals
 from zeh_spark.publisher.reload import Reload, Use
-from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store import clock as clocks
+from zeh_spark.store.interface import RESERVED_NAMES, StoreBusyError
+from zeh_spark.telemetry import logs
+from zeh_spark.telemetry.settings import Check, Telemetry
 
 _SKEW_MS = 1000
 """The difference of two clocks, in ms, from which it is worth a word."""
@@ -70,8 +73,7 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
         running = _running(config, gate, load)
         stop_on_signals(running.draining)  # before anybody is told that it runs
         _announce(_base(config, listener), config, store, tables)
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-        log.setLevel(logging.INFO)
+        logs.configure(config.log_format, config.log_level)
         server.serve(
             store or tables,
             listener,
@@ -81,7 +83,32 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             cache_bytes=config.cache_bytes,
             gate=gate,
             running=running,
+            telemetry=_telemetry(store, config),
         )
+
+
+def _telemetry(store: Store | None, config: Config) -> Telemetry:
+    """Return where the publisher looks for what it tells about itself."""
+    return Telemetry(
+        store_file=_sqlite_file(config.store),
+        clock=partial(_clock, store) if store else None,
+        access_log=config.access_log,
+    )
+
+
+def _clock(store: Store) -> Check:
+    """Return whether batches can be committed by the store's clock; and what it is, in words."""
+    now, sign = store.now(), clocks.sign(store)
+    if clocks.is_believed(now, sign):
+        return Check("clock", True, f"this machine's is {store.skew() / 1000:+.1f} s off")
+    return Check("clock", clocks.may_commit(now, sign), clocks.ahead(now, sign))
+
+
+def _sqlite_file(url: str | None) -> Path | None:
+    """Return the file of a SQLite store; None for any other store."""
+    if url is None or not url.startswith("sqlite:///"):
+        return None
+    return Path(url.removeprefix("sqlite:///")).resolve()
 
 
 def _base(config: Config, listener: Listener) -> str:
@@ -110,7 +137,10 @@ def _live(gate: Gate, certificates: Certificates | None) -> dict[str, Use]:
     def use_hosts(config: Config) -> None:
         gate.use_hosts(own_hosts(config.host, config.allowed_hosts))
 
-    live: dict[str, Use] = {"allowed_hosts": use_hosts}
+    def use_level(config: Config) -> None:
+        logs.use_level(config.log_level)
+
+    live: dict[str, Use] = {"allowed_hosts": use_hosts, "log_level": use_level}
     if certificates is not None:
 
         def use_files(config: Config) -> bool:
@@ -162,6 +192,8 @@ def _announce(
     stored = store.feeds() if store else []
     if both := sorted({each.name for each in stored} & set(tables)):
         raise StoreError(f"{both[0]!r} is a feed of the store and a table's. Rename one of them.")
+    if reserved := sorted(RESERVED_NAMES & set(tables)):
+        raise StoreError(f"no table can be called {reserved[0]!r}: the publisher answers there")
     for name, feed in tables.items():
         try:
             feed.check()

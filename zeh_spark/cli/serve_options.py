@@ -20,6 +20,7 @@ from zeh_spark.cli.parameters import Size
 from zeh_spark.errors import OptionError
 from zeh_spark.options import parse_duration
 from zeh_spark.publisher.config import Config
+from zeh_spark.telemetry import logs
 
 
 class _Duration(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
@@ -112,6 +113,16 @@ _SETTINGS = {
     "jwt_keys": _setting(
         "jwt_keys", metavar="FILE|URL",
         meaning="The public keys of the issuer: a file with a JWK set, or its https URL.",
+    ),
+    "log_format": _setting(
+        "log_format", type=click.Choice(logs.FORMATS),
+        meaning="How log lines on the standard error look.",
+    ),
+    "log_level": _setting(
+        "log_level", type=click.Choice(logs.LEVELS), meaning="The least level of them."
+    ),
+    "access_log": _setting(
+        "access_log", is_flag=True, meaning="Log a line for each request."
     ),
     "drain_delay": _setting(
         "drain_delay", type=_Duration(), metavar="DURATION",

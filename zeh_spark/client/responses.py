@@ -43,6 +43,8 @@ _IF_RESTORED = OptionAdvice(
     "zeh_spark.shared_cursors(checkpointLocation, url) gives for {}",
     ("retryTimeout", "startingCursors"),
 )
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_NAMED_REQUEST = re.compile(rf" \(request {_REQUEST_ID.pattern}\)")
 _TLS_FINAL = re.compile(r"CERTIFICATE|UNKNOWN_CA|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 
 
@@ -164,7 +166,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     document = problem_document(text)
     said = document.get("detail") or text.strip()[:2000] or response.reason
     name = problems.name_in(document)
-    message = f"{url} answered {status}{f' {name}' if name else ''}: {said}"
+    message = f"{url} answered {status}{f' {name}' if name else ''}: {said}{_request_id(response)}"
     has_remedy = bool(document.get(problems.REMEDY))
     anchor = problems.anchor(name)
     if problems.is_transient(status):
@@ -207,6 +209,17 @@ def paused(url: FeedUrl, left: float) -> TransientError:
         advice=_RETRY_TIMEOUT,
     )
     return TransientError(final, left, status=429)
+
+
+def _request_id(response: requests.Response) -> str:
+    """Return the words that name the request to the publisher's operator; none if it has no id."""
+    found = response.headers.get("X-Request-ID", "")
+    return f" (request {found})" if _REQUEST_ID.fullmatch(found) else ""
+
+
+def without_request_id(message: str) -> str:
+    """Return a message about an answer as it is for every request that is answered so."""
+    return _NAMED_REQUEST.sub("", message)
 
 
 def _whole_text(response: requests.Response, url: FeedUrl) -> str:

@@ -57,6 +57,7 @@ from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.feed import DEFAULT_HINT, EVERY
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem
+from zeh_spark.store.rare_log import RareLog
 from zeh_spark.store.reading import covered
 
 log = logging.getLogger("zeh_spark.publisher")
@@ -145,6 +146,7 @@ class SqlTableFeed:
         self._watch: Watch[object] | None = None
         self._guard = Guard()
         self._skipped = 0
+        self._rare = RareLog(log)
 
     def check(self) -> None:
         """Check that the table can be a feed.
@@ -436,9 +438,10 @@ class SqlTableFeed:
         )
 
     def _skip(self, bad: BadRowError) -> None:
-        """Count a bad row, and name it in the log."""
+        """Count a bad row, and name it in the log, one a minute."""
         self._skipped += 1
-        log.warning(
+        self._rare.warning(
+            "skipped",
             "table %s: the row with %s %s is left out: %s",
             self.table.name, self.table.id, bad.row.id, bad,
         )  # fmt: skip

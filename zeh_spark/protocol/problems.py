@@ -312,6 +312,11 @@ UNKNOWN_PARAMETER = _bad(
 BAD_COMMIT = _bad("bad-commit", "The body is no commit; the detail says why.")
 BODY_INCOMPLETE = _bad("body-incomplete", "The body is shorter or longer than its Content-Length.")
 BODY_TOO_SLOW = _problem("body-too-slow", 408, f"The body came too slowly. {_AGAIN}")
+NO_ROOM_FOR_BODIES = _problem(
+    "no-room-for-bodies",
+    507,
+    f"The publisher's temporary directory cannot take the body: it is full, or not there. {_AGAIN}",
+)
 LENGTH_REQUIRED = _problem("length-required", 411, f"Content-Length is missing. {_FIX}")
 BODY_TOO_LARGE = _problem(
     "body-too-large", 413, "The body is too large; send less at a time.", maximum=_COUNT

@@ -29,6 +29,7 @@ from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.batches import base
 from zeh_spark.store.interface import Store, now_ms
 from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.exchange import exchange_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Needs = Callable[[Request], Sequence[Sequence[Need]]]
@@ -78,6 +79,11 @@ def sees_producer(request: Request) -> Sequence[Sequence[Need]]:
 def sees_producers(request: Request) -> Sequence[Sequence[Need]]:
     """Return what a request for the list of producers needs."""
     return [[Need(Right.AUDIT, _feed(request))]]
+
+
+def watches(request: Request) -> Sequence[Sequence[Need]]:
+    """Return what a request needs that tells about the publisher as a whole."""
+    return [[Need(Right.AUDIT, "*")]]
 
 
 def nothing(request: Request) -> Sequence[Sequence[Need]]:
@@ -147,6 +153,7 @@ class Gate:
         """Return a route whose endpoint runs only if the request may do what it needs."""
 
         async def guarded(request: Request) -> Response:
+            exchange_of(request).route = path
             await self.check(request, needs)
             return await endpoint(request)
 
@@ -169,6 +176,7 @@ class Gate:
         now = self._store.now() if self._store else now_ms()
         token = await self._token(request.headers.get("authorization", ""), now)
         note_token(request, token.id)
+        exchange_of(request).token = token.name
         for group in wanted:
             if not any(map(token.may, group)):
                 wanting = " or ".join(map(str, group))

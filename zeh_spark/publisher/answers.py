@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from zeh_spark.publisher.pieces import SEND_BYTES
+from zeh_spark.store.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -26,6 +27,10 @@ The first bounds memory, the second the wait of other readers.
 """
 
 _JOINED_BYTES = 32 << 10
+
+
+class ClientStalledError(TimeoutError):
+    """A client took nothing of its answer, which is logged, and is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class Answer(Response):
         send_timeout: Seconds for which a client may take nothing.
         ended: Called once when the answer was sent, or broke off.
         gone: A task that ends when the client disconnects, if there is one already.
+        rare: Where dropped clients are logged.
     """
 
     def __init__(
@@ -108,6 +114,7 @@ class Answer(Response):
         send_timeout: float,
         ended: Callable[[], object] = lambda: None,
         gone: asyncio.Future[None] | None = None,
+        rare: RareLog | None = None,
     ) -> None:
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]  # of the body that it does not have
@@ -116,6 +123,7 @@ class Answer(Response):
         self._send_timeout = send_timeout
         self._ended = ended
         self._gone = gone
+        self._rare = rare or RareLog(log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer (see `Response`)."""
@@ -133,8 +141,9 @@ class Answer(Response):
         except asyncio.CancelledError:
             if not patience.is_over:
                 raise
-            log.warning("a client took nothing for %g s and is dropped", self._send_timeout)
-            raise TimeoutError("a client took nothing") from None
+            waited = self._send_timeout
+            self._rare.warning("stalled", "a client took nothing for %g s and is dropped", waited)
+            raise ClientStalledError("a client took nothing") from None
         finally:
             patience.stop()
             if self._gone:

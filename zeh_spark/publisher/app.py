@@ -9,7 +9,7 @@ follows it).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
@@ -17,6 +17,7 @@ import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,20 +26,31 @@ from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.publisher import access
 from zeh_spark.publisher.access import Gate
+from zeh_spark.publisher.bodies import BODY_MEMORY
 from zeh_spark.publisher.direct_api import DirectApi
 from zeh_spark.publisher.draining import Draining
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
 from zeh_spark.publisher.publish_api import CALLS, MOST_CHUNKS, STAGING_QUOTA, PublishApi
+from zeh_spark.publisher.telemetry_api import TelemetryApi
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import DirectFeed, Feed
 from zeh_spark.store.interface import (
+    RESERVED_NAMES,
     Store,
     StoreBusyError,
     StoreOutcomeUnknownError,
     UnknownFeedError,
 )
 from zeh_spark.store.problems import Problem
+from zeh_spark.store.rare_log import RareLog
+from zeh_spark.telemetry.exchange import exchange_of
+from zeh_spark.telemetry.health import Readiness
+from zeh_spark.telemetry.metrics import Metrics
+from zeh_spark.telemetry.observer import Observer
+from zeh_spark.telemetry.outages import BODIES, Outages
+from zeh_spark.telemetry.settings import Telemetry
+from zeh_spark.telemetry.store_gauges import StoreGauges
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -53,12 +65,13 @@ def create_app(
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
     draining: Draining | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
     Call `app.state.stop()` when the server stops: it ends all long polls. A server that is unready
     for a while before it stops calls `draining.begin()` and `app.state.drain()` then, which ends
-    those that wait for long.
+    those that wait for long. From then on, /readyz says that the publisher is not ready.
 
     Args:
         feeds: A store, whose feeds are served at /<name> and can be published to; or feeds of any
@@ -72,12 +85,14 @@ def create_app(
         gate: Who may do what. By default everybody may do everything that the app offers, because
             whatever mounts it decides.
         draining: Whether the server is about to stop. The state of the app has it, too.
+        telemetry: What the publisher tells about itself.
 
     Returns:
         The app, which another ASGI app can mount.
 
     Raises:
-        ValueError: A name is in `feeds` and in `tables`, or `tables` is given beside one feed.
+        ValueError: A name is in `feeds` and in `tables`, or is one of the publisher's own addresses
+            (`store.interface.RESERVED_NAMES`); or `tables` is given beside one feed.
     """
     store, named, read = None, dict(tables or {}), "/{feed:path}"
     if isinstance(feeds, Mapping):
@@ -94,10 +109,16 @@ def create_app(
     else:
         store, read = feeds, "/{feed}"
     draining = draining or Draining()
+    if reserved := sorted(named.keys() & RESERVED_NAMES):
+        raise ValueError(f"no feed can be called {reserved[0]!r}: the publisher answers there")
     calls, gate = (
         FeedCalls(store, named, send_timeout, cache_bytes, draining),
         gate or Gate(checks_origin=False),
     )
+    telemetry = telemetry or Telemetry()
+    outages, metrics = Outages(named, BODY_MEMORY), Metrics(filter(None, named))
+    readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun)
+    gauges = StoreGauges(store, calls.waiting, telemetry.connections)
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
         for name in named
@@ -113,10 +134,12 @@ def create_app(
     app = Starlette(
         routes=[
             gate.route("/openapi.json", described, access.nothing, methods=["GET"]),
+            *TelemetryApi(gate, readiness, metrics, gauges).routes(),
             *publish,
             *DirectApi(calls).routes(read, gate),
             gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
         ],
+        middleware=[Middleware(Observer, metrics, outages, writes=telemetry.access_log)],
         exception_handlers={
             Problem: _problem,
             UnknownFeedError: _unknown_feed,
@@ -127,19 +150,36 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # its answer would name any host that the client names
-    app.state.stop, app.state.drain = calls.stop, calls.drain
+    app.state.outages, app.state.rare = outages, RareLog(log)
     app.state.draining = draining
+    app.state.drain, app.state.stop = (
+        partial(_end, draining, each) for each in (calls.drain, calls.stop)
+    )
     return app
 
 
-def _answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+def _end(draining: Draining, end_polls: Callable[[], object]) -> None:
+    """Be unready from now on, and end long polls."""
+    draining.begin()
+    end_polls()
+
+
+def _answer(
+    request: Request, problem: Problem, headers: Mapping[str, str] | None = None
+) -> Response:
+    exchange = exchange_of(request)
+    exchange.problem = problem.name
+    exchange.is_decided = problems.REMEDY in problem.type.members  # the store knows the feed
     more = {"Retry-After": "1"} if problem.type.has_retry_after else {}
     if problem.type is problems.BODY_TOO_SLOW:
         more = {"Connection": "close"}
     if problem.type is problems.UNAUTHORIZED:
         more = {"WWW-Authenticate": 'Bearer realm="zeh-spark"'}
+    document = problem.document()
+    if exchange.request_id:
+        document["requestId"] = exchange.request_id
     return Response(
-        msgspec.json.encode(problem.document()),
+        msgspec.json.encode(document),
         status_code=problem.status,
         headers={"Cache-Control": "no-store", **more, **(headers or {})},
         media_type=problems.CONTENT_TYPE,
@@ -166,28 +206,45 @@ async def _not_published_to(request: Request) -> Response:
     )
 
 
-async def _problem(_: Request, exc: Exception) -> Response:
+async def _problem(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
-    if exc.status == 500 or exc.type is problems.RESTORED_TABLE:
-        log.error("%s", exc.detail)  # for the operator, who can repair it
-    return _answer(exc)
+    if exc.type is problems.NO_ROOM_FOR_BODIES:
+        _outages(request).failed(BODIES, exc.detail)
+    elif exc.status == 500 or exc.type is problems.RESTORED_TABLE:
+        feed = request.path_params.get("feed", "")
+        # for the operator, who can repair it
+        request.app.state.rare.error((exc.name, feed), "%s", exc.detail)
+    return _answer(request, exc)
 
 
-async def _unknown_feed(_: Request, exc: Exception) -> Response:
-    return _answer(Problem(problems.UNKNOWN_FEED, str(exc)))
+async def _unknown_feed(request: Request, exc: Exception) -> Response:
+    return _answer(request, Problem(problems.UNKNOWN_FEED, str(exc)))
 
 
-async def _busy(_: Request, exc: Exception) -> Response:
-    return _answer(Problem(problems.STORE_BUSY, str(exc)))
+async def _busy(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
+    return _answer(request, Problem(problems.STORE_BUSY, str(exc)))
 
 
-async def _outcome_unknown(_: Request, exc: Exception) -> Response:
-    return _answer(Problem(problems.NOT_KNOWN_YET, str(exc)))
+async def _outcome_unknown(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
+    return _answer(request, Problem(problems.NOT_KNOWN_YET, str(exc)))
 
 
-async def _store_failed(_: Request, exc: Exception) -> Response:
-    log.error("the store failed: %s", exc)
-    return _answer(Problem(problems.STORE_FAILED, "the publisher's store failed; its log says why"))
+async def _store_failed(request: Request, exc: Exception) -> Response:
+    _note_failure(request, exc)
+    said = "the publisher's store failed; its log says why"
+    return _answer(request, Problem(problems.STORE_FAILED, said))
+
+
+def _note_failure(request: Request, exc: Exception) -> None:
+    feed = request.path_params.get("feed", "")
+    _outages(request).request_failed(exchange_of(request), request.method, feed, str(exc))
+
+
+def _outages(request: Request) -> Outages:
+    found: Outages = request.app.state.outages
+    return found
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:
@@ -195,4 +252,4 @@ async def _http_error(request: Request, exc: Exception) -> Response:
     types = {404: problems.UNKNOWN_FEED, 405: problems.METHOD_NOT_ALLOWED}
     refused = ProblemType("refused", exc.status_code, "What else the HTTP layer refuses.")
     detail = f"{request.method} {request.url.path}: {exc.detail}"
-    return _answer(Problem(types.get(exc.status_code, refused), detail), exc.headers)
+    return _answer(request, Problem(types.get(exc.status_code, refused), detail), exc.headers)

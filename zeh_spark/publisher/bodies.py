@@ -78,11 +78,25 @@ class Budget:
 
 @asynccontextmanager
 async def received(request: Request, length: int) -> AsyncIterator[IO[bytes]]:
-    """Yield a whole body. Raises Problem if the client is too slow or has disconnected."""
-    with SpooledTemporaryFile(BODY_MEMORY) as body:
-        await _receive(request, length, body)
-        body.seek(0)
-        yield body
+    """Yield a whole body.
+
+    Raises:
+        Problem: The client is too slow or has disconnected, or the temporary directory has no room.
+    """
+    is_whole = False
+    try:
+        with SpooledTemporaryFile(BODY_MEMORY) as body:
+            await _receive(request, length, body)
+            body.seek(0)
+            is_whole = True
+            yield body
+    except OSError as exc:  # also of the end of `with`, which writes what is left
+        if is_whole:
+            raise
+        raise Problem(
+            problems.NO_ROOM_FOR_BODIES,
+            f"the publisher cannot keep the body while it arrives: {exc.strerror or exc}",
+        ) from exc
 
 
 async def _receive(request: Request, length: int, body: IO[bytes]) -> None:

@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -78,6 +78,9 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     answer_cache: int | str = "64m"
     drain_delay: int | float | str = "0s"
     grace: int | float | str = "3s"
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    access_log: bool = False
     feeds: dict[str, FeedConfig] = {}
 
     def __post_init__(self) -> None:

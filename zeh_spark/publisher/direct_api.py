@@ -27,6 +27,7 @@ from zeh_spark.publisher.shares import Slots, client_of
 from zeh_spark.store.direct_reads import check_plan, check_ranges
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.exchange import Tally, exchange_of
 
 PLANS, ANSWERS = 64, 256
 """Plans that are made or waited for at a time, and answers with chunks that are sent at a time."""
@@ -120,7 +121,8 @@ class DirectApi:
         try:
             name = request.path_params.get("feed", "")
             body = await body_of(request)
-            begun = await self._calls.in_thread(name, partial(self._begun, name, body))
+            tally = exchange_of(request).served
+            begun = await self._calls.in_thread(name, partial(self._begun, name, body, tally))
         except BaseException:
             self._answers.give_back(client)
             raise
@@ -132,8 +134,8 @@ class DirectApi:
             partial(self._answers.give_back, client),
         )
 
-    def _begun(self, name: str, body: bytes) -> Taken:
-        return taken(self._direct(name).chunks(chunks_request(body)))
+    def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
+        return taken(self._direct(name).chunks(chunks_request(body), tally.add))
 
     async def _feed(self, request: Request) -> tuple[str, ChunkFeed]:
         name = request.path_params.get("feed", "")

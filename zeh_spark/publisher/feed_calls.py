@@ -22,6 +22,7 @@ from zeh_spark.publisher.long_polling import FeedWatch, State
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import ChunkFeed, Feed, HasOwnVersion
 from zeh_spark.store.interface import Store, UnknownFeedError
+from zeh_spark.store.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -66,6 +67,7 @@ class FeedCalls:
         self.stopped = False
         self._draining = draining or Draining()
         self.cache = AnswerCache(cache_bytes)
+        self._rare = RareLog(log)
         self._store = store
         self._named = named
         self._send_timeout = send_timeout
@@ -99,6 +101,14 @@ class FeedCalls:
         self.stopped = True
         for watch in self._watches.values():
             watch.stop()
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many readers wait, by feed, for feeds that some wait for."""
+        return {
+            name: count
+            for watch in list(self._watches.values())
+            for name, count in watch.waiting().items()
+        }
 
     def find(self, name: str) -> Feed:
         """Return a feed. It may block. Raises UnknownFeedError."""
@@ -192,7 +202,9 @@ class FeedCalls:
             try:
                 return await self.in_thread(name, partial(taken, rest))
             except Exception as exc:
-                log.error("the answer of feed %r is aborted: %s", name, exc)
+                self._rare.error(
+                    ("aborted", name), "the answer of feed %r is aborted: %s", name, exc
+                )
                 raise
 
         return Answer(
@@ -203,6 +215,7 @@ class FeedCalls:
             send_timeout=self._send_timeout,
             ended=ended,
             gone=gone,
+            rare=self._rare,
         )
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from zeh_spark.errors import StoreError
+from zeh_spark.store.rare_log import RareLog
+from zeh_spark.telemetry.exchange import current
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -63,6 +65,7 @@ class FeedWatch:
     def __init__(self, version: State, run: Run) -> None:
         self._version = version
         self._run = run
+        self._rare = RareLog(log)
         self._feeds: dict[str, _Waiting] = {}
         self._look_now = threading.Event()
         self._watch: asyncio.Task[None] | None = None
@@ -106,6 +109,10 @@ class FeedWatch:
         """Wake all readers, so that each decides again how long it waits."""
         self._wake_all()
 
+    def waiting(self) -> dict[str, int]:
+        """Return how many readers wait, by feed, for feeds that some wait for."""
+        return {name: len(feed.readers) for name, feed in list(self._feeds.items())}
+
     def stop(self) -> None:
         """Wake all readers, and let none wait from now on, because the server stops."""
         self._stopped = True
@@ -132,6 +139,7 @@ class FeedWatch:
     async def _keep_watch(self) -> None:
         """Look until no reader waits. If that fails, all wake after a while and meet the error."""
         version: object = None
+        current.set(None)  # it is no part of the request that was the first to wait
         try:
             while self._feeds and not self._stopped:
                 self._look_now.clear()
@@ -139,12 +147,11 @@ class FeedWatch:
                 unknown = {name for name, feed in self._feeds.items() if not feed.is_known}
                 version, found = await self._run(partial(self._look, version, states, unknown))
                 self._wake(found)
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001  # it is logged, and readers meet it
             # A reader that meets no error waits again. Without a pause it would do so at once.
             await asyncio.sleep(FAILED_SECONDS)
-            log.warning(
-                "waiting readers are woken: %s", exc, exc_info=not isinstance(exc, StoreError)
-            )
+            bug = None if isinstance(exc, StoreError) else exc
+            self._rare.warning("woken", "waiting readers are woken: %s", exc, exc_info=bug)
         finally:
             self._wake_all()
 

@@ -148,7 +148,12 @@ def _problem_schemas() -> dict[str, Schema]:
             "description": "what came, what is allowed, and what to do, for people to read",
         },
     }
-    general = {"type": "object", "properties": members, "required": list(members)}
+    required = list(members)
+    members["requestId"] = {
+        "type": "string",
+        "description": "that of X-Request-ID, by which the publisher's operator finds the request",
+    }
+    general = {"type": "object", "properties": members, "required": required}
     return {
         "Problem": {"description": "A problem document (RFC 9457).", **general},
         **{f"problem-{name}": _problem_schema(each) for name, each in PROBLEMS.items()},

@@ -14,7 +14,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
@@ -40,6 +40,7 @@ from zeh_spark.store.feed import (
 )
 from zeh_spark.store.interface import FeedState
 from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.exchange import Tally, exchange_of
 
 _MEDIA_TYPE = f"{wire.CONTENT_TYPE}; charset=utf-8"
 _HEADERS = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
@@ -71,6 +72,7 @@ class Opened:
         ask: The request.
         cursors: Where to go on, if the page has no events.
         seen: The feed's state before the page.
+        served: Counts the events of the answer.
         begun: The first part of the answer; None if the page has no events and its reader waits,
             or if nothing was read yet, because the request names a cursorset.
         is_taken: Whether a reader takes the rest, which is there once.
@@ -81,6 +83,7 @@ class Opened:
     cursors: Mapping[int, str]
     seen: object
     begun: Taken | None
+    served: Tally = field(default_factory=Tally)
     is_taken: bool = False
 
 
@@ -119,6 +122,8 @@ class PageApi:
             if gone:
                 gone.cancel()
             raise
+        if is_get:
+            exchange_of(request).served = page.served
         begun = page.begun if is_get else _NOTHING
         return self._calls.answer(name, begun, headers, _MEDIA_TYPE, gone=gone)
 
@@ -176,23 +181,28 @@ class PageApi:
         A special cursor means what it meant at first: taken again after a wait, `_last` would skip
         events. So the cursors of a page without events replace those that were asked for.
         """
+        tally = Tally()
         if isinstance(feed, ChunkFeed):
             outline = feed.outline(cursors, ask.n, ask.hint, now)
             seen = outline.state
             first = next(outline.parts)
             found, after = bool(first.chunks), first.cursors
             parts = replace(outline, parts=chain([first], outline.parts))
-            pieces = render_parts(feed, parts, ask.n, ask.headers, how.cache, gzip=how.gzip)
+            pieces = render_parts(
+                feed, parts, ask.n, ask.headers, how.cache, gzip=how.gzip, tally=tally
+            )
         else:
             seen = state_of(feed)() if ask.wait else None
             before, rest = blocks_before_events(feed, cursors, ask)
             found = any(block.lines for block in before)
             after = {block.partition: block.cursor for block in before}
-            pieces = render_blocks(chain(before, rest), ask.n, ask.headers, gzip=how.gzip)
+            pieces = render_blocks(
+                chain(before, rest), ask.n, ask.headers, gzip=how.gzip, tally=tally
+            )
         if waits and not found:
             return Opened(feed, ask, {**cursors, **after}, seen, None)
         begun = taken(gzip_stream(pieces) if how.gzip else plain_stream(pieces))
-        return Opened(feed, ask, cursors, seen, begun)
+        return Opened(feed, ask, cursors, seen, begun, tally)
 
 
 def asked(feed: Feed, query: bytes, consumer: str | None) -> Ask:

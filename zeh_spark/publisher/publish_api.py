@@ -6,6 +6,7 @@ Rule for editors: read nothing of a body before its call is admitted and its len
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import IO, Any, TypeVar
@@ -33,6 +34,7 @@ from zeh_spark.store.batches import (
     Upload,
 )
 from zeh_spark.store.interface import StagingResult, Store
+from zeh_spark.telemetry.exchange import exchange_of
 
 STAGING_QUOTA = 64 << 30
 """Bytes that a producer may have staged and not committed."""
@@ -148,7 +150,10 @@ class PublishApi:
             declared = await anyio.to_thread.run_sync(parse, limiter=self._checkers)
             del parse
         await self._called(partial(self._check_chunks, feed, call, declared))
+        begun, exchange = time.monotonic(), exchange_of(request)
         receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
+        exchange.commit_seconds = time.monotonic() - begun
+        exchange.published = receipt.events if new else 0
         return _json(publish_requests.committed(receipt, new=new))
 
     async def release(self, request: Request) -> Response:

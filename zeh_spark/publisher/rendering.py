@@ -16,6 +16,7 @@ from zeh_spark.protocol.served_lines import Block, Render, renderer
 from zeh_spark.publisher.pieces import Piece, gzip_piece, plain_piece
 from zeh_spark.store.answer_cache import AnswerCache, key_of
 from zeh_spark.store.feed import ChunkFeed, Outline, Part
+from zeh_spark.telemetry.exchange import Tally
 
 WRITE_BYTES = 256 << 10
 """Least bytes of a piece of an answer, except for its last piece."""
@@ -29,6 +30,7 @@ def render_parts(
     cache: AnswerCache,
     *,
     gzip: bool,
+    tally: Tally | None = None,
 ) -> Iterator[Piece]:
     """Yield a page of a store's feed: a piece for each part, which is kept for the next readers.
 
@@ -39,6 +41,7 @@ def render_parts(
         headers: The wanted headers.
         cache: Where pieces are kept.
         gzip: Whether pieces are compressed.
+        tally: Counts the events of the pieces.
 
     Raises:
         Problem: The page is refused, before the first piece or in the middle.
@@ -51,6 +54,8 @@ def render_parts(
         return encode(b"".join(_rendered(feed.read(part), n, render)))
 
     for part in outline.parts:
+        if tally is not None:
+            tally.add(sum(each.events for each in part.chunks))
         if part.chunks:
             key = key_of("page", outline.origin, part.chunks, n, headers, gzip)
             yield cache.get(key, lambda part=part: made(part))  # type: ignore[misc]
@@ -59,11 +64,24 @@ def render_parts(
 
 
 def render_blocks(
-    blocks: Iterable[Block], n: int, headers: tuple[str, ...], *, gzip: bool
+    blocks: Iterable[Block],
+    n: int,
+    headers: tuple[str, ...],
+    *,
+    gzip: bool,
+    tally: Tally | None = None,
 ) -> Iterator[Piece]:
     """Yield a page of a feed of any kind (see `render_parts`)."""
     encode: Callable[[bytes], Piece] = gzip_piece if gzip else plain_piece
+    if tally is not None:
+        blocks = _counted(blocks, tally)
     yield from map(encode, body(blocks, n, renderer(headers)))
+
+
+def _counted(blocks: Iterable[Block], tally: Tally) -> Iterator[Block]:
+    for block in blocks:
+        tally.add(block.lines.count(b"\n"))
+        yield block
 
 
 def body(blocks: Iterable[Block], n: int, render: Render) -> Iterator[bytes]:

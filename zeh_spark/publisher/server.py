@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import StoreError, ZeroEventHubError
 from zeh_spark.publisher import http_protocol, publish_api
 from zeh_spark.publisher.access import Gate
+from zeh_spark.publisher.answers import ClientStalledError
 from zeh_spark.publisher.app import create_app
 from zeh_spark.publisher.certificates import Certificates
 from zeh_spark.publisher.connections import Listener, allowed_connections
@@ -31,6 +32,8 @@ from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
 from zeh_spark.store.pruner import Pruner
+from zeh_spark.telemetry import tracebacks
+from zeh_spark.telemetry.settings import Telemetry
 
 _CLOSE = (b"connection", b"close")
 
@@ -55,6 +58,9 @@ class Running:
     look: Callable[[], object] = lambda: None
 
 
+_TRACEBACKS = tracebacks.RareTracebacks((ClientStalledError, ZeroEventHubError))
+
+
 class Server(uvicorn.Server):
     """A uvicorn server that drains before it stops, and sets `ready` once it listens.
 
@@ -77,6 +83,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 lifespan="off",
+                log_config=None,  # the process decides how log lines look
                 log_level="warning",
                 access_log=False,
                 http=BoundedProtocol,
@@ -88,6 +95,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=self._running.times.grace,  # type: ignore[arg-type]
             )
         )
+        tracebacks.log.addFilter(_TRACEBACKS)
         self.ready = threading.Event()
         self._stop = stop
         self._drain = drain
@@ -167,6 +175,7 @@ def serve(
     cache_bytes: int = CACHE_BYTES,
     gate: Gate | None = None,
     running: Running | None = None,
+    telemetry: Telemetry | None = None,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -182,6 +191,7 @@ def serve(
         cache_bytes: Most bytes of answers that are kept for the next readers.
         gate: Who may do what (see `create_app`).
         running: How it runs and ends.
+        telemetry: What the publisher tells about itself (see `create_app`).
     """
     running = running or Running()
     listener.most = allowed_connections()
@@ -196,6 +206,7 @@ def serve(
         cache_bytes=cache_bytes,
         gate=gate,
         draining=running.draining,
+        telemetry=replace(telemetry or Telemetry(), connections=lambda: listener.open),
     )
 
     def drain() -> None:

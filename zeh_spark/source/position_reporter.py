@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import islice
 from urllib.parse import quote, urlencode
 
-from zeh_spark.client.responses import TransientError
+from zeh_spark.client.responses import TransientError, without_request_id
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.protocol import wire
@@ -85,9 +85,10 @@ class CursorSet:
                 kept.update(moved)
                 told = None
             except (TransientError, ZeroEventHubError) as exc:
-                if told is None or told[0] != str(exc) or time.monotonic() - told[1] > _LOG_SECONDS:
+                why = without_request_id(str(exc))
+                if told is None or told[0] != why or time.monotonic() - told[1] > _LOG_SECONDS:
                     log.warning("the query's position cannot be kept for cursorset: %s", exc)
-                    told = str(exc), time.monotonic()
+                    told = why, time.monotonic()
 
     def _send(self, cursors: Mapping[int, str], n: int, reader: str | None) -> None:
         headers = {wire.CONSUMER_HEADER: f"spark:{reader}"} if reader else None

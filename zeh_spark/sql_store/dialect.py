@@ -99,6 +99,7 @@ class Database:
         read: opens a connection for reading.
         writes: how the dialect writes.
         version: a number that changes after commits (see `Store.version`).
+        stored_version: the version of the tables as of now (see `schema.VERSION`).
         explained: a database's error as a StoreError; an error that may pass by itself as a
             StoreBusyError.
         close: closes files and connections.
@@ -107,6 +108,7 @@ class Database:
     read: Callable[[], AbstractContextManager[Connection]]
     writes: Writes
     version: Callable[[], int]
+    stored_version: Callable[[Connection], int]
     explained: Callable[[DBAPIError], StoreError]
     close: Callable[[], None]
 

@@ -164,7 +164,7 @@ def open_postgresql(
         read.dispose()
         write.dispose()
 
-    database = Database(reading, writer, watch.version, explained, close)
+    database = Database(reading, writer, watch.version, _stored_version, explained, close)
     return SqlStore(database, clock=clock or time, skew=time.skew, receipts=receipts)
 
 
@@ -295,7 +295,7 @@ def _version(connection: Connection) -> int | None:
     here = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.store"})
     if here is None:
         return None
-    return int(connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one())
+    return _stored_version(connection)
 
 
 def _no_store(engine: Engine) -> StoreError:
@@ -333,3 +333,7 @@ def _upgrade(connection: Connection, found: Migration) -> None:
     if found.before < _CHECKED_FROM:
         for each in _CHECK:
             connection.exec_driver_sql(each)
+
+
+def _stored_version(connection: Connection) -> int:
+    return int(connection.execute(text(f"SELECT version FROM {SCHEMA}.store")).scalar_one())

@@ -78,7 +78,7 @@ def open_sqlite(
         read.dispose()
         write.dispose()
 
-    database = Database(reading, writer, watch.version, explained, close)
+    database = Database(reading, writer, watch.version, _stored_version, explained, close)
     return SqlStore(database, clock=clock, receipts=receipts)
 
 
@@ -218,6 +218,10 @@ def explained(exc: DBAPIError) -> StoreError:
         f"the SQLite database cannot do it now: {reason}. Try again if it is locked; otherwise "
         f"check its file, its tables and its disk"
     )
+
+
+def _stored_version(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
 
 
 class _Watch:

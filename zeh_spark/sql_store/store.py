@@ -204,6 +204,11 @@ class SqlStore:
         with self._reading() as connection:
             return producers.every_feed(connection)
 
+    def staged(self) -> dict[str, int]:
+        """Return the bytes that are staged, by feed (see `Store.staged`)."""
+        with self._reading() as connection:
+            return uploads.staged_bytes(connection)
+
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and epochs (see `Store.identity`)."""
         with self._reading() as connection:
@@ -520,6 +525,11 @@ class SqlStore:
         """Return a number that changes after commits (see `Store.version`)."""
         with self._errors():
             return self._database.version()
+
+    def stored_version(self) -> int:
+        """Return the version of the tables as of now, which another process may have upgraded."""
+        with self._reading() as connection:
+            return self._database.stored_version(connection)
 
     def close(self) -> None:
         """Close files and connections (see `Store.close`)."""

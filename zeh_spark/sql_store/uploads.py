@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from zeh_spark.sql_store.producers import find_feed, inserted, what_is_known
-from zeh_spark.sql_store.schema import blobs, receipts, stagings, uploads
+from zeh_spark.sql_store.schema import blobs, feeds, receipts, stagings, uploads
 from zeh_spark.sql_store.schema import producers as producer_table
 from zeh_spark.store import commit_decision, refusals
 from zeh_spark.store.batches import (
@@ -141,6 +141,17 @@ def _array_length(head: bytes) -> int:
     """Return the length of an array in MessagePack, given its first five bytes."""
     size = {0xDC: 2, 0xDD: 4}.get(head[0])
     return head[0] & 0x0F if size is None else int.from_bytes(head[1 : 1 + size], "big")
+
+
+def staged_bytes(connection: Connection) -> dict[str, int]:
+    """Return the bytes that are staged, by feed, for feeds that have any."""
+    query = (
+        select(feeds.c.name, func.sum(stagings.c.bytes))
+        .join_from(feeds, stagings)
+        .where(stagings.c.bytes > 0)
+        .group_by(feeds.c.name)
+    )
+    return {name: int(size) for name, size in connection.execute(query)}
 
 
 def release(

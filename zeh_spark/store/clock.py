@@ -45,6 +45,11 @@ def is_believed(now: int, sign: int) -> bool:
     return not sign or now - sign <= AHEAD_MS
 
 
+def may_commit(now: int, sign: int) -> bool:
+    """Return whether batches may be committed, at a time `now` and with the last `sign`."""
+    return not sign or now - sign <= FAR_MS
+
+
 def check_removal(store: Store) -> None:
     """Raise StoreError if events may not be removed by age, because the clock is not believed."""
     now, last = store.now(), sign(store)
@@ -68,7 +73,7 @@ def check_commit(now: int, last: int, sign: Callable[[], int]) -> None:
     if now - last <= FAR_MS:
         return
     known = sign()
-    if known and now - known > FAR_MS:
+    if not may_commit(now, known):
         raise StoreBusyError(
             f"the publisher commits nothing: {ahead(now, known)}. {_REMEDY}",
             anchor="the-clock-is-ahead",

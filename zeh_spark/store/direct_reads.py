@@ -13,7 +13,7 @@ Runs in the publisher's worker threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -256,7 +256,11 @@ def plan(store: Store, name: str, request: PlanRequest) -> Plan:
 
 
 def requested_chunks(
-    store: Store, name: str, request: ChunksRequest, cache: AnswerCache | None = None
+    store: Store,
+    name: str,
+    request: ChunksRequest,
+    cache: AnswerCache | None = None,
+    count: Callable[[int], object] = int,
 ) -> Iterator[bytes]:
     """Yield the answer to a request for chunks, in pieces.
 
@@ -267,6 +271,7 @@ def requested_chunks(
         name: The feed's name.
         request: The request, which was checked (`check_ranges`).
         cache: Where groups are kept for the next readers.
+        count: Is told the number of events of each group before it is sent.
 
     Raises:
         UnknownFeedError: The store has no such feed.
@@ -282,6 +287,7 @@ def requested_chunks(
         for chunks in _groups(chunks_of(store, name, after, end, everything=request.n == 1)):
             key = key_of("group", feed.origin, chunks)
             group = cache.get(key, partial(_encoded, store, name, chunks))
+            count(group.totals.events)
             yield group.line(number)
             yield group.body
             sent += group.totals

@@ -19,7 +19,7 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -253,9 +253,11 @@ class ChunkFeed:
         """Return a plan (see `store.direct_reads.plan`)."""
         return direct_reads.plan(self._store, self._name, request)
 
-    def chunks(self, request: ChunksRequest) -> Iterator[bytes]:
+    def chunks(
+        self, request: ChunksRequest, count: Callable[[int], object] = int
+    ) -> Iterator[bytes]:
         """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
-        return direct_reads.requested_chunks(self._store, self._name, request, self._cache)
+        return direct_reads.requested_chunks(self._store, self._name, request, self._cache, count)
 
     def version(self) -> object:
         """Return the store's version (see `Feed.version`)."""

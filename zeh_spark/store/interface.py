@@ -50,7 +50,8 @@ Clock = Callable[[], int]
 """Returns the time in ms since 1970. Every store takes one, as its keyword `clock`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RESERVED_NAMES = {"console", "docs", "healthz", "metrics", "openapi.json", "readyz"}
+RESERVED_NAMES = frozenset({"console", "docs", "healthz", "metrics", "openapi.json", "readyz"})
+"""What no feed is called, because the publisher answers there itself."""
 
 
 class UnknownFeedError(StoreError):
@@ -190,6 +191,9 @@ class Store(Protocol):
 
     def feeds(self) -> list[FeedState]:
         """Return all feeds in the order of their names."""
+
+    def staged(self) -> dict[str, int]:
+        """Return the bytes that are staged and not committed, by feed, for feeds that have any."""
 
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs. Raises UnknownFeedError."""
@@ -429,10 +433,10 @@ class Store(Protocol):
 
 def check_feed_name(name: str) -> None:
     """Raise StoreError for a name that no feed may have, because its address would be another's."""
-    if not _NAME.fullmatch(name) or name in _RESERVED_NAMES:
+    if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise StoreError(
             f"a feed cannot be called {name!r}: at most 100 letters, digits, '.', '_' and '-', the "
-            f"first one a letter or digit, and none of {', '.join(sorted(_RESERVED_NAMES))}"
+            f"first one a letter or digit, and none of {', '.join(sorted(RESERVED_NAMES))}"
         )
 
 

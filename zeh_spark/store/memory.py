@@ -142,6 +142,15 @@ class MemoryStore:
         with self._lock:
             return [feed for _, feed in sorted(self._feeds.items())]
 
+    def staged(self) -> dict[str, int]:
+        """Return the bytes that are staged, by feed (see `Store.staged`)."""
+        with self._lock:
+            sizes = {
+                feed: sum(upload.bytes for each in own for upload, _ in each.uploads.values())
+                for feed, own in self._stagings.items()
+            }
+        return {feed: size for feed, size in sizes.items() if size}
+
     def identity(self, feed: str) -> FeedIdentity:
         """Return the feed's id and its epochs (see `Store.identity`)."""
         return identity_of(self.feed(feed), self._epochs.get(feed, ()))

@@ -51,6 +51,18 @@ def test_release_of_an_attempt_leaves_the_others(store: Store) -> None:
     assert store.commit(FEED, call(), declared(different(0)))[1]
 
 
+def test_staged_bytes_are_told_by_feed(store: Store) -> None:
+    """The operator sees what is uploaded and not committed."""
+    store.create("other", 1)
+    before = store.staged()
+    store.stage(FEED, call(), ONE)
+    store.stage(FEED, call(run="r2"), ONE)
+    staged = store.staged()
+    store.release(FEED, "p", 0, "r2")
+    store.commit(FEED, call(), declared(ONE))
+    assert ({}, {FEED: 2 * SIZE}, {}) == (before, staged, store.staged())
+
+
 def test_named_batches_share_a_quota(store: Store) -> None:
     """A job that fails each time under a new name does not fill the disk (F16)."""
     for name in ("p#a", "p#b"):

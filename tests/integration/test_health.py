@@ -1,0 +1,171 @@
+"""What a publisher tells whoever watches whether it lives, and whether it can serve."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, contextmanager
+
+import pytest
+import requests
+
+from tests.fix_publisher import served
+from tests.patience import eventually
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher.access import Gate
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.telemetry.settings import Check, Telemetry
+from zeh_spark.testing import running_publisher
+
+
+@contextmanager
+def watched(store, telemetry=None, gate=None):
+    """A publisher, and what asks it: the status and the document of a path."""
+    app = create_app(store, telemetry=telemetry, gate=gate)
+    with running_publisher(store, app) as base, requests.Session() as session:
+
+        def ask(path, token=None):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            response = session.get(f"{base}{path}", headers=headers, timeout=30)
+            return response.status_code, response.json()
+
+        ask.app = app
+        yield ask
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "feeds.db"
+
+
+@pytest.fixture
+def store(file):
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 2)
+        yield store
+
+
+def change(file, statement):
+    """Let another process change the store's file."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def test_a_publisher_that_can_serve_is_alive_and_ready(store, file):
+    with watched(store, Telemetry(store_file=file)) as ask:
+        alive, (status, told) = ask("/healthz"), ask("/readyz")
+
+    assert (200, {"status": "ok"}) == alive
+    assert (200, "ready") == (status, told["status"])
+    assert {"serving", "store", "schema", "disk"} == told["checks"].keys()
+
+
+@pytest.mark.parametrize(
+    "statement, check",
+    [
+        ("ALTER TABLE feeds RENAME TO others", "store"),
+        ("PRAGMA user_version = 99", "schema"),
+    ],
+)
+def test_a_publisher_whose_store_fails_is_alive_and_not_ready(store, file, statement, check):
+    """A load balancer sends its requests elsewhere, and nobody restarts the process."""
+    with watched(store) as ask:
+        change(file, statement)
+        eventually(lambda: ask("/readyz")[0] == 503, 30)
+        status, told = ask("/readyz")
+        alive = ask("/healthz")
+
+    assert (200, {"status": "ok"}) == alive
+    assert (503, "not ready") == (status, told["status"])
+    assert [check] == [name for name, each in told["checks"].items() if not each["ok"]]
+
+
+def test_a_publisher_without_room_for_its_store_is_not_ready(store, file):
+    with watched(store, Telemetry(store_file=file, least_free=1 << 62)) as ask:
+        status, told = ask("/readyz")
+
+    assert (503, False) == (status, told["checks"]["disk"]["ok"])
+    assert "MiB free; at least" in told["checks"]["disk"]["detail"]
+
+
+@pytest.mark.parametrize(
+    "found", [Check("clock", False, "3,600 s ahead"), StoreError("no time server answers")]
+)
+def test_a_publisher_with_a_wrong_clock_is_not_ready(found):
+    """Whatever looks at the clock may say so, or fail."""
+
+    def look():
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with watched(MemoryStore(), Telemetry(clock=look)) as ask:
+        status, told = ask("/readyz")
+
+    detail = found.detail if isinstance(found, Check) else str(found)
+    assert (503, {"ok": False, "detail": detail}) == (status, told["checks"]["clock"])
+
+
+def test_a_publisher_that_drains_is_not_ready_and_still_serves(store):
+    """It is taken out of rotation before it stops."""
+    with watched(store) as ask:
+        ask.app.state.drain()
+        status, told = ask("/readyz")
+        feed = ask("/orders")
+
+    assert (503, {"ok": False, "detail": "stopping"}) == (status, told["checks"]["serving"])
+    assert (400, "partition-count-missing") == (feed[0], feed[1]["type"].rpartition(":")[2])
+
+
+def test_a_look_that_hangs_does_not_hang_the_probe():
+    """A database that does not answer makes a publisher unready within seconds."""
+    from threading import Event
+
+    let_go = Event()
+
+    def look():
+        let_go.wait(60)
+        return Check("clock", True, "right")
+
+    with watched(MemoryStore(), Telemetry(clock=look)) as ask:
+        answers = [ask("/readyz") for _ in range(2)]
+        let_go.set()
+        eventually(lambda: ask("/readyz")[0] == 200, 30)
+
+    assert [503, 503] == [status for status, _ in answers]
+    assert {"ok": False, "detail": "no answer within 2 s"} == answers[0][1]["checks"]["clock"]
+
+
+def test_a_stranger_learns_no_details():
+    """Neither without a token, nor with one that may see a feed alone."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    texts = []
+    for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN):
+        text, token = new_token("test", grants, store.now())
+        store.add_token(token)
+        texts.append(text)
+    with watched(store, gate=Gate(store)) as ask:
+        answers = [ask("/readyz", token) for token in (None, "zeh_00000000_wrong", *texts)]
+        alive = ask("/healthz")
+
+    assert (200, {"status": "ok"}) == alive
+    assert [(200, {"status": "ready"})] * 4 == answers[:-1]
+    assert {"serving", "store"} == answers[-1][1]["checks"].keys()
+
+
+def test_no_feed_takes_the_place_of_a_probe():
+    store = MemoryStore()
+    for name in ("healthz", "readyz", "metrics"):
+        with pytest.raises(StoreError, match="cannot be called"):
+            store.create(name, 1)
+        with pytest.raises(ValueError, match="the publisher answers there"):
+            create_app({name: object()})
+
+
+def test_serve_looks_at_the_disk_of_its_store(store, file):
+    with served(file) as (base, _):
+        told = requests.get(f"{base}/readyz", timeout=30).json()
+
+    assert told["checks"]["disk"]["ok"]

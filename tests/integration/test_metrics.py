@@ -1,0 +1,255 @@
+"""What a publisher exports for Prometheus, compared with what was really done."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import threading
+from contextlib import closing
+
+import pytest
+import requests
+
+from tests.fix_metrics import Scrape
+from tests.fix_publish import Caller, Who, rows
+from tests.fix_publisher import served
+from tests.patience import eventually
+from zeh_spark.protocol.upload_format import upload_body
+from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.publisher.access import Gate
+from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.telemetry import store_gauges
+from zeh_spark.telemetry.store_gauges import StoreGauges
+from zeh_spark.testing import publish, running_publisher
+
+
+@pytest.fixture
+def caller(publisher):
+    return Caller(publisher.url)
+
+
+def test_what_is_published_and_read_is_counted_by_feed(publisher, caller):
+    """Events and bytes, in and out, as they went over the wire."""
+    chunks = rows(*range(7))
+    size = len(upload_body(chunks))
+    caller.upload(Who(), chunks)
+    staged = Scrape(publisher.base)("zeh_staged_bytes", feed="orders")
+    caller.commit(Who(), chunks)
+    again = caller.commit(Who(), chunks)
+    page = requests.get(f"{publisher.url}?n=2&cursor0=_first&cursor1=_first", timeout=30)
+    requests.get(f"{publisher.url}?n=2&cursor0=_first&cursor1=_first", timeout=30)
+    eventually(lambda: Scrape(publisher.base)("zeh_feed_head", feed="orders") == 1, 30)
+    seen = Scrape(publisher.base)
+
+    assert again.short == (200, "already-committed")
+    assert staged == sum(len(each.frame) for each in chunks)
+    assert seen("zeh_staged_bytes", feed="orders") == 0
+    assert seen("zeh_published_events_total", feed="orders") == 7
+    assert seen("zeh_served_events_total", feed="orders") == 14
+    assert seen("zeh_received_bytes_total", feed="orders") > size
+    assert seen("zeh_sent_bytes_total", feed="orders") > 2 * len(page.content)
+    assert seen("zeh_commit_seconds_count") == 2
+
+
+def test_direct_reads_are_counted(publisher):
+    publisher.publish(*range(10))
+    n, ends = 2, {"0": "_first", "1": "_first"}
+    plan = requests.post(f"{publisher.url}/plan", json={"n": n, "cursors": ends}, timeout=30).json()
+    ranges = [
+        {each: found[each] for each in ("partition", "from", "to")} for found in plan["ranges"]
+    ]
+    answer = requests.post(f"{publisher.url}/chunks", json={"n": n, "ranges": ranges}, timeout=30)
+    seen = Scrape(publisher.base)
+
+    assert (200, 10) == (answer.status_code, seen("zeh_served_events_total", feed="orders"))
+
+
+def test_requests_are_counted_by_route(publisher, caller):
+    caller.publish(Who(), 1)
+    for _ in range(3):
+        publisher.get("n=2&cursor0=_first")
+    seen = Scrape(publisher.base)
+
+    pages = {"route": "/{feed}", "method": "GET", "status": "200"}
+    assert seen("zeh_requests_total", **pages) == 3
+    assert seen("zeh_request_seconds_count", route="/{feed}") == 3
+    path = "/{feed}/producers/{producer}/batches/{batch}/commit"
+    assert seen("zeh_requests_total", route=path, method="POST", status="200") == 1
+
+
+def test_refusals_are_counted_by_problem(publisher, caller):
+    """Also those of a feed of which nothing but refusals was heard."""
+    gap = caller.commit(Who(batch=7))
+    seen = Scrape(publisher.base)
+    assert (409, "batch-gap") == gap.short
+    assert seen("zeh_refusals_total", feed="orders", problem="batch-gap") == 1
+
+    caller.publish(Who(), 1)
+    caller.publish(Who(1, run="r2"), 1)
+    fenced = caller.commit(Who(2))
+    seen = Scrape(publisher.base)
+    assert (403, "fenced") == fenced.short
+    assert seen("zeh_refusals_total", feed="orders", problem="fenced") == 1
+    assert seen("zeh_fences_total", feed="orders") == 1
+
+
+def test_what_strangers_choose_becomes_no_label(publisher, caller):
+    """Nobody fills the memory of Prometheus with names that he makes up."""
+    Scrape(publisher.base)
+    for name in ("made-up", "made-up/producers", "made-up/producers/p/batches/0/commit", "x/y/z"):
+        for method in ("GET", "POST", "PROPFIND"):
+            requests.request(method, f"{publisher.base}/{name}", timeout=30)
+    Caller(f"{publisher.base}/made-up").publish(Who(producer="made-up"), 1)
+    seen = Scrape(publisher.base)
+
+    assert seen("zeh_refusals_total", feed="(none)", problem="unknown-feed") > 0
+    assert {"orders", "(none)"} == seen.labels("feed")
+    assert {"GET", "POST", "PUT", "(other)"} == seen.labels("method")
+    assert {"(none)"} == {each for each in seen.labels("route") if not each.startswith("/")}
+    assert not any("made-up" in value for _, own in seen.samples for _, value in own)
+
+
+def test_the_lag_of_each_consumer_is_told(publisher):
+    """In events, and in seconds since the oldest of them was committed."""
+    for _ in range(3):
+        publisher.publish(*range(10))
+    start = publisher.get("n=2&cursor0=_first&cursor1=_first&pagesizehint=1").cursors
+    cursors = "&".join(f"cursor{each}={cursor}" for each, cursor in start.items())
+    publisher.get("n=1&cursor0=_last&cursorset=fast")
+    publisher.get(f"n=2&{cursors}&cursorset=slow")
+    first = Scrape(publisher.base)
+    seen = {name: first("zeh_consumer_lag_events", cursorset=name) for name in ("fast", "slow")}
+
+    left = publisher.get(f"n=2&{cursors}").data
+    assert {"fast": 0, "slow": len(left)} == seen
+    assert 0 == first("zeh_consumer_lag_seconds", cursorset="fast")
+    assert 0 < first("zeh_consumer_lag_seconds", cursorset="slow", n="2") < 300
+
+    publisher.publish(1)
+    eventually(lambda: Scrape(publisher.base)("zeh_consumer_lag_events", cursorset="fast") == 1, 30)
+
+
+def test_a_long_feed_is_counted_in_parts(publisher, monkeypatch):
+    """No look at the store takes long, and the lag is told once it is known."""
+    for number in range(5):
+        publisher.publish(number, partition=0)
+    publisher.store.save_cursors("orders", "slow", 1, {0: "0.00000000"})
+    monkeypatch.setattr(store_gauges, "SCAN_CHUNKS", 2)
+    monkeypatch.setattr(store_gauges, "FEED_SECONDS", 0.0)
+    gauges = StoreGauges(publisher.store, dict, None)
+
+    def lags():
+        gauges.look()
+        return [
+            sample.value
+            for family in gauges.collect()
+            for sample in family.samples
+            if sample.name == "zeh_consumer_lag_events"
+        ]
+
+    assert [] == lags()
+    monkeypatch.setattr(store_gauges, "FEED_SECONDS", 30)
+    assert [5] == lags()
+    publisher.publish(5, partition=0)
+    assert [6] == lags()
+
+
+def test_readers_that_wait_and_connections_are_told(publisher):
+    with served_here(publisher) as (base, _):
+        address = ("127.0.0.1", int(base.rpartition(":")[2]))
+        before = Scrape(base)
+        with socket.create_connection(address):
+            eventually(
+                lambda: Scrape(base)("zeh_open_connections") > before("zeh_open_connections"), 30
+            )
+        assert before("zeh_waiting_readers", feed="orders") == 0
+        query = "n=2&cursor0=_last&wait=60"
+        waiting = threading.Thread(
+            target=requests.get, args=(f"{base}/orders?{query}",), kwargs={"timeout": 90}
+        )
+        waiting.start()
+        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 1, 30)
+        publisher.publish(1, partition=0)
+        waiting.join(30)
+        eventually(lambda: Scrape(base)("zeh_waiting_readers", feed="orders") == 0, 30)
+
+
+def served_here(publisher):
+    """The same store, served by the command in a process of its own."""
+    return served(publisher.store_url)
+
+
+def test_a_store_that_fails_is_told_and_the_rest_still_there(tmp_path):
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 1)
+        with running_publisher(store) as base:
+            assert Scrape(base)("zeh_store_up") == 1
+            with closing(sqlite3.connect(file)) as connection:
+                connection.execute("ALTER TABLE feeds RENAME TO others")
+            eventually(lambda: Scrape(base)("zeh_store_up") == 0, 30)
+            seen = Scrape(base)
+
+    assert seen("zeh_requests_total", route="/metrics") > 0
+    assert not any("zeh_feed_head" in name for name in seen.names)
+
+
+def test_metrics_need_the_right_to_see_everything():
+    """They name feeds and consumers."""
+    store = MemoryStore()
+    texts = []
+    for grants in ([Grant(Right.AUDIT, "orders")], [Grant(Right.READ, "*")], ADMIN):
+        text, token = new_token("test", grants, store.now())
+        store.add_token(token)
+        texts.append(text)
+    with running_publisher(store, create_app(store, gate=Gate(store))) as base:
+        answers = [
+            requests.get(
+                f"{base}/metrics",
+                headers={"Authorization": f"Bearer {each}"} if each else {},
+                timeout=30,
+            ).status_code
+            for each in (None, *texts)
+        ]
+
+    assert [401, 403, 403, 200] == answers
+
+
+def test_publishers_of_one_store_say_the_same_of_its_feeds(publisher):
+    """Each counts its own requests; heads and lags come from the store."""
+    publisher.publish(1, 2, 3, partition=0)
+    publisher.get("n=1&cursor0=_first&cursorset=warehouse")
+    with running_publisher(publisher.store) as other:
+        mine, theirs = Scrape(publisher.base), Scrape(other)
+
+    for name in ("zeh_feed_head", "zeh_consumer_lag_events"):
+        assert 0 < mine(name, feed="orders") == theirs(name, feed="orders")
+    assert (3, 0) == tuple(
+        each("zeh_served_events_total", feed="orders") for each in (mine, theirs)
+    )
+
+
+def test_tables_are_counted_too():
+    """Events of a feed of any other kind."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    publish(store, "orders", range(4))
+    from zeh_spark.store.feed import ChunkFeed
+
+    class Foreign:
+        partitions = 1
+
+        def __init__(self):
+            self._feed = ChunkFeed(store, "orders")
+
+        def page(self, *given):
+            return self._feed.page(*given)
+
+        def version(self):
+            return self._feed.version()
+
+    with running_publisher({"orders": Foreign()}) as base:
+        requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        seen = Scrape(base)
+
+    assert seen("zeh_served_events_total", feed="orders") == 4

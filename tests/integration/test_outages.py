@@ -1,0 +1,217 @@
+"""What the publisher's log says of outages and of floods: one line, not one for each request."""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+import socket
+import sqlite3
+import tempfile
+import threading
+from contextlib import closing, contextmanager
+
+import pytest
+import requests
+
+from tests.fix_publish import Caller, Who, rows
+from tests.patience import eventually
+from zeh_spark.protocol.upload_format import upload_body
+from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.testing import publish, running_publisher
+
+
+def lines(caplog, logger="zeh_spark.publisher"):
+    return [each.getMessage() for each in caplog.records if each.name.startswith(logger)]
+
+
+def change(file, statement):
+    with closing(sqlite3.connect(file, timeout=30)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "feeds.db"
+
+
+@pytest.fixture
+def base(file):
+    """A publisher over a SQLite file."""
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 1)
+        publish(store, "orders", range(3))
+        with running_publisher(store) as base:
+            yield base
+
+
+def test_an_outage_has_a_line_when_it_begins_and_one_when_it_ends(base, file, caplog):
+    """Whatever number of requests it fails."""
+    url = f"{base}/orders?n=1&cursor0=_first"
+    change(file, "ALTER TABLE feeds RENAME TO others")
+    failed = [requests.get(url, timeout=30).status_code for _ in range(20)]
+    change(file, "ALTER TABLE others RENAME TO feeds")
+    works = [requests.get(url, timeout=30).status_code for _ in range(5)]
+
+    assert ([500] * 20, [200] * 5) == (failed, works)
+    begins, ends = lines(caplog)
+    assert begins.startswith("reading the store fails: the SQLite database cannot do it now")
+    assert ends.startswith("reading the store works again, after ")
+    assert ends.endswith("s and 20 failures")
+
+
+def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplog):
+    """A full disk is such an outage."""
+    caller = Caller(f"{base}/orders")
+    who = Who(n=1)
+    change(file, "ALTER TABLE uploads RENAME TO others")
+    first = caller.upload(who, rows(1)).status
+    requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+    second = caller.upload(who, rows(1)).status
+    change(file, "ALTER TABLE others RENAME TO uploads")
+    third = caller.upload(who, rows(1)).status
+
+    assert (500, 500, 201) == (first, second, third)
+    begins, ends = lines(caplog)
+    assert begins.startswith("writing to the store fails: ")
+    assert ends.endswith("and 2 failures")
+
+
+def test_a_readiness_probe_notices_the_end_without_other_requests(base, file, caplog):
+    change(file, "ALTER TABLE feeds RENAME TO others")
+    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 503, 30)
+    change(file, "ALTER TABLE others RENAME TO feeds")
+    eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 200, 30)
+
+    begins, ends = lines(caplog)
+    assert begins.startswith("reading the store fails: ")
+    assert ends.startswith("reading the store works again")
+
+
+@pytest.mark.slow
+def test_a_database_that_is_down_has_two_lines(own_server, caplog):
+    """PostgreSQL is stopped and started again under a publisher."""
+    with closing(open_store(own_server.url("postgres"))) as store:
+        store.create("orders", 1)
+        with running_publisher(store) as base:
+            url = f"{base}/orders?n=1&cursor0=_first"
+            own_server.stop()
+            failed = {requests.get(url, timeout=60).status_code for _ in range(5)}
+            own_server.start()
+            eventually(lambda: requests.get(url, timeout=60).status_code == 200, 60)
+
+    assert {503} == failed
+    mine = [each for each in lines(caplog) if "reading the store" in each]
+    assert ["reading the store fails", "reading the store works again"] == [
+        each.partition(":")[0].partition(",")[0] for each in mine
+    ]
+
+
+@contextmanager
+def small_files(size):
+    """While this lasts, no file of the process can get larger: writes fail as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def large_upload():
+    """An upload that does not stay in memory while it arrives."""
+    generator = random.Random(1)
+    text = [f"{generator.getrandbits(8 * 30_000):x}" for _ in range(20)]
+    body = upload_body(rows(*text))
+    assert len(body) > 500_000
+    return body
+
+
+def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
+    """A producer learns what is wrong, and tries again."""
+    store, body, who = MemoryStore(), large_upload(), Who(n=1)
+    store.create("orders", 1)
+    with running_publisher(store) as base:
+        caller = Caller(f"{base}/orders")
+        with small_files(300_000):
+            refused = [caller.upload(who, body) for _ in range(3)]
+        taken = caller.upload(who, body)
+
+    assert [(507, "no-room-for-bodies")] * 3 == [each.short for each in refused]
+    assert "cannot keep the body while it arrives: File too large" in refused[0].document["detail"]
+    assert (201, "staged") == taken.short
+    begins, ends = lines(caplog)
+    assert begins.startswith("receiving bodies in the temporary directory fails: ")
+    assert ends.endswith("and 3 failures")
+    assert not lines(caplog, "uvicorn")
+
+
+def test_a_temporary_directory_that_is_gone_is_a_problem_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    store = MemoryStore()
+    store.create("orders", 1)
+    with running_publisher(store) as base:
+        refused = Caller(f"{base}/orders").upload(Who(n=1), large_upload())
+
+    assert (507, "no-room-for-bodies") == refused.short
+
+
+def test_slow_clients_have_one_line_and_no_traceback(caplog):
+    store = MemoryStore()
+    store.create("orders", 1)
+    for _ in range(20):
+        publish(store, "orders", ["x" * 50_000] * 20)
+    app = create_app(store, send_timeout=0.2)
+    with running_publisher(store, app) as base:
+        address = ("127.0.0.1", int(base.rpartition(":")[2]))
+        threads = [threading.Thread(target=taken_after_the_end, args=(address,)) for _ in range(5)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(60)
+
+    assert ["a client took nothing for 0.2 s and is dropped"] == lines(caplog)
+    assert [] == [each for each in caplog.records if each.exc_info]
+
+
+def taken_after_the_end(address):
+    """Ask for much, take a little, and wait until the publisher has dropped the connection."""
+    with socket.create_connection(address) as client:
+        client.sendall(
+            b"GET /orders?n=1&cursor0=_first&pagesizehint=1000 HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
+        client.settimeout(60)
+        threading.Event().wait(1)  # longer than the publisher waits for a client
+        while client.recv(1 << 20):
+            pass
+
+
+def test_a_bug_has_its_traceback_once(caplog):
+    """Not for each request that meets it."""
+
+    class Broken:
+        partitions = 1
+
+        def page(self, *given):
+            raise RuntimeError("a bug")
+
+        def version(self):
+            return 0
+
+    with running_publisher({"orders": Broken()}) as base:
+        statuses = {
+            requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30).status_code
+            for _ in range(5)
+        }
+
+    assert {500} == statuses
+    assert 1 == len([each for each in caplog.records if each.exc_info])
+
+
+def test_the_log_is_quiet_while_all_is_well(base, caplog):
+    caplog.set_level(logging.INFO)
+    requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+    requests.get(f"{base}/orders?n=0", timeout=30)
+
+    assert [] == lines(caplog)

@@ -1,0 +1,147 @@
+"""The publisher's log on its standard error, and the ids by which a request is found in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+
+import pytest
+import requests
+
+import zeh_spark
+from tests.fix_publisher import HERE
+from tests.patience import eventually
+from zeh_spark.errors import PublisherError, PublishError
+from zeh_spark.publish import Producer
+from zeh_spark.publisher import open_store
+from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.testing import publish
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "feeds.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create("orders", 1)
+        publish(store, "orders", range(3))
+    return file
+
+
+@contextmanager
+def logged(file, *words, environment=None):
+    """`zeh-spark serve`: its base URL, and what returns the lines of its log."""
+    log = file.with_suffix(".log")
+    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--store", f"sqlite:///{file}"]
+    with (
+        log.open("w") as written,
+        subprocess.Popen(
+            [*command, "--port", "0", *words],
+            cwd=HERE, stdout=subprocess.PIPE, stderr=written, text=True,
+        ) as process,
+    ):  # fmt: skip
+        try:
+            base = process.stdout.readline().split(" at ")[1].split(";")[0]
+            yield base, lambda: log.read_text().splitlines()
+        finally:
+            process.kill()
+
+
+def test_a_request_has_one_line_with_what_it_was(file):
+    """And with its ids, so that I find it in other logs."""
+    with logged(file, "--access-log", "--log-format", "json") as (base, lines):
+        page = requests.get(
+            f"{base}/orders?n=1&cursor0=_first",
+            headers={
+                "X-Request-ID": "mine-1",
+                "traceparent": f"00-{TRACE}-{SPAN}-01",
+                "Accept-Encoding": "identity",
+            },
+            timeout=30,
+        )
+        eventually(lambda: len(lines()) == 1, 30)
+        (line,) = map(json.loads, lines())
+
+    assert "mine-1" == page.headers["X-Request-ID"]
+    assert 0 < line.pop("seconds") < 30
+    assert line.pop("peer").startswith("127.0.0.1:")
+    assert line.pop("time").endswith("Z")
+    assert {
+        "level": "info", "logger": "zeh_spark.publisher.access", "message": "request",
+        "method": "GET", "path": "/orders?n=1&cursor0=_first", "status": 200, "received": 0,
+        "sent": len(page.content), "request_id": "mine-1", "trace_id": TRACE, "span_id": SPAN,
+    } == line  # fmt: skip
+
+
+def test_no_secret_gets_into_the_log(file):
+    """Neither a token, nor what somebody puts into an address; the token's name does."""
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        text, token = new_token("warehouse team", ADMIN, store.now())
+        store.add_token(token)
+    for form in ("console", "json"):
+        with logged(file, "--access-log", "--log-format", form) as (base, lines):
+            for query in ("n=1&cursor0=_first", "n=1&access_token=s3cret", "s3cret"):
+                for given in (f"Bearer {text}", "Bearer s3cret", "Basic s3cret"):
+                    requests.get(
+                        f"{base}/orders?{query}", headers={"Authorization": given}, timeout=30
+                    )
+            eventually(lambda: len(lines()) == 9, 30)
+            said = "\n".join(lines())
+
+        assert "warehouse team" in said
+        assert [] == [each for each in ("s3cret", text, text[-20:]) if each in said]
+
+
+def test_without_the_option_requests_are_not_logged(file):
+    with logged(file) as (base, lines):
+        requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        requests.get(f"{base}/nowhere?n=1&cursor0=_first", timeout=30)
+        assert [] == lines()
+
+
+def test_lines_of_a_request_have_its_id(file):
+    """An outage is found together with the request that met it."""
+    with logged(file, "--log-format", "json") as (base, lines):
+        with closing(open_store(f"sqlite:///{file}")) as store, store._reading() as connection:
+            connection.exec_driver_sql("ALTER TABLE chunks RENAME TO others")
+        answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+        eventually(lambda: len(lines()) == 1, 30)
+        (line,) = map(json.loads, lines())
+
+    assert (500, answer.json()["requestId"]) == (answer.status_code, line["request_id"])
+    assert answer.headers["X-Request-ID"] == line["request_id"]
+    assert line["message"].startswith("reading the store fails: ")
+
+
+def test_errors_of_clients_name_the_request(publisher):
+    """The reader's and the producer's owner can ask the operator for it."""
+    named = r"unknown-feed: .* \(request [0-9a-f]{16}\)"
+    with pytest.raises(PublisherError, match=named):
+        zeh_spark.last_cursors(f"{publisher.base}/nowhere")
+    with pytest.raises(PublishError, match=named):
+        _ = Producer(f"{publisher.base}/nowhere", "till-1").last
+
+
+def test_settings_of_the_log_may_be_in_the_file(file, tmp_path):
+    settings = tmp_path / "publisher.toml"
+    settings.write_text(
+        f'store = "sqlite:///{file}"\nlog_format = "json"\nlog_level = "error"\naccess_log = true\n'
+    )
+    log = tmp_path / "publisher.log"
+    command = [sys.executable, "-m", "zeh_spark.cli", "serve", "--config", str(settings)]
+    with (
+        log.open("w") as written,
+        subprocess.Popen(
+            [*command, "--port", "0"], cwd=HERE, stdout=subprocess.PIPE, stderr=written, text=True
+        ) as process,
+    ):
+        try:
+            base = process.stdout.readline().split(" at ")[1].split(";")[0]
+            requests.get(f"{base}/healthz", timeout=30)
+            eventually(lambda: bool(log.read_text()), 30)
+        finally:
+            process.kill()
+    assert "/healthz" == json.loads(log.read_text())["path"]

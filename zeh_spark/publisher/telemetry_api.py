@@ -1,0 +1,119 @@
+"""The addresses at which a publisher tells about itself: /healthz, /readyz and /metrics.
+
+Rule for editors: a stranger learns whether the publisher is alive and ready, and nothing else:
+details name addresses, feeds and consumers. Runs in the publisher's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+
+import anyio
+import anyio.to_thread
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.publisher.access import Gate, nothing, watches
+from zeh_spark.store.rare_log import RareLog
+from zeh_spark.telemetry.health import PATIENCE_SECONDS, Readiness
+from zeh_spark.telemetry.metrics import Metrics
+from zeh_spark.telemetry.store_gauges import StoreGauges
+
+log = logging.getLogger("zeh_spark.publisher")
+
+GAUGE_SECONDS, GAUGE_PATIENCE = 2.0, 5.0
+"""Seconds for which a look at the store counts, and for which somebody waits for one. Prometheus
+waits 10 s for an answer.
+"""
+
+
+class TelemetryApi:
+    """The calls with which a publisher is watched.
+
+    Args:
+        gate: Who may see details.
+        readiness: Whether the publisher is ready.
+        metrics: What it has counted.
+        gauges: What its store says.
+    """
+
+    def __init__(
+        self, gate: Gate, readiness: Readiness, metrics: Metrics, gauges: StoreGauges
+    ) -> None:
+        self._gate = gate
+        self._readiness = readiness
+        self._metrics = metrics
+        self._gauges = gauges
+        metrics.registry.register(gauges)
+        self._rare = RareLog(log)
+        self._limiter = anyio.CapacityLimiter(1)
+        self._looked = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all calls."""
+        return [
+            self._gate.route("/healthz", self.healthz, nothing, methods=["GET"]),
+            self._gate.route("/readyz", self.readyz, nothing, methods=["GET"]),
+            self._gate.route("/metrics", self.metrics, watches, methods=["GET"]),
+        ]
+
+    async def healthz(self, request: Request) -> Response:
+        """Answer GET /healthz: the process is alive, because it answers."""
+        return _json({"status": "ok"})
+
+    async def readyz(self, request: Request) -> Response:
+        """Answer GET /readyz: 200 if the publisher is ready, 503 if it is not."""
+        checks = await self._readiness.checks()
+        is_ready = all(each.ok for each in checks)
+        told: dict[str, object] = {"status": "ready" if is_ready else "not ready"}
+        if await self._sees_details(request):
+            told["checks"] = {each.name: {"ok": each.ok, "detail": each.detail} for each in checks}
+        return _json(told, 200 if is_ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer GET /metrics: what was counted here, and what the store says."""
+        if time.monotonic() - self._looked > GAUGE_SECONDS:
+            self._looking = self._looking or asyncio.create_task(self._look())
+            await asyncio.wait({self._looking}, timeout=GAUGE_PATIENCE)
+        render = partial(generate_latest, self._metrics.registry)
+        return Response(
+            await anyio.to_thread.run_sync(render),
+            media_type=CONTENT_TYPE_LATEST,
+            headers={"Cache-Control": "no-store"},
+        )
+
+    async def _look(self) -> None:
+        """Look at the store. A failure is a gauge, too."""
+        begun = time.monotonic()
+        try:
+            feeds = await anyio.to_thread.run_sync(self._gauges.look, limiter=self._limiter)
+            self._metrics.know(feeds)
+        except ZeroEventHubError as exc:
+            self._rare.warning("metrics", "the metrics of the store are not known: %s", exc)
+        finally:
+            self._looked, self._looking = begun, None
+
+    async def _sees_details(self, request: Request) -> bool:
+        try:
+            with anyio.fail_after(PATIENCE_SECONDS):
+                await self._gate.check(request, watches)
+        except (ZeroEventHubError, TimeoutError):  # no right; or the store does not tell the tokens
+            return False
+        return True
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(
+        msgspec.json.encode(value),
+        status_code=status,
+        media_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )

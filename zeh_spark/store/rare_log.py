@@ -1,0 +1,88 @@
+"""Log lines that may come often: at most one a minute of each kind, with how many were left out.
+
+What a client, a row or a database does again and again must not fill the disk with its log, nor
+hide the other lines. Runs in the publisher, on any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+SECONDS = 60.0
+"""Least seconds between two lines of a kind."""
+
+_KINDS = 1000
+"""Most kinds that are remembered. Of more, the oldest ones are forgotten."""
+
+
+class RareLog:
+    """Writes at most one line of each kind in a while.
+
+    Args:
+        log: The logger.
+        seconds: The least seconds between two lines of a kind.
+        clock: A monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: dict[Hashable, tuple[float, int]] = {}
+
+    def warning(
+        self, kind: Hashable, message: str, *args: object, exc_info: BaseException | None = None
+    ) -> None:
+        """Log a warning, or count it (see `write`)."""
+        self.write(logging.WARNING, kind, message, *args, exc_info=exc_info)
+
+    def error(self, kind: Hashable, message: str, *args: object) -> None:
+        """Log an error, or count it (see `write`)."""
+        self.write(logging.ERROR, kind, message, *args)
+
+    def write(
+        self,
+        level: int,
+        kind: Hashable,
+        message: str,
+        *args: object,
+        exc_info: BaseException | None = None,
+    ) -> None:
+        """Write a line, unless one of its kind was written a little while ago: then count it.
+
+        Args:
+            level: The level.
+            kind: What lines are of one kind. Its values are not chosen by clients.
+            message: The message, as `logging` takes it.
+            args: Its arguments.
+            exc_info: The error whose traceback is written, too.
+        """
+        left_out = self.left_out(kind)
+        if left_out is None:
+            return
+        if left_out:
+            message, args = f"{message} (%d more of this kind before)", (*args, left_out)
+        self._log.log(level, message, *args, exc_info=exc_info)
+
+    def left_out(self, kind: Hashable) -> int | None:
+        """Return how many lines were left out, if a line may be written now; None if not."""
+        now = self._clock()
+        with self._lock:
+            at, count = self._told.get(kind, (None, 0))
+            if at is not None and now - at < self._seconds:
+                self._told[kind] = at, count + 1
+                return None
+            self._told.pop(kind, None)
+            self._told[kind] = now, 0
+            if len(self._told) > _KINDS:
+                del self._told[next(iter(self._told))]
+            return count

@@ -1,0 +1,127 @@
+"""Whether a publisher is alive, and whether it is ready to serve.
+
+Alive means that the event loop answers; nothing else is asked. Ready means that the store answers,
+has the version that this publisher knows, and has room, that the clock is right, and that the
+publisher is not about to stop. A load balancer sends requests to publishers that are ready.
+
+Rule for editors: a probe waits a bounded time, and probes share one look at the store, so that
+probes of strangers cost nothing. Runs in the publisher's event loop; looks run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import anyio
+import anyio.to_thread
+
+from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.sql_store.schema import VERSION
+from zeh_spark.store.interface import Store
+from zeh_spark.telemetry.outages import READS, Outages
+from zeh_spark.telemetry.settings import Check, Telemetry
+
+FRESH_SECONDS = 1.0
+"""Seconds for which a look counts for all probes."""
+
+PATIENCE_SECONDS = 2.0
+"""Seconds after which a store that has not answered is not ready."""
+
+
+@runtime_checkable
+class HasVersion(Protocol):
+    """A store whose tables have a version."""
+
+    def stored_version(self) -> int:
+        """Return the version that the tables have now."""
+
+
+class Readiness:
+    """Looks whether a publisher is ready.
+
+    Args:
+        store: The store; None if only tables are served.
+        telemetry: Where to look.
+        outages: Where to note whether the store works.
+        is_draining: Returns whether the publisher is about to stop.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        telemetry: Telemetry,
+        outages: Outages,
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self._is_draining = is_draining
+        self._outages = outages
+        self._looks: list[tuple[str, Callable[[], Check]]] = []
+        if store is not None:
+            self._looks.append(("store", partial(_store, store)))
+        if isinstance(store, HasVersion):
+            self._looks.append(("schema", partial(_schema, store)))
+        if telemetry.store_file is not None:
+            self._looks.append(("disk", partial(_disk, telemetry)))
+        if telemetry.clock is not None:
+            self._looks.append(("clock", telemetry.clock))
+        self._limiter = anyio.CapacityLimiter(max(1, len(self._looks)))
+        self._found: dict[str, tuple[float, Check]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}
+
+    async def checks(self) -> Sequence[Check]:
+        """Return what was found, after PATIENCE_SECONDS at the latest."""
+        ends = self._is_draining()
+        draining = Check("serving", not ends, "stopping" if ends else "yes")
+        found = await asyncio.gather(*(self._check(name, look) for name, look in self._looks))
+        return [draining, *found]
+
+    async def _check(self, name: str, look: Callable[[], Check]) -> Check:
+        at, found = self._found.get(name, (float("-inf"), None))
+        if found is not None and time.monotonic() - at < FRESH_SECONDS:
+            return found
+        if name not in self._looking:
+            self._looking[name] = asyncio.create_task(self._look(name, look))
+        done, _ = await asyncio.wait({self._looking[name]}, timeout=PATIENCE_SECONDS)
+        if not done:
+            return Check(name, False, f"no answer within {PATIENCE_SECONDS:g} s")
+        return self._found[name][1]
+
+    async def _look(self, name: str, look: Callable[[], Check]) -> None:
+        begun = time.monotonic()
+        try:
+            found = await anyio.to_thread.run_sync(look, limiter=self._limiter)
+        except ZeroEventHubError as exc:
+            found = Check(name, False, str(exc))
+        except Exception as exc:  # noqa: BLE001  # what cannot be looked at is not ready
+            found = Check(name, False, f"{type(exc).__name__}: {exc}")
+        finally:
+            del self._looking[name]
+        self._found[name] = begun, found
+        if name == "store" and found.ok:
+            self._outages.worked(READS)
+        elif name == "store":
+            self._outages.failed(READS, found.detail)
+
+
+def _store(store: Store) -> Check:
+    return Check("store", True, f"{len(store.feeds())} feeds")
+
+
+def _schema(store: HasVersion) -> Check:
+    found = store.stored_version()
+    if found == VERSION:
+        return Check("schema", True, f"version {found}")
+    return Check("schema", False, f"version {found}; this publisher knows version {VERSION}")
+
+
+def _disk(telemetry: Telemetry) -> Check:
+    assert telemetry.store_file is not None
+    free = shutil.disk_usage(telemetry.store_file.parent).free
+    least = telemetry.least_free
+    said = f"{free >> 20:,} MiB free; at least {least >> 20:,} MiB are needed"
+    return Check("disk", free >= least, said)

@@ -1,0 +1,44 @@
+"""What a publisher's operator says about health, metrics and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+LEAST_FREE = 256 << 20
+"""Bytes of the store's disk that have to be free, by default, for a publisher to be ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One of the things that a publisher needs in order to be ready.
+
+    Attributes:
+        name: Its name, like "store".
+        ok: Whether it is as it has to be.
+        detail: What was found, for the operator.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What a publisher tells about itself, and where it looks.
+
+    Attributes:
+        store_file: The file of a SQLite store; None for any other store.
+        least_free: Bytes that have to be free on the disk of that file.
+        clock: Looks whether the clock is right, in a worker thread; None if nobody looks.
+        connections: Returns the number of open connections; None if the server does not count.
+        access_log: Whether each request gets a line in the log.
+    """
+
+    store_file: Path | None = None
+    least_free: int = LEAST_FREE
+    clock: Callable[[], Check] | None = None
+    connections: Callable[[], int] | None = None
+    access_log: bool = False

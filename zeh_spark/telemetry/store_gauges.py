@@ -1,0 +1,159 @@
+"""What the store says, for Prometheus: heads of feeds, what is staged, how far consumers are.
+
+Every publisher of a store says the same. The store is asked when somebody asks for the metrics, and
+once for all who do so within a few seconds.
+
+Rule for editors: a look at the store is bounded. It reads the chunks that are new since the last
+look, and of a long feed a part at a time. Runs in one worker thread at a time; `collect` runs in
+another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from zeh_spark.store.interface import FeedState, Store
+from zeh_spark.telemetry.lag import Backlog, Lag
+from zeh_spark.telemetry.metrics import FEEDS
+
+CURSOR_SETS = 200
+"""Most cursor sets of a feed whose lag is told, the first ones by name."""
+
+SCAN_SECONDS, FEED_SECONDS, SCAN_CHUNKS = 1.0, 0.25, 2_000
+"""Seconds that a look reads chunks, in all and of one feed, and chunks that it reads at a time."""
+
+_FEED = ["feed"]
+_CONSUMER = ["feed", "cursorset", "n"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the last look has found. `error` says why it failed."""
+
+    feeds: list[FeedState] = field(default_factory=list)
+    staged: Mapping[str, int] = field(default_factory=dict)
+    lags: list[tuple[str, Lag]] = field(default_factory=list)
+    now: int = 0
+    is_up: bool = False
+
+
+class StoreGauges(Collector):
+    """Gauges of a store and of this process (see `prometheus_client`'s Collector).
+
+    Args:
+        store: The store; None if only tables are served.
+        waiting: Returns the readers that wait here, by feed.
+        connections: Returns the number of open connections; None if nobody counts.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        waiting: Callable[[], Mapping[str, int]],
+        connections: Callable[[], int] | None,
+    ) -> None:
+        self._store = store
+        self._waiting = waiting
+        self._connections = connections
+        self._backlogs: dict[bytes, Backlog] = {}
+        self._turn = 0
+        self._seen = _Seen()
+
+    def look(self) -> list[str]:
+        """Ask the store, and return the names of its feeds. Raises StoreError."""
+        if self._store is None:
+            return []
+        self._seen = _Seen()
+        feeds = self._store.feeds()[:FEEDS]
+        lags = list(self._lags(self._store, feeds))
+        self._seen = _Seen(feeds, self._store.staged(), lags, self._store.now(), is_up=True)
+        return [each.name for each in feeds]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges, as of the last look."""
+        waiting = GaugeMetricFamily("zeh_waiting_readers", "Readers that wait here.", labels=_FEED)
+        counted = {**{each.name: 0 for each in self._seen.feeds}, **self._waiting()}
+        for name, count in sorted(counted.items())[:FEEDS]:
+            waiting.add_metric([name], count)
+        yield waiting
+        if self._connections is not None:
+            yield GaugeMetricFamily(
+                "zeh_open_connections", "Open connections.", value=self._connections()
+            )
+        if self._store is not None:
+            up = "Whether the store has answered the last question for metrics."
+            yield GaugeMetricFamily("zeh_store_up", up, value=self._seen.is_up)
+            yield from self._of_feeds()
+            yield from self._of_consumers()
+
+    def _of_feeds(self) -> Iterator[Metric]:
+        seen = self._seen
+        heads = GaugeMetricFamily("zeh_feed_head", "Position of the newest chunk.", labels=_FEED)
+        times = GaugeMetricFamily(
+            "zeh_feed_last_commit_timestamp_seconds", "When the last batch was committed.",
+            labels=_FEED,
+        )  # fmt: skip
+        staged = GaugeMetricFamily(
+            "zeh_staged_bytes", "Bytes that are uploaded and not committed.", labels=_FEED
+        )
+        for each in seen.feeds:
+            heads.add_metric([each.name], each.head)
+            times.add_metric([each.name], each.time / 1000)
+            staged.add_metric([each.name], seen.staged.get(each.name, 0))
+        yield from (heads, times, staged)
+
+    def _of_consumers(self) -> Iterator[Metric]:
+        seen = self._seen
+        events = GaugeMetricFamily(
+            "zeh_consumer_lag_events", "Events that a cursor set has not passed.", labels=_CONSUMER
+        )
+        seconds = GaugeMetricFamily(
+            "zeh_consumer_lag_seconds", "Age of the oldest event that a cursor set has not passed.",
+            labels=_CONSUMER,
+        )  # fmt: skip
+        for feed, lag in seen.lags:
+            labels = [feed, lag.name, str(lag.n)]
+            events.add_metric(labels, lag.events)
+            age = 0.0 if lag.since is None else max(0, seen.now - lag.since) / 1000
+            seconds.add_metric(labels, age)
+        yield from (events, seconds)
+
+    def _lags(self, store: Store, feeds: list[FeedState]) -> Iterator[tuple[str, Lag]]:
+        end = time.monotonic() + SCAN_SECONDS
+        backlogs: dict[bytes, Backlog] = {}
+        first, self._turn = self._turn % max(1, len(feeds)), self._turn + 1
+        for feed in feeds[first:] + feeds[:first]:  # each is the first one at times
+            if not (sets := store.cursor_sets(feed.name)[:CURSOR_SETS]):
+                continue
+            backlog = self._backlogs.get(feed.origin)
+            if backlog is None or _is_of_another_history(store, feed, backlog):
+                backlog = Backlog(feed.partitions)
+            backlogs[feed.origin] = backlog
+            if _is_caught_up(store, feed, backlog, min(end, time.monotonic() + FEED_SECONDS)):
+                anchors = store.anchors(feed.name)
+                for each in sets:
+                    yield from ((feed.name, lag) for lag in backlog.lags(each, anchors))
+        self._backlogs = backlogs
+
+
+def _is_caught_up(store: Store, feed: FeedState, backlog: Backlog, end: float) -> bool:
+    """Add the chunks that are new, until a time; return whether these are all."""
+    while backlog.head < feed.head and time.monotonic() < end:
+        found = store.scan(feed.name, backlog.head, feed.head, SCAN_CHUNKS)
+        if not found:  # retention has removed them
+            backlog.head = feed.head
+        backlog.add(found)
+    return backlog.head >= feed.head
+
+
+def _is_of_another_history(store: Store, feed: FeedState, backlog: Backlog) -> bool:
+    """Return whether a restore has undone chunks that were added."""
+    if backlog.head > feed.head:
+        return True
+    tags = store.tags(feed.name, [backlog.head]) if backlog.tag else {}
+    return tags.get(backlog.head, backlog.tag) != backlog.tag

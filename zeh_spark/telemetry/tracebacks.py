@@ -1,0 +1,41 @@
+"""What uvicorn logs of an answer that broke off: a traceback for each, if nobody stops it.
+
+An answer that is aborted on purpose has its line in the log already. A bug is logged with its
+traceback, but not for each request that meets it. Runs in the publisher's process.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from zeh_spark.store.rare_log import RareLog
+
+log = logging.getLogger("uvicorn.error")
+
+
+class RareTracebacks(logging.Filter):
+    """Lets a traceback of each place pass once a minute, and none of the errors that are known.
+
+    Args:
+        known: Errors that are logged where they are raised.
+    """
+
+    def __init__(self, known: tuple[type[BaseException], ...]) -> None:
+        super().__init__()
+        self._known = known
+        self._rare = RareLog(log)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is written (see `logging.Filter.filter`)."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return True
+        if isinstance(error, self._known):
+            return False
+        frames = traceback.extract_tb(error.__traceback__)
+        where = (frames[-1].filename, frames[-1].lineno) if frames else None
+        left_out = self._rare.left_out((type(error), where))
+        if left_out:
+            record.msg = f"{str(record.msg).strip()} ({left_out} more of this kind before)"
+        return left_out is not None
