@@ -18,6 +18,7 @@ from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import MemoryStore, create_app, open_store
 from zeh_spark.publisher.access import Gate
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
+from zeh_spark.store.batches import UPLOAD_BYTES
 from zeh_spark.telemetry import store_gauges
 from zeh_spark.telemetry.store_gauges import StoreGauges
 from zeh_spark.testing import publish, running_publisher
@@ -42,7 +43,7 @@ def test_what_is_published_and_read_is_counted_by_feed(publisher, caller):
     seen = Scrape(publisher.base)
 
     assert again.short == (200, "already-committed")
-    assert staged == sum(len(each.frame) for each in chunks)
+    assert staged == UPLOAD_BYTES + sum(len(each.frame) for each in chunks)
     assert seen("zeh_staged_bytes", feed="orders") == 0
     assert seen("zeh_published_events_total", feed="orders") == 7
     assert seen("zeh_served_events_total", feed="orders") == 14

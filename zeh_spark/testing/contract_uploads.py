@@ -187,7 +187,7 @@ def test_quota_bounds_what_a_producer_has_staged(store: Store) -> None:
 
 
 def test_quota_counts_uploads_without_events(store: Store) -> None:
-    """Each is kept, and so costs something (A11)."""
+    """Each is kept, and so costs something."""
     quota = 3 * UPLOAD_BYTES
     for task in range(3):
         store.stage(FEED, call(), upload(task=task), quota=quota)
@@ -199,7 +199,7 @@ def test_quota_counts_uploads_without_events(store: Store) -> None:
 
 
 def test_old_uploads_go_though_nobody_uploads_again(store: Store, clock: StoppedClock) -> None:
-    """What a crashed job left does not fill the disk for ever (A11)."""
+    """What a crashed job left does not fill the disk for ever."""
     store.stage(FEED, call(), ONE)
     clock.pass_hours(23)
     with Pruner(store, every_seconds=0.01):
