@@ -370,5 +370,5 @@ def ours(error: BaseException) -> str:
 
 def remedy(said: str) -> dict[str, str]:
     """The option that an error says to set once."""
-    name, value = re.findall(r"set once (\w+)=(\S+)(?: \(request \w+\))?$", said)[0]
+    name, value = re.findall(r"set once (\w+)=(\S+)$", said)[0]
     return {name: value}

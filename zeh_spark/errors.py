@@ -31,6 +31,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 log = logging.getLogger("zeh_spark")
+
+_REQUEST_ID = re.compile(r'"requestId": ?"([A-Za-z0-9._:-]{1,100})"')
 
 ERRORS_PAGE = "docs/operate/errors.md"
 """The page that describes all errors."""
@@ -153,6 +156,7 @@ class PublisherError(ZeroEventHubError):
     Attributes:
         status: the HTTP status; None if the body of the answer is at fault.
         body: the beginning of the answer's text; None if there is none.
+        request_id: what the publisher's log calls the request; None if the answer does not tell it.
     """
 
     anchor = "reading-a-feed"
@@ -171,6 +175,10 @@ class PublisherError(ZeroEventHubError):
         super().__init__(message, partition=partition, cursor=cursor, advice=advice, anchor=anchor)
         self.status = status
         self.body = body
+        named = _REQUEST_ID.search(body or "")
+        self.request_id = named[1] if named else None
+        if self.request_id and sys.version_info >= (3, 11):
+            self.add_note(f"In the publisher's log it is request {self.request_id}")
 
 
 class MalformedLineError(PublisherError):

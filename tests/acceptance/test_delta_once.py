@@ -55,7 +55,10 @@ def test_the_rows_are_those_that_the_feed_gives(lake):
     [
         pytest.param({}, [(0, "tasks")], id="append"),
         pytest.param(
-            {}, [(0, "planned"), (0, "written"), (1, "written")], id="more", marks=pytest.mark.slow
+            {},
+            [(0, "planned"), (0, "written"), (1, "written")],
+            id="more",
+            marks=pytest.mark.campaign,
         ),
         pytest.param(
             {"merge_keys": ["i"]},

@@ -35,7 +35,7 @@ def add(store, numbers):
     [
         pytest.param({"fetch": "executors"}, id="executors"),
         pytest.param({"fetch": "driver"}, id="driver", marks=pytest.mark.slow),
-        pytest.param({"stagingLocation": "staging"}, id="staged", marks=pytest.mark.slow),
+        pytest.param({"stagingLocation": "staging"}, id="staged", marks=pytest.mark.campaign),
     ],
 )
 def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path, way):
@@ -58,7 +58,7 @@ def test_each_event_arrives_once_when_the_driver_is_killed(orders, job, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["executors", "driver"])
+@pytest.mark.parametrize("way", ["executors", pytest.param("driver", marks=pytest.mark.campaign)])
 def test_each_event_arrives_once_when_the_first_batch_is_killed(orders, job, way):
     """Spark does not log where the first batch began; it is repeated all the same."""
     store, url = orders

@@ -45,7 +45,7 @@ def test_any_arrival_gives_the_same_order(orders):
     [
         pytest.param([(0, "ordered")], id="once"),
         pytest.param(
-            [(0, "ordered"), (0, "dead"), (2, "ordered")], id="more", marks=pytest.mark.slow
+            [(0, "ordered"), (0, "dead"), (2, "ordered")], id="more", marks=pytest.mark.campaign
         ),
     ],
 )

@@ -73,8 +73,10 @@ class _Commands(click.Group):
 
 
 def _with_help(message: str, exc: ZeroEventHubError) -> str:
-    """Return a message, and below it the address of the docs that describe the error."""
-    return f"{message}\nSee {exc.help}"
+    """Return a message; below it, where the error is described, and where the publisher logs it."""
+    request = getattr(exc, "request_id", None)
+    logged = f"\nIn the publisher's log it is request {request}" if request else ""
+    return f"{message}\nSee {exc.help}{logged}"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -166,7 +166,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     document = problem_document(text)
     said = document.get("detail") or text.strip()[:2000] or response.reason
     name = problems.name_in(document)
-    message = f"{url} answered {status}{f' {name}' if name else ''}: {said}{_request_id(response)}"
+    message = f"{url} answered {status}{f' {name}' if name else ''}: {said}"
     has_remedy = bool(document.get(problems.REMEDY))
     anchor = problems.anchor(name)
     if problems.is_transient(status):
@@ -176,6 +176,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         if has_remedy:  # time alone does not help
             final = PublisherError(message, status=status, body=text, anchor=anchor)
             raise TransientError(final, pause, status=status, body=text)
+        message += _request_id(response)
         advice = _IF_RESTORED if name == problems.CURSOR_AHEAD.name else _RETRY_TIMEOUT
         unavailable = UnavailableError(message, advice=advice, anchor=anchor)
         raise TransientError(unavailable, pause, status=status, body=text)
