@@ -91,6 +91,7 @@ def _telemetry(store: Store | None, config: Config) -> Telemetry:
     """Return where the publisher looks for what it tells about itself."""
     return Telemetry(
         store_file=_sqlite_file(config.store),
+        least_free=config.least_free_bytes,
         clock=partial(_clock, store) if store else None,
         access_log=config.access_log,
     )

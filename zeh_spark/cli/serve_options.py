@@ -71,6 +71,11 @@ _SETTINGS = {
         "most_chunks", type=click.IntRange(min=1), metavar="COUNT",
         meaning="Most chunks in a batch. A chunk has up to 1,000 events of one partition.",
     ),
+    "least_free": _setting(
+        "least_free", type=Size(), metavar="SIZE",
+        meaning="Take uploads, and be ready, only with this much room on the disk of a SQLite "
+        "store, like 1g.",
+    ),
     "answer_cache": _setting(
         "answer_cache", type=Size(), metavar="SIZE",
         meaning="Most bytes of answers kept in memory for the next readers, like 256m.",

@@ -317,6 +317,9 @@ NO_ROOM_FOR_BODIES = _problem(
     507,
     f"The publisher's temporary directory cannot take the body: it is full, or not there. {_AGAIN}",
 )
+STORE_FULL = _problem(
+    "store-full", 507, f"The disk of the publisher's store is nearly full. {_AGAIN}"
+)
 LENGTH_REQUIRED = _problem("length-required", 411, f"Content-Length is missing. {_FIX}")
 BODY_TOO_LARGE = _problem(
     "body-too-large", 413, "The body is too large; send less at a time.", maximum=_COUNT

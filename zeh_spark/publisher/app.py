@@ -28,6 +28,7 @@ from zeh_spark.publisher import access
 from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.bodies import BODY_MEMORY
 from zeh_spark.publisher.direct_api import DirectApi
+from zeh_spark.publisher.disk import check_room
 from zeh_spark.publisher.draining import Draining
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
@@ -125,7 +126,9 @@ def create_app(
         if name
         for method, path, _, _ in CALLS
     ]
-    publish += PublishApi(store, staging_quota, most_chunks).routes(gate) if store else []
+    if store:
+        room = partial(check_room, telemetry.store_file, telemetry.least_free)
+        publish += PublishApi(store, staging_quota, most_chunks, room).routes(gate)
     described = partial(
         _described,
         publishing=store is not None,
@@ -210,7 +213,7 @@ async def _problem(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, Problem)
     if exc.type is problems.NO_ROOM_FOR_BODIES:
         _outages(request).failed(BODIES, exc.detail)
-    elif exc.status == 500 or exc.type is problems.RESTORED_TABLE:
+    elif exc.status == 500 or exc.type in {problems.RESTORED_TABLE, problems.STORE_FULL}:
         feed = request.path_params.get("feed", "")
         # for the operator, who can repair it
         request.app.state.rare.error((exc.name, feed), "%s", exc.detail)

@@ -75,6 +75,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     jwt_keys: str | None = None
     staging_quota: int | str = "64g"
     most_chunks: Annotated[int, msgspec.Meta(ge=1)] = MOST_CHUNKS
+    least_free: int | str = "256m"
     answer_cache: int | str = "64m"
     drain_delay: int | float | str = "0s"
     grace: int | float | str = "3s"
@@ -84,7 +85,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     feeds: dict[str, FeedConfig] = {}
 
     def __post_init__(self) -> None:
-        for name in ("staging_quota", "answer_cache"):
+        for name in ("staging_quota", "least_free", "answer_cache"):
             self._parsed(name, parse_size)
         for name in ("drain_delay", "grace"):
             self._parsed(name, parse_duration)
@@ -111,6 +112,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def quota_bytes(self) -> int:
         """Most bytes that a producer may have uploaded and not yet committed."""
         return self._parsed("staging_quota", parse_size)
+
+    @property
+    def least_free_bytes(self) -> int:
+        """Bytes that have to be free on the disk of a SQLite store."""
+        return self._parsed("least_free", parse_size)
 
     @property
     def cache_bytes(self) -> int:

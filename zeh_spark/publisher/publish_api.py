@@ -88,9 +88,17 @@ class PublishApi:
         store: The store.
         staging_quota: Bytes that a producer may have staged and not committed.
         most_chunks: How many chunks a commit may have.
+        check_room: Raises Problem if the store's disk takes no uploads.
     """
 
-    def __init__(self, store: Store, staging_quota: int, most_chunks: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        staging_quota: int,
+        most_chunks: int,
+        check_room: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._check_room = check_room
         self._store = store
         self._quota = staging_quota
         self._most_chunks = most_chunks
@@ -115,7 +123,7 @@ class PublishApi:
         run, task, attempt, number = publish_requests.upload_name(request.path_params["upload"])
         call = publish_requests.parse_call(_query(request), producer, batch, run=run)
         length = check_length(request.headers.get("content-length"), MAX_BODY)
-        receipt = await self._called(partial(self._store.admit, feed, call))
+        receipt = await self._called(partial(self._admitted, feed, call))
         if receipt:
             return _json(publish_requests.committed(receipt, new=False))
         async with (
@@ -224,6 +232,13 @@ class PublishApi:
                 producer, incarnation, number, state.partitions, state.origin
             )
         return _json(found)
+
+    def _admitted(self, feed: str, call: Call) -> StoredReceipt | None:
+        """Return the receipt if the batch is committed. Raises Problem if no upload is taken."""
+        receipt = self._store.admit(feed, call)
+        if receipt is None:
+            self._check_room()
+        return receipt
 
     def _check_chunks(self, feed: str, call: Call, declared: Declared) -> None:
         """Raise Problem for a commit of too many chunks, before others wait for it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEAST_FREE = 256 << 20
-"""Bytes of the store's disk that have to be free, by default, for a publisher to be ready."""
+"""Bytes of the store's disk that have to be free, by default, to be ready and to take uploads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Telemetry:
 
     Attributes:
         store_file: The file of a SQLite store; None for any other store.
-        least_free: Bytes that have to be free on the disk of that file.
+        least_free: Bytes that have to be free on the disk of that file, to be ready and to take
+            uploads.
         clock: Looks whether the clock is right, in a worker thread; None if nobody looks.
         connections: Returns the number of open connections; None if the server does not count.
         access_log: Whether each request gets a line in the log.
