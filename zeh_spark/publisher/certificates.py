@@ -131,8 +131,8 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
         raise StoreError(
-            f"{used} cannot be used ({exc}). It has to be PEM; a key must not be encrypted, and "
-            f"has to be that of its certificate",
+            f"{used} cannot be used ({exc}). Give PEM files: the certificate, and its own "
+            f"key, which must not be encrypted",
             anchor="a-file-of-tls-cannot-be-used",
         ) from exc
     return context

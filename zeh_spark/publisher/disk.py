@@ -31,5 +31,5 @@ def check_room(file: Path | None, least_free: int) -> None:
         raise Problem(
             problems.STORE_FULL,
             f"the disk of the publisher's store has {free >> 20:,} MiB left, and uploads are taken "
-            f"from {least_free >> 20:,} MiB on; its operator makes room, or sets --least-free",
+            f"from {least_free >> 20:,} MiB on; its operator makes room, or lowers --least-free",
         )

@@ -105,7 +105,9 @@ class Slots:
         if left < 1:
             raise self._busy(f"{self._most} {self._what} are under way")
         if left <= self._share <= own:
-            raise self._busy(f"{own} {self._what} of this client are under way, and few are left")
+            raise self._busy(
+                f"{own} {self._what} of this client are under way; the rest is reserved for others"
+            )
         self._taken[client] += 1
 
     def give_back(self, client: str) -> None:

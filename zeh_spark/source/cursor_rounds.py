@@ -82,8 +82,8 @@ class CursorRounds:
         return PublisherError(
             f"partition {self._partition}: the publisher's cursors go round: {mark.age + 1} "
             f"checkpoints and {mark.events} events after the cursor {mark.cursor!r}, the "
-            f"checkpoint after {self._last!r} is {mark.cursor!r} again. To continue would deliver "
-            f"the same events for ever: tell the publisher's owner",
+            f"checkpoint after {self._last!r} is {mark.cursor!r} again. The read would never "
+            f"end: tell the publisher's owner",
             partition=self._partition,
             cursor=mark.cursor,
             anchor="the-publishers-cursors-go-round",
