@@ -103,14 +103,14 @@ def test_a_clock_that_is_far_ahead_removes_nothing(
         database.execute("UPDATE chunks SET time = time - 60000")
     with closing(open_store(store_url)) as store:
         store.see_clock(month_ago)
-    assert "The clock is not believed: nothing is removed by age." in run("clock").stdout
+    assert "The clock is not trusted, so nothing is removed by age." in run("clock").stdout
     refused = run("prune", "orders", "--age", "1s", "--now")
     assert (1, True) == (refused.returncode, "31.0 days after the last time" in refused.stderr)
     assert "Removed: 1 event" in run("prune", "orders", "--age", "1s", "--now", "--yes").stdout
     with closing(open_store(store_url)) as store:
         store.see_clock(month_ago)
     assert "The clock is accepted.\n" in run("clock", "--accept").stdout
-    assert "not believed" not in run("clock").stdout
+    assert "not trusted" not in run("clock").stdout
 
 
 def test_only_migrate_upgrades_a_store(run: Run, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_only_migrate_upgrades_a_store(run: Run, tmp_path: Path) -> None:
     with only_publisher(f"sqlite:///{tmp_path / 'feeds.db'}"):
         served = run("migrate")
     assert (1, True) == (served.returncode, "served by another process" in served.stderr)
-    assert "is upgraded from version 7 to 8.\n" in run("migrate").stdout
+    assert "was upgraded from version 7 to 8.\n" in run("migrate").stdout
     assert "is of version 8 already: nothing to do.\n" in run("migrate").stdout
     assert re.search(r"orders +1 +2 ", run("feeds").stdout)
 

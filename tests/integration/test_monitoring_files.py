@@ -22,7 +22,7 @@ from zeh_spark.publisher import open_store
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "conf" / "grafana-dashboard.json"
 ALERTS = ROOT / "conf" / "prometheus-alerts.yml"
-PAGE = ROOT / "docs" / "operate" / "monitoring.md"
+PAGE = ROOT / "docs" / "operate" / "monitor-publisher.md"
 OWN = re.compile(r"\b((?:zeh|process)_[a-z_]+)\b")
 LABELS = re.compile(r"\b((?:zeh|process)_[a-z_]+)\{([^}]*)\}")
 OF_PROMETHEUS = {"instance", "job", "le"}

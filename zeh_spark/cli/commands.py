@@ -73,9 +73,9 @@ class _Commands(click.Group):
 
 
 def _with_help(message: str, exc: ZeroEventHubError) -> str:
-    """Return a message; below it, where the error is described, and where the publisher logs it."""
+    """Return a message, and below it the address of its docs and the id of the request."""
     request = getattr(exc, "request_id", None)
-    logged = f"\nIn the publisher's log it is request {request}" if request else ""
+    logged = f"\nRequest id in the publisher's log: {request}" if request else ""
     return f"{message}\nSee {exc.help}{logged}"
 
 

@@ -41,8 +41,8 @@ log = logging.getLogger("zeh_spark.publisher")
 def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, object]) -> None:
     """Serve feeds over HTTP, each at /FEED: those of a store, and tables of your own.
 
-    Who may read and publish is a matter of tokens (zeh-spark token). As long as the store never had
-    one, everybody on this machine may do everything, and only this machine is served.
+    Tokens say who may read and publish (zeh-spark token). As long as the store never had one,
+    everybody on this machine may do everything, and only this machine is served.
 
     Other commands can work on the store at the same time; a new feed is served at once. With
     --config, the tables of that file are served, and a store only if the file or --store names one.
@@ -64,8 +64,8 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
         stack.enter_context(server.only_publisher(config.store or ""))
         if store and abs(skew := store.skew()) > _SKEW_MS:
             click.echo(
-                f"This machine's clock is {skew / 1000:+.1f} s off the database's, by which the "
-                f"publisher goes. Keep both right with NTP.",
+                f"This machine's clock is {skew / 1000:+.1f} s off the database's, which the "
+                f"publisher uses. Keep both right with NTP.",
                 err=True,
             )
         listener = stack.enter_context(server.listen(config.host, config.port))
@@ -101,7 +101,9 @@ def _clock(store: Store) -> Check:
     """Return whether batches can be committed by the store's clock; and what it is, in words."""
     now, sign = store.now(), clocks.sign(store)
     if clocks.is_believed(now, sign):
-        return Check("clock", True, f"this machine's is {store.skew() / 1000:+.1f} s off")
+        return Check(
+            "clock", True, f"this machine's clock is {store.skew() / 1000:+.1f} s off the store's"
+        )
     return Check("clock", clocks.may_commit(now, sign), clocks.ahead(now, sign))
 
 

@@ -91,12 +91,12 @@ _SETTINGS = {
     ),
     "forwarded_allow_ips": _setting(
         "forwarded_allow_ips", option="--forwarded-allow-ips", multiple=True, metavar="ADDRESS",
-        meaning="Believe what the proxy at this IP address, or in this network (10.0.0.0/24), says "
-        "in X-Forwarded-For and X-Forwarded-Proto. Can be repeated.",
+        meaning="Trust the proxies at this IP address, or in this network (10.0.0.0/24), to "
+        "set X-Forwarded-For and X-Forwarded-Proto. Can be repeated.",
     ),
     "tls_cert": _setting(
         "tls_cert", metavar="FILE",
-        meaning="Serve with TLS, and with the certificates in this PEM file. It is read again when "
+        meaning="Serve with TLS, with the certificates in this PEM file. It is read again when "
         "it changes.",
     ),
     "tls_key": _setting(
@@ -110,10 +110,10 @@ _SETTINGS = {
     ),
     "jwt_issuer": _setting(
         "jwt_issuer", metavar="URL",
-        meaning="Take the JWTs of this issuer for tokens, too: what their claim iss is.",
+        meaning="Accept JWTs of this issuer as tokens, too. It is the value of their claim iss.",
     ),
     "jwt_audience": _setting(
-        "jwt_audience", metavar="NAME", meaning="What the claim aud of JWTs is, or has."
+        "jwt_audience", metavar="NAME", meaning="The audience that JWTs name in their claim aud."
     ),
     "jwt_keys": _setting(
         "jwt_keys", metavar="FILE|URL",
@@ -121,10 +121,10 @@ _SETTINGS = {
     ),
     "log_format": _setting(
         "log_format", type=click.Choice(logs.FORMATS),
-        meaning="How log lines on the standard error look.",
+        meaning="The format of the log, which is written to the standard error.",
     ),
     "log_level": _setting(
-        "log_level", type=click.Choice(logs.LEVELS), meaning="The least level of them."
+        "log_level", type=click.Choice(logs.LEVELS), meaning="The lowest level that is logged."
     ),
     "access_log": _setting(
         "access_log", is_flag=True, meaning="Log a line for each request."
@@ -136,7 +136,7 @@ _SETTINGS = {
     ),
     "grace": _setting(
         "grace", type=_Duration(), metavar="DURATION",
-        meaning="How long answers that have begun may take to end after that.",
+        meaning="How long answers that have begun may continue after that.",
     ),
 }  # fmt: skip
 

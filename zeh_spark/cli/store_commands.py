@@ -1,4 +1,4 @@
-"""The commands about a store as a whole: `migrate`, `clock`, `backup`, `restore`.
+"""The commands for a whole store: `migrate`, `clock`, `backup`, `restore`.
 
 They run on the publisher's machine, or where its database is reached.
 """
@@ -27,9 +27,9 @@ from zeh_spark.store.epochs import over_at
 def migrate(url: str, dry_run: bool) -> None:
     """Upgrade a store that an older zeh-spark has made, in one transaction.
 
-    Back the store up first: there is no way back but a restore.
-    Stop the publisher of a store in SQLite. Publishers over PostgreSQL may run: those of the older
-    version go on reading, and refuse to publish until they are replaced.
+    Back the store up first: only a restore undoes an upgrade. Stop the publisher of a SQLite store.
+    Publishers of a PostgreSQL store may run: those of the older version continue to serve readers,
+    and refuse writers until you replace them.
 
     \b
     Examples:
@@ -43,24 +43,24 @@ def migrate(url: str, dry_run: bool) -> None:
     if done.before == done.after:
         click.echo(f"{shown_url(url)} is of version {done.after} already: nothing to do.")
         return
-    says = "would be upgraded" if dry_run else "is upgraded"
+    says = "would be upgraded" if dry_run else "was upgraded"
     click.echo(f"{shown_url(url)} {says} from version {done.before} to {done.after}.")
     if dry_run:
-        click.echo("Tables that are missing would be made. Besides that:")
+        click.echo("Missing tables would be made. The other statements:")
         for statement in done.statements:
             click.echo(f"  {statement};")
 
 
 @click.command()
 @STORE
-@click.option("--accept", is_flag=True, help="Say that the clock is right.")
+@click.option("--accept", is_flag=True, help="Confirm that the clock is right.")
 def clock(url: str, accept: bool) -> None:
     """Compare the clock with the last time that the store knows.
 
-    A store in PostgreSQL goes by the database's clock, another one by that of this machine. If the
-    clock is more than a day ahead of the last time, the publisher removes nothing by age for a day;
-    if it is more than a year ahead, it commits nothing. --accept ends both: the clock is right, and
-    nobody had served the store for that long.
+    A store in PostgreSQL uses the database's clock, any other store the clock of this machine. If
+    the clock is more than a day ahead of the last time, the publisher removes nothing by age for a
+    day; if it is more than a year ahead, it commits nothing. --accept ends both. Use it if the
+    clock is right, because no publisher ran for that long.
 
     \b
     Examples:
@@ -73,19 +73,19 @@ def clock(url: str, accept: bool) -> None:
             store.see_clock(now)
     click.echo(f"The clock of {shown_url(url)} says {moment(now)}.")
     if skew:
-        click.echo(f"This machine's clock is {abs(skew) / 1000:.1f} s {_direction(skew)} of it.")
+        click.echo(f"This machine's clock is {abs(skew) / 1000:.1f} s {_direction(skew)} it.")
     click.echo(f"The last time that the store knows is {moment(sign)}.")
     if accept:
         click.echo("The clock is accepted.")
     elif not clocks.is_believed(now, sign):
         click.echo(
-            "The clock is not believed: nothing is removed by age. Set it right; or, if it is "
+            "The clock is not trusted, so nothing is removed by age. Set it right; or, if it is "
             "right, run zeh-spark clock --accept."
         )
 
 
 def _direction(ms: int) -> str:
-    return "ahead" if ms > 0 else "behind"
+    return "ahead of" if ms > 0 else "behind"
 
 
 @click.command()

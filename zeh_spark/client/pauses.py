@@ -1,8 +1,8 @@
 """Pauses that a publisher asks its clients for: 429 with Retry-After (RFC 6585, 4).
 
-The refusal is meant for the client, not for one partition of it. If the other partitions went on
-asking, a publisher that limits its clients would go on refusing. So a pause holds for all requests
-of this process that go to the same origin with the same token.
+The refusal is meant for the client, not for one partition of it. If the other partitions continued
+to send requests, a publisher that limits its clients would continue to refuse them. So a pause
+holds for all requests of this process that go to the same origin with the same token.
 
 Rule for editors: nothing sleeps here. A request during a pause fails with TransientError, so that
 `Retry` decides whether there is time to wait, and `stop` ends the wait.

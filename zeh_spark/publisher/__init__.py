@@ -89,7 +89,10 @@ def migrate_store(url: str, *, dry_run: bool = False) -> Migration:
         from zeh_spark.sql_store import postgresql
 
         return postgresql.migrate(url, dry_run=dry_run)
-    raise StoreError(f"{url.partition(':')[0]!r} is no kind of store that can be upgraded")
+    raise StoreError(
+        f"{url.partition(':')[0]!r} is not a kind of store that can be upgraded. "
+        "Give the URL of a SQLite or PostgreSQL store"
+    )
 
 
 def shown_url(url: str) -> str:

@@ -1,10 +1,10 @@
 """TLS of the listening socket: its certificate, and the authorities of clients.
 
-The files can be replaced while the publisher runs. They are looked at every few seconds, and read
-again if they have changed; connections that are open keep what they have. Files that cannot be used
-change nothing, and the log names them.
+The files can be replaced while the publisher runs. They are checked every few seconds, and read
+again if they have changed; open connections keep the old certificate. If new files cannot be used,
+the old ones stay in use, and the log names the file.
 
-Rejected: to load new files into the context that is in use, because a certificate and a key that do
+Rejected: load new files into the context that is in use, because a certificate and a key that do
 not fit would leave it without either, and an authority that was removed would stay trusted.
 
 Runs in the publisher's event loop.
@@ -131,8 +131,8 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
         raise StoreError(
-            f"{used} cannot be used ({exc}). It has to be PEM; a key must not be encrypted, and "
-            f"has to be that of its certificate",
+            f"{used} cannot be used ({exc}). Give PEM files: the certificate, and its own "
+            f"key, which must not be encrypted",
             anchor="a-file-of-tls-cannot-be-used",
         ) from exc
     return context

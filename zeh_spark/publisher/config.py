@@ -95,7 +95,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         jwt = {each: getattr(self, each) for each in ("jwt_issuer", "jwt_audience", "jwt_keys")}
         if missing := [name for name, value in jwt.items() if not value]:
             if len(missing) < len(jwt):
-                raise ValueError(f"{', '.join(missing)} is missing. Set all of {', '.join(jwt)}")
+                raise ValueError(f"not set: {', '.join(missing)}. Set all of {', '.join(jwt)}")
         elif self.allow_anyone:
             raise ValueError("allow_anyone and jwt_issuer contradict each other. Set one of them")
         for each in self.forwarded_allow_ips:
@@ -161,7 +161,9 @@ def load_config(file: Path) -> Config:
     try:
         return msgspec.toml.decode(file.read_bytes(), type=Config)
     except OSError as exc:
-        raise StoreError(f"{file} cannot be read: {exc.strerror}") from exc
+        raise StoreError(
+            f"{file} cannot be read: {exc.strerror}. Check the path and its permissions"
+        ) from exc
     except msgspec.ValidationError as exc:
         raise StoreError(f"{file}: {exc}") from exc
     except (msgspec.DecodeError, ValueError) as exc:  # tomllib has an error of its own

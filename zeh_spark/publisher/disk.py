@@ -1,7 +1,7 @@
-"""Room on the disk of a SQLite store: without any, even what makes room again would fail.
+"""The limit of free disk space, below which a publisher of a SQLite store refuses uploads.
 
-Uploads are refused below a limit, before their bodies are read. What is staged can be committed,
-read and removed, so a publisher with a full disk ends what has begun, and serves readers. Runs in
+On a full disk, even removing events would fail. Uploads are refused before their bodies are read.
+Staged batches can still be committed, and events can be read and removed. Runs in
 threads of the publisher.
 """
 
@@ -31,5 +31,5 @@ def check_room(file: Path | None, least_free: int) -> None:
         raise Problem(
             problems.STORE_FULL,
             f"the disk of the publisher's store has {free >> 20:,} MiB left, and uploads are taken "
-            f"from {least_free >> 20:,} MiB on; its operator makes room, or sets --least-free",
+            f"from {least_free >> 20:,} MiB on; its operator makes room, or lowers --least-free",
         )

@@ -1,6 +1,6 @@
-"""How a publisher ends: it is unready first, then it drains within a bound, then it stops.
+"""The end of a publisher: it becomes unready, drains within a time limit, and stops.
 
-The first SIGTERM or SIGINT begins it. While `delay` lasts, everything is answered as before, with
+The first SIGTERM or SIGINT begins this. While `delay` lasts, everything is answered as before, with
 `Connection: close`, and long polls end soon, so that load balancers and clients go elsewhere. Then
 the socket closes, and answers that have begun get the seconds of `grace`. A second signal ends the
 process at once. Nothing is half done then: the store takes what was committed, and nothing else.

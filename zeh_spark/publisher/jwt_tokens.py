@@ -1,14 +1,14 @@
 """Tokens that an identity provider issues: JWTs (RFC 7519), checked with its keys (RFC 7517).
 
-The claim `zeh` has the rights, as `zeh-spark token list` shows them. A JWT counts if it is signed
+The claim `zeh` has the rights, as `zeh-spark token list` shows them. A JWT is valid if it is signed
 with a key of the provider by one of three algorithms, names the issuer and the audience that are
-configured, and has not expired. Its header says neither which algorithm is used nor where keys are:
-the key that it names does.
+configured, and has not expired. Its header does not choose the algorithm or the place of the keys:
+the algorithm is that of the key.
 
 The keys are kept in memory. They are read again when they are ten minutes old, and when a JWT names
 one that is not known, but then at most once a minute, because anybody can name any key. If that
-fails, the old ones stay. So a key that the provider withdraws counts for ten minutes more at most,
-while it can be asked.
+fails, the old ones stay in use. So a key that the provider withdraws is valid for ten minutes more
+at most, as long as the provider answers.
 
 Rule for editors: no log and no answer says why a JWT is refused, nor shows a part of it. Runs in
 the publisher's event loop; keys are read in a thread.

@@ -1,6 +1,6 @@
-"""What SIGHUP does: settings of the file that can change while the publisher runs are taken over.
+"""The reload at SIGHUP: apply changed settings of the file while the publisher runs.
 
-The others are named in the log, because they need a restart. A file that is not valid changes
+The log names changed settings that need a restart. A file that is not valid changes
 nothing. Runs in the publisher's event loop.
 """
 

@@ -1,4 +1,4 @@
-"""Shares of what clients compete for, so that one of them cannot take all of it.
+"""Limits for each client, so that one client cannot take all slots of uploads, commits and reads.
 
 A client is the token that its request has, because several machines work for one query. Without
 tokens it is the address from which the request comes; an IPv6 host chooses among the addresses of
@@ -23,7 +23,7 @@ from zeh_spark.publisher.bodies import Budget
 from zeh_spark.store.problems import Problem
 
 SHARE = 4
-"""A client has one part of so many."""
+"""The number of shares; a client gets one of them."""
 
 
 def note_token(request: Request, token: str) -> None:
@@ -105,7 +105,9 @@ class Slots:
         if left < 1:
             raise self._busy(f"{self._most} {self._what} are under way")
         if left <= self._share <= own:
-            raise self._busy(f"{own} {self._what} of this client are under way, and few are left")
+            raise self._busy(
+                f"{own} {self._what} of this client are under way; the rest is reserved for others"
+            )
         self._taken[client] += 1
 
     def give_back(self, client: str) -> None:

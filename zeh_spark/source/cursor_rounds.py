@@ -1,6 +1,6 @@
-"""Cursors that go round: find out that a partition is led back to a checkpoint that it has passed.
+"""Detect cursors that go round: a publisher leads a partition back to a checkpoint that it passed.
 
-A publisher at fault may answer k1 with k2, and k2 with k1, each time with events. A finite read
+A faulty publisher may answer k1 with k2, and k2 with k1, each time with events. A finite read
 would follow it for ever, and deliver the same events each time.
 
 Rule for editors: a cursor that repeats is legal as long as no event comes in between, because a
@@ -82,8 +82,8 @@ class CursorRounds:
         return PublisherError(
             f"partition {self._partition}: the publisher's cursors go round: {mark.age + 1} "
             f"checkpoints and {mark.events} events after the cursor {mark.cursor!r}, the "
-            f"checkpoint after {self._last!r} is {mark.cursor!r} again. To continue would deliver "
-            f"the same events for ever: tell the publisher's owner",
+            f"checkpoint after {self._last!r} is {mark.cursor!r} again. The read would never "
+            f"end: tell the publisher's owner",
             partition=self._partition,
             cursor=mark.cursor,
             anchor="the-publishers-cursors-go-round",

@@ -91,7 +91,7 @@ _CHECK = (
     f"$$ BEGIN IF (SELECT version::text FROM {SCHEMA}.store) IS DISTINCT FROM "
     f"current_setting('{SCHEMA}.version', true) THEN RAISE EXCEPTION USING "
     f"MESSAGE = 'the store is of version ' || (SELECT version FROM {SCHEMA}.store) || "
-    f"', and the program that writes is of another one', ERRCODE = '{OTHER_VERSION}'; "
+    f"', and the program that writes works with another one', ERRCODE = '{OTHER_VERSION}'; "
     f"END IF; RETURN NULL; END $$",
     *(
         f"CREATE TRIGGER check_version BEFORE {when} ON {SCHEMA}.{table} "

@@ -1,4 +1,4 @@
-"""The versions of a store's tables: which of them a program works with, and how to get there.
+"""The versions of a store's tables: which one a program works with, and how a store is upgraded.
 
 A program works with the tables of one version, VERSION. It refuses to open a store of another one,
 and `zeh-spark migrate` upgrades an older store. A program that has the store open meanwhile goes on
@@ -114,8 +114,8 @@ def check_version(version: int) -> None:
     if version < VERSION:
         raise StoreError(
             f"the store is of version {version}, and this zeh-spark works with version {VERSION}. "
-            f"Back it up, and upgrade it with zeh-spark migrate; publishers of the older version "
-            f"can only read it from then on",
+            f"Back it up, and upgrade it with zeh-spark migrate. After that, publishers of the "
+            f"older version can only read it",
             anchor=ANCHOR,
         )
 
@@ -133,6 +133,6 @@ def upgraded_meanwhile() -> StoreBusyError:
     """Return the error of a write to a store that was upgraded after this program opened it."""
     return StoreBusyError(
         f"the store was upgraded, and this zeh-spark, which writes version {VERSION}, may only "
-        f"read it now. Replace this process by one of the newer zeh-spark",
+        f"read it now. Replace this process with one of the newer zeh-spark",
         anchor=ANCHOR,
     )

@@ -1,4 +1,4 @@
-"""When a store's clock is believed: a wrong one would remove events that are to be kept.
+"""Decide whether a store's clock is trusted, because a wrong one would remove events too early.
 
 A store knows a *sign*: the latest time that was known to be right. A publisher writes it once a
 minute. A clock that is far ahead of it has jumped, or nobody has served the store meanwhile; which

@@ -1,8 +1,8 @@
-"""What a publisher tells about itself: its health, its metrics, and its log.
+"""Health checks, metrics and the log of a publisher.
 
-`exchange` is what is known of one request, `health` and `metrics` are what is asked for at
-/readyz and /metrics (`publisher.telemetry_api`), `lag` is how far consumers are behind, `logs` is
-how log lines are written. Runs in the publisher's process.
+`exchange` has the facts about one request. `health` and `metrics` make the answers of /readyz and
+/metrics (`publisher.telemetry_api`), `lag` computes how far consumers are behind, and `logs`
+formats log lines. Runs in the publisher's process.
 
 Rule for editors: nothing here may refuse a request, or fail one. Values that a client chooses
 become labels of metrics only if the store knows them.

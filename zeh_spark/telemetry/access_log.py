@@ -1,8 +1,8 @@
-"""One line in the log for each request, without its secrets.
+"""The access log: one line for each request, without its secrets.
 
-Rule for editors: of the query only values of parameters that are known to be no secrets are shown.
-The read API ignores parameters that it does not know, and one of them may be a token. Runs in the
-publisher's event loop.
+Rule for editors: only query parameters that are known not to be secrets are shown with their
+values. The read API ignores parameters that it does not know, and one of them may be a token. Runs
+in the publisher's event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is known of one request and its answer, for metrics and for the log.
+"""The facts about one request and its answer, for metrics and for the log.
 
-The middleware `Observer` makes it. Whoever handles the request adds what it learns: the gate the
-route and the token, the APIs the events, the handlers of errors the problem.
+The middleware `Observer` makes an `Exchange`. The handlers of the request add facts: the gate adds
+the route and the token, the APIs add the events, the error handlers add the problem.
 
 Belongs to the publisher's event loop; a `Tally` is written by one worker thread at a time.
 """

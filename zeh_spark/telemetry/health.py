@@ -1,8 +1,8 @@
-"""Whether a publisher is alive, and whether it is ready to serve.
+"""Health checks: whether a publisher is alive, and whether it is ready to serve.
 
-Alive means that the event loop answers; nothing else is asked. Ready means that the store answers,
-has the version that this publisher knows, and has room, that the clock is right, and that the
-publisher is not about to stop. A load balancer sends requests to publishers that are ready.
+Alive means that the event loop answers; nothing else is checked. Ready means that the store
+answers, has the version that this publisher knows, and has room, that the clock is right, and that
+the publisher is not about to stop. A load balancer sends requests to publishers that are ready.
 
 Rule for editors: a probe waits a bounded time, and probes share one look at the store, so that
 probes of strangers cost nothing. Runs in the publisher's event loop; looks run in threads.

@@ -1,12 +1,12 @@
-"""How far consumers are behind, from what a feed's chunks add up to.
+"""The lag of consumers, computed from running totals of a feed's chunks.
 
-A `Backlog` keeps, for each stored partition, up to which position how many events there are. It
-grows by the chunks that are new since the last look, so that a look does not depend on how much a
-feed has. Old positions are kept more sparsely: near the head the lag is exact; far behind it may be
-too high by two percent, because it counts from a position before the cursor.
+A `Backlog` keeps, for each stored partition, the number of events up to each position. Each look
+adds only the chunks that are new since the last look, so that its cost does not depend on the size
+of the feed. Old positions are kept more sparsely: near the head the lag is exact; far behind it may
+be too high by two percent, because it counts from a position before the cursor.
 
-Rejected: to sum up what is after a cursor at each look, which costs the more, the further a
-consumer is behind. No I/O, no clock.
+Rejected: sum up the chunks after a cursor at each look, because the cost grows with the lag. No
+I/O, no clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POSITIONS = 1024
 """Positions that are kept of a partition before some are merged: 24 bytes each."""
 
 PRECISION = 64
-"""A lag that is too high is so by at most this part of it."""
+"""The largest relative error of a lag; it is never too low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Lag:
 
 
 class Backlog:
-    """What the chunks of a feed add up to, up to each position.
+    """The running totals of a feed's chunks, up to each position.
 
     Attributes:
         head: The position up to which chunks were added.

@@ -1,4 +1,4 @@
-"""How log lines of a publisher look: for people, or one JSON object a line for machines.
+"""The formats of a publisher's log: text for people, or one JSON object per line.
 
 Lines that are written while a request is handled have its request id, and the ids of its trace if
 it has one (W3C Trace Context). Runs in the publisher's process.

@@ -1,11 +1,11 @@
-"""What a publisher counts of its own requests, for Prometheus.
+"""The metrics of a publisher's own requests, for Prometheus.
 
-Each publisher counts its own; what several publishers of one store have in common is in
+Each publisher counts its own requests; metrics that all publishers of a store share are in
 `store_gauges`.
 
-Rule for editors: the number of series is bounded. A feed becomes a label only if the store has it,
-which a good answer shows, and some problems; the first FEEDS of them do. Requests that match no
-route, and methods that nobody knows, share a label.
+Rule for editors: the number of series is bounded. A feed becomes a label only if the store has it
+(a successful answer shows this, and some problems do), and only the first FEEDS of them. Requests
+that match no route share a label, and so do unknown methods.
 
 Counting runs in the publisher's event loop, `collect` in a thread. Rejected: the counters of
 `prometheus_client`, whose locks and labels took 15 us of each request, against 2 us.

@@ -1,7 +1,7 @@
-"""Outages: what fails for many requests gets one line in the log when it begins, one when it ends.
+"""The log of outages: one line when an outage begins, and one when it ends.
 
-A database that is down fails every request. A line for each would say nothing new, and no line at
-all, as for what clients do wrong, would hide the outage.
+If a database is down, every request fails. A line for each request would say nothing new; no line
+at all, as for errors of clients, would hide the outage.
 
 Rule for editors: an outage ends with a request that needed what had failed, not with time. Belongs
 to the publisher's event loop.

@@ -1,4 +1,4 @@
-"""The ids of a request, by which its lines in several logs are found: its own, and its trace's.
+"""The ids of a request: its request id, and the ids of its trace (W3C Trace Context).
 
 Rule for editors: ids that a client sends are taken only in a bounded form, because they are written
 into logs, answers and errors. Pure, but for the randomness of new ids.

@@ -1,4 +1,4 @@
-"""What a publisher's operator says about health, metrics and the log."""
+"""The settings of health checks, metrics and the log."""
 
 from __future__ import annotations
 

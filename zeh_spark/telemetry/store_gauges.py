@@ -1,7 +1,7 @@
-"""What the store says, for Prometheus: heads of feeds, what is staged, how far consumers are.
+"""The metrics of a store, for Prometheus: heads of feeds, staged bytes, lag of consumers.
 
-Every publisher of a store says the same. The store is asked when somebody asks for the metrics, and
-once for all who do so within a few seconds.
+They are the same at every publisher of the store. The store is queried when /metrics is scraped;
+scrapes within a few seconds share one result.
 
 Rule for editors: a look at the store is bounded. It reads the chunks that are new since the last
 look, and of a long feed a part at a time. Runs in one worker thread at a time; `collect` runs in

@@ -1,7 +1,7 @@
-"""What uvicorn logs of an answer that broke off: a traceback for each, if nobody stops it.
+"""A filter of the tracebacks that uvicorn logs for each aborted answer.
 
-An answer that is aborted on purpose has its line in the log already. A bug is logged with its
-traceback, but not for each request that meets it. Runs in the publisher's process.
+An answer that is aborted on purpose is logged elsewhere. A bug is logged with its traceback, but
+not for each request that meets it. Runs in the publisher's process.
 """
 
 from __future__ import annotations
