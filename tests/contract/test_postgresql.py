@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -150,11 +151,15 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(
 def test_program_that_is_older_than_the_check_cannot_write(
     site: PostgresqlSite, store: SqlStore
 ) -> None:
-    """It does not know the totals of feeds, and would leave them wrong."""
+    """It does not know the totals of feeds, and would leave them wrong. It answers 503 meanwhile:
+    to it, SQLSTATEs of the class 55 pass.
+    """
     publish(store, chunk(0, b"1"))
     server, database = site._server, site._databases[-1]
-    with pytest.raises(Exception, match="the store is of version 8, and the program that writes"):
+    said = "the store is of version 8, and the program that writes"
+    with pytest.raises(psycopg.Error, match=said) as refused:
         server.execute("UPDATE zeroeventhub.feeds SET head = head + 1", database)
+    assert str(refused.value.sqlstate).startswith("55")
 
 
 def test_upgrade_waits_for_a_commit_under_way(site: PostgresqlSite, store: SqlStore) -> None:

@@ -279,6 +279,23 @@ def test_a_store_that_fails_opens_nothing():
     assert passed == []
 
 
+def test_a_stranger_learns_nothing_of_a_database_that_fails(caplog):
+    """Its address is for the log: whoever asks has shown no token yet."""
+
+    class Away(MemoryStore):
+        def tokens(self):
+            raise StoreBusyError("connection to server at 10.0.0.5 failed")
+
+    store = Away()
+    with running_publisher(store, create_app(store, gate=Gate(store))) as base:
+        response = requests.get(f"{base}/orders?n=1", timeout=30)
+
+    assert 503 == response.status_code
+    assert "cannot read its tokens now; its log says why" in response.json()["detail"]
+    assert "10.0.0.5" not in response.text
+    assert "10.0.0.5" in caplog.text
+
+
 def test_tokens_are_as_old_as_the_beginning_of_their_reading():
     store = Noting()
     gate = Gate(store)

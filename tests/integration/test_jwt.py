@@ -19,13 +19,15 @@ import pytest
 import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from starlette.requests import Request
 
 from tests.fix_cli import call
 from tests.fix_publisher import served
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore, create_app, jwt_tokens, open_store
+from zeh_spark.publisher import MemoryStore, access, create_app, jwt_tokens, open_store
 from zeh_spark.publisher.access import Gate
 from zeh_spark.publisher.jwt_tokens import JwtTokens, grants_in, read_keys
+from zeh_spark.publisher.shares import client_of, note_token
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.writers import until
@@ -186,6 +188,22 @@ def test_clocks_may_differ_by_half_a_minute(ask: Callable[..., requests.Response
 def test_each_request_needs_a_token(ask: Callable[..., requests.Response]) -> None:
     """Nothing is open, also not on a loopback address whose store never had a token."""
     assert 401 == ask("").status_code
+
+
+def test_a_client_is_the_subject_of_its_jwts(
+    ask: Callable[..., requests.Response], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them behind one proxy have a share each; one that renews its JWT has one."""
+    found = []
+
+    def noted(request: Request, token: str) -> None:
+        note_token(request, token)
+        found.append(client_of(request))
+
+    monkeypatch.setattr(access, "note_token", noted)
+    for name, expires in (("till-7", 100), ("till-7", 200), ("till-8", 100)):
+        assert 200 == ask(signed(sub=name, exp=time.time() + expires)).status_code
+    assert ["token of till-7", "token of till-7", "token of till-8"] == found
 
 
 def test_tokens_of_the_store_count_beside_them(

@@ -28,6 +28,8 @@ from zeh_spark.errors import StoreError, ZeroEventHubError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore, certificates, create_app, http_protocol, open_store
 from zeh_spark.publisher.certificates import Certificates, TlsFiles
+from zeh_spark.publisher.config import Config
+from zeh_spark.publisher.reload import Hangups, Reload
 from zeh_spark.publisher.server import Running, Server, listen
 from zeh_spark.testing import publish
 from zeh_spark.testing.writers import until
@@ -239,7 +241,31 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         until(lambda: "the settings stay as they were" in log.read_text())
         assert 200 == status("new.example")
+        file.write_text(f"feeds = {'[' * 5000}{']' * 5000}\n")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: log.read_text().count("the settings stay as they were") == 2)
+        assert 200 == status("new.example")
     assert f"{file} is not TOML" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_a_signal_while_the_publisher_starts_is_not_lost() -> None:
+    """`systemctl reload` right after `start` ends nothing: it is done once the publisher runs."""
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        hangups, read = Hangups(), []
+
+        def load() -> Config:
+            read.append(1)
+            return Config()
+
+        signal.raise_signal(signal.SIGHUP)
+        reload = Reload(Config(), load, {}, is_asked=hangups.take)
+        for _ in range(2):
+            reload.look()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert [1] == read
 
 
 def test_files_of_tls_can_get_other_names(tmp_path: Path, tls: TlsFolder) -> None:

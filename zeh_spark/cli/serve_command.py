@@ -21,7 +21,7 @@ from zeh_spark.publisher.certificates import Certificates
 from zeh_spark.publisher.config import Config, opened_tables
 from zeh_spark.publisher.connections import Listener
 from zeh_spark.publisher.draining import stop_on_signals
-from zeh_spark.publisher.reload import Reload, Use
+from zeh_spark.publisher.reload import Hangups, Reload, Use
 from zeh_spark.store import clock as clocks
 from zeh_spark.store.interface import RESERVED_NAMES, StoreBusyError
 from zeh_spark.telemetry import logs
@@ -57,6 +57,7 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
     def load() -> Config:
         return with_given(settings_of(ctx, file, url), given)
 
+    hangups = Hangups()
     config = load()
     with ExitStack() as stack:
         tables = stack.enter_context(opened_tables(config))
@@ -70,7 +71,7 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             )
         listener = stack.enter_context(server.listen(config.host, config.port))
         gate = _gate(store, config)
-        running = _running(config, gate, load)
+        running = _running(config, gate, load, hangups)
         stop_on_signals(running.draining)  # before anybody is told that it runs
         _announce(_base(config, listener), config, store, tables)
         logs.configure(config.log_format, config.log_level)
@@ -120,12 +121,13 @@ def _base(config: Config, listener: Listener) -> str:
     return f"{scheme}://{host}:{listener.getsockname()[1]}"
 
 
-def _running(config: Config, gate: Gate, load: Callable[[], Config]) -> server.Running:
-    """Return how the publisher runs. From now on, SIGHUP has it read the settings again."""
+def _running(
+    config: Config, gate: Gate, load: Callable[[], Config], hangups: Hangups
+) -> server.Running:
+    """Return how the publisher runs. A SIGHUP has it read the settings again."""
     certificates = Certificates(config.tls_files) if config.tls_files else None
     look = partial(certificates.look, now=True) if certificates else lambda: None
-    reload = Reload(config, load, _live(gate, certificates), look)
-    reload.on_sighup()
+    reload = Reload(config, load, _live(gate, certificates), look, hangups.take)
     return server.Running(
         times=config.stop_times,
         certificates=certificates,

@@ -37,7 +37,7 @@ def migrate(url: str, dry_run: bool) -> None:
       zeh-spark migrate --store postgresql+psycopg://owner@db.example/feeds
     """
     done = migrate_store(url, dry_run=True)
-    if not dry_run:
+    if not dry_run and done.before != done.after:
         with only_publisher(url):
             done = migrate_store(url)
     if done.before == done.after:

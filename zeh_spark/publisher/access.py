@@ -27,7 +27,7 @@ from zeh_spark.protocol import problems
 from zeh_spark.publisher.shares import note_token
 from zeh_spark.store.access import Need, Right, Token, id_in, is_text_of
 from zeh_spark.store.batches import base
-from zeh_spark.store.interface import Store, now_ms
+from zeh_spark.store.interface import Store, StoreBusyError, now_ms
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import exchange_of
 
@@ -175,7 +175,7 @@ class Gate:
             return
         now = self._store.now() if self._store else now_ms()
         token = await self._token(request.headers.get("authorization", ""), now)
-        note_token(request, token.id)
+        note_token(request, token.id or (token.name and f"of {token.name}"))  # a JWT has no id
         exchange_of(request).token = token.name
         for group in wanted:
             if not any(map(token.may, group)):
@@ -206,7 +206,7 @@ class Gate:
         if age < STALE_SECONDS:
             await asyncio.wait({reading}, timeout=PATIENCE_SECONDS)
         elif failure := await asyncio.shield(reading):
-            raise failure
+            raise _untold(failure) from failure
 
     async def _read(self, store: Store) -> Exception | None:
         """Read the tokens. Return why it failed, so that everybody who waits for it learns it."""
@@ -234,6 +234,16 @@ class Gate:
                 f"the publisher is asked as {host!r}, and without tokens it answers only as "
                 f"{', '.join(sorted(self._hosts))}",
             )
+
+
+def _untold(failure: Exception) -> Exception:
+    """Return what a stranger may learn of a failure: nothing of the database, which is named."""
+    if not isinstance(failure, StoreBusyError):
+        return failure
+    return StoreBusyError(
+        "the publisher cannot read its tokens now; its log says why. Try again in a few seconds",
+        anchor="store-busy",
+    )
 
 
 def _check_origin(request: Request) -> None:

@@ -242,7 +242,8 @@ async def _store_failed(request: Request, exc: Exception) -> Response:
 
 def _note_failure(request: Request, exc: Exception) -> None:
     feed = request.path_params.get("feed", "")
-    _outages(request).request_failed(exchange_of(request), request.method, feed, str(exc))
+    why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access`
+    _outages(request).request_failed(exchange_of(request), request.method, feed, str(why))
 
 
 def _outages(request: Request) -> Outages:

@@ -166,7 +166,7 @@ def load_config(file: Path) -> Config:
         ) from exc
     except msgspec.ValidationError as exc:
         raise StoreError(f"{file}: {exc}") from exc
-    except (msgspec.DecodeError, ValueError) as exc:  # tomllib has an error of its own
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:  # the last two are tomllib's
         raise StoreError(f"{file} is not TOML: {exc}") from exc
 
 

@@ -22,14 +22,31 @@ Use = Callable[[Config], object]
 """Takes a setting over; returns False, and has logged why, if it cannot be used."""
 
 
+class Hangups:
+    """Notes SIGHUPs from now on. Without it, one ends a publisher that starts."""
+
+    def __init__(self) -> None:
+        self._came = False
+        signal.signal(signal.SIGHUP, self._told)
+
+    def take(self) -> bool:
+        """Return whether one came since the last call."""
+        came, self._came = self._came, False
+        return came
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+
+
 class Reload:
-    """Reads the settings again after a SIGHUP.
+    """Reads the settings again when that is asked for.
 
     Args:
         config: The settings that are used now.
         load: Returns the settings as they are given now.
         live: What takes a setting over, by its name. Several may share one, which is called once.
         also: Is called, too, for what is read from other files.
+        is_asked: Returns whether to read them, as `Hangups.take` does.
     """
 
     def __init__(
@@ -38,26 +55,21 @@ class Reload:
         load: Callable[[], Config],
         live: Mapping[str, Use],
         also: Callable[[], object] = lambda: None,
+        is_asked: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._load = load
         self._live = live
         self._also = also
-        self._is_wanted = False
-
-    def on_sighup(self) -> None:
-        """Let SIGHUP ask for it."""
-
-        def told(number: int, frame: FrameType | None) -> None:
-            self._is_wanted = True
-
-        signal.signal(signal.SIGHUP, told)
+        self._is_asked = is_asked
 
     def look(self) -> None:
-        """Read the settings again if a SIGHUP came."""
-        if self._is_wanted:
-            self._is_wanted = False
-            self.read()
+        """Read the settings again if that is asked for."""
+        if self._is_asked():
+            try:
+                self.read()
+            except Exception:  # whatever a file holds, the publisher goes on
+                log.exception("the settings were not read again, because of an error of zeh-spark")
 
     def read(self) -> None:
         """Read the settings, and take over what can change. Values are not logged: some are secret.

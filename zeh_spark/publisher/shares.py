@@ -1,8 +1,9 @@
 """Limits for each client, so that one client cannot take all slots of uploads, commits and reads.
 
-A client is the token that its request has, because several machines work for one query. Without
-tokens it is the address from which the request comes; an IPv6 host chooses among the addresses of
-its network, so that counts as one. Behind a proxy, clients without tokens have one share together.
+A client is the token that its request has, because several machines work for one query; of a JWT,
+its subject. Without tokens it is the address from which the request comes; an IPv6 host chooses
+among the addresses of its network, so that counts as one. Behind a proxy, clients without tokens
+have one share together.
 
 Rule for editors: a share is taken before the body of a request is read. Runs in the publisher's
 event loop.
@@ -27,7 +28,7 @@ SHARE = 4
 
 
 def note_token(request: Request, token: str) -> None:
-    """Note the id of the token that a request was let through with."""
+    """Note what tells the token that a request was let through with from others."""
     request.state.token_id = token
 
 

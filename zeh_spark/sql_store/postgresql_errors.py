@@ -22,8 +22,11 @@ _PASSING = ("08", "53", "55", "57", "25006")
 """How SQLSTATEs begin that may pass: no connection, no room, a lock, shutting down, a standby."""
 
 
-OTHER_VERSION = "ZEH08"
-"""The SQLSTATE of a write to a store of another version, which a trigger refuses."""
+OTHER_VERSION = "55Z08"
+"""The SQLSTATE of a write to a store of another version, which a trigger refuses.
+
+Programs that are older than this check take the class 55 for something that passes, and answer 503.
+"""
 
 
 def is_in_the_way(exc: DBAPIError) -> bool:

@@ -5,8 +5,9 @@ minute. A clock that is far ahead of it has jumped, or nobody has served the sto
 of them, only an operator knows.
 
 - More than a day ahead: nothing is removed by age for a day, so that somebody can see the warning.
-- More than a year ahead: commits are refused. Their time would be kept for ever, because the times
-  of a feed never go back, and retention by age would wait until then.
+- More than a year ahead: commits are refused, and nothing is removed by age either, until somebody
+  says that the clock is right. The time of a commit would be kept for ever, because the times of a
+  feed never go back, and retention by age would wait until then.
 
 `zeh-spark clock --accept` says that the clock is right. A clock that is behind removes too little,
 which is only logged.

@@ -1,8 +1,8 @@
 """The publisher's thread that removes old events from time to time (`retention` says which).
 
 It also has uploads deleted that nobody needs any more, as nobody may come to upload again. It
-writes the clock's sign, and removes nothing by age while the clock is not believed (see `clock`).
-Runs in the publisher.
+writes the clock's sign, and removes nothing by age while the clock is not believed (see `clock`),
+also if the clock jumps while events are removed. Runs in the publisher.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ NAMES_EVERY_SECONDS = 3600.0
 """Seconds between two looks for old names: they are searched among all receipts."""
 
 HELD_SECONDS = 86_400.0
-"""Seconds for which nothing is removed by age after a clock has jumped ahead."""
+"""Seconds for which nothing is removed by age after a clock has jumped ahead.
+
+A clock with which nothing may be committed is never believed by itself.
+"""
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -49,6 +52,7 @@ class Pruner:
         self._every_seconds = every_seconds
         self._held_seconds = held_seconds
         self._held_since: float | None = None
+        self._believed = 0  # the time at the last look at the clock
         self._is_behind = False
         self._names_at = 0.0
         self._ended = threading.Event()
@@ -79,8 +83,7 @@ class Pruner:
             if self._ended.is_set():
                 return
             self._prune(feed.name, by_age=believed)
-            stopped = self._ended.is_set
-            if names and (count := expire_names(self._store, feed.name, stopped)):
+            if names and (count := expire_names(self._store, feed.name, self._is_over)):
                 log.info("feed %r: receipts of %d batches with names are gone", feed.name, count)
 
     def _look_at_clock(self) -> bool:
@@ -90,17 +93,26 @@ class Pruner:
             self._held_since = None
         elif self._held_since is None:
             self._held_since = time.monotonic()
+            hours = f" for {self._held_seconds / 3600:.0f} hours"
             log.warning(
-                "nothing is removed by age for %.0f hours: %s. Set the clock right; or, if it is "
-                "right, run zeh-spark clock --accept",
-                self._held_seconds / 3600, clock.ahead(now, sign),
-            )  # fmt: skip
+                "nothing is removed by age%s: %s. Set the clock right; or, if it is right, run "
+                "zeh-spark clock --accept",
+                hours if clock.may_commit(now, sign) else ", and nothing is committed",
+                clock.ahead(now, sign),
+            )
+            return False
+        elif not clock.may_commit(now, sign):
             return False
         elif time.monotonic() < self._held_since + self._held_seconds:
             return False
+        self._believed = now
         if now > sign or not self._store.clock_seen():
             self._store.see_clock(now)
         return True
+
+    def _is_over(self) -> bool:
+        """Return whether to end what goes by the clock: also if that has jumped since the look."""
+        return self._ended.is_set() or not clock.is_believed(self._store.now(), self._believed)
 
     def _warn_if_behind(self, newest: int) -> None:
         """Say once that the clock is behind the newest commit: nothing gets old until then."""
@@ -118,7 +130,8 @@ class Pruner:
     def _prune(self, feed: str, *, by_age: bool) -> None:
         rule = None if by_age else replace(self._store.retention(feed), age_ms=None)
         began = time.monotonic()
-        removal = prune(self._store, feed, rule, stopped=self._ended.is_set)
+        stopped = self._is_over if by_age else self._ended.is_set
+        removal = prune(self._store, feed, rule, stopped=stopped)
         if removal.chunks:
             log.info(
                 "feed %r: %d events, %d bytes, up to position %d are gone, in %.1f s",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from zeh_spark.errors import StoreError
@@ -64,6 +66,23 @@ def test_a_clock_that_stays_ahead_is_believed_in_the_end(store: Store, clock: St
     with Pruner(store, every_seconds=0.01, held_seconds=0.05):
         until(lambda: not data(store))
     assert store.now() == store.clock_seen()
+
+
+def test_a_clock_years_ahead_is_never_believed_by_itself(
+    store: Store, clock: StoppedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody looked at the warning for a day: still all is there, and no commit is stamped."""
+    publish_as(store, call(0), chunk(0, b"1"))
+    store.set_retention(FEED, _A_MONTH)
+    before = store.now()
+    clock.pass_hours(24 * 365 * 10)
+    with Pruner(store, every_seconds=0.01, held_seconds=0.0):
+        until(lambda: "nothing is removed by age, and nothing is committed: " in caplog.text)
+        time.sleep(0.1)
+    assert before == clocks.sign(store)
+    with pytest.raises(StoreBusyError, match="commits nothing"):
+        publish_as(store, call(1), chunk(0, b"2"))
+    assert [b"1"] == data(store)
 
 
 def test_a_clock_that_goes_back_is_believed_at_once(

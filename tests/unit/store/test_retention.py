@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from zeh_spark.publisher import MemoryStore
+from zeh_spark.store.clock import DAY_MS
 from zeh_spark.store.interface import Retention
 from zeh_spark.store.pruner import Pruner
 from zeh_spark.store.retention import STEP_CHUNKS, prune
@@ -51,6 +52,31 @@ def test_a_pruner_stops_between_two_steps() -> None:
         assert removed.wait(30)
 
     assert len(store.scan("orders", 0, 10 * STEP_CHUNKS, 10 * STEP_CHUNKS)) == 9 * STEP_CHUNKS
+
+
+def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
+    """It was right when the pruner looked at it; the rest is mine to decide about."""
+    ahead = [0]
+    jumped = threading.Event()
+
+    class Jumping(MemoryStore):
+        """Its clock jumps by 300 days after the first step."""
+
+        def remove(self, feed: str, upto: int) -> None:
+            super().remove(feed, upto)
+            ahead[0] = 300 * DAY_MS
+            jumped.set()
+
+    store = Jumping(clock=lambda: 1_000 * DAY_MS + ahead[0])
+    store.create("orders", 1)
+    for _ in range(3 * STEP_CHUNKS):
+        publish(store, chunk(0, b"1"))
+    ahead[0] = DAY_MS // 2
+    store.set_retention("orders", Retention(age_ms=1))
+    with Pruner(store):
+        assert jumped.wait(30)
+
+    assert 2 * STEP_CHUNKS == len(store.scan("orders", 0, 3 * STEP_CHUNKS, 3 * STEP_CHUNKS))
 
 
 def test_pruning_that_is_stopped_leaves_the_rest() -> None:
