@@ -38,12 +38,12 @@ _LAST_CURSOR = re.compile(rb'"cursor":"([^"]+)"')
 def get(target: str, coding: str = "") -> str:
     """A request, as it is sent."""
     accepted = f"Accept-Encoding: {coding}\r\n" if coding else ""
-    return f"GET {target} HTTP/1.1\r\nHost: x\r\n{accepted}\r\n"
+    return f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n{accepted}\r\n"
 
 
 def post(target: str, body: str) -> str:
     """The same with a body."""
-    head = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
     return f"{head}Content-Type: application/json\r\n\r\n{body}"
 
 
@@ -187,7 +187,8 @@ class Waiter(asyncio.Protocol):
     def _ask(self) -> None:
         target = f"{self._path}?n=4&cursor0={self._cursor}&headers=_all&wait={WAIT}"
         self._transport.write(
-            f"GET {target} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n\r\n".encode()
+            f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Accept-Encoding: identity\r\n\r\n".encode()
         )
 
     def data_received(self, data: bytes) -> None:

@@ -118,6 +118,7 @@ def test_only_migrate_upgrades_a_store(run: Run, tmp_path: Path) -> None:
     run("create", "orders", "--partitions", "1")
     run("load", "orders", "-", stdin="1\n2")
     with closing(sqlite3.connect(tmp_path / "feeds.db")) as database:
+        database.execute("DROP TRIGGER check_version")
         database.execute("DROP TABLE clocks")
         database.execute("ALTER TABLE feeds DROP COLUMN events")
         database.execute("ALTER TABLE feeds DROP COLUMN size")

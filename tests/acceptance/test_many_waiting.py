@@ -27,7 +27,6 @@ def test_ten_thousand_readers_wait_and_all_are_woken(tmp_path):
     with served(file) as (base, process):
         command = [sys.executable, "-c", fanout.COMMIT, store]
         found = fanout.waiting(f"{base}/flights", process.pid, command, READERS)
-    print(found)
     assert found.idle < 0.5  # of a core
     assert found.memory < READERS * 50_000
     assert max(found.last) < 30

@@ -257,6 +257,16 @@ def test_store_that_is_upgraded_meanwhile_takes_no_writes(tmp_path: Path) -> Non
         assert [b"1"] == data(store)
 
 
+def test_program_that_is_older_than_the_check_cannot_commit(version_7: Path) -> None:
+    """A load that an older program has begun is refused, and the totals stay right."""
+    with closing(_upgraded(version_7)) as store, closing(sqlite3.connect(version_7)) as older:
+        with pytest.raises(sqlite3.IntegrityError, match="program is of an older version"):
+            older.execute("UPDATE feeds SET head = head + 1")
+        older.rollback()
+        publish(store, chunk(0, b"4"))
+        assert 4 == store.feed("orders").events
+
+
 def test_store_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     """An old program does not harm what a newer one has written."""
     file = tmp_path / "feeds.db"
@@ -318,6 +328,7 @@ def _upgraded(file: Path) -> Store:
 
 
 def _without_version_8(store: sqlite3.Connection) -> None:
+    store.execute("DROP TRIGGER check_version")
     store.execute("DROP TABLE clocks")
     store.execute("ALTER TABLE feeds DROP COLUMN events")
     store.execute("ALTER TABLE feeds DROP COLUMN size")

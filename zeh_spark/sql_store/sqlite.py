@@ -36,6 +36,16 @@ from zeh_spark.store.interface import Clock, StoreBusyError, now_ms
 APPLICATION_ID = 0x5A454831
 """The number in the file's header that marks it as a store of zeh_spark: "ZEH1"."""
 
+_CHECK = (
+    "CREATE TRIGGER IF NOT EXISTS check_version BEFORE UPDATE OF head ON feeds"
+    " WHEN NEW.head > OLD.head AND NEW.events = OLD.events BEGIN"
+    " SELECT RAISE(ABORT, 'the store was upgraded, and this program is of an older version'); END"
+)
+"""What refuses commits of programs of versions before 8 that have the store open meanwhile.
+
+They do not know the totals of feeds. Later ones compare versions (see `upgrades`).
+"""
+
 BUSY_MS = 30_000
 """Milliseconds for which a connection waits for a lock."""
 
@@ -201,6 +211,7 @@ def _version(connection: Connection) -> int | None:
 def _make_tables(connection: Connection) -> None:
     """Make the tables that are missing, and note that the store has this program's version."""
     metadata.create_all(connection)
+    connection.exec_driver_sql(_CHECK)
     connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
