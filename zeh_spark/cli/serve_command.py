@@ -101,10 +101,9 @@ def _telemetry(store: Store | None, config: Config) -> Telemetry:
 def _clock(store: Store) -> Check:
     """Return whether batches can be committed by the store's clock; and what it is, in words."""
     now, sign = store.now(), clocks.sign(store)
+    seconds = round(store.skew() / 1000, 1) + 0.0  # never "-0.0"
     if clocks.is_believed(now, sign):
-        return Check(
-            "clock", True, f"this machine's clock is {store.skew() / 1000:+.1f} s off the store's"
-        )
+        return Check("clock", True, f"this machine's clock is {seconds:+.1f} s off the store's")
     return Check("clock", clocks.may_commit(now, sign), clocks.ahead(now, sign))
 
 

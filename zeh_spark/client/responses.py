@@ -181,7 +181,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         unavailable = UnavailableError(message, advice=advice, anchor=anchor)
         raise TransientError(unavailable, pause, status=status, body=text)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
-    if status == 403 and not has_remedy:
+    if status == 403 and not has_remedy and name is None:
         message += "; this token may not do that"
     elif status < 300 and not has_remedy:
         message += "; that is no page of a feed"

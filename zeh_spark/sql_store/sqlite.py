@@ -168,7 +168,9 @@ def migrate(file: str, *, dry_run: bool = False) -> Migration:
     engine = _engine(path, "BEGIN IMMEDIATE")
     try:
         with engine.begin() as connection:
-            found = migration(_version(connection) or VERSION, SQLITE)
+            if (version := _version(connection)) is None:
+                raise StoreError(f"{path} is empty: there is no store to upgrade")
+            found = migration(version, SQLITE)
             if not dry_run and found.before != found.after:
                 for statement in found.statements:
                     connection.exec_driver_sql(statement)

@@ -109,7 +109,8 @@ class Readiness:
 
 
 def _store(store: Store) -> Check:
-    return Check("store", True, f"{len(store.feeds())} feeds")
+    count = len(store.feeds())
+    return Check("store", True, f"{count:,} feed{'' if count == 1 else 's'}")
 
 
 def _schema(store: HasVersion) -> Check:
