@@ -120,7 +120,7 @@ def test_only_clients_of_the_authority_are_served(tmp_path: Path, tls: TlsFolder
         assert ['"first"', '"second"'] == call(*tail, *files).stdout.splitlines()
         other = stranger.issue("other", "o@example.org")
         for pair in ({}, {"clientCertFile": str(other.cert), "clientKeyFile": str(other.key)}):
-            with pytest.raises(ZeroEventHubError):
+            with pytest.raises(ZeroEventHubError, match="clientCertFile"):
                 Producer(url, "till-8", caFile=ca, retryTimeout="1ms", **pair).last()
         assert "Traceback" not in log.read_text()
 

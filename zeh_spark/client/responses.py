@@ -10,6 +10,7 @@ address. Runs wherever a client runs.
 from __future__ import annotations
 
 import email.utils
+import http.client
 import re
 import ssl
 import time
@@ -98,6 +99,8 @@ def network_failure(exc: Exception, url: FeedUrl) -> Exception:
     what = (
         f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: {reason})"
     )
+    if isinstance(reason, http.client.RemoteDisconnected) and str(url).startswith("https:"):
+        what += ". If it asks for client certificates, look at 'clientCertFile'"
     final = UnavailableError(
         f"{what}. Nothing is lost: start again once it answers", advice=_RETRY_TIMEOUT
     )

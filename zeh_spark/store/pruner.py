@@ -52,6 +52,7 @@ class Pruner:
         self._every_seconds = every_seconds
         self._held_seconds = held_seconds
         self._held_since: float | None = None
+        self._held_at = 0
         self._believed = 0  # the time at the last look at the clock
         self._is_behind = False
         self._names_at = 0.0
@@ -91,8 +92,8 @@ class Pruner:
         now, sign = self._store.now(), clock.sign(self._store)
         if clock.is_believed(now, sign):
             self._held_since = None
-        elif self._held_since is None:
-            self._held_since = time.monotonic()
+        elif self._held_since is None or self._has_jumped(now, self._held_since):
+            self._held_since, self._held_at = time.monotonic(), now
             hours = f" for {self._held_seconds / 3600:.0f} hours"
             log.warning(
                 "nothing is removed by age%s: %s. Set the clock right; or, if it is right, run "
@@ -109,6 +110,11 @@ class Pruner:
         if now > sign or not self._store.clock_seen():
             self._store.see_clock(now)
         return True
+
+    def _has_jumped(self, now: int, since: float) -> bool:
+        """Return whether the clock has jumped ahead again since it is not believed."""
+        passed = (time.monotonic() - since) * 1000
+        return now - self._held_at - passed > clock.AHEAD_MS
 
     def _is_over(self) -> bool:
         """Return whether to end what goes by the clock: also if that has jumped since the look."""

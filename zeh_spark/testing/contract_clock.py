@@ -85,6 +85,20 @@ def test_a_clock_years_ahead_is_never_believed_by_itself(
     assert [b"1"] == data(store)
 
 
+def test_a_clock_that_jumps_again_is_held_anew(
+    store: Store, clock: StoppedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The day in which somebody can see it begins again."""
+    publish(store, chunk(0, b"1"))
+    store.set_retention(FEED, _A_MONTH)
+    with Pruner(store, every_seconds=0.01):
+        for days in (31, 62):
+            clock.pass_hours(24 * 31)
+            until(lambda days=days: f"{days}.0 days after" in caplog.text)  # type: ignore[misc]
+    assert 2 == caplog.text.count("nothing is removed by age for 24 hours")
+    assert [b"1"] == data(store)
+
+
 def test_a_clock_that_goes_back_is_believed_at_once(
     store: Store, clock: StoppedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
