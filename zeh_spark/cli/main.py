@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 
-_EXTRA = {"click", "starlette", "uvicorn", "httptools", "sqlalchemy", "anyio"}
+_EXTRA = {
+    "click", "starlette", "uvicorn", "httptools", "sqlalchemy", "anyio", "prometheus_client",
+}  # fmt: skip
 
 
 def main() -> None:
