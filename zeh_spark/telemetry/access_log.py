@@ -68,5 +68,6 @@ def _parameter(text: str) -> str:
     name, equals, _ = text.partition("=")
     known = unquote_plus(name)
     if equals and (known in _SHOWN or _CURSOR.fullmatch(known)):
-        return text
+        shown, more, _ = text.partition(";")  # some clients mean it to end a parameter
+        return f"{shown};***" if more else shown
     return "***" if not equals else f"{name}=***"

@@ -50,6 +50,7 @@ def test_a_trace_that_is_not_valid_is_left_out(value):
         ("n=2&token=s3cret", "/orders?n=2&token=***"),
         ("n=2&cursor0x=s3cret&%6E=4", "/orders?n=2&cursor0x=***&%6E=4"),
         ("s3cret", "/orders?***"),
+        ("n=2&cursor0=_first;token=s3cret", "/orders?n=2&cursor0=_first;***"),
         ("acceptGap=-1:7", "/orders?acceptGap=-1:7"),
     ],
 )
