@@ -104,7 +104,9 @@ def fill(folder: Path, name: str, partitions: int, chunks: Iterable[Filling]) ->
             database.executemany(_INSERT_BLOB, frames)
             database.executemany(_INSERT_CHUNK, rows)
             database.execute(
-                "UPDATE feeds SET head = ?, history = ?, time = ?", (g, history, _TIME + g)
+                "UPDATE feeds SET head = ?, history = ?, time = ?,"
+                " events = (SELECT sum(events) FROM chunks), size = (SELECT sum(size) FROM chunks)",
+                (g, history, _TIME + g),
             )
             database.commit()
             rows.clear()

@@ -178,7 +178,7 @@ class PublisherError(ZeroEventHubError):
         named = _REQUEST_ID.search(body or "")
         self.request_id = named[1] if named else None
         if self.request_id and sys.version_info >= (3, 11):
-            self.add_note(f"Request id in the publisher's log: {self.request_id}")
+            self.__notes__[-1] += f" (request id in the publisher's log: {self.request_id})"
 
 
 class MalformedLineError(PublisherError):

@@ -70,7 +70,7 @@ TAMPERED = {
         "found 6",
     ),
     "restored": (
-        sql("UPDATE feeds SET head = 5"),
+        sql("UPDATE feeds SET head = 5, events = events + 1"),
         "position 6, batch 0 of producer 'p#n': the feed's last position: expected 7 at least, "
         "found 5",
     ),
@@ -116,7 +116,7 @@ TAMPERED = {
     "added": (
         lambda vandal: [
             vandal.run(COPY.format(sequence="sequence + events")),
-            vandal.run("UPDATE feeds SET head = 8"),
+            vandal.run("UPDATE feeds SET head = 8, events = events + 1"),
         ],
         "position 8, batch 0 of producer 'p#n': receipt: expected one that claims this position, "
         "found none",
@@ -124,7 +124,7 @@ TAMPERED = {
     "unknown-producer": (
         lambda vandal: [
             vandal.run(COPY.format(sequence="0").replace("producer, ", "'r', ")),
-            vandal.run("UPDATE feeds SET head = 8"),
+            vandal.run("UPDATE feeds SET head = 8, events = events + 1"),
         ],
         "position 8, batch 0 of producer 'r': producer: expected one that the publisher's list "
         "has, found none there",

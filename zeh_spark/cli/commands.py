@@ -75,7 +75,7 @@ class _Commands(click.Group):
 def _with_help(message: str, exc: ZeroEventHubError) -> str:
     """Return a message, and below it the address of its docs and the id of the request."""
     request = getattr(exc, "request_id", None)
-    logged = f"\nRequest id in the publisher's log: {request}" if request else ""
+    logged = f" (request id in the publisher's log: {request})" if request else ""
     return f"{message}\nSee {exc.help}{logged}"
 
 

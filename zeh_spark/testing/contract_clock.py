@@ -12,7 +12,17 @@ from zeh_spark.store import clock as clocks
 from zeh_spark.store.interface import Retention, StoreBusyError
 from zeh_spark.store.pruner import Pruner
 from zeh_spark.testing.site import Opened, StoppedClock
-from zeh_spark.testing.writers import FEED, call, chunk, data, large, publish, publish_as, until
+from zeh_spark.testing.writers import (
+    FEED,
+    call,
+    chunk,
+    data,
+    everything,
+    large,
+    publish,
+    publish_as,
+    until,
+)
 
 _A_MONTH = Retention(age_ms=30 * clocks.DAY_MS)
 
@@ -55,7 +65,7 @@ def test_a_clock_that_was_accepted_goes_on(store: Store, clock: StoppedClock) ->
     store.see_clock(store.now())
     clocks.check_removal(store)
     with Pruner(store, every_seconds=0.01):
-        until(lambda: not data(store))
+        until(lambda: not everything(store))
 
 
 def test_a_clock_that_stays_ahead_is_believed_in_the_end(store: Store, clock: StoppedClock) -> None:
@@ -64,7 +74,7 @@ def test_a_clock_that_stays_ahead_is_believed_in_the_end(store: Store, clock: St
     store.set_retention(FEED, _A_MONTH)
     clock.pass_hours(24 * 31)
     with Pruner(store, every_seconds=0.01, held_seconds=0.05):
-        until(lambda: not data(store))
+        until(lambda: not everything(store))
     assert store.now() == store.clock_seen()
 
 
