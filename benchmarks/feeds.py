@@ -103,10 +103,11 @@ def fill(folder: Path, name: str, partitions: int, chunks: Iterable[Filling]) ->
         def write() -> None:
             database.executemany(_INSERT_BLOB, frames)
             database.executemany(_INSERT_CHUNK, rows)
+            events, size = (sum(row[each] for row in rows) for each in (3, 4))
             database.execute(
-                "UPDATE feeds SET head = ?, history = ?, time = ?,"
-                " events = (SELECT sum(events) FROM chunks), size = (SELECT sum(size) FROM chunks)",
-                (g, history, _TIME + g),
+                "UPDATE feeds SET head = ?, history = ?, time = ?, events = events + ?,"
+                " size = size + ?",
+                (g, history, _TIME + g, events, size),
             )
             database.commit()
             rows.clear()
