@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -102,8 +100,3 @@ def test_every_alert_says_what_to_do():
     for each in rules():
         assert each["labels"]["severity"] in ("warning", "critical")
         assert {"summary", "description"} == each["annotations"].keys()
-
-
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_prometheus_takes_the_rules():
-    subprocess.run(["promtool", "check", "rules", str(ALERTS)], check=True)
