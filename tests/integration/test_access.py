@@ -280,7 +280,7 @@ def test_a_store_that_fails_opens_nothing():
 
 
 def test_a_stranger_learns_nothing_of_a_database_that_fails(caplog):
-    """Its address is for the log: whoever asks has shown no token yet."""
+    """Only the log has the address of the database: the client has not shown a token yet."""
 
     class Away(MemoryStore):
         def tokens(self):

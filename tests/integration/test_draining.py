@@ -1,4 +1,4 @@
-"""A publisher stops in order: unready first, then within a bound, whatever goes on."""
+"""A publisher that stops is unready first, and ends within a bound, also under load."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def replaceable(url: str, balancer: Balancer) -> Iterator[tuple[int, subprocess.
 def test_publishers_are_replaced_one_after_the_other_without_an_error(
     postgresql_server: postgresql.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I upgrade while all read and publish. Nobody notices: not even a request is repeated."""
+    """I upgrade while clients read and publish, and no request of theirs is repeated."""
     url = postgresql_server.url(postgresql_server.create_database())
     with closing(open_store(url)) as store:
         store.create("orders", 1)
