@@ -1,0 +1,328 @@
+"""`zeh-spark check`: what it says of good publishers, and of each kind of broken one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from tests.fix_cli import Run, call, published
+from tests.fix_raw_server import (
+    Answer,
+    RawServer,
+    Request,
+    chunked_without_end,
+    head,
+    ok,
+    redirect,
+    refused,
+    short,
+    until_close,
+)
+from tests.fix_table import SqliteDatabase
+from zeh_spark.access.gate import Gate
+from zeh_spark.conformance.rules import RULES, Finding, Judgement, Verdict
+from zeh_spark.publisher import create_app, open_store
+from zeh_spark.testing import running_publisher
+
+EVENTS = 7
+Change = Callable[[bytes], bytes]
+
+
+def lines(begin: int) -> bytes:
+    """The feed from an event on: a checkpoint follows each event, and one is there at the end."""
+    found = b""
+    for i in range(begin, EVENTS):
+        found += b'{"partition":0,"data":{"id":%d}}\n{"partition":0,"cursor":"%d"}\n' % (i, i + 1)
+    return found or b'{"partition":0,"cursor":"%d"}\n' % EVENTS
+
+
+def answered(request: Request, change: Change = lambda body: body) -> Answer:
+    """What a good publisher of one partition answers, with a change of its pages."""
+    query = request.query
+    if query.get("n") != "1" or "cursor0" not in query:
+        return refused(400, "n or cursor is missing")
+    cursor = {"_first": "0", "_last": f"{EVENTS}"}.get(query["cursor0"], query["cursor0"])
+    return ok(change(lines(int(cursor)))) if cursor.isdigit() else refused(400, "bad cursor")
+
+
+def verdicts(url: str, *words: str) -> dict[str, str]:
+    """The rules that do not pass, with their verdicts; after the exit code was compared."""
+    done = call("check", url, "--json", *words)
+    found = json.loads(done.stdout)
+    assert done.returncode == (3 if found["verdict"] == "failure" else 0)
+    return {
+        each["rule"]: each["verdict"]
+        for each in found["rules"]
+        if each["verdict"] in ("deviation", "failure")
+    }
+
+
+def replacing(old: bytes, new: bytes) -> Change:
+    return lambda body: body.replace(old, new)
+
+
+CHANGES: list[tuple[str, Change, dict[str, str]]] = [
+    ("nothing", replacing(b"", b""), {}),
+    ("Windows line ends", replacing(b"\n", b"\r\n"), {"line-ends": "deviation"}),
+    ("a blank line", lambda body: b" \n" + body, {"line-ends": "deviation"}),
+    ("a byte order mark", lambda body: b"\xef\xbb\xbf" + body, {"utf-8": "deviation"}),
+    ("Latin-1", lambda body: body.replace(b'{"id":3}', b'"\xe6"'), {"utf-8": "failure"}),
+    ("NaN", replacing(b'{"id":3}', b"NaN"), {"json": "failure"}),
+    ("an error as text", lambda body: body + b"Internal server error\n", {"json": "failure"}),
+    ("an array", lambda body: b"[1]\n" + body, {"json": "failure"}),
+    ("nested without end", lambda body: b"[" * 5000 + b"\n" + body, {"json": "failure"}),
+    ("an unknown line", lambda body: b'{"x":1}\n' + body, {
+        "known-lines": "deviation", "partition": "deviation"}),
+    ("a long line", replacing(b'{"id":3}', b'"%b"' % (b"x" * 70_000)), {
+        "line-length": "deviation"}),
+    ("no partition", replacing(b'"partition":0,"data"', b'"data"'), {"partition": "deviation"}),
+    ("partition as text", replacing(b'"partition":0,"data"', b'"partition":"0","data"'), {
+        "partition": "failure"}),
+    ("another partition", replacing(b'"partition":0,"data"', b'"partition":1,"data"'), {
+        "partition": "failure"}),
+    ("no data", replacing(b',"data":{"id":3}', b""), {"data": "deviation"}),
+    ("data is null", replacing(b'{"id":3}', b"null"), {"data": "deviation"}),
+    ("a number as header", replacing(b',"data":{"id":3}', b',"headers":{"a":1},"data":3'), {
+        "header-values": "failure", "headers": "deviation"}),
+    ("no header object", replacing(b',"data":{"id":3}', b',"headers":[],"data":3'), {
+        "header-values": "failure"}),
+    ("a number as cursor", replacing(b'"cursor":"3"', b'"cursor":3'), {"cursor": "deviation"}),
+    ("an object as cursor", replacing(b'"cursor":"3"', b'"cursor":{}'), {"cursor": "failure"}),
+    ("an empty cursor", replacing(b'"cursor":"3"', b'"cursor":""'), {"cursor": "deviation"}),
+    ("a special cursor", replacing(b'"cursor":"3"', b'"cursor":"_last"'), {"cursor": "failure"}),
+    ("a cursor with data", replacing(b'"cursor":"3"', b'"cursor":"3","data":1'), {
+        "cursor-alone": "failure"}),
+    ("events after the checkpoint", lambda body: body + b'{"partition":0,"data":9}\n', {
+        "checkpoint": "deviation", "progress": "failure"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "change", "expected"), CHANGES, ids=[each[0] for each in CHANGES])
+def test_a_change_of_lines_is_judged(
+    raw_server: RawServer, what: str, change: Change, expected: dict[str, str]
+) -> None:
+    """Each kind of line that some client cannot read has its rule, and no other one speaks."""
+    raw_server.respond = lambda request: answered(request, change)
+
+    found = verdicts(raw_server.url, "--partitions", "1")
+
+    assert expected == found
+
+
+def test_lost_events_after_a_cursor_are_a_failure(raw_server: RawServer) -> None:
+    """A publisher that skips an event when I continue is found out."""
+
+    def skipping(request: Request) -> Answer:
+        begins = request.query.get("cursor0", "_first") in ("_first", "_last")
+        return answered(request, (lambda body: body) if begins else _without_first)
+
+    raw_server.respond = skipping
+
+    assert verdicts(raw_server.url, "--partitions", "1")["resume"] == "failure"
+
+
+def _without_first(body: bytes) -> bytes:
+    return body if body.count(b"\n") < 3 else body.partition(b"\n")[2]
+
+
+def test_events_without_a_checkpoint_are_a_failure(raw_server: RawServer) -> None:
+    """Such a feed cannot be read exactly once."""
+    raw_server.respond = lambda request: answered(
+        request, lambda body: b"".join(x for x in body.splitlines(True) if b"data" in x)
+    )
+
+    found = verdicts(raw_server.url, "--partitions", "1")
+
+    assert {"checkpoint": "failure", "last": "deviation", "repeatable": "deviation"} == found
+
+
+def test_a_feed_that_never_moves_on_is_a_failure(raw_server: RawServer) -> None:
+    """Readers would read the same events for ever."""
+    page = b'{"partition":0,"data":1}\n{"partition":0,"cursor":"same"}\n'
+    raw_server.respond = lambda request: answered(request) if "n" not in request.query else ok(page)
+
+    assert verdicts(raw_server.url, "--partitions", "1")["progress"] == "failure"
+
+
+ENDS = [
+    ("content cut", short(lines(0)), {"framing": "failure"}),
+    ("chunks cut", chunked_without_end(lines(0)), {"framing": "failure"}),
+    ("until close", until_close(lines(0)), {"framing": "deviation"}),
+    ("as text", ok(lines(0), content_type="text/plain"), {"content-type": "deviation"}),
+    ("unknown packing", ok(lines(0), content_encoding="br"), {"compression": "failure"}),
+]
+
+
+@pytest.mark.parametrize(("what", "answer", "expected"), ENDS, ids=[each[0] for each in ENDS])
+def test_an_answer_that_does_not_prove_its_end_is_judged(
+    raw_server: RawServer, what: str, answer: Answer, expected: dict[str, str]
+) -> None:
+    """A cut answer looks like a short feed to many clients."""
+
+    def respond(request: Request) -> Answer:
+        first = request.query.get("cursor0") == "_first" and request.query.get("n") == "1"
+        return answer if first else answered(request)
+
+    raw_server.respond = respond
+
+    assert expected.items() <= verdicts(raw_server.url, "--partitions", "1").items()
+
+
+def test_our_publisher_passes(run: Run, store_url: str) -> None:
+    """No deviation, with a few events in two partitions."""
+    run("create", "orders", "--partitions", "2")
+    run("load", "orders", "-", stdin="".join(f'{{"id":{i}}}\n' for i in range(1500)))
+    with published(store_url) as base:
+        assert {} == verdicts(f"{base}/orders")
+
+
+def test_an_empty_feed_passes(run: Run, store_url: str) -> None:
+    """A new feed has nothing wrong with it."""
+    run("create", "orders")
+    with published(store_url) as base:
+        assert {} == verdicts(f"{base}/orders")
+
+
+def test_a_table_feed_passes(sqlite_database: SqliteDatabase) -> None:
+    """A service's own table, served from SQLite."""
+    database = sqlite_database
+    feed = database.served("data TEXT")
+    for i in range(20):
+        database.execute(f"INSERT INTO outbox (data) VALUES ('{{\"id\":{i}}}')")
+    with running_publisher({"orders": feed}) as base:
+        assert {} == verdicts(f"{base}/orders")
+
+
+def test_the_reference_server_has_known_deviations(
+    start_reference_server: Callable[..., str],
+) -> None:
+    """It tells no number of partitions, and breaks off for a cursor that it does not know."""
+    url = start_reference_server(events=300, checkpoints="event")
+
+    assert {"partitions": "deviation", "cursor-unknown": "deviation"} == verdicts(url)
+
+
+def test_dripping_bytes_end_within_the_time(raw_server: RawServer) -> None:
+    """A hostile server cannot hold the command for ever."""
+    begun = time.monotonic()
+    never = threading.Event()
+    raw_server.respond = lambda request: Answer((head(content_length=9), b"{", never))
+
+    found = verdicts(raw_server.url, "--partitions", "1", "--timeout", "1s")
+    seconds = time.monotonic() - begun
+    never.set()
+
+    assert ("failure", True) == (found["limits"], seconds < 10)
+
+
+def test_an_endless_answer_ends_within_the_bytes(raw_server: RawServer) -> None:
+    """Nor can one that sends without end fill the memory."""
+    page = lines(0) * 40_000
+    raw_server.respond = lambda request: ok(page) if "n" in request.query else answered(request)
+
+    done = call("check", raw_server.url, "--partitions", "1", "--max-bytes", "1m", "--json")
+
+    found = json.loads(done.stdout)
+    assert (3, True) == (done.returncode, found["bytes"] < 3 << 20)
+
+
+def test_a_peer_that_is_down_and_refused_credentials_have_their_codes(
+    raw_server: RawServer,
+) -> None:
+    """My script knows whom to call."""
+    raw_server.respond = lambda request: refused(401, "who are you?")
+
+    denied = call("check", raw_server.url, ZEH_TOKEN="secret-of-mine")
+    down = call("check", "http://127.0.0.1:1/x")
+
+    assert (5, 4) == (denied.returncode, down.returncode)
+    assert "secret-of-mine" not in denied.stdout + denied.stderr
+
+
+def test_a_token_is_sent_and_never_shown(run: Run, store_url: str) -> None:
+    """I check a feed that asks for a token."""
+    run("create", "orders")
+    token = run("token", "create", "me", "--read", "orders").stdout.strip()
+    with (
+        closing(open_store(store_url)) as store,
+        running_publisher(store, create_app(store, gate=Gate(store))) as base,
+    ):
+        without = call("check", f"{base}/orders")
+        done = call("check", f"{base}/orders", "--all", "-vv", ZEH_TOKEN=token)
+
+    assert (5, 0) == (without.returncode, done.returncode)
+    assert "ok         encrypted" in done.stdout
+    assert token not in done.stdout + done.stderr
+
+
+def test_it_only_reads(raw_server: RawServer) -> None:
+    """It sends GET requests, and stores no cursors."""
+    raw_server.respond = answered
+
+    call("check", raw_server.url)
+
+    assert {"GET"} == {each.method for each in raw_server.requests}
+    assert not [each for each in raw_server.requests if "cursorset" in each.target]
+
+
+def test_a_redirect_is_told(raw_server: RawServer, start_raw_server: Callable[..., RawServer]):
+    """The Python client would not follow it."""
+    raw_server.respond = answered
+    first = start_raw_server()
+    first.respond = lambda request: redirect(f"{raw_server.url}?{request.target.partition('?')[2]}")
+
+    assert {"address": "deviation"} == verdicts(first.url, "--partitions", "1")
+
+
+def test_what_is_printed_says_what_to_do(raw_server: RawServer) -> None:
+    """Each rule that does not pass has what was found, its source, and a remedy."""
+    raw_server.respond = lambda request: answered(request, replacing(b"\n", b"\r\n"))
+
+    said = call("check", raw_server.url, "--partitions", "1").stdout
+
+    assert "DEVIATION  line-ends: lines end with a newline alone" in said
+    assert all(f"{each}:" in said for each in ("found", "source", "do"))
+    assert max(map(len, said.splitlines()[:-1])) <= 100
+
+
+def test_words_of_a_publisher_do_not_act_on_my_terminal(raw_server: RawServer) -> None:
+    """Escape sequences in an answer are shown as one sign."""
+    raw_server.respond = lambda request: refused(418, "\x1b[2Jgone")
+
+    assert "\x1b[2J" not in call("check", raw_server.url, "--partitions", "1").stdout
+
+
+def test_it_needs_no_spark() -> None:
+    """I can use it where neither Spark nor a server is installed."""
+    program = (
+        "import sys\n"
+        "for each in ('pyspark', 'sqlalchemy', 'starlette', 'uvicorn', 'anyio', 'httptools'):\n"
+        "    sys.modules[each] = None\n"
+        "from zeh_spark.cli.main import zeh_spark\n"
+        "zeh_spark(['check', 'http://127.0.0.1:1/x'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (4, b"") == (done.returncode, done.stdout)
+
+
+def test_the_worst_verdict_of_a_rule_stays() -> None:
+    """A later answer that is right does not hide an earlier one that is wrong."""
+    found = Judgement()
+    found.fails("json", "first")
+    found.fails("json", "second")
+    found.passes("json", "third")
+
+    assert Finding(found["json"].rule, Verdict.FAILURE, "first", 2) == found["json"]
+
+
+def test_every_rule_has_a_source_and_a_remedy() -> None:
+    """Names are unique, and each rule says where it comes from and what to do."""
+    assert len(RULES) == len({each.id for each in RULES})
+    assert all(each.source and each.remedy.endswith(".") for each in RULES)

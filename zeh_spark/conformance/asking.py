@@ -1,0 +1,159 @@
+"""Ask a publisher, within limits of time and bytes, whatever it answers.
+
+Rule for editors: every request runs in a thread of its own that is left behind when its time is up.
+A read timeout alone does not end an answer that comes byte by byte.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from zeh_spark.client.responses import TransientError, problem_document
+from zeh_spark.client.transport import Body, Transport
+from zeh_spark.errors import PublisherError
+from zeh_spark.options import ClientOptions
+
+
+class End(Enum):
+    """How an answer ended."""
+
+    WHOLE = "whole"
+    UNPROVEN = "without framing that shows its end"
+    BROKEN = "broken off"
+    LEFT = "left at the limit of bytes"
+    LATE = "not ended within the limit of time"
+    NONE = "no answer"
+
+
+class LimitError(Exception):
+    """The time or the bytes for this publisher are used up."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answer to one request.
+
+    Args:
+        query: the query that was sent.
+        status: the HTTP status; 0 without an answer.
+        headers: the headers, by name in any case.
+        body: the bytes that came, unpacked.
+        end: how it ended.
+        problem: why it broke off, or did not come.
+        final: whether no later try can have an answer, as for a certificate that is not trusted.
+        seconds: how long it took.
+        address: the address that answered.
+    """
+
+    query: str
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    end: End = End.NONE
+    problem: str = ""
+    final: bool = False
+    seconds: float = 0.0
+    address: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is a page, as far as its status says."""
+        return 200 <= self.status < 300
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The JSON object in the body; empty if it is none."""
+        return problem_document(self.body.decode(errors="replace"))
+
+    @property
+    def told(self) -> str:
+        """The status and the beginning of the body of a refusal, in words."""
+        if not self.status:
+            return self.problem
+        text = " ".join(self.body[:200].decode(errors="replace").split())
+        return f"{self.status} {text[:100]}".strip()
+
+
+class Asking:
+    """Sends GET requests to one publisher.
+
+    Args:
+        options: how to talk to it.
+        seconds: the time for all requests together.
+        most_bytes: the bytes of all answers together.
+    """
+
+    def __init__(self, options: ClientOptions, seconds: float, most_bytes: int) -> None:
+        self.transport = Transport(options)
+        self.requests = 0
+        self.bytes = 0
+        self._end = time.monotonic() + seconds
+        self._most_bytes = most_bytes
+        self._page_bytes = max(1, most_bytes // 8)
+
+    def get(self, query: str, *, packed: bool = False) -> Answer:
+        """Send a request with this query, and return what was answered in time.
+
+        Raises:
+            LimitError: no time or bytes are left.
+        """
+        left = self._end - time.monotonic()
+        if left <= 0 or self.bytes >= self._most_bytes:
+            raise LimitError("the time is" if left <= 0 else "the bytes are")
+        begun = time.monotonic()
+        answer = Answer(query)
+        pieces: list[bytes] = []
+        done, leave = threading.Event(), threading.Event()
+        receiver = threading.Thread(
+            target=self._receive, args=(answer, pieces, done, leave, packed), daemon=True
+        )
+        receiver.start()
+        in_time = done.wait(left)
+        leave.set()
+        if not in_time:
+            answer = Answer(query, answer.status, answer.headers, address=answer.address)
+            answer.end = End.LATE
+            answer.problem = f"not answered within {left:.0f} s"
+        answer.body = b"".join(pieces)
+        answer.seconds = time.monotonic() - begun
+        self.requests += 1
+        self.bytes += len(answer.body)
+        return answer
+
+    def _receive(
+        self,
+        answer: Answer,
+        pieces: list[bytes],
+        done: threading.Event,
+        leave: threading.Event,
+        packed: bool,
+    ) -> None:
+        try:
+            encoding = {"Accept-Encoding": "gzip" if packed else "identity"}
+            response = self.transport.request(
+                "GET", query=answer.query, headers=encoding, any_status=True
+            )
+            with response:
+                answer.address = str(response.url)
+                answer.headers = response.headers
+                answer.status = response.status_code
+                answer.end = End.BROKEN
+                body = Body(response, self.transport.url)
+                size = 0
+                for piece in body:
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > self._page_bytes or leave.is_set():
+                        answer.end = End.LEFT
+                        return
+                answer.end = End.WHOLE if body.proven else End.UNPROVEN
+        except TransientError as failure:
+            answer.problem = str(failure)
+        except PublisherError as exc:
+            answer.problem, answer.final = exc.what, True
+        finally:
+            done.set()
