@@ -1,0 +1,236 @@
+"""`zeh-spark doctor`: what it finds on this machine and at a feed, and what it says to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+from tests.fix_cli import Run, call, published
+from tests.fix_raw_server import RawServer, refused
+from zeh_spark.doctor import installed_spark, machine
+from zeh_spark.doctor.checks import Check, State, fits
+
+HERE = {
+    **os.environ,
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+}
+
+
+def states(found: list[Check]) -> dict[str, str]:
+    return {each.name: each.state.value for each in found}
+
+
+def of_feed(url: str, **environment: str) -> dict[str, dict[str, str]]:
+    """The checks of a feed, by name; after the exit code was compared."""
+    done = call("doctor", url, "--json", **environment)
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if found["ok"] else 3)
+    return {each["name"]: each for each in found["checks"]}
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_this_machine_can_run_the_tests() -> None:
+    """Where everything is installed, nothing fails."""
+    found = states([*machine.checks(HERE), *installed_spark.checks(HERE)])
+
+    assert {"python", "java", "worker-python", "worker-package", "sessions", "pyspark", "delta",
+            "rocksdb"} == found.keys()  # fmt: skip
+    assert {"failure", "warning"} & {*found.values()} == set()
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "environment", "fits_it"),
+    [
+        ("4.0.5", {}, True),
+        ("4.1.4", {}, False),
+        ("4.1.0", {"DATABRICKS_RUNTIME_VERSION": "18.0"}, True),
+    ],
+)
+def test_protobuf_5_is_for_spark_4_0_and_for_databricks(
+    tmp_path: Path, pyspark: str, environment: dict[str, str], fits_it: bool
+) -> None:
+    """I am not told to replace what a runtime of Databricks brings."""
+    packages = {"pandas": "2.2.3", "protobuf": "5.29.4", "pyspark": pyspark}
+    asked = {"python": list(sys.version_info[:3]), "prefix": "", "packages": packages, "error": ""}
+    told = json.dumps(asked)
+    python = program(tmp_path, "python", f"echo '{told}'")
+
+    found = found_by("sessions", PYSPARK_PYTHON=python, **environment)
+
+    assert found.state == (State.OK if fits_it else State.NOTE)
+
+
+def found_by(name: str, **environment: str) -> Check:
+    (check,) = [each for each in machine.checks({**HERE, **environment}) if each.name == name]
+    return check
+
+
+def test_java_that_is_missing_or_too_old_is_named(tmp_path: Path) -> None:
+    """I am told which Java to install."""
+    missing = found_by("java", JAVA_HOME=str(tmp_path / "none"))
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", "java", "echo 'openjdk version \"11.0.2\" 2019' >&2")
+    old = found_by("java", JAVA_HOME=str(tmp_path))
+
+    assert (State.FAILURE, State.FAILURE) == (missing.state, old.state)
+    assert "Java 11" in old.found and "Install Java 17" in old.remedy
+
+
+def test_another_python_for_workers_is_refused(tmp_path: Path) -> None:
+    """Spark would fail after half a minute, with DATA_SOURCE_NOT_FOUND."""
+    told = json.dumps({"python": [3, 9, 1], "packages": {}, "error": "ModuleNotFoundError: x"})
+    other = program(tmp_path, "python", f"echo '{told}'")
+
+    found = {each.name: each for each in machine.checks({**HERE, "PYSPARK_PYTHON": other})}
+
+    assert "3.9.1, and the driver has" in found["worker-python"].found
+    assert f"export PYSPARK_PYTHON={sys.executable}" in found["worker-python"].remedy
+    assert State.FAILURE is found["worker-package"].state
+    assert "ModuleNotFoundError: x" in found["worker-package"].found
+
+
+def test_an_older_package_for_workers_is_refused(tmp_path: Path) -> None:
+    """A cluster that was upgraded in part is found out."""
+    told = {"python": [*sys.version_info[:3]], "packages": {}, "zeh_spark": "0.0.1", "file": "x"}
+    other = program(tmp_path, "python", f"echo '{json.dumps(told)}'")
+
+    found = found_by("worker-package", PYSPARK_PYTHON=other)
+
+    assert (State.FAILURE, True) == (found.state, "version 0.0.1 there" in found.found)
+
+
+@pytest.mark.parametrize("text", ["exit 1", "echo nonsense", "kill -9 $$"])
+def test_a_worker_python_that_does_not_run_is_refused(tmp_path: Path, text: str) -> None:
+    """A path that is wrong is no riddle."""
+    assert (
+        State.FAILURE
+        is found_by("worker-python", PYSPARK_PYTHON=program(tmp_path, "python", text)).state
+    )
+    assert State.FAILURE is found_by("worker-python", PYSPARK_PYTHON="/no/python").state
+
+
+def test_a_spark_home_of_another_version_is_refused(tmp_path: Path) -> None:
+    """PySpark would start the other Spark, and fail somewhere."""
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+
+    (found,) = [
+        each for each in installed_spark.checks({**HERE, "SPARK_HOME": str(tmp_path)}) if
+        each.name == "pyspark"
+    ]  # fmt: skip
+
+    assert (State.FAILURE, True) == (found.state, "and Spark 3.5.1 in" in found.found)
+
+
+def test_a_spark_that_sets_rocksdb_is_in_order(tmp_path: Path) -> None:
+    """What the configuration has needs no word."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.sql.streaming.stateStore.providerClass  "
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider\n"
+    )
+
+    assert (
+        "ok"
+        == states([*installed_spark.checks({**HERE, "SPARK_CONF_DIR": str(tmp_path)})])["rocksdb"]
+    )
+
+
+def test_a_feed_is_looked_at(run: Run, store_url: str) -> None:
+    """Address, token, partitions and clock are in order."""
+    run("create", "orders", "--partitions", "3")
+    with published(store_url) as base:
+        found = of_feed(f"{base}/orders", **HERE)
+
+    names = ("reachable", "token", "partitions", "clock")
+    assert ["ok"] * 4 == [found[name]["state"] for name in names]
+    assert "3" == found["partitions"]["found"]
+
+
+def test_what_is_wrong_with_a_feed_is_told(raw_server: RawServer) -> None:
+    """No token, no partitions, and a clock that is a minute off."""
+    raw_server.respond = lambda request: refused(401, "who?")
+    denied = of_feed(raw_server.url, **HERE, ZEH_TOKEN="secret-of-mine")
+    date = format_datetime(datetime.now(timezone.utc) - timedelta(minutes=1), usegmt=True)
+    raw_server.respond = lambda request: refused(400, "n is missing", date=date)
+    untold = of_feed(raw_server.url, **HERE)
+
+    assert ("failure", "ok") == (denied["token"]["state"], denied["reachable"]["state"])
+    assert "secret-of-mine" not in json.dumps(denied)
+    assert ("warning", "warning") == (untold["partitions"]["state"], untold["clock"]["state"])
+    assert "partitionCount" in untold["partitions"]["remedy"]
+    (apart,) = re.findall(r"clock is \+(\d+) s", untold["clock"]["found"])
+    assert 55 < int(apart) < 75
+
+
+def test_a_feed_that_is_down_is_told() -> None:
+    """I am told which address does not answer."""
+    found = of_feed("http://127.0.0.1:1/x", **HERE)
+
+    assert ("failure", True) == (
+        found["reachable"]["state"], "Connection refused" in found["reachable"]["found"],
+    )  # fmt: skip
+
+
+def test_what_is_printed_says_what_to_do() -> None:
+    """A check in order is a line; one that failed says what was found and what to do."""
+    done = call("doctor", "http://127.0.0.1:1/x", **HERE)
+
+    assert 3 == done.returncode
+    assert f"ok         python: {sys.version.split()[0]}" in done.stdout
+    assert "FAILURE    reachable\n           found:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "requirement", "expected"),
+    [
+        ("4.2.0", "pyspark<=4.2.0,>=4.0.1", True),
+        ("4.3.0", "pyspark<=4.2.0,>=4.0.1", False),
+        ("4.0.0", "pyspark<=4.2.0,>=4.0.1", False),
+        ("4.2.0.dev1", "pyspark<4.3,>=4.2", True),
+        ("2.3", "pandas>=2.2,<3", True),
+        ("3.0.1", "pandas>=2.2,<3", False),
+        ("4.2", "pyspark==4.2.0", True),
+        ("1", "pyspark", True),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(
+    version: str, requirement: str, expected: bool
+) -> None:
+    """The pair of Spark and Delta is judged by what Delta asks for."""
+    assert expected is fits(version, requirement)
+
+
+@pytest.mark.slow
+def test_with_spark_a_worker_reads_an_event(run: Run, store_url: str) -> None:
+    """I know that the whole way works, before I write a job."""
+    run("create", "orders")
+    run("load", "orders", "-", stdin="1\n")
+    with published(store_url) as base:
+        found = in_process("doctor", f"{base}/orders", "--spark", "--json")
+
+    names = {each["name"]: each["found"] for each in found["checks"]}
+    assert found["ok"], names
+    assert "a worker read an event" == names["read"]
+
+
+def in_process(*words: str) -> dict[str, list[dict[str, str]]]:
+    """Run a command in a process of its own, because it starts and stops Spark."""
+    command = [sys.executable, "-m", "zeh_spark.cli", *words]
+    done = subprocess.run(command, env=HERE, capture_output=True, text=True, check=True)
+    found: dict[str, list[dict[str, str]]] = json.loads(done.stdout)
+    return found
