@@ -1,0 +1,16 @@
+"""The demonstration `make demo`: a year of real flights, through a feed into a table.
+
+    12 CSV files --Spark--> feed in SQLite, served by `zeh-spark serve` --Spark--> Parquet
+
+Both Spark jobs are killed with SIGKILL half way and started again. `jobs` has the jobs, which are
+ordinary ones: begin there. `flights` has the data, `__main__` runs and watches everything, `page`
+draws what happened.
+
+Rule for editors: only the compared data decides whether the demo succeeded.
+"""
+
+from __future__ import annotations
+
+from zeh_spark.demo.flights import SCHEMA, by_month, flights_csv
+
+__all__ = ["SCHEMA", "by_month", "flights_csv"]

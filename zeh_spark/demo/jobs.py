@@ -1,0 +1,177 @@
+"""The Spark jobs of the demo: two ordinary streaming queries, and the comparison at the end.
+
+Each runs in a process of its own: `python -m zeh_spark.demo publish URL FILES CHECKPOINT`, and so
+on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from zeh_spark.demo.flights import SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def publish_flights(url: str, files: str, checkpoint: str) -> None:
+    """Publish the flights of the files on the feed, each of them once.
+
+    Args:
+        url: The feed's address.
+        files: The folder with the CSV files.
+        checkpoint: The query's checkpointLocation.
+    """
+    import zeh_spark
+
+    spark = session()
+    spark.streams.addListener(zeh_spark.ProgressListener(live=True))
+    flights = (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 1)
+        .csv(files, header=True, nullValue="NA")
+    )
+    (
+        flights.selectExpr("tailnum AS key", "to_json(struct(*)) AS data")
+        .writeStream.format("zeroeventhub")
+        .option("url", url)
+        .option("producerId", "flights-job")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    spark.stop()
+
+
+def stream_flights(url: str, table: str, checkpoint: str) -> None:
+    """Write the flights of the feed into a Parquet table, each of them once.
+
+    Args:
+        url: The feed's address.
+        table: The folder of the table.
+        checkpoint: The query's checkpointLocation.
+    """
+    import zeh_spark
+
+    spark = session()
+    spark.streams.addListener(zeh_spark.ProgressListener(live=True))
+    feed = (
+        spark.readStream.format("zeroeventhub")
+        .option("url", url)
+        .option("maxEventsPerTrigger", 40_000)  # small batches, to kill the driver between them
+        .load()
+    )
+    flights = zeh_spark.parsed(feed, SCHEMA)
+    query = (
+        flights.drop("headers")
+        .writeStream.format("parquet")
+        .option("path", table)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+    )
+    zeh_spark.drain(query.start)  # one run on Spark 4.2 and later
+    spark.stop()
+
+
+def compare(url: str, table: str, files: str) -> None:
+    """Compare feed and table with the files, and print the result.
+
+    Args:
+        url: The feed's address.
+        table: The folder of the table.
+        files: The folder with the CSV files.
+
+    Raises:
+        SystemExit: A flight is missing, is there twice, or has another value, or the feed's numbers
+            have a gap.
+    """
+    import zeh_spark
+
+    spark = session()
+    feed = spark.read.format("zeroeventhub").load(url)
+    expected = spark.read.schema(SCHEMA).csv(files, header=True, nullValue="NA").cache()
+    published = zeh_spark.parsed(feed, SCHEMA).drop("partition", "headers")
+    once = [
+        _same("the feed", published, expected),
+        _contiguous(feed),
+        _same("the table", spark.read.parquet(table).drop("partition"), expected),
+    ]
+    if not all(once):
+        raise SystemExit("Feed or table differ from the files.")
+    print("Each flight was published, and arrived, exactly once.\n")
+    _delays(expected).show(5, truncate=False)
+    spark.stop()
+
+
+JOBS: dict[str, Callable[[str, str, str], None]] = {
+    "publish": publish_flights,
+    "read": stream_flights,
+    "compare": compare,
+}
+
+
+def session() -> SparkSession:
+    """Return a small local Spark session."""
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("flights")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+
+
+def _same(name: str, arrived: DataFrame, expected: DataFrame) -> bool:
+    """Print how many rows differ from those expected; return whether none does."""
+    arrived = arrived.cache()
+    missing = expected.exceptAll(arrived).count()
+    surplus = arrived.exceptAll(expected).count()
+    print(
+        f"{expected.count():,} flights in the files, {arrived.count():,} in {name}: "
+        f"{missing:,} missing, {surplus:,} doubled or changed.",
+        flush=True,
+    )
+    arrived.unpersist()
+    return missing == surplus == 0
+
+
+def _contiguous(feed: DataFrame) -> bool:
+    """Return whether the producer's numbers are 0, 1, 2, … in each partition, each once."""
+    from pyspark.sql import functions as F
+
+    number = F.col("headers")["zeh-sequence"].cast("long")
+    rows = (
+        feed.groupBy("partition")
+        .agg(F.min(number), F.max(number), F.count(number), F.count_distinct(number))
+        .orderBy("partition")
+        .collect()
+    )
+    for partition, least, most, count, distinct in rows:
+        whole = least == 0 and most + 1 == count == distinct
+        gaps = "no gaps" if whole else f"WITH GAPS: {distinct:,} different numbers"
+        print(f"Partition {partition}: {count:,} flights, numbered {least} to {most:,}, {gaps}.")
+        if not whole:
+            return False
+    return True
+
+
+def _delays(flights: DataFrame) -> DataFrame:
+    """Return the mean delay of each carrier's flights, and the share of late ones."""
+    from pyspark.sql import functions as F
+
+    return (
+        flights.groupBy("carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.round(F.avg("dep_delay"), 1).alias("mean departure delay (min)"),
+            F.round(F.avg((F.col("arr_delay") > 15).cast("int")) * 100, 1).alias("late (%)"),
+        )
+        .orderBy(F.desc("flights"))
+    )
