@@ -1,0 +1,221 @@
+"""What administrators change in the console: asked, confirmed, done once, and written down."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fix_console import Site, Visitor, site
+from zeh_spark.console import retention_form
+from zeh_spark.errors import StoreError
+from zeh_spark.store.access import ADMIN, Grant, Right
+from zeh_spark.store.interface import NAMES_MS, Retention
+from zeh_spark.testing import publish
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def console() -> Iterator[Site]:
+    with site() as found:
+        found.store.create("orders", 1)
+        publish(found.store, "orders", range(10))
+        found.store.save_cursors("orders", "ware/house", 1, {0: "0.00000000"})
+        yield found
+
+
+@pytest.fixture
+def ada(console: Site) -> Visitor:
+    return console.visitor(console.token(*ADMIN, name="ada"))
+
+
+def hidden_fields(page: str) -> dict[str, str]:
+    found = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
+    return {name: html.unescape(value) for name, value in found}
+
+
+def acts(console: Site) -> list[tuple[str, str, str, str]]:
+    """Who did what in the console, the newest first."""
+    found = [each for each in console.store.acts() if each.via == "console"]
+    return [(each.actor, each.action, each.feed, each.subject) for each in found]
+
+
+def test_a_cursor_set_is_deleted_after_a_question(console, ada):
+    path, query = "/feeds/orders/delete-cursor-set", "?name=ware/house"
+    linked = f'href="/console{path}{query}"' in ada.get("/feeds/orders").text
+    asked = ada.get(path + query)
+    before = [each.name for each in console.store.cursor_sets("orders")]
+    done = ada.post(path, at=path + query)
+    again = ada.send(
+        path, dict(re.findall(r'type="hidden" name="(\w+)" value="(.*?)"', asked.text))
+    )
+
+    assert (linked, asked.status_code, before) == (True, 200, ["ware/house"])
+    assert done.headers["Location"] == "/console/feeds/orders?done=cursor-set"
+    assert again.headers["Location"] == "/console/feeds/orders?done=same"
+    assert console.store.cursor_sets("orders") == []
+    assert acts(console) == [("ada", "delete-cursor-set", "orders", "ware/house")]
+
+
+def test_retention_is_changed_after_it_was_shown_what_that_removes(console, ada):
+    console.clock.behind = -2.0 * 86_400  # two days later
+    path = "/feeds/orders/retention"
+    shown = ada.post(path, age="1d", size="10g", readers="", names="30d")
+    assert (shown.status_code, "10 events" in shown.text) == (200, True)
+    assert console.store.retention("orders") == Retention()
+    hidden = hidden_fields(shown.text)
+
+    done = ada.send(path, hidden)
+
+    assert done.headers["Location"] == "/console/feeds/orders?done=retention"
+    assert console.store.retention("orders") == Retention(DAY, 10 << 30, (), 30 * DAY)
+    assert acts(console) == [("ada", "set-retention", "orders", "")]
+
+
+def test_a_retention_that_somebody_changed_meanwhile_is_confirmed_again(console, ada):
+    """I never confirm a change other than the one that I was shown."""
+    path = "/feeds/orders/retention"
+    shown = ada.post(path, age="90d", size="", readers="", names="90d")
+    hidden = hidden_fields(shown.text)
+    console.store.set_retention("orders", Retention(bytes=1 << 20))
+
+    answer = ada.send(path, hidden)
+
+    assert (answer.status_code, "the newest 1 MiB" in answer.text) == (200, True)
+    assert console.store.retention("orders") == Retention(bytes=1 << 20)
+
+
+def test_a_field_that_is_wrong_is_named_and_kept(console, ada):
+    answer = ada.post("/feeds/orders/retention", age="soon", size="1g", readers="a b", names="90d")
+
+    assert answer.status_code == 400
+    assert ("Age: &#39;soon&#39;" in answer.text, 'value="soon"' in answer.text) == (True, True)
+    assert acts(console) == []
+
+
+def test_a_small_difference_is_a_change(console, ada):
+    """What is shown and compared is not rounded."""
+    hour = DAY // 24
+    console.store.set_retention("orders", Retention(47 * hour))
+    shown = ada.post("/feeds/orders/retention", age="30h", size="", readers="", names="90d")
+    console.store.set_retention("orders", Retention(26 * hour))
+
+    answer = ada.send("/feeds/orders/retention", hidden_fields(shown.text))
+
+    assert ("younger than 47 h" in shown.text, "younger than 30 h" in shown.text) == (True, True)
+    assert (answer.status_code, "younger than 26 h" in answer.text) == (200, True)
+    assert console.store.retention("orders") == Retention(26 * hour)
+
+
+def test_the_same_retention_is_no_change(console, ada):
+    answer = ada.post("/feeds/orders/retention", age="", size="", readers="", names="90d")
+
+    assert answer.headers["Location"] == "/console/feeds/orders?done=same"
+    assert acts(console) == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Retention(),
+        Retention(90_000, 3 << 20, ("a", "b/c"), None),
+        Retention(1, 1, (), NAMES_MS),
+        Retention(DAY * 30, 5 << 40, ("x",), 1_500),
+        Retention(readers=("ware house", " a", "b,c")),
+    ],
+)
+def test_a_form_keeps_a_retention_as_it_is(rule):
+    assert retention_form.parsed(retention_form.texts(rule)) == rule
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"age": "30"},
+        {"age": "0d"},
+        {"age": "400000d"},
+        {"size": "x"},
+        {"names": "never"},
+        {"age": "9" * 400 + "d"},
+        {"size": "9" * 30 + "t"},
+        {"readers": "a\u202eb"},
+        {"readers": "n" * 51},
+    ],
+)
+def test_a_text_that_is_no_retention_is_refused(fields):
+    with pytest.raises(StoreError):
+        retention_form.parsed(fields)
+
+
+def test_a_producer_is_deleted_once_its_name_is_typed(console, ada):
+    path = "/feeds/orders/producers/test/delete"
+    wrong = ada.post(path, name="tset")
+    assert (wrong.status_code, console.store.producer("orders", "test").deleted) == (400, False)
+
+    done = ada.post(path, name="test")
+    again = ada.post(path, name="test")
+
+    assert done.headers["Location"] == "/console/feeds/orders?done=producer"
+    assert console.store.producer("orders", "test").deleted
+    assert (again.status_code, "Nothing to delete" in again.text) == (200, True)
+    assert acts(console) == [("ada", "delete-producer", "orders", "test")]
+
+
+def test_the_changes_of_commands_and_of_the_console_are_listed_together(console, ada):
+    path = "/feeds/orders/delete-cursor-set"
+    ada.post(path, at=f"{path}?name=ware/house")
+    page = ada.get("/acts").text
+
+    assert "delete-cursor-set" in page
+    assert "create-feed" in page
+    assert re.findall(r'<span>(\S+)<span class="small">console</span>', page) == ["ada"]
+
+
+PATHS = (
+    "/feeds/orders/delete-cursor-set",
+    "/feeds/orders/producers/test/delete",
+    "/feeds/orders/retention",
+)
+
+
+def test_whoever_is_no_administrator_is_neither_offered_a_change_nor_allowed_one(console):
+    """Every right on one feed is not enough: a change concerns all who use it."""
+    token = console.token(*(Grant(right, "orders") for right in Right))
+    visitor = console.visitor(token)
+    (key,) = set(re.findall(r'form_key" value="(\w+)"', visitor.get().text))
+    page = visitor.get("/feeds/orders").text
+
+    assert not re.search(r"/delete|/retention|/acts", page)
+    assert visitor.get("/acts").status_code == 403
+    for path in PATHS:
+        assert visitor.get(path).status_code == 403
+        assert visitor.send(path, {"form_key": key, "name": "test"}).status_code == 403
+    assert acts(console) == []
+
+
+def test_a_change_needs_the_key_of_its_session(console, ada):
+    for path in PATHS:
+        fields = {"name": "test", "age": "1d", "size": "", "readers": "", "names": ""}
+        assert ada.send(path, fields).status_code == 403
+
+    assert acts(console) == []
+
+
+def test_without_tokens_nobody_changes_anything():
+    """Whoever is on this machine need not be who may open the store."""
+    with site(tokens=False) as found:
+        found.store.create("orders", 1)
+        found.store.save_cursors("orders", "ledger", 1, {0: "0.00000000"})
+        visitor = Visitor(found)
+        (key,) = set(re.findall(r'form_key" value="(\w+)"', visitor.get("/sign-in").text))
+
+        answer = visitor.send(
+            "/feeds/orders/delete-cursor-set", {"form_key": key, "name": "ledger"}
+        )
+
+        assert (answer.status_code, "token create NAME --admin" in answer.text) == (403, True)
+        assert "/delete-cursor-set" not in visitor.get("/feeds/orders").text
+        assert acts(found) == []

@@ -1,0 +1,93 @@
+"""Whatever texts come to the console: each route, each parameter and each field of a form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pytest
+import requests
+
+from tests.postgresql import Server
+from zeh_spark.access.gate import Gate
+from zeh_spark.publisher import MemoryStore, create_app, open_store
+from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.testing import running_publisher
+
+TEXTS = [
+    "\0", "9" * 16, "-1", "%", "..", "a" * 300, "\u202e😀", "\r\nX-Header: y",
+    "<script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>",
+]  # fmt: skip
+THERE = {"feed": "orders", "producer": "till-1", "partition": "0"}
+PARAMETERS = ("named", "after", "feed", "partition", "producer", "below", "before", "name", "back")
+FIELDS = ("token", "back", "name", "age", "size", "readers", "names", "before", "confirmed")
+
+
+def routes() -> list[tuple[str, str]]:
+    app = create_app(MemoryStore(), console=True)
+    found = [(each.path, each.methods or ()) for each in app.routes]
+    return [
+        (method, path)
+        for path, methods in found
+        if path.startswith("/console")
+        for method in sorted({"GET", "POST"}.intersection(methods))
+    ]
+
+
+@dataclass(frozen=True)
+class Visited:
+    """A console, as an administrator.
+
+    Attributes:
+        base: The publisher's URL.
+        session: What sends the administrator's token.
+    """
+
+    base: str
+    session: requests.Session
+
+    def ask(self, method: str, path: str, query: dict[str, str], form: dict[str, str]) -> None:
+        answer = self.session.request(
+            method, self.base + path, params=query, data=form or None,
+            allow_redirects=False, timeout=30,
+        )  # fmt: skip
+        assert answer.status_code < 500, (method, path, query, form, answer.text)
+        assert answer.status_code not in (401, 403) or path == "/console/sign-in"
+        assert "<script" not in answer.text and "<img src=x" not in answer.text
+        assert "X-Header" not in answer.headers
+
+
+@pytest.fixture(scope="module")
+def visited(postgresql_server: Server) -> Iterator[Visited]:
+    """On PostgreSQL, which takes fewer texts than other stores."""
+    url = postgresql_server.url(postgresql_server.create_database())
+    with closing(open_store(url)) as store, requests.Session() as session:
+        store.create("orders", 2)
+        text, token = new_token("ada", ADMIN, store.now())
+        store.add_token(token)
+        session.headers.update({"Accept": "text/html", "Authorization": f"Bearer {text}"})
+        app = create_app(store, gate=Gate(store), console=True)
+        with running_publisher(store, app) as base:
+            yield Visited(base, session)
+
+
+@pytest.mark.parametrize(("method", "path"), routes())
+def test_no_text_is_an_error_of_the_server(visited: Visited, method: str, path: str) -> None:
+    """Nobody makes my log say that the store fails, nor a page that runs what he wrote."""
+    slots = re.findall(r"{(\w+)}", path)
+    form = dict.fromkeys(FIELDS, "") if method == "POST" else {}
+    for text in TEXTS:
+        for slot in slots:
+            named = {**THERE, slot: text}
+            visited.ask(method, filled(path, named), {}, form)
+        for parameter in PARAMETERS:
+            visited.ask(method, filled(path, THERE), {parameter: text}, form)
+        for field in FIELDS if form else ():
+            visited.ask(method, filled(path, THERE), {}, {**form, field: text})
+
+
+def filled(path: str, named: dict[str, str]) -> str:
+    return re.sub(r"{(\w+)}", lambda found: quote(named[found[1]], safe=""), path)

@@ -1,0 +1,68 @@
+"""Both sides' values of each refusal, next to each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from zeh_spark.console.refusal_table import sides
+from zeh_spark.protocol.upload_format import Content
+from zeh_spark.store import refusals
+from zeh_spark.store.batches import Call, Found, ProducerState, StoredReceipt, TaskAttempt
+from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.recent_refusals import RecentRefusals
+
+CALL = Call("till", "inc-2", "run-2", 9, 4)
+STATE = ProducerState("till", "inc-1", 3, "run-1", 6, 7, "", 0)
+RECEIPT = StoredReceipt(1, "till", "inc-2", 9, "run-1", 1, 5, "d" * 32, 1, 4, (), (1, 1), 0, "")
+
+
+def shown(problem: Problem):
+    noted = RecentRefusals()
+    noted.note({"feed": "orders", "producer": "till", "batch": "9"}, problem, "id", "")
+    return sides(noted.newest()[0])
+
+
+@pytest.mark.parametrize(
+    ("problem", "row", "option"),
+    [
+        (refusals.batch_gap(CALL, STATE, 6, "x@6:9"), ("batch", "6", "9"), "acceptGap=x@6:9"),
+        (refusals.batch_gap(CALL, STATE, -1, "x@-1:9"), ("batch", "none", "9"), "acceptGap=x@-1:9"),
+        (
+            refusals.incarnation_changed(CALL, STATE, "inc-1:inc-2"),
+            ("incarnation", "inc-1", "inc-2"),
+            "replaceIncarnation=inc-1:inc-2",
+        ),
+        (refusals.fenced(CALL, STATE), ("run", "run-1", "run-2"), ""),
+        (
+            refusals.batch_conflict(CALL, Content(8, 1), RECEIPT, "dddddddd"),
+            ("events", "5", "8"),
+            "keepFirst=dddddddd",
+        ),
+        (refusals.number_taken(CALL, Content(8, 1), RECEIPT), ("events", "5", "8"), ""),
+        (refusals.digest_version(CALL, 2, 1), ("digestVersion", "1", "2"), ""),
+        (
+            refusals.upload_missing(CALL, TaskAttempt(0, 0, 3, 30), Found(2, Content(20, 1))),
+            ("uploads", "2", "3"),
+            "",
+        ),
+        (refusals.content_mismatch(CALL, Content(3, 1), Content(2, 1)), ("events", "2", "3"), ""),
+    ],
+)
+def test_each_side_has_its_own_value(problem: Problem, row, option: str) -> None:
+    found = shown(problem)
+
+    assert row in found.rows
+    assert option == found.option
+
+
+def test_what_is_neither_sides_value_is_a_fact() -> None:
+    assert ("partitionCount", "8") in shown(refusals.layout_changed(CALL, 8)).facts
+    assert ("quota", "10") in shown(refusals.quota_exceeded(CALL, 10, 9, 5)).facts
+
+
+def test_the_remedy_is_told_once() -> None:
+    problem = refusals.fenced(CALL, STATE)
+    found = shown(problem)
+
+    assert problem.members["remedy"] == found.remedy
+    assert problem.detail == f"{found.detail}; {found.remedy}"

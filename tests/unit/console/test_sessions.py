@@ -1,0 +1,143 @@
+"""Sessions of browsers: how long they last, and what their forms bring back."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from zeh_spark.console.sessions import (
+    IDLE_SECONDS,
+    SESSION_SECONDS,
+    SESSIONS,
+    SESSIONS_OF_TOKEN,
+    Sessions,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def request(cookie: str = "", scheme: str = "http", **headers: str) -> Request:
+    given = {"host": "127.0.0.1:8080", "cookie": cookie, **headers}
+    return Request(
+        {
+            "type": "http",
+            "method": "GET",
+            "path": "/console",
+            "query_string": b"",
+            "scheme": scheme,
+            "server": ("127.0.0.1", 8080),
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        }
+    )
+
+
+def begun(sessions: Sessions, token: str = "zeh_token", **how: str) -> str:
+    """Begin a session; return what the browser sends as its cookie."""
+    answer = Response()
+    sessions.begin(request(**how), answer, token)
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def test_a_session_shows_the_token_that_began_it() -> None:
+    sessions = Sessions()
+
+    assert "Bearer zeh_token" == sessions.credential(request(begun(sessions)))
+    assert "" == sessions.credential(request("zeh_console_8080=guessed"))
+
+
+def test_a_header_precedes_the_session() -> None:
+    sessions = Sessions()
+
+    assert "Bearer own" == sessions.credential(request(begun(sessions), authorization="Bearer own"))
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_there"),
+    [
+        ([IDLE_SECONDS - 1], True),
+        ([IDLE_SECONDS + 1], False),
+        ([IDLE_SECONDS - 1] * 5, True),
+        ([IDLE_SECONDS - 1] * int(SESSION_SECONDS / IDLE_SECONDS + 1), False),
+    ],
+)
+def test_a_session_ends_unused_and_ends_anyway(steps: list[float], is_there: bool) -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    cookie, found = begun(sessions), ""
+    for each in steps:
+        clock.now += each
+        found = sessions.credential(request(cookie))
+
+    assert is_there is bool(found)
+
+
+def test_there_is_a_bounded_number_of_sessions() -> None:
+    """The one that was used least recently ends first."""
+    sessions = Sessions()
+    first, second = begun(sessions), begun(sessions)
+    sessions.credential(request(first))
+    for number in range(SESSIONS - 1):
+        begun(sessions, f"zeh_{number}")
+
+    assert ("Bearer zeh_token", "") == (
+        sessions.credential(request(first)), sessions.credential(request(second))
+    )  # fmt: skip
+
+
+def test_a_token_ends_its_own_sessions_alone() -> None:
+    """Whoever signs in again and again signs nobody else out."""
+    sessions = Sessions()
+    ada, first = begun(sessions, "zeh_ada"), begun(sessions)
+    for _ in range(SESSIONS_OF_TOKEN):
+        last = begun(sessions)
+
+    assert ["Bearer zeh_ada", "", "Bearer zeh_token"] == [
+        sessions.credential(request(each)) for each in (ada, first, last)
+    ]
+
+
+def test_signing_in_again_ends_the_session_before() -> None:
+    sessions = Sessions()
+    old = begun(sessions)
+    new = begun(sessions, cookie=old)
+
+    assert old != new
+    assert "" == sessions.credential(request(old))
+
+
+def test_a_form_belongs_to_its_session() -> None:
+    """A page that another visitor was given cannot act for me."""
+    sessions = Sessions()
+    mine, other = request(begun(sessions)), request(begun(sessions))
+    key = sessions.form_key(mine)
+
+    assert sessions.is_own_form(mine, key)
+    assert not sessions.is_own_form(other, key)
+    assert not sessions.is_own_form(request(), key)
+    assert not sessions.is_own_form(mine, "")
+    assert not Sessions().is_own_form(request(), sessions.form_key(request()))
+
+
+def test_a_form_with_a_token_of_its_own_comes_from_no_page() -> None:
+    """A browser that once was asked for a password sends that by itself with each form."""
+    sessions = Sessions()
+
+    assert sessions.is_own_form(request(authorization="Bearer zeh_token"), "")
+    assert not sessions.is_own_form(request(authorization="Basic YWRhOng="), "")
+
+
+def test_the_cookie_is_kept_from_scripts_other_sites_and_plain_http() -> None:
+    answer = Response()
+    Sessions().begin(request(scheme="https"), answer, "zeh_token")
+    name, *flags = (each.strip() for each in answer.headers["set-cookie"].split(";"))
+
+    assert "zeh_token" not in answer.headers["set-cookie"]
+    assert name.startswith("zeh_console_8080=")
+    assert {"HttpOnly", "SameSite=strict", "Secure", "Path=/console"} == set(flags)

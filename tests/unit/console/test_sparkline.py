@@ -1,0 +1,20 @@
+"""The small charts of the console."""
+
+from __future__ import annotations
+
+from zeh_spark.console.sparkline import HEIGHT, WIDTH, Sparkline, sparkline
+
+
+def test_the_highest_count_reaches_the_top() -> None:
+    assert Sparkline("0,23 60,1 120,12", f"0,{HEIGHT} 0,23 60,1 120,12 {WIDTH},{HEIGHT}", 6) == (
+        sparkline([0, 4, 2])
+    )
+
+
+def test_without_events_there_is_no_line() -> None:
+    assert Sparkline("", "", 0) == sparkline([0] * 60)
+
+
+def test_points_on_a_level_line_are_left_out() -> None:
+    """A page with many quiet feeds stays small."""
+    assert "0,23 60,23 90,1 120,23" == sparkline([0, 0, 0, 5, 0]).line

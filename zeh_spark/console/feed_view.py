@@ -1,0 +1,234 @@
+"""What the page of a feed shows: its partitions, producers and consumers, a part at a time.
+
+Runs in the publisher's worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zeh_spark.console.events import newest
+from zeh_spark.console.text import exact_duration, exact_size
+from zeh_spark.console.viewer import Viewer
+from zeh_spark.store.batches import MAX_NUMBER, ProducerState, StoredReceipt
+from zeh_spark.store.interface import (
+    NAMES_MS,
+    Anchor,
+    Chunk,
+    FeedState,
+    Retention,
+    Store,
+)
+from zeh_spark.telemetry.lag import Lag
+
+PARTITIONS, PRODUCERS, CONSUMERS, RECEIPTS = 16, 20, 50, 20
+"""Rows on a page."""
+
+_LOOKS, _LOOKED_AT = 10, 200
+"""Most parts of the list of producers that are read for a visitor who sees few of them, and the
+producers of a part.
+"""
+
+RANGES = 8
+"""Ranges of a receipt that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A stored partition: its newest chunk, and what was removed last, if there is any."""
+
+    number: int
+    last: Chunk | None
+    removed: Anchor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A cursor set that a feed keeps.
+
+    Attributes:
+        name: Its name.
+        bound: The identity of the consumer; "" if it is bound to none.
+        n: How many partitions the consumer works with.
+        kept: Of how many of them there is a position.
+        lag: How far it is behind; None if that is not known yet.
+        is_waited_for: Whether the feed's retention waits for it.
+    """
+
+    name: str
+    bound: str
+    n: int
+    kept: int
+    lag: Lag | None
+    is_waited_for: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FeedView:
+    """A feed.
+
+    Attributes:
+        state: The feed as of now.
+        staged: Bytes that are uploaded and not committed.
+        keeps: What its retention keeps, in words.
+        partitions: Some of its partitions.
+        producers: Some of its producers.
+        more_producers: The name after which there are more; "" if there are none.
+        consumers: Its cursor sets.
+        has_letters: Whether the newest event is a dead letter.
+        now: The time by the store's clock, in ms since 1970.
+    """
+
+    state: FeedState
+    staged: int
+    keeps: str
+    partitions: list[Partition]
+    producers: list[ProducerState]
+    more_producers: str
+    consumers: list[Consumer]
+    has_letters: bool
+    now: int
+
+
+def feed_view(
+    store: Store,
+    feed: str,
+    lags: Sequence[Lag],
+    viewer: Viewer,
+    first_partition: int,
+    after_producer: str,
+) -> FeedView:
+    """Return what a visitor may see of a feed. Raises UnknownFeedError."""
+    state, rule = store.feed(feed), store.retention(feed)
+    producers, more = _producers(store, feed, viewer, after_producer)
+    letters = newest(store, feed, None, 1) if viewer.reads(feed) else []
+    return FeedView(
+        state,
+        store.staged().get(feed, 0),
+        kept(rule, [each for each in rule.readers if viewer.sees_consumer(feed, each)]),
+        _partitions(store, state, first_partition),
+        producers,
+        more,
+        _consumers(store, feed, lags, rule, viewer),
+        any(each.letter for each in letters),
+        store.now(),
+    )
+
+
+def _partitions(store: Store, feed: FeedState, first: int) -> list[Partition]:
+    anchors = store.anchors(feed.name)
+    return [
+        Partition(each, store.last(feed.name, [each], feed.head), anchors.get(each))
+        for each in range(feed.partitions)[first : first + PARTITIONS]
+    ]
+
+
+def _producers(
+    store: Store, feed: str, viewer: Viewer, after: str
+) -> tuple[list[ProducerState], str]:
+    """Return some producers that the visitor sees, and the last name if there may be more.
+
+    That name is never one of a producer that the visitor does not see.
+    """
+    found: list[ProducerState] = []
+    for _ in range(_LOOKS):
+        some = store.producers(feed, after, _LOOKED_AT)
+        for each in some:
+            if len(found) == PRODUCERS:
+                return found, found[-1].name
+            after = each.name
+            if viewer.sees_producer(feed, each.name):
+                found.append(each)
+        if len(some) < _LOOKED_AT:
+            return found, ""
+    return found, found[-1].name if found else ""
+
+
+def _consumers(
+    store: Store, feed: str, lags: Sequence[Lag], rule: Retention, viewer: Viewer
+) -> list[Consumer]:
+    known = {(each.name, each.n): each for each in lags}
+    found = [
+        Consumer(
+            each.name, each.consumer, n, len(cursors), known.get((each.name, n)),
+            each.name in rule.readers,
+        )
+        for each in store.cursor_sets(feed)
+        if viewer.sees_consumer(feed, each.name)
+        for n, cursors in sorted(each.cursors.items())
+    ]  # fmt: skip
+    # what is held back most comes first
+    found.sort(key=lambda each: -(each.lag.events if each.lag else 0))
+    return found[:CONSUMERS]
+
+
+def kept(rule: Retention, readers: Sequence[str]) -> str:
+    """Return what a feed keeps, in words.
+
+    Args:
+        rule: The feed's retention.
+        readers: Those of its cursor sets that may be named. The others are counted.
+    """
+    parts = []
+    if rule.age_ms is not None:
+        parts.append(f"events younger than {exact_duration(rule.age_ms)}")
+    if rule.bytes is not None:
+        parts.append(f"the newest {exact_size(rule.bytes)}")
+    words = ", of that ".join(parts) or "all events"
+    hidden = len(rule.readers) - len(readers)
+    waiting = [*readers, *([f"{hidden} cursor set{'s' * (hidden > 1)}"] if hidden else [])]
+    if waiting:
+        verb = "has" if len(rule.readers) == 1 else "have"
+        words += f", and what {' and '.join(waiting)} {verb} not read yet"
+    if rule.names_ms != NAMES_MS:
+        how_long = "for ever" if rule.names_ms is None else f"for {exact_duration(rule.names_ms)}"
+        words += f"; receipts of batches with names {how_long}"
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerView:
+    """A producer.
+
+    Attributes:
+        state: Its state.
+        receipts: Some of its receipts, the newest first.
+        following: The number below which there are more; 0 if there are none.
+        next: The number of its next event, by partition, for some partitions.
+        partitions: Of how many partitions it has events.
+        now: The time by the store's clock, in ms since 1970.
+    """
+
+    state: ProducerState
+    receipts: list[StoredReceipt]
+    following: int
+    next: Mapping[int, int]
+    partitions: int
+    now: int
+
+
+def producer_view(store: Store, feed: str, name: str, below: int) -> ProducerView:
+    """Return what a producer has published.
+
+    Args:
+        store: The store.
+        feed: The feed.
+        name: The producer.
+        below: The number below which receipts begin; 0 for the newest.
+
+    Raises:
+        UnknownFeedError: There is no such feed.
+        Problem: The store refuses to tell.
+    """
+    store.feed(feed)  # an unknown feed is refused
+    receipts = store.receipts(feed, name, below or MAX_NUMBER, RECEIPTS + 1)
+    numbers = sorted(store.sequences(feed, name).items())
+    return ProducerView(
+        store.producer(feed, name),
+        receipts[:RECEIPTS],
+        receipts[RECEIPTS - 1].number if len(receipts) > RECEIPTS else 0,
+        {partition: own.next for partition, own in numbers[:PARTITIONS]},
+        len(numbers),
+        store.now(),
+    )

@@ -1,0 +1,78 @@
+"""The form for a feed's retention: its fields as texts, and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zeh_spark.console.text import in_units
+from zeh_spark.errors import StoreError
+from zeh_spark.options import parse_age_ms, parse_size
+from zeh_spark.store.cursor_sets import NAME
+from zeh_spark.store.interface import NAMES_MS, Retention
+
+FIELDS = ("age", "size", "readers", "names")
+"""The names of the fields: durations like 30d, a size like 100g, a name on each line."""
+
+FOREVER = "forever"
+
+MOST_BYTES = 10**6 << 40
+"""The largest size. Databases keep 64 bits."""
+
+_AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
+_SIZES = ((1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k"), (1, ""))
+
+
+def texts(rule: Retention) -> dict[str, str]:
+    """Return the fields of a retention."""
+    return {
+        "age": "" if rule.age_ms is None else in_units(rule.age_ms, _AGES),
+        "size": "" if rule.bytes is None else in_units(rule.bytes, _SIZES),
+        "readers": "\n".join(rule.readers),
+        "names": FOREVER if rule.names_ms is None else in_units(rule.names_ms, _AGES),
+    }
+
+
+def parsed(fields: Mapping[str, str]) -> Retention:
+    """Return the retention of fields.
+
+    Raises:
+        StoreError: A field is not valid. It names the field, and what is allowed.
+    """
+    age, size, names = (fields.get(each, "").strip() for each in ("age", "size", "names"))
+    readers = fields.get("readers", "").splitlines()
+    if names == FOREVER:
+        names_ms = None
+    else:
+        names_ms = _age("Receipts of named batches", names) if names else NAMES_MS
+    return Retention(
+        _age("Age", age) if age else None,
+        _size(size) if size else None,
+        tuple(dict.fromkeys(_cursor_set(line) for line in readers if line)),
+        names_ms,
+    )
+
+
+def _age(what: str, text: str) -> int:
+    try:
+        return parse_age_ms(text)
+    except ValueError as exc:
+        raise StoreError(f"{what}: {exc}.") from None
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except ValueError as exc:
+        raise StoreError(f"Size: {text!r} {exc}.") from None
+    if size > MOST_BYTES:
+        raise StoreError(f"Size: {text!r} is more than a million TiB. Leave the field empty.")
+    return size
+
+
+def _cursor_set(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise StoreError(
+            f"Wait for cursor sets: {name!r} is no name of a cursor set. It has 1 to 50 printable "
+            f"ASCII characters. Write one name on each line."
+        )
+    return name
