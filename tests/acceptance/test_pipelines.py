@@ -1,0 +1,109 @@
+"""A declarative pipeline (`spark-pipelines`): from a feed into a table, and on into a feed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.class_archive import SHORT_LIVED
+from tests.fix_publisher import Publisher
+from tests.patience import PATIENCE
+from zeh_spark.testing import publish
+
+EXAMPLE = Path(__file__).parents[2] / "notebooks" / "pipeline"
+
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.spark,
+    pytest.mark.skipif(not find_spec("pyspark.pipelines"), reason="pipelines need Spark 4.1"),
+]
+
+
+@dataclass
+class Pipeline:
+    """The example in a folder of its own, with Hive's catalog, which outlives a run."""
+
+    folder: Path
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).parent / "spark-pipelines"), "run"]
+        command += ["--driver-java-options", SHORT_LIVED, "--conf", "spark.ui.enabled=false"]
+        command += ["--conf", "spark.sql.catalogImplementation=hive"]
+        command += ["--conf", f"spark.sql.warehouse.dir={self.folder / 'warehouse'}", *words]
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        root = str(EXAMPLE.parents[1])
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**os.environ, **python, "PYTHONPATH": root, "SPARK_LOCAL_IP": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+
+    def complete(self) -> None:
+        done = self.run()
+        assert "Run is COMPLETED" in done.stdout, done.stdout[-4000:]
+
+    @property
+    def checkpoints(self) -> Path:
+        """The checkpoints of the sink's flow: a folder for each, with a number."""
+        return self.folder / "storage" / "_checkpoints" / "delays" / "late_flights"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, publisher: Publisher) -> Pipeline:
+    folder = shutil.copytree(EXAMPLE, tmp_path / "pipeline")
+    spec = folder / "spark-pipeline.yml"
+    text = spec.read_text().replace("http://127.0.0.1:8080", publisher.url.rpartition("/")[0])
+    spec.write_text(text.replace("file:///tmp/flights-pipeline", f"file://{folder}/storage"))
+    for feed in ("flights", "delays"):
+        publisher.store.create(feed, 2)
+    return Pipeline(folder)
+
+
+def load(publisher: Publisher, *carriers: str) -> None:
+    """Publish a late and a punctual flight of each carrier."""
+    for delay in (5.0, -1.0):
+        flights = [{"carrier": each, "dep_delay": delay, "origin": "EWR"} for each in carriers]
+        publish(publisher.store, "flights", flights)
+
+
+def delayed(publisher: Publisher) -> Counter[str]:
+    """How often the late flight of each carrier is on the feed `delays`."""
+    query = "n=2&cursor0=_first&cursor1=_first"
+    flights = publisher.get(query, path="/delays").data
+    assert {flight["dep_delay"] for flight in flights} <= {5.0}
+    return Counter(flight["carrier"] for flight in flights)
+
+
+def test_a_pipeline_publishes_each_row_once_also_after_a_full_refresh(pipeline, publisher):
+    """Each run publishes what is new. A full refresh is refused instead of publishing everything
+    again; without its checkpoint the next run continues where the last one ended.
+    """
+    load(publisher, "UA", "DL")
+    pipeline.complete()
+    load(publisher, "AA")
+    pipeline.complete()
+    assert delayed(publisher) == Counter(["UA", "DL", "AA"])
+
+    refused = pipeline.run("--full-refresh-all")
+    assert refused.returncode != 0
+    assert "409 incarnation-changed: producer 'flights-pipeline'" in refused.stdout
+    assert delayed(publisher) == Counter(["UA", "DL", "AA"])
+
+    assert sorted(path.name for path in pipeline.checkpoints.iterdir()) == ["0", "1"]
+    shutil.rmtree(pipeline.checkpoints / "1")
+    pipeline.run("--full-refresh", "flights")  # which the table does not allow
+    load(publisher, "B6")
+    pipeline.complete()
+    assert delayed(publisher) == Counter(["UA", "DL", "AA", "B6"])

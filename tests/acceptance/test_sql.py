@@ -1,0 +1,253 @@
+"""Feeds as tables and views in SQL."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import Row
+
+import zeh_spark
+from tests.fix_spark import without_code
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+
+DATA = [{"i": i} for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def sql(spark):
+    """A session with Spark's own catalog: Delta's does not find tables of Python data sources."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.catalog.spark_catalog", "builtin")
+    zeh_spark.register(session)
+    yield session
+    zeh_spark.register(spark)  # the active one again
+
+
+@pytest.fixture
+def store():
+    store = MemoryStore()
+    for feed in ("orders", "copies"):
+        store.create(feed, 2)
+    publish(store, "orders", DATA)
+    return store
+
+
+@pytest.fixture
+def base(store):
+    with running_publisher(store) as base:
+        yield base
+
+
+@pytest.fixture
+def table(sql, base):
+    """Create a table of a feed; gives its name. It is dropped after the test."""
+    made = []
+
+    def create(feed="orders", columns="", name=None, **options):
+        name = name or f"{feed}_table"
+        given = ", ".join(
+            f"`{key}` '{value}'" for key, value in {"url": f"{base}/{feed}", **options}.items()
+        )
+        made.append(name)
+        sql.sql(f"CREATE TABLE {name} {columns} USING zeroeventhub OPTIONS ({given})")
+        return name
+
+    yield create
+    for name in made:
+        sql.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def numbers(rows):
+    return sorted(orjson.loads(row.data)["i"] for row in rows)
+
+
+def published(sql, base, feed):
+    return numbers(sql.read.format("zeroeventhub").load(f"{base}/{feed}").collect())
+
+
+def last_line(error):
+    """Our part of an error: the line that names it."""
+    lines = str(error.value).partition("SQLSTATE")[0].splitlines()
+    return without_code(next(line for line in lines if line.startswith("zeh_spark.errors.")))
+
+
+def test_a_table_is_selected_from(sql, table):
+    """The options of CREATE TABLE hold for each query."""
+    name = table()
+
+    assert list(range(6)) == numbers(sql.sql(f"SELECT * FROM {name}").collect())
+    assert list(range(6)) == numbers(sql.table(name).select("data").collect())
+    assert [Row(n=3)] == sql.sql(
+        f"SELECT count(*) AS n FROM {name} WHERE get_json_object(data, '$.i') < 3"
+    ).collect()
+
+
+def test_a_table_has_the_columns_of_its_options(sql, table):
+    name = table(stamps="columns")
+
+    row = sql.sql(f"SELECT timestamp, feed, sequence FROM {name} LIMIT 1").collect()[0]
+
+    assert row.timestamp is not None
+
+
+def test_a_query_has_the_last_word(sql, table, base):
+    """Options of a query replace those of the table; another feed replaces them all."""
+    name = table(startingCursors="last")
+
+    assert [] == sql.table(name).collect()
+    first = sql.read.option("startingCursors", "first").table(name)
+    assert list(range(6)) == numbers(first.collect())
+    with_options = sql.sql(f"SELECT * FROM {name} WITH (`startingCursors` = 'first')")
+    assert list(range(6)) == numbers(with_options.collect())
+
+
+def test_a_schema_of_a_table_brings_no_options_to_another_feed(sql, table, base):
+    """`startingCursors` of one table does not hide events of another feed."""
+    schema = sql.table(table(startingCursors="last")).schema
+
+    other = sql.read.format("zeroeventhub").schema(schema).load(f"{base}/orders")
+
+    assert list(range(6)) == numbers(other.collect())
+
+
+def test_a_table_is_read_as_a_stream(sql, table, tmp_path):
+    """Cursors are in the checkpoint, as with `load`."""
+    name = table()
+    found = []
+
+    def keep(frame, _):
+        found.extend(numbers(frame.collect()))
+
+    for _ in range(2):
+        sql.readStream.table(name).writeStream.foreachBatch(keep).option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        ).trigger(availableNow=True).start().awaitTermination()
+
+    assert list(range(6)) == sorted(found)
+
+
+def test_a_location_may_be_the_feed(sql, base):
+    """As `.load(url)` does."""
+    sql.sql(f"CREATE TABLE located USING zeroeventhub LOCATION '{base}/orders'")
+    try:
+        assert list(range(6)) == numbers(sql.table("located").collect())
+    finally:
+        sql.sql("DROP TABLE located")
+
+
+def test_a_view_is_read_and_inserted_into(sql, base):
+    """One set of options for both directions."""
+    sql.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW orders_view USING zeroeventhub OPTIONS ("
+        f"url '{base}/copies', producerId 'sql', batchId 'one', startingCursors 'first')"
+    )
+
+    for _ in range(2):  # a batch with a name is published once
+        sql.sql("INSERT INTO orders_view SELECT 0, map(), '{\"i\":7}'")
+
+    assert [7] == numbers(sql.sql("SELECT data FROM orders_view").collect())
+
+
+def test_rows_are_inserted_where_the_statement_says(sql, table, base):
+    """Also if all columns come from another feed's table."""
+    orders, copies = table(), table("copies")
+    to = f"WITH (url = '{base}/copies', `producerId` = 'sql', `batchId` = 'one')"
+
+    sql.sql(f"INSERT INTO {copies} {to} SELECT * FROM {orders}")
+
+    assert list(range(6)) == published(sql, base, "copies")
+    assert list(range(6)) == published(sql, base, "orders")
+
+
+def test_a_frame_is_appended_to_a_table(sql, table, base):
+    copies = table("copies")
+    frame = sql.table(table())
+
+    frame.writeTo(copies).options(url=f"{base}/copies", producerId="sql", batchId="one").append()
+
+    assert list(range(6)) == published(sql, base, "copies")
+
+
+def test_a_stream_is_published_through_a_table(sql, table, base, tmp_path):
+    copies = table("copies")
+
+    sql.readStream.table(table()).writeStream.options(
+        url=f"{base}/copies", producerId="sql", checkpointLocation=str(tmp_path / "checkpoint")
+    ).trigger(availableNow=True).toTable(copies).awaitTermination()
+
+    assert list(range(6)) == published(sql, base, "copies")
+
+
+@pytest.mark.parametrize(
+    "insert",
+    [
+        "INSERT INTO copies_table SELECT * FROM orders_table",
+        "INSERT INTO copies_table VALUES (0, map(), '{}')",
+        "INSERT INTO copies_table BY NAME SELECT data, headers, partition FROM orders_table",
+    ],
+)
+def test_an_insert_without_a_feed_is_refused(sql, table, base, insert):
+    """Spark tells a writer no table. Rows must not go to the feed that they came from."""
+    table()
+    table("copies", producerId="sql", batchId="one")
+
+    with pytest.raises(Exception) as error:
+        sql.sql(insert)
+
+    assert "option 'url' is missing" in last_line(error)
+    assert "INSERT INTO f WITH (url = 'https://…'" in last_line(error)
+    assert [] == published(sql, base, "copies")
+    assert list(range(6)) == published(sql, base, "orders")
+
+
+@pytest.mark.parametrize("overwrite", ["INSERT OVERWRITE TABLE", "INSERT OVERWRITE"])
+def test_published_events_are_not_overwritten(sql, table, base, overwrite):
+    name = table()
+
+    with pytest.raises(Exception) as error:
+        sql.sql(f"{overwrite} {name} WITH (url = '{base}/orders') SELECT 0, map(), '{{}}'")
+
+    assert "mode('overwrite') is refused" in str(error.value)
+
+
+def test_typing_errors_are_refused_when_the_table_is_created(sql, table):
+    with pytest.raises(AnalysisException) as error:
+        table(startingCursor="last")
+
+    assert "unknown option 'startingcursor'; did you mean 'startingCursors'" in last_line(error)
+    assert not sql.catalog.tableExists("orders_table")
+
+
+@pytest.mark.parametrize("name", ["token", "deadLetterToken", "http.secret.header.Authorization"])
+def test_secrets_do_not_get_into_the_catalog(sql, table, name):
+    """Spark's catalog would show them to whoever may describe the table."""
+    with pytest.raises(AnalysisException) as error:
+        table(**{name: "hush-hush"})
+
+    assert "because Spark's catalog keeps a table's options as they are" in last_line(error)
+    assert "hush-hush" not in last_line(error)
+    assert not sql.catalog.tableExists("orders_table")
+
+
+def test_facts_of_the_catalog_are_no_options(sql, base):
+    """A comment and properties of the table are the user's own."""
+    sql.sql(
+        f"CREATE TABLE described USING zeroeventhub OPTIONS (url '{base}/orders') "
+        f"COMMENT 'all orders' TBLPROPERTIES ('team' = 'shop', 'headers' = 'none')"
+    )
+    try:
+        assert list(range(6)) == numbers(sql.table("described").collect())
+    finally:
+        sql.sql("DROP TABLE described")
+
+
+def test_columns_of_a_table_are_left_to_the_source(sql, table):
+    """With a list of columns Spark asks for no schema, and the options are nowhere."""
+    name = table(columns="(data STRING)")
+
+    with pytest.raises(Exception) as error:
+        sql.table(name).collect()
+
+    assert "option 'url' is missing" in last_line(error)

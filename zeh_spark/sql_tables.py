@@ -1,0 +1,116 @@
+"""Options of tables that are created in SQL: `CREATE TABLE f USING zeroeventhub OPTIONS (…)`.
+
+Spark shows a Python data source the options of a table once, when it asks for the schema of the new
+table. Afterwards it keeps them in its catalog, and hands them to no query. What it does hand over
+is the table's schema. So the options are written into the metadata of the schema's columns, and a
+query finds them there. Rejected: to ask the catalog, because a data source runs in a process
+without a session.
+
+Rule for editors: a write never uses them. The columns that Spark hands to a writer may be those of
+another table (`INSERT INTO g SELECT * FROM f`), and the rows would go to the wrong feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import orjson
+from pyspark.sql.types import StructField, StructType
+
+from zeh_spark.errors import OptionError
+from zeh_spark.options import (
+    NO_TOKENS,
+    SECRET_HEADER_PREFIX,
+    ClientOptions,
+    declared,
+    option_name,
+    parse_token,
+)
+
+_METADATA = "zeroeventhub.options"
+_PREFIX = "option."
+_PROVIDER = "provider"
+_TOKENS = {"token", "tokenfile"}
+_OAUTH = {option_name(name).lower() for name in NO_TOKENS} - _TOKENS
+
+
+def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the options of a table that is being created; None if no table is.
+
+    For a new table Spark adds facts of its catalog to the options (`provider`, `owner`, `location`,
+    `comment` and others), adds the table's properties, and repeats each option with a prefix.
+
+    Args:
+        given: what Spark hands to the data source.
+    """
+    named = {str(name).lower(): str(value) for name, value in given.items() if value is not None}
+    if _PROVIDER not in named:
+        return None
+    own = {
+        name.removeprefix(_PREFIX): value
+        for name, value in named.items()
+        if name.startswith(_PREFIX)
+    }
+    location = named.get("location", "")
+    if "url" not in own and location.startswith(("http:", "https:")):
+        own["url"] = location
+    return own
+
+
+def refuse_secrets(options: Mapping[str, str], kinds: Collection[type[ClientOptions]]) -> None:
+    """Raise OptionError if options of a new table hold a secret.
+
+    Args:
+        options: the options, with lower-cased names.
+        kinds: the classes of options in which secrets are declared.
+    """
+    secret = {
+        name.lower(): name
+        for kind in kinds
+        for name, option in declared(kind).items()
+        if option.parse is parse_token
+    }
+    for name in options:
+        if name in secret or name.startswith(SECRET_HEADER_PREFIX):
+            raise OptionError(
+                f"option {secret.get(name, name)!r} is refused for a table, because Spark's "
+                f"catalog keeps a table's options as they are. Use 'tokenFile', or give the secret "
+                f"to each query: spark.read.option('token', …).table(…)",
+                option=secret.get(name, name),
+                anchor="a-table-in-sql-does-not-find-its-feed",
+            )
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return a table's schema that keeps the table's options in the metadata of its columns."""
+    metadata: dict[str, Any] = {
+        _METADATA: orjson.dumps(dict(options), option=orjson.OPT_SORT_KEYS).decode()
+    }
+    return StructType(
+        [
+            StructField(field.name, field.dataType, field.nullable, {**field.metadata, **metadata})
+            for field in schema.fields
+        ]
+    )
+
+
+def options_of_table(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options for a query: its own, after those that the table was created with.
+
+    A query that names a feed itself gets its own options alone: its schema may come from the frame
+    of another feed's table.
+
+    Args:
+        schema: the schema that Spark hands to a reader.
+        given: the query's own options.
+    """
+    own = {str(name).lower(): value for name, value in given.items()}
+    if {"url", "path", "paths"} & own.keys():
+        return own
+    text = next((each.metadata[_METADATA] for each in schema if _METADATA in each.metadata), "{}")
+    kept = orjson.loads(text)
+    replaced = (
+        _TOKENS | _OAUTH if _TOKENS & own.keys() else _TOKENS if _OAUTH & own.keys() else set()
+    )
+    return {**{name: value for name, value in kept.items() if name not in replaced}, **own}
