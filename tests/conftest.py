@@ -30,6 +30,7 @@ pytest_plugins = [
     "tests.fix_tls",
     "tests.fix_reference",
     "tests.fix_spark",
+    "tests.fix_connect",
     "tests.fix_sink",
     "tests.fix_dead_letters",
     "tests.fix_cluster",
@@ -40,7 +41,12 @@ pytest_plugins = [
     "tests.fix_table",
     "tests.fix_lake",
     "tests.fix_sessions",
+    "tests.fix_processing",
     "tests.fix_from_delta",
+    "tests.fix_console",
+    "tests.fix_oauth",
+    "tests.fix_object_stores",
+    "tests.fix_databricks",
 ]
 
 # No deadline: a shared machine pauses. `make test-all` tries 20 times as many examples.
@@ -54,8 +60,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 # A test is marked with what the fixtures that it uses start. A test that starts something by other
 # means is marked by hand.
 STARTS = {
-    "spark": {"spark", "job", "program", "cluster"},
+    "spark": {"spark", "job", "program", "cluster", "connect_server"},
     "cluster": {"cluster"},
+    "browser": {"browser"},
     "postgresql": {"postgresql_server", "own_server", "server", "shop", "postgresql_database"},
 }
 
@@ -70,14 +77,21 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests, and give those of the shared Spark session to one process: one JVM."""
+    """Mark tests, and give those of the shared Spark session to two processes: two JVMs, of which
+    one has the tests of Delta tables.
+    """
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         for mark, fixtures in STARTS.items():
             if used & fixtures or mark in _parameters(item):
                 item.add_marker(mark)
-        if "spark" in used:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if "connect_server" in used:
+            item.add_marker(pytest.mark.xdist_group("connect"))
+        elif "spark" in used:
+            group = "delta" if "delta" in item.path.name else "spark"
+            item.add_marker(pytest.mark.xdist_group(group))
+        elif "browser" in used:
+            item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 def _parameters(item: pytest.Item) -> list[str]:
@@ -93,7 +107,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_report_header() -> list[str]:
     from tests import (  # not before pytest has loaded its plugins
+        fix_connect,
+        fix_console,
         fix_lake,
+        fix_object_stores,
         fix_reference,
         postgresql,
         standalone,
@@ -103,14 +120,19 @@ def pytest_report_header() -> list[str]:
     reasons = [
         fix_reference.why_absent(),
         fix_lake.why_absent(),
+        fix_connect.why_absent(),
+        fix_console.why_absent(),
         postgresql.why_absent(),
+        postgresql.why_no_pooler(),
         postgresql.why_no_small_disk(),
         standalone.why_not_apart(),
     ]
     absent = [reason for reason in reasons if reason]
+    campaigns = [fix_object_stores.why_absent()]
     if needed := [each for each in absent if each != postgresql.why_no_small_disk()]:
         if "ZEH_TESTS_COMPLETE" in os.environ:
             pytest.exit(f"ZEH_TESTS_COMPLETE is set, and there is no {'; no '.join(needed)}", 1)
+    absent += [reason for reason in campaigns if reason]  # CI does not run them
     return header + [f"absent: {reason}" for reason in absent]
 
 

@@ -13,7 +13,7 @@ import requests
 class Balancer:
     """Passes each new connection to the next publisher in rotation.
 
-    It looks at each publisher twenty times a second. One that does not answer, or that closes its
+    It asks each publisher twenty times a second. One that does not answer, or that closes its
     connections after the answer, is out of rotation, and its connections go on to their ends.
     """
 

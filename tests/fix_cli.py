@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from zeh_spark.cli.commands import zeh_spark
+from zeh_spark.cli.main import zeh_spark
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
 

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from tests.fix_sink import Watched, remedy
-from zeh_spark.cli.tail import follow
+from zeh_spark.client.following import follow
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import (
     PublishError,
@@ -22,7 +22,7 @@ from zeh_spark.errors import (
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import RowLayout
+from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.writer import StagedTask, StreamWriter, stage
 from zeh_spark.testing import running_publisher
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import zeh_spark
+from tests.fix_spark import without_code
 from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.publisher import MemoryStore
@@ -191,9 +192,9 @@ def said(error: BaseException) -> str:
     text = str(error)
     found = re.findall(r"^zeh_spark\.errors\.\w+: (.*)$", text, re.MULTILINE)
     if found:
-        return str(found[0])
+        return without_code(found[0])
     assert type(error).__module__ == "zeh_spark.errors", text
-    return text
+    return without_code(text)
 
 
 @pytest.fixture

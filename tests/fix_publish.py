@@ -176,3 +176,9 @@ def events_of(store: Store, feed: str = "orders", producer: str | None = None) -
         for line in lines_of(frame).split(b"\n")[:-1]
     ]
     return [line.split(b'"data":', 1)[1][:-1] for line in lines]
+
+
+def published(caller: Caller, *data: object, **who: object) -> Reply:
+    reply = caller.publish(Who().but(**who), *data)
+    assert (200, "committed") == reply.short, reply.document
+    return reply

@@ -242,7 +242,10 @@ def _read_request(reader, number: int) -> Request | None:
     while (field := reader.readline().decode("latin-1").strip()) != "":
         name, _, value = field.partition(":")
         headers[name.lower()] = value.strip()
-    body = reader.read(int(headers.get("content-length", 0)))
+    length = int(headers.get("content-length", 0))
+    body = reader.read(length)
+    if len(body) < length:  # the client gave up
+        return None
     return Request(method, target, headers, body, number)
 
 

@@ -25,6 +25,7 @@ import requests
 
 from tests.fix_gateway import Gateway, Given, Passing, passed
 from tests.fix_publisher import store_url
+from tests.fix_spark import without_code
 from tests.patience import PATIENCE
 from zeh_spark.publisher import open_store
 from zeh_spark.testing import running_publisher
@@ -312,6 +313,26 @@ class Sink:
         """Publish all that is there."""
         assert self.start(frame, checkpoint, **how).awaitTermination(PATIENCE)
 
+    def repeat_a_batch(self, frame: DataFrame, write: Callable[[DataFrame], object]) -> None:
+        """Write each batch in foreachBatch; batch 1 fails after its write, and is repeated."""
+        failures = [1]
+
+        def publish(rows: DataFrame, batch: int) -> None:
+            write(rows)
+            if batch in failures:
+                failures.remove(batch)
+                raise RuntimeError("after the write")
+
+        def run() -> None:
+            writer = frame.writeStream.foreachBatch(publish).trigger(availableNow=True)
+            query = writer.option("checkpointLocation", str(self.checkpoint)).start()
+            self.queries.append(query)
+            assert query.awaitTermination(PATIENCE)
+
+        with pytest.raises(Exception, match="after the write"):
+            run()
+        run()
+
     def fail(self, frame: DataFrame, checkpoint: Path | None = None, **how: Any) -> str:
         """The same, which has to fail; gives our line of the error."""
         with pytest.raises(Exception) as raised:
@@ -365,7 +386,7 @@ def ours(error: BaseException) -> str:
     assert len(re.findall(r'File ".*/zeh_spark/.*\.py"', text)) <= 1, text
     found = re.findall(r"^(?:.*: )?zeh_spark\.errors\.(.*)$", text, re.MULTILINE)
     assert found, text
-    return str(found[0])
+    return without_code(found[0])
 
 
 def remedy(said: str) -> dict[str, str]:

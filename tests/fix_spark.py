@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,13 @@ ENVIRONMENT = {
     "PYSPARK_DRIVER_PYTHON": sys.executable,
     "PYSPARK_SUBMIT_ARGS": class_archive.submit_arguments(),
 }
+
+
+def without_code(said: str) -> str:
+    """What an error says, without its code, of which there is exactly one."""
+    bare, codes = re.subn(r"\[ZEH_[A-Z0-9_]+\] ", "", said)
+    assert codes == 1, said
+    return bare
 
 
 @pytest.fixture(scope="session")

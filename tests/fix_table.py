@@ -185,6 +185,11 @@ def refusal(feed: SqlTableFeed) -> str:
     return str(raised.value)
 
 
+def quoted(value: str) -> str:
+    """A text of SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
 @pytest.fixture
 def postgresql_database() -> Iterator[PostgresqlDatabase]:
     with closing(PostgresqlDatabase()) as database:

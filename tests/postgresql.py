@@ -11,6 +11,7 @@ import glob
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.patience import eventually
 from tests.ports import free_port
 
 USER = "zeh"
@@ -37,6 +39,15 @@ def why_absent() -> str | None:
     if os.geteuid() == 0 and not _unprivileged():
         return "a user without privileges, as which PostgreSQL could run"
     return None
+
+
+def why_no_pooler() -> str | None:
+    return None if _pgbouncer() else "pgbouncer (Debian: apt-get install pgbouncer)"
+
+
+def _pgbouncer() -> str | None:
+    """Debian installs it where only root's shells look."""
+    return shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 def why_no_small_disk() -> str | None:
@@ -178,6 +189,48 @@ class Server:
         )
 
 
+class Pooler:
+    """PgBouncer before a server: two connections to each database, lent for one transaction."""
+
+    def __init__(self, server: Server) -> None:
+        self.port = free_port()
+        user = {"user": _unprivileged()} if os.geteuid() == 0 else {}
+        users = server.directory / f"pooler-{self.port}-users"
+        users.write_text(f'"{USER}" ""\n')
+        settings = server.directory / f"pooler-{self.port}.ini"
+        settings.write_text(
+            f"[databases]\n"
+            f"* = host=127.0.0.1 port={server.port}\n"
+            f"[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\n"
+            f"listen_port = {self.port}\n"
+            f"unix_socket_dir =\n"
+            f"auth_type = trust\n"
+            f"auth_file = {users}\n"
+            f"pool_mode = transaction\n"
+            f"default_pool_size = 2\n"
+        )
+        for each in (users, settings):
+            server.own(each)
+        program = _pgbouncer()
+        assert program
+        self._process = subprocess.Popen(
+            [program, "--quiet", str(settings)], stderr=subprocess.DEVNULL, **user
+        )
+        eventually(self._answers, 30)
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/{database}"
+
+    def _answers(self) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+
+
 class Replica(Server):
     """A hot standby, which follows another server."""
 
@@ -203,6 +256,15 @@ def postgresql_server() -> Server:
     """The one for all tests that leave it running."""
     needed()
     return shared()
+
+
+@pytest.fixture
+def pooler(postgresql_server: Server) -> Iterator[Pooler]:
+    """A pooler before the server that all tests share."""
+    if reason := why_no_pooler():
+        pytest.skip(reason)
+    with contextlib.closing(Pooler(postgresql_server)) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,10 +1,15 @@
-"""The differences between Spark 4.0 and 4.3, and nothing else.
+"""The differences between Spark 4.0 and 4.3, and between classic sessions and Spark Connect.
 
 Rule for editors: test whether a feature exists, never which version runs, because platforms
 backport features. Runs wherever the source and the sink run: on the driver and on executors.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -39,10 +44,29 @@ except ImportError:  # the worker of Spark 4.0 looks for the batch class in stre
         pass
 
 
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError
+except ImportError:  # a client of Spark Connect has no Java
+
+    class Py4JError(Exception):  # type: ignore[no-redef, unused-ignore]
+        pass
+
+    class Py4JJavaError(Py4JError):  # type: ignore[no-redef, misc]
+        pass
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether this is a session of Spark Connect, which shows no JVM."""
+    return not hasattr(spark, "_jsparkSession")
+
+
 __all__ = [
     "HAS_ADMISSION_CONTROL",
     "DataSourceStreamArrowWriter",
+    "Py4JError",
+    "Py4JJavaError",
     "ReadAllAvailable",
     "ReadMaxBytes",
     "SupportsTriggerAvailableNow",
+    "is_connect",
 ]

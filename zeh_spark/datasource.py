@@ -1,10 +1,10 @@
 """`format("zeroeventhub")`: the DataSource by which Spark reads and writes feeds.
 
-Rule for editors: Spark does not say whether a DataSource is made to read or to write. Options that
-fit neither are refused when it is made, so the user sees the error at `.load()`. The other options
-are refused when the direction is known. Errors that need the schema wait for the reader's first
-call. Rejected: to raise in `streamReader` itself, because the user then sees an unrelated
-UnboundLocalError of Spark before our error.
+Rule for editors: Spark does not say whether a DataSource is made to read or to write. Unknown
+options are refused when it is made; all others when the direction is known. Each direction passes
+over the options of the other one, because a table in SQL has one set of options for both. Errors of
+a stream wait for the reader's first call. Rejected: to raise in `streamReader` itself, because the
+user then sees an unrelated UnboundLocalError of Spark before our error.
 
 Runs on the driver and in the Python process in which Spark plans a query.
 """
@@ -28,14 +28,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from zeh_spark.errors import OptionError, UnknownOptionError, at_spark_border
-from zeh_spark.options import parse
+from zeh_spark import sql_tables
+from zeh_spark.decoding.lines import Decoder
+from zeh_spark.errors import OptionError, at_spark_border
+from zeh_spark.options import declared, parse, refuse_unknown
 from zeh_spark.protocol.stamp_columns import KEY, POSITION, STAMP_COLUMNS
-from zeh_spark.sink.options import SinkOptions, refused_for_a_write, sink_options
-from zeh_spark.sink.rows import RowLayout, layout
+from zeh_spark.sink.options import OF_SPARK, SinkOptions, sink_options
+from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter
 from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader
 
@@ -60,6 +61,8 @@ _COLUMNS: dict[str, DataType] = {
     "data": StringType(),
 }
 
+_TO_READ, _TO_WRITE = frozenset(declared(SourceOptions)), frozenset(declared(SinkOptions))
+
 _ENDLESS = OptionError(
     "option 'endingCursors' is for spark.read only: a stream has no end. Remove it, or use the "
     "trigger availableNow, which reads what the feed holds when the run begins",
@@ -72,8 +75,8 @@ class ZeroEventHubDataSource(DataSource):
 
     `data` is each event's JSON byte for byte, or NULL if the publisher left it out. The option
     `stamps` adds typed columns (`protocol.stamp_columns`), and a schema may name any of them, and
-    `position` and `key`. Which columns of a DataFrame are published is in `sink.rows`. Spark makes
-    and calls this class; users name the format instead.
+    `position` and `key`. Which columns of a DataFrame are published is in `sink.row_layout`. Spark
+    makes and calls this class; users name the format instead.
 
     Args:
         options: the options as Spark hands them over, with names in any case.
@@ -85,46 +88,45 @@ class ZeroEventHubDataSource(DataSource):
     @at_spark_border
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._source: SourceOptions | OptionError
-        try:
-            self._source = parse(SourceOptions, options)
-        except OptionError as exc:
-            if refusal := refused_for_a_write(options):
-                raise _neither(exc, refusal) from None
-            self._source = exc
+        table = sql_tables.options_of_new_table(options)
+        self._for_table = table is not None
+        self._given = dict(options) if table is None else table
+        refuse_unknown(self._given, {*_TO_READ, *_TO_WRITE, *OF_SPARK})
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format (see `DataSource.name`)."""
         return "zeroeventhub"
 
+    @at_spark_border
     def schema(self) -> StructType:
         """Return the columns that a feed has for these options (see `DataSource.schema`)."""
-        if isinstance(self._source, OptionError):
-            raise self._source
+        source = self._source_options(StructType())
         left_out = {POSITION, KEY.name}
-        if self._source.stamps != "columns":
+        if source.stamps != "columns":
             left_out |= {*_STAMPS}
         fields = [StructField(name, _COLUMNS[name]) for name in _COLUMNS if name not in left_out]
-        if self._source.mode == "PERMISSIVE":
-            fields.append(StructField(self._source.column_name_of_corrupt_record, StringType()))
-        return StructType(fields)
+        if source.mode == "PERMISSIVE":
+            fields.append(StructField(source.column_name_of_corrupt_record, StringType()))
+        if not self._for_table:
+            return StructType(fields)
+        sql_tables.refuse_secrets(self._given, (SourceOptions, SinkOptions))
+        return sql_tables.with_options(StructType(fields), self._given)
 
     @at_spark_border
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of `spark.read` (see `DataSource.reader`)."""
-        if isinstance(self._source, OptionError):
-            raise self._source
-        options = replace(self._source, columns=tuple(schema.fieldNames()))
+        options = self._source_options(schema)
         return BatchReader(options, decoder(schema, options))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of `spark.readStream`, which raises later if something is wrong."""
-        if isinstance(self._source, OptionError):
-            return StreamReader(None, self._source)
-        if self._source.ending_cursors != "last":
-            return StreamReader(self._source, _ENDLESS)
-        options = replace(self._source, columns=tuple(schema.fieldNames()))
+        try:
+            options = self._source_options(schema)
+        except OptionError as exc:
+            return StreamReader(None, exc)
+        if options.ending_cursors != "last":
+            return StreamReader(options, _ENDLESS)
         return StreamReader(options, decoder(schema, options))
 
     @at_spark_border
@@ -136,7 +138,7 @@ class ZeroEventHubDataSource(DataSource):
                 option="mode",
                 anchor="modeoverwrite-is-refused",
             )
-        options = sink_options(self.options, streaming=False)
+        options = sink_options(self._given, streaming=False, also=_TO_READ)
         return BatchWriter(options, _layout(schema, options))
 
     @at_spark_border
@@ -149,21 +151,18 @@ class ZeroEventHubDataSource(DataSource):
                 option="outputMode",
                 anchor="modeoverwrite-is-refused",
             )
-        options = sink_options(self.options, streaming=True)
+        options = sink_options(self._given, streaming=True, also=_TO_READ)
         return StreamWriter(options, _layout(schema, options))
+
+    def _source_options(self, schema: StructType) -> SourceOptions:
+        """Return the options for a read into these columns. Raises OptionError."""
+        given = sql_tables.options_of_table(schema, self._given)
+        options = parse(SourceOptions, given, _TO_WRITE)
+        return replace(options, columns=tuple(schema.fieldNames()))
 
 
 def _layout(schema: StructType, options: SinkOptions) -> RowLayout:
     return layout(schema, keeps_origin=options.keep_origin, keeps_key=options.keep_key)
-
-
-def _neither(to_read: OptionError, to_write: OptionError) -> OptionError:
-    """Return the error of the direction that the user probably meant, if neither one fits."""
-    if to_read.option != to_write.option:  # one direction knows the option that the other lacks
-        return to_write if isinstance(to_read, UnknownOptionError) else to_read
-    if isinstance(to_read, UnknownOptionError) and isinstance(to_write, UnknownOptionError):
-        return to_write if to_write.suggestion else to_read
-    return to_read
 
 
 def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:
@@ -209,7 +208,9 @@ def register(spark: SparkSession) -> None:
 
     Spark looks for data sources among the top-level modules of the driver's `sys.path`. This call
     is needed if the package comes from elsewhere (an import hook), or if the session is older than
-    the installation. The package has to be installed on the executors in any case.
+    the installation. The package has to be installed on the executors in any case, in the same
+    version: `zeh-spark doctor --spark` compares them. This call does not, because it would start a
+    job, whose first task takes seconds while Python workers start.
 
     A write looks for the format in the session that is active in the calling thread. Only the
     session's own Python thread has one, so call this in each other thread that writes. Otherwise

@@ -29,7 +29,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.protocol import event_origin, feed_identity, wire
 from zeh_spark.stamping import has_headers, has_stamps, stamp
-from zeh_spark.stateful import dedup_state, ids_operator, requirements, state_buckets
+from zeh_spark.stateful import dedup_state, ids_operator, plans, requirements, state_buckets
+from zeh_spark.stateful.cycles import RareCollection
 from zeh_spark.stateful.dedup_state import NO_FEED, Accepted, SeenBucket
 from zeh_spark.stateful.ids_operator import IdProcessor
 from zeh_spark.stateful.row_codec import packed, unpacked
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 STATE = "zeh_seen"
 FLAGS = ("new", "unknown", "unstamped")
 _COLUMNS = ("event", "dedup", "counts")
-_FORMAT = "zeroeventhub"
 
 
 def drop_seen(
@@ -153,7 +153,7 @@ def drop_seen(
         )
     rows = _rows(df, key, text, _feed(df, feed, told), time)
     accepted = dedup_state.accepted(accept) if accept is not None else None
-    processor = _Processor(numbers_kept, buckets, _feeds_read(df) if told else None, accepted)
+    processor = _Processor(numbers_kept, buckets, plans.feeds_read(df) if told else None, accepted)
     given = state_buckets.grouped(rows, "key", buckets, processor, _COLUMNS, "none")
     return _passed(given, df, metrics, (*FLAGS, "dropped", "producers", "buckets"))
 
@@ -173,7 +173,7 @@ def _check_absent(options: dict[str, object], why: str) -> None:
 
 def _check_order(df: DataFrame) -> None:
     """Refuse a frame of `in_order`: `drop_seen` orders rows by producers' numbers, not sessions."""
-    if re.search(rf"EventTimeWatermark .*{requirements.CLOCK}", requirements.plan(df)):
+    if re.search(rf"EventTimeWatermark .*{requirements.CLOCK}", plans.text(df)):
         raise OptionError(
             "dedup.drop_seen: the frame is that of sessions.in_order, and its order would be lost. "
             "Call drop_seen before in_order",
@@ -312,15 +312,6 @@ def _time(df: DataFrame) -> Column:
     return F.coalesce(stamp(df, wire.TIME_HEADER).try_cast("bigint"), F.lit(-1))
 
 
-def _feeds_read(df: DataFrame) -> int:
-    """Count the feeds that the frame's plan reads: sources of our format, by their URLs."""
-    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-    plans = [leaves.apply(number) for number in range(leaves.size())]
-    streams = [each for each in plans if each.getClass().getSimpleName() == "StreamingRelationV2"]
-    options = [each.extraOptions() for each in streams if each.sourceName().lower() == _FORMAT]
-    return len({each.get("url") or each.get("path") for each in options})
-
-
 _json = msgspec.json.Encoder().encode
 
 
@@ -354,6 +345,7 @@ class _Processor(StatefulProcessor):
         self._accepted = accepted
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        self._collection = RareCollection()
         self._state = handle.getValueState(STATE, "seen BINARY")
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
@@ -385,7 +377,7 @@ class _Processor(StatefulProcessor):
         yield from state_buckets.frames([(None, None, told)], _COLUMNS)
 
     def close(self) -> None:
-        pass
+        self._collection.end()
 
     def _opened(self) -> SeenBucket:
         value = self._state.get()

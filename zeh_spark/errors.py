@@ -22,8 +22,9 @@ Facts are attributes. The message is for people: the value, the place and the re
 decides on the text of a message. Errors pickle, because Spark carries them between processes.
 Messages never contain a secret or a URL's query.
 
-Each error knows the heading of `docs/operate/errors.md` that describes it (`anchor`), and Python
-prints that address below the error's message.
+Each error has a stable code, which its message begins with: that of its class, or that of the
+publisher's refusal. Each knows the heading of `docs/operate/errors.md` that describes it
+(`anchor`), and Python prints that address below the error's message.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ R = TypeVar("R")
 log = logging.getLogger("zeh_spark")
 
 _REQUEST_ID = re.compile(r'"requestId": ?"([A-Za-z0-9._:-]{1,100})"')
+
+_CODE = re.compile(r"\[ZEH_[A-Z0-9_]+\] ")
+
+REFUSAL_CODES: dict[str, str] = {}
+"""The codes of a publisher's refusals, by their names. `protocol.problems` declares them."""
 
 ERRORS_PAGE = "docs/operate/errors.md"
 """The page that describes all errors."""
@@ -75,7 +81,8 @@ class ZeroEventHubError(Exception):
     """Base of all errors of this package.
 
     Args:
-        message: what is wrong, and what to do about it.
+        message: what is wrong, and what to do about it. If it quotes another error of ours, the
+            code of that one is left out, so that a message has one code.
         partition: the feed's partition in which it happened, if that is known.
         cursor: the cursor after which it happened, if that is known.
         advice: what to do if the caller has options. It is added to the message. `what` is the
@@ -85,6 +92,12 @@ class ZeroEventHubError(Exception):
     """
 
     anchor = "types-of-errors"
+    _code_of_class = "ZEH_ERROR"
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            words = re.findall("[A-Z][a-z]+", cls.__name__.removesuffix("Error"))
+            cls._code_of_class = "_".join(["ZEH", *words]).upper()
 
     def __init__(
         self,
@@ -95,6 +108,7 @@ class ZeroEventHubError(Exception):
         advice: OptionAdvice | None = None,
         anchor: str | None = None,
     ) -> None:
+        message = _CODE.sub("", message)
         super().__init__(f"{message}; {advice}" if advice else message)
         self.what = message
         self.advice = advice
@@ -104,6 +118,15 @@ class ZeroEventHubError(Exception):
             self.anchor = anchor
         if sys.version_info >= (3, 11):  # where Python prints notes; `help` is there on all
             self.add_note(f"See {self.help}")
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {super().__str__()}"
+
+    @property
+    def code(self) -> str:
+        """The stable name of this kind of error, like `ZEH_OPTION` or `ZEH_BATCH_GAP`."""
+        refusal = getattr(self, "problem", None) or self.anchor
+        return REFUSAL_CODES.get(refusal, self._code_of_class)
 
     @property
     def help(self) -> str:
@@ -384,7 +407,7 @@ def at_spark_border(function: Callable[P, R]) -> Callable[P, R]:
     """Return `function`, whose errors leave for Spark with one frame of this package.
 
     Spark prints the Python traceback into its own error, and so ends with the message and the
-    address of its description. The full traceback, with the cause, is logged.
+    address of its description. The full traceback, with the cause, is logged at level INFO.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -408,6 +431,5 @@ def at_spark_border(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _bare(exc: ZeroEventHubError) -> ZeroEventHubError:
-    level = logging.WARNING if exc.__cause__ else logging.DEBUG
-    log.log(level, "this error goes to Spark", exc_info=exc)
+    log.info("this error goes to Spark", exc_info=exc)  # at WARNING it would be printed twice
     return exc.with_traceback(None)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -27,9 +28,31 @@ SECRET_HEADER_PREFIX = "http.secret.header."
 MAX_PARTITIONS = 100_000
 """The largest `partitionCount`. More is a mistake: each batch would send a request for each."""
 
+FIRST_CONTACT = 10.0
+"""Seconds after which an address that never answered is taken for a wrong one."""
+
+_OF_KAFKA = {
+    "maxoffsetspertrigger": "maxEventsPerTrigger",
+    "minoffsetspertrigger": "minEventsPerTrigger",
+    "startingoffsets": "startingCursors",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "startingoffsetsbytimestampstrategy": "startingTimestamp",
+    "endingoffsets": "endingCursors",
+    "endingoffsetsbytimestamp": "endingCursors",
+    "endingtimestamp": "endingCursors",
+    "subscribe": "url",
+    "topic": "url",
+    "kafka.bootstrap.servers": "url",
+}
+"""What options of Spark's Kafka connector are called here, by their lower-cased names."""
+_OAUTH = "oauth_"
 _CREDENTIAL_HEADERS = {"authorization", "cookie", "proxy-authorization"}
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?"
+)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 30 * 24 * 3600.0
+_LONGEST_AGE = 1000 * 366 * 86_400.0  # databases keep 64 bits, and dates end with the year 9999
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -53,7 +76,7 @@ class FeedUrl:
 
     @property
     def identity(self) -> str:
-        """What an offset keeps to tell feeds apart: the URL, with its query as SHA-256."""
+        """What an offset keeps to distinguish feeds: the URL, with its query as SHA-256."""
         query = self.parts.query
         return f"{self}?{hashlib.sha256(query.encode()).hexdigest()}" if query else str(self)
 
@@ -96,6 +119,28 @@ def parse_age(text: str) -> float:
             "must be a duration: seconds, or a number with ms, s, m, h or d, like 500ms"
         )
     return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def parse_age_ms(text: str) -> int:
+    """Return the milliseconds of an age like `30d` or `12h`: more than 0, at most 1,000 years.
+
+    Raises:
+        ValueError: It is none. The message is a sentence that says what to write.
+    """
+    if text.strip().replace(".", "", 1).isdigit():
+        raise ValueError(
+            f"{text!r} has no unit. Add d (days), h (hours), m (minutes) or s (seconds), like "
+            f"{text.strip()}d"
+        )
+    try:
+        seconds = parse_age(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} {exc}") from None
+    if seconds > _LONGEST_AGE:
+        raise ValueError(f"{text!r} is longer than 1,000 years. Leave it out, if it is for ever")
+    if not (ms := round(seconds * 1000)):
+        raise ValueError(f"{text!r} is too short. Give a duration longer than 0, like 30d")
+    return ms
 
 
 def parse_timeout(text: str) -> float:
@@ -160,6 +205,43 @@ def parse_token(text: str) -> str:
     """
     if not re.fullmatch(r"[!-~]+", text):
         raise ValueError("must be printable ASCII without spaces and newlines")
+    return text
+
+
+def parse_token_url(text: str) -> str:
+    """Return the address of a token server, which must have TLS unless it is on this machine."""
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+        valid = parts.scheme in {"http", "https"} and bool(host) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or "@" in parts.netloc:
+        raise ValueError("must be a whole address without a user, like https://login.example/token")
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise ValueError("must begin with https:, because the client's secret is sent there")
+    return parts._replace(fragment="").geturl()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_traceparent(text: str) -> str:
+    """Return a `traceparent` of W3C Trace Context, if it is valid.
+
+    See https://www.w3.org/TR/trace-context/#traceparent-header. Of a later version it may be longer
+    than of version 00.
+    """
+    found = _TRACEPARENT.fullmatch(text)
+    if not found or (text[:2] == "00" and len(text) != 55):
+        raise ValueError(
+            "must be a traceparent of W3C Trace Context, like "
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        )
     return text
 
 
@@ -244,6 +326,18 @@ class ClientOptions:
         "file with the bearer token; read again when the publisher answers 401",
         repr=False,
     )
+    oauth_token_url: str | None = option(
+        parse_token_url,
+        None,
+        "OAuth2 client credentials, in place of a token: the address that gives tokens (`https:`)",
+    )
+    oauth_client_id: str | None = option(parse_text, None, "OAuth2: the client's id")
+    oauth_client_secret: str | None = option(
+        parse_token, None, "OAuth2: the client's secret", repr=False
+    )
+    oauth_scope: str | None = option(
+        parse_text, None, "OAuth2: the scope to ask for, if the token server needs one"
+    )
     ca_file: str | None = option(
         parse_text, None, "PEM file of the authorities to trust instead of the system's"
     )
@@ -258,31 +352,74 @@ class ClientOptions:
     retry_timeout: float = option(
         parse_duration,
         "2m",
-        "how long to retry if the publisher does not answer, or answers 408, 425, 429 or 5xx",
+        "how long to retry if the publisher does not answer, or answers 408, 425, 429 or 5xx; if "
+        "it is not set, a new query whose address has never answered fails after 10 s",
     )
     compression: str = option(
         parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`"
     )
+    traceparent: str | None = option(
+        parse_traceparent,
+        None,
+        "the trace that all requests belong to (W3C Trace Context); by default that of the "
+        "environment variable `TRACEPARENT`",
+    )
+    first_contact: float | None = field(default=FIRST_CONTACT, compare=False)
+    """Seconds for which the address is tried while it has never answered; None for `retry_timeout`.
+
+    It is no option: it is None if `retryTimeout` is given.
+    """
     http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_headers: frozenset[str] = frozenset()
 
     def check(self) -> None:
         """Refuse options that contradict each other. Raises OptionError."""
         refuse_two_tokens({"token": self.token, "token_file": self.token_file})
+        self._check_oauth()
         if self.client_key_file and not self.client_cert_file:
             raise OptionError(
                 "option 'clientKeyFile' needs 'clientCertFile'. Set both options",
                 option="clientKeyFile",
             )
-        if (self.token or self.token_file) and "authorization" in self.http_headers:
+        tokens = self.token, self.token_file, self.oauth_token_url
+        if any(tokens) and "authorization" in self.http_headers:
             raise OptionError(
                 f"'{SECRET_HEADER_PREFIX}Authorization' and a token exclude each other. Set one of "
                 f"them",
                 option="token",
             )
 
+    def _check_oauth(self) -> None:
+        names = ("oauth_token_url", "oauth_client_id", "oauth_client_secret")
+        given = {option_name(name): getattr(self, name) for name in names}
+        missing = [name for name, value in given.items() if not value]
+        if len(missing) < len(given) or self.oauth_scope:
+            if missing:
+                raise OptionError(
+                    f"option {missing[0]!r} is missing: OAuth2 needs {', '.join(given)}. Set all "
+                    f"of them",
+                    option=missing[0],
+                )
+            if self.token or self.token_file:
+                raise OptionError(
+                    "'oauth.tokenUrl' and a token exclude each other. Set one of them",
+                    option="oauth.tokenUrl",
+                )
+
 
 Options = TypeVar("Options", bound=ClientOptions)
+
+NO_TOKENS: dict[str, Any] = dict.fromkeys(
+    (
+        "token",
+        "token_file",
+        "oauth_token_url",
+        "oauth_client_id",
+        "oauth_client_secret",
+        "oauth_scope",
+    )
+)
+"""The fields from which tokens come, without values, for feeds that must not get them."""
 
 
 def refuse_two_tokens(given: Mapping[str, object], prefix: str = "") -> None:
@@ -297,8 +434,11 @@ def refuse_two_tokens(given: Mapping[str, object], prefix: str = "") -> None:
 def option_name(field_name: str, prefix: str = "") -> str:
     """Return the public name: `max_bytes_per_trigger` → `maxBytesPerTrigger`.
 
-    With the prefix `deadLetter`, `keep_first` becomes `deadLetterKeepFirst`.
+    With the prefix `deadLetter`, `keep_first` becomes `deadLetterKeepFirst`. The options of OAuth2
+    have a dot, as elsewhere: `oauth_token_url` becomes `oauth.tokenUrl`.
     """
+    if field_name.startswith(_OAUTH):
+        return f"oauth.{option_name(field_name.removeprefix(_OAUTH))}"
     first, *rest = [prefix, *field_name.split("_")] if prefix else field_name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -335,12 +475,28 @@ def _prefixed(group: dataclasses.Field[Any], own: Mapping[str, Declared]) -> lis
     ]
 
 
-def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
+def refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
+    """Raise UnknownOptionError if there is no such option.
+
+    Args:
+        given: texts by name; the case of a name does not matter.
+        known: the public names of all options.
+    """
+    names = {name.lower() for name in known}
+    for key in _with_url(given):
+        if key not in names and not key.startswith((HEADER_PREFIX, SECRET_HEADER_PREFIX)):
+            raise _unknown(key, known)
+
+
+def parse(
+    kind: type[Options], given: Mapping[str, str], also: Collection[str] = frozenset()
+) -> Options:
     """Return the values of options as Spark hands them over.
 
     Args:
         kind: the class of options to make.
         given: texts by name; the case of a name does not matter.
+        also: the public names of options that may be given, too, and are passed over.
 
     Raises:
         OptionError: an option is unknown, missing, not valid, or contradicts another one. The
@@ -348,6 +504,7 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
     """
     known = declared(kind)
     names = {name.lower(): name for name in known}
+    passed_over = {name.lower() for name in also} - names.keys()
     values: dict[str, Any] = {}
     headers: dict[str, str] = {}
     secret: set[str] = set()
@@ -356,18 +513,22 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
             name, value = _http_header(key, text)
             headers[name] = value
             secret |= {name} if key.startswith(SECRET_HEADER_PREFIX) else set()
-        elif key not in names:
+        elif key not in names and key not in passed_over:
             raise _unknown(key, known)
-        else:
+        elif key in names:
             about = known[names[key]]
             into = values.setdefault(about.group, {}) if about.group else values
             into[about.field] = _parsed(text, about)
     if "url" not in values:
         raise OptionError(
             "option 'url' is missing. Set it to the feed's address, or give the address to "
-            ".load(url), .start(url) or .save(url)",
+            ".load(url), .start(url) or .save(url). In SQL, INSERT INTO needs it for a table: "
+            "INSERT INTO f WITH (url = 'https://…', …) SELECT …",
             option="url",
+            anchor="a-table-in-sql-does-not-find-its-feed",
         )
+    if "retry_timeout" in values:
+        values["first_contact"] = None
     options = kind(**values, http_headers=headers, secret_headers=frozenset(secret))
     options.check()
     return options
@@ -409,8 +570,9 @@ def _http_header(key: str, value: str) -> tuple[str, str]:
     return name, value
 
 
-def _unknown(key: str, known: Mapping[str, object]) -> UnknownOptionError:
-    close = difflib.get_close_matches(key, [name.lower() for name in known], n=1)
+def _unknown(key: str, known: Collection[str]) -> UnknownOptionError:
+    close = [_OF_KAFKA[key].lower()] if key in _OF_KAFKA else None
+    close = close or difflib.get_close_matches(key, [name.lower() for name in known], n=1)
     suggestion = next((name for name in known if [name.lower()] == close), None)
     meant = f"; did you mean {suggestion!r}?" if suggestion else "."
     return UnknownOptionError(
@@ -425,8 +587,8 @@ def _parsed(text: str, about: Declared) -> Any:
     try:
         return about.parse(text)
     except ValueError as exc:
-        shown = _shown_url(text) if about.parse is parse_url else repr(text)
-        got = "(hidden)" if about.secret else shown
+        is_url = about.parse is parse_url or "://" in text
+        got = "(hidden)" if about.secret else _shown_url(text) if is_url else repr(text)
         raise OptionError(f"option {about.name!r} {exc}; got {got}", option=about.name) from None
 
 

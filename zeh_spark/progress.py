@@ -2,8 +2,9 @@
 
 Spark gives Python sources no channel for metrics. The numbers are therefore in the offsets (events
 and bytes of each batch). From Spark 4.2, more are in what the source reports as its latest offset:
-pages, retries, ignored lines, time spent fetching, events ready. `ProgressListener` reads them
-there. What a query publishes is in no progress, so it asks the publisher (`sink.commits`).
+the lag, pages, retries, ignored lines, time spent fetching, events ready. `ProgressListener` reads
+them there. Before Spark 4.2 the lag is in the offsets, too. What a query publishes is in no
+progress, so it asks the publisher (`sink.commits`).
 
 Rule for editors: nothing here decides what a query does. Runs on the driver.
 """
@@ -54,6 +55,13 @@ class FeedProgress:
         ignored_lines: lines of the feed that were passed over.
         fetch_seconds: the time spent fetching, in seconds.
         ready_events: events that are fetched and wait for the next micro-batch.
+        events_behind: events of the feed that the query has not read after the micro-batch; None if
+            the publisher does not tell it.
+        max_events_behind: those of the partition that has most of them.
+        seconds_behind: the age of the oldest of them in seconds, 0 without one; None if the
+            publisher does not tell it.
+        has_more: whether the feed held more events than the first micro-batch of the run took. It
+            is known on Spark 4.0 and 4.1 only, where a run with availableNow ends then.
     """
 
     run_id: str
@@ -68,6 +76,10 @@ class FeedProgress:
     ignored_lines: int | None = None
     fetch_seconds: float | None = None
     ready_events: int | None = None
+    events_behind: int | None = None
+    max_events_behind: int | None = None
+    seconds_behind: float | None = None
+    has_more: bool | None = None
 
     def __str__(self) -> str:
         line = f"{self.query}  " if self.query else ""
@@ -75,6 +87,11 @@ class FeedProgress:
             f"{self.feed}  batch {self.batch_id}  {self.events:,} events  "
             f"{self.bytes / 1e6:,.1f} MB  {self.events_per_second:,.0f} events/s"
         )
+        if self.events_behind is not None:
+            line += f"  {self.events_behind:,} behind"
+            line += f" ({self.seconds_behind:,.1f} s)" if self.seconds_behind else ""
+        elif self.has_more:
+            line += "  more events are unread"
         if self.ready_events:
             line += f"  {self.ready_events:,} ready"
         if self.retries:
@@ -107,6 +124,8 @@ def _feed_progress(
     partitions = end["partitions"].values() if batch_ran else ()
     events = sum(each.get("events", 0) for each in partitions)
     seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
+    behind = report if "eventsBehind" in report else end.get("behind") or {}
+    counted, aged = behind.get("eventsBehind") or {}, behind.get("secondsBehind") or {}
     return FeedProgress(
         run_id=progress["runId"],
         query=progress.get("name"),
@@ -120,6 +139,10 @@ def _feed_progress(
         ignored_lines=report.get("ignoredLines"),
         fetch_seconds=report.get("fetchSeconds"),
         ready_events=report.get("readyEvents"),
+        events_behind=counted.get("total"),
+        max_events_behind=counted.get("max"),
+        seconds_behind=aged.get("max"),
+        has_more=end.get("behind", {}).get("more"),
     )
 
 
@@ -147,9 +170,9 @@ class ProgressListener(StreamingQueryListener):
         report: is called with each `FeedProgress`, for a metrics system for example.
         sinks: where the queries publish: for each producer the feed's address and the producer's
             name, as for `zeh_spark.receipts`, and perhaps a mapping with options that say how to
-            reach the publisher, like `token`. After each micro-batch of a query the publisher is
-            asked for its receipt, for 4 seconds at most. If it does not answer, that is logged
-            once, and it is not asked for a minute.
+            reach the publisher, like `token`, and which dead-letter feed it has, `deadLetterUrl`.
+            After each micro-batch of a query the publisher is asked for its receipt, for 4 seconds
+            at most. If it does not answer, that is logged once, and it is not asked for a minute.
         report_commit: is called with each `SinkCommit`.
 
     Raises:
@@ -271,8 +294,8 @@ def _plain_line(text: str | None) -> None:
 def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) -> int:
     """Run a query again and again until the feed gives no new events.
 
-    Spark 4.0 and 4.1 need this, because their trigger AvailableNow makes a single micro-batch.
-    Later versions read the feed to its end in one run.
+    Spark 4.0 and 4.1 need this, because their trigger AvailableNow makes a single micro-batch,
+    which may not hold all that the feed has. Later versions read the feed to its end in one run.
 
     Args:
         start: starts the query and returns it; each time with the trigger `availableNow` and the
@@ -293,7 +316,9 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
         query = start()
         query.awaitTermination()
         runs += 1
-        if not any(progress["numInputRows"] for progress in query.recentProgress):
+        # Rejected: the progress's own numInputRows, which Spark Connect 4.0 and 4.1 do not fill.
+        sources = [each for progress in query.recentProgress for each in progress["sources"]]
+        if not any(source["numInputRows"] for source in sources):
             return runs
         if timeout is not None and time.monotonic() - began > timeout:
             raise ZeroEventHubError(

@@ -17,7 +17,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -93,7 +93,9 @@ class Producer:
         **options: object,
     ) -> None:
         given = {name: str(value) for name, value in options.items() if value is not None}
-        self._client = PublishClient(parse(ClientOptions, {"url": url, **given}))
+        parsed = parse(ClientOptions, {"url": url, **given})
+        # A service may start while its publisher is being upgraded.
+        self._client = PublishClient(replace(parsed, first_contact=None))
         self.name = _checked("producer", producer)
         self._starting = _checked_numbers(starting_sequence or {})
         self.run = uuid.uuid4().hex

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zeh_spark.errors import LakehouseError
 from zeh_spark.stateful.requirements import PROVIDER, ROCKSDB
 
 if TYPE_CHECKING:
@@ -21,6 +23,15 @@ _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _EXTENSIONS = "spark.sql.extensions"
 _PACKAGES = "spark.jars.packages"
+
+_SPARKS_OF_DELTA = {
+    "4.0": ("4.0",),
+    "4.1": ("4.0", "4.1"),
+    "4.2": ("4.0", "4.1"),
+    "4.3": ("4.0", "4.1"),
+    "4.4": ("4.0", "4.1", "4.2"),
+}
+"""For which versions of Spark each version of Delta has jars on Maven Central."""
 
 
 def configure(
@@ -45,6 +56,7 @@ def configure(
 
     Raises:
         ImportError: `delta` is true, and delta-spark is not installed.
+        LakehouseError: The installed delta-spark has no jars for the installed Spark.
     """
     tasks = str(parallelism or os.cpu_count() or 1)
     _default(builder, "spark.sql.shuffle.partitions", tasks)
@@ -56,15 +68,66 @@ def configure(
 
 
 def _with_delta(builder: SparkSession.Builder) -> None:
-    from delta import configure_spark_with_delta_pip
-
+    if find_spec("delta") is None:
+        raise ImportError(
+            "configure(delta=True) needs delta-spark, which is not installed. Install it with "
+            "pip install --no-deps delta-spark==VERSION; docs/operate/where-it-runs.md has the "
+            "version for each Spark"
+        )
     extensions = _given(builder, _EXTENSIONS)
     if _EXTENSION not in extensions:
         builder.config(_EXTENSIONS, ",".join([*extensions, _EXTENSION]))
     _default(builder, "spark.sql.catalog.spark_catalog", _CATALOG)
     packages = _given(builder, _PACKAGES)
     if not _has_jars(_given(builder, "spark.jars")) and not any(map(_is_delta, packages)):
-        configure_spark_with_delta_pip(builder, packages)
+        builder.config(_PACKAGES, ",".join([_coordinates(), *packages]))
+
+
+def _coordinates() -> str:
+    """Return the Maven coordinates of the jars that belong to delta-spark and PySpark.
+
+    Rejected: delta-spark's own `configure_spark_with_delta_pip`. It names jars that do not exist if
+    the versions do not fit each other, and needs a package that `pip install --no-deps` leaves out.
+
+    Raises LakehouseError if there are no such jars.
+    """
+    from pyspark import __version__ as of_spark
+
+    try:
+        of_delta = metadata.version("delta-spark")
+    except metadata.PackageNotFoundError:
+        raise LakehouseError(
+            "the version of the module 'delta' is not known, because it was not installed by pip. "
+            "Name Delta's jars in spark.jars, or leave Delta out with configure(…, delta=False)",
+            anchor="this-session-has-no-delta",
+        ) from None
+    delta, spark = (".".join(each.split(".")[:2]) for each in (of_delta, of_spark))
+    if delta in ("4.1", "4.2") and re.match(r"4\.1\.([2-9]|\d\d)", of_spark):
+        raise LakehouseError(
+            f"delta-spark {of_delta} needs a class that Spark {of_spark} does not have: on Spark "
+            f"4.1 it runs up to 4.1.1. Install one for it with pip install --no-deps "
+            f"delta-spark==4.4.0, or leave Delta out with configure(…, delta=False)",
+            anchor="this-session-has-no-delta",
+            expected="4.1.1",
+            got=of_spark,
+        )
+    if spark not in _SPARKS_OF_DELTA.get(delta, (spark,)):
+        fitting = [each for each, sparks in _SPARKS_OF_DELTA.items() if spark in sparks]
+        remedy = (
+            f"Install one for it with pip install --no-deps 'delta-spark=={fitting[-1]}.*', or"
+            if fitting
+            else f"There is no Delta for Spark {spark} yet:"
+        )
+        raise LakehouseError(
+            f"delta-spark {of_delta} has no jars for Spark {of_spark}, only for "
+            f"{', '.join(_SPARKS_OF_DELTA[delta])}. {remedy} leave Delta out with "
+            f"configure(…, delta=False)",
+            anchor="this-session-has-no-delta",
+            expected=_SPARKS_OF_DELTA[delta],
+            got=spark,
+        )
+    scala = "2.13" if delta == "4.0" else f"{spark}_2.13"
+    return f"io.delta:delta-spark_{scala}:{of_delta}"
 
 
 def _has_jars(jars: list[str]) -> bool:
@@ -77,7 +140,7 @@ def _has_jars(jars: list[str]) -> bool:
 
 def _is_delta(name: str) -> bool:
     """Return whether this path of a jar, or these Maven coordinates, are Delta's."""
-    return re.search(r"(^|/|:)delta-spark_", name) is not None
+    return re.search(r"(^|/|:)delta-spark[_.-]", name) is not None
 
 
 def _given(builder: SparkSession.Builder, key: str) -> list[str]:

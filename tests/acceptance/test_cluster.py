@@ -34,6 +34,7 @@ def test_a_cluster_reads_each_event_once_through_a_crash(cluster, tmp_path):
     assert job.table.numbers() == Counter(range(1000))
 
 
+@pytest.mark.campaign
 @pytest.mark.kill
 def test_sessions_are_processed_once_though_an_executor_is_lost(cluster, orders, spark, tmp_path):
     """Its JVM is killed in a handler; the batch is processed elsewhere, and is there once."""

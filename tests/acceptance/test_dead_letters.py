@@ -204,23 +204,7 @@ def test_dead_letters_of_a_write_within_foreachbatch_are_there_once(
 ):
     """They take the stream's own batch, as the rows do."""
     inbox.add(range(300), range(300, 600), broken=range(0, 600, 7))
-    failures = [1]
-
-    def publish(frame, batch):
-        write(frame, **dead)
-        if batch in failures:
-            failures.remove(batch)
-            raise RuntimeError("after the write")
-
-    def run():
-        writer = inbox.rows(spark).writeStream.foreachBatch(publish).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(sink.checkpoint)).start()
-        sink.queries.append(query)
-        assert query.awaitTermination(PATIENCE)
-
-    with pytest.raises(Exception, match="after the write"):
-        run()
-    run()
+    sink.repeat_a_batch(inbox.rows(spark), lambda frame: write(frame, **dead))
 
     sink.target.check_once(set(range(600)) - set(range(0, 600, 7)))
     assert list(range(0, 600, 7)) == numbers(sink.target)

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from tests.fix_backup import SqliteFile
 from tests.fix_cli import call, published
+from tests.fix_spark import without_code
 from zeh_spark import dedup
 from zeh_spark.publisher import open_store
 
@@ -221,7 +222,7 @@ def refused(run, frame):
     for _ in range(2):
         with pytest.raises(StreamingQueryException) as error:
             run(frame)
-        said.append(re.findall(r"zeh_spark\.errors\.(.*)", str(error.value))[-1])
+        said.append(without_code(re.findall(r"zeh_spark\.errors\.(.*)", str(error.value))[-1]))
     assert said[0] == said[1]
     return said[0]
 

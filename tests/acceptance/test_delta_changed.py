@@ -76,7 +76,9 @@ def test_a_restore_to_a_time_has_to_be_named(lake):
 
 @pytest.mark.slow
 def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
-    """The batch lands on a table that lacks the one before; nobody continues from there."""
+    """Delta 4.0 refuses the batch. Later ones put it on a table that lacks the one before; nobody
+    continues from there.
+    """
     lake.grow(range(50), range(50, 80))
     lake.add(range(80, 90))
     query = lake.start(change=gate)
@@ -86,8 +88,9 @@ def test_a_restore_while_a_batch_is_written_is_noticed(lake, gate):
     with pytest.raises(Exception) as raised:
         query.awaitTermination(PATIENCE)
 
-    assert "was taken back while the latter was written" in said(raised.value)
-    assert "was taken back while the latter was written" in lake.fail()
+    noticed = "was taken back while the latter was written|holds all up to batch 0 "
+    assert re.search(noticed, said(raised.value))
+    assert re.search(noticed, lake.fail())
     lake.restore(1)
     lake.run(checkpoint="new")
     assert lake.numbers() == Counter(range(90))

@@ -266,7 +266,7 @@ tell()
 
 @pytest.mark.slow
 def test_a_session_without_delta_is_told_how_to_get_it(lake):
-    """Before anything runs: the extra to install, and the call that sets the session up."""
+    """Before anything runs: what to install, and the call that sets the session up."""
     lake.spark.range(3).write.format("delta").save(lake.at("orders"))
 
     done = subprocess.run(
@@ -283,4 +283,4 @@ def test_a_session_without_delta_is_told_how_to_get_it(lake):
     assert done.returncode == 0, done.stderr[-4000:]
     for why, line in zip(whys, told, strict=True):
         assert line.startswith(f"table {lake.at('orders')}: {why}: ")
-        assert "pip install 'zeh-spark[delta]'" in line and "zeh_spark.configure(" in line
+        assert "pip install --no-deps delta-spark==" in line and "zeh_spark.configure(" in line

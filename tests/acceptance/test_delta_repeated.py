@@ -130,7 +130,7 @@ def test_options_may_change_between_batches(tables):
 @pytest.mark.slow
 @needs_batches
 def test_a_batch_of_an_older_version_continues_and_says_so(tables, monkeypatch, caplog):
-    """Its record has no sum: what the batch held cannot be told."""
+    """Its record has no sum: what the batch held is not known."""
     from zeh_spark.lakehouse import commits
 
     written = commits.CommitRecord.to_json
@@ -143,7 +143,7 @@ def test_a_batch_of_an_older_version_continues_and_says_so(tables, monkeypatch, 
     with caplog.at_level(logging.WARNING, "zeh_spark.lakehouse"):
         tables.run(on_gap="dead-letter")
 
-    assert "whether they are the same cannot be told" in caplog.text
+    assert "whether they are the same is not known" in caplog.text
     assert Counter([("a", 1), ("a", 2)]) == tables.steps("dead")
 
 

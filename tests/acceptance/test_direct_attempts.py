@@ -26,7 +26,7 @@ READS = ["batch", "stream"]
 
 @pytest.fixture
 def orders(relay):
-    """A relay before a feed of which two tasks read two partitions each."""
+    """Serve a feed through a relay. Its four partitions are read by two tasks."""
     with closing(MemoryStore()) as store:
         store.create("orders", 4)
         for partition in range(4):
@@ -41,7 +41,9 @@ def orders(relay):
 
 @pytest.fixture
 def read(orders, tmp_path):
-    """`read(…)`: both reads, by tasks of which attempts fail or hang; gives their folder."""
+    """Return a function that reads the feed, with attempts that fail or hang; it returns the folder
+    of the results.
+    """
 
     def run(*, options=(), **job):
         given = {"url": orders.url, "fetch": "executors", "minPartitions": "2", **dict(options)}
@@ -53,20 +55,22 @@ def read(orders, tmp_path):
 
 
 def numbers(folder, name):
-    """How often each event is in the table of a read."""
+    """Return how often each event is in the table of a read."""
     return Table(folder / name / "table").numbers()
 
 
 def passed(folder, name):
-    """How many rows each attempt (task, attempt) has passed on."""
+    """Return how many rows each attempt (task, attempt) has passed on."""
     signs = (folder / name / "signs").iterdir()
     counts = {each.name: int(each.read_text()) for each in signs if each.suffix != ".all"}
     return {tuple(map(int, key.split("."))): count for key, count in counts.items()}
 
 
 def test_a_task_that_fails_twice_half_way_gives_its_rows_once(orders, read):
-    """The first attempt loses its connection for longer than `retryTimeout`, the second fails in
-    my own code; the third one counts, in a batch read and in a stream.
+    """Each row is there once, in a batch and in a stream, although two attempts failed.
+
+    The first one lost its connection for longer than `retryTimeout`. In the second one, the user's
+    code raised an error.
     """
     cut = Counter()
 
@@ -91,7 +95,7 @@ def test_a_task_that_fails_twice_half_way_gives_its_rows_once(orders, read):
 
 @pytest.mark.skipif(why_not_apart() is not None, reason=f"no {why_not_apart()}")
 def test_two_attempts_at_one_task_at_a_time_give_its_rows_once(cluster, orders, read):
-    """Speculation: the second attempt reads the same ranges while the first one hangs half way."""
+    """Each row is there once although Spark starts a second attempt while the first one hangs."""
     conf = {
         "spark.speculation": "true",
         "spark.speculation.interval": "10ms",

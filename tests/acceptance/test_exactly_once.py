@@ -30,6 +30,14 @@ def add(store, numbers):
         publish(store, "orders", [{"i": i} for i in range(begin, min(begin + 60, numbers.stop))])
 
 
+def check_refused(streaming, done, *words):
+    """A run failed with these words, and its table stayed empty."""
+    assert done.returncode == 1
+    for each in words:
+        assert each in done.stderr
+    assert streaming.table.rows() == []
+
+
 @pytest.mark.parametrize(
     "way",
     [
@@ -105,8 +113,8 @@ def test_each_event_arrives_once_when_who_fetches_changes_after_each_crash(order
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["executors", "driver"])
 def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path, way):
-    """After a crash the feed, restored from a backup, has other events: the job stops and names the
-    ways on.
+    """After a crash the feed, restored from a backup, has other events: the job stops and says what
+    can be done.
     """
     with closing(open_store(f"sqlite:///{tmp_path}/orders.db")) as store:
         store.create("orders", PARTITIONS)
@@ -125,10 +133,13 @@ def test_a_batch_that_the_feed_no_longer_gives_is_refused(job, tmp_path, way):
             streaming.options["url"] = f"{url}/orders"
             done = streaming.attempt()
 
-    assert done.returncode == 1
-    for words in ("ReplayError: partition ", "'stagingLocation'", "replay=accept"):
-        assert words in done.stderr
-    assert streaming.table.rows() == []
+    check_refused(
+        streaming,
+        done,
+        "ReplayError: [ZEH_REPLAY] partition ",
+        "'stagingLocation'",
+        "replay=accept",
+    )
 
 
 @pytest.mark.slow
@@ -145,10 +156,12 @@ def test_another_feed_under_the_name_is_refused(orders, job):
         streaming.options["url"] = f"{url}/orders"
         done = streaming.attempt()
 
-    assert done.returncode == 1
-    for words in ("CheckpointError: the checkpoint belongs", "serves another feed", "'url'"):
-        assert words in done.stderr
-    assert streaming.table.rows() == []
+    said = (
+        "CheckpointError: [ZEH_CHECKPOINT] the checkpoint belongs",
+        "serves another feed",
+        "'url'",
+    )
+    check_refused(streaming, done, *said)
 
 
 @pytest.mark.slow
@@ -160,7 +173,9 @@ def test_an_unfit_batch_passes_with_replay_accept(raw_server, job):
     streaming.run(crash=(1, "planned"))
     left = [*range(70), *range(80, 120)]
     raw_server.respond = feed_of(left)
-    assert "ReplayError: partition 0: Spark has to repeat" in streaming.attempt().stderr
+    assert (
+        "ReplayError: [ZEH_REPLAY] partition 0: Spark has to repeat" in streaming.attempt().stderr
+    )
 
     streaming.options["replay"] = "accept"
     streaming.run()

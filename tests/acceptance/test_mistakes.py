@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.fix_raw_server import NO_IDENTITY
+from tests.fix_spark import without_code
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -59,7 +60,7 @@ def ours(error):
     if sys.version_info >= (3, 11):
         assert traceback.pop().startswith("See docs/operate/errors.md#"), text
     assert traceback[-1].startswith("zeh_spark.errors."), text
-    return traceback[-1].removeprefix("zeh_spark.errors.")
+    return without_code(traceback[-1].removeprefix("zeh_spark.errors."))
 
 
 def test_an_unknown_option_is_refused_with_the_likely_one(fail_stream, base):

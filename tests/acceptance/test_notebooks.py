@@ -12,6 +12,8 @@ from tests.fix_lake import why_absent
 from tests.fix_spark import ENVIRONMENT
 
 NAMES = [path.stem for path in run.NOTEBOOKS]
+LONGEST = "05_when_things_go_wrong"
+"""Takes minutes. What it shows has tests of its own."""
 SIZE = 300_000
 OF_A_MACHINE = re.compile(r"/tmp\b|/work/|/home/|/Users/|/root\b|Bearer|[Tt]oken=|\x1b")
 
@@ -41,7 +43,10 @@ def proof(notebook):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.campaign) if name == LONGEST else name for name in NAMES],
+)
 def test_notebook_runs_and_proves_what_is_kept_in_it(name, tmp_path, monkeypatch):
     """What I read in a notebook is what I get. If this fails for a change that was meant, renew
     the outputs: `python notebooks/run.py`.

@@ -79,7 +79,10 @@ def test_a_restore_brings_what_the_copy_has_and_keeps_the_old_store(
 
     (old,) = tmp_path.glob("feeds.db.before-*")
     assert (events(file), events(old)) == (2, 3)
-    assert str(old) in said and "Feed 'orders': what is published from now on has" in said
+    assert (
+        str(old) in said
+        and "Feed 'orders': events that are published from now on have zeh-feed" in said
+    )
     with closing(open_store(f"sqlite:///{file}")) as store:
         begun = len(store.identity("orders").epochs)
     with closing(open_store(f"sqlite:///{old}")) as store:

@@ -14,7 +14,7 @@ from tests.fix_sink import ours, remedy
 from tests.patience import PATIENCE
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import RowLayout
+from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.writer import StreamWriter, stage
 
 # Batches that do not fit what was published

@@ -212,23 +212,7 @@ def test_a_write_within_foreachbatch_is_published_once(sink, inbox, spark, write
     again.
     """
     inbox.add(range(300), range(300, 600), range(600, 900))
-    failures = [1]
-
-    def publish(frame, batch):
-        write(frame)
-        if batch in failures:
-            failures.remove(batch)
-            raise RuntimeError("after the write")
-
-    def run():
-        writer = inbox.rows(spark).writeStream.foreachBatch(publish).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(sink.checkpoint)).start()
-        sink.queries.append(query)
-        assert query.awaitTermination(PATIENCE)
-
-    with pytest.raises(Exception, match="after the write"):
-        run()
-    run()
+    sink.repeat_a_batch(inbox.rows(spark), write)
 
     sink.target.check_once(range(900))
     assert sink.target.batches() == [0, 1, 2]

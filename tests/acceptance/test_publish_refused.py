@@ -95,7 +95,7 @@ def test_overwriting_is_refused(spark, fail_write):
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
-        ("complete", r"OptionError: outputMode\('complete'\) is refused"),
+        ("complete", r"OptionError: \[ZEH_OPTION\] outputMode\('complete'\) is refused"),
         ("update", "does not support Update mode"),
     ],
 )

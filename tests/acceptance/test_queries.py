@@ -1,5 +1,6 @@
 """Queries as users write them, in a real Spark session, on a real publisher."""
 
+import json
 import threading
 from collections import Counter
 
@@ -8,6 +9,8 @@ from chispa import assert_df_equality
 
 import zeh_spark
 from tests.patience import PATIENCE
+from zeh_spark._compat import HAS_ADMISSION_CONTROL
+from zeh_spark.progress import feed_progress
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
 
@@ -42,12 +45,45 @@ def test_a_feed_is_read_by_its_address_alone(spark, url):
     assert {row.partition for row in rows} == set(range(PARTITIONS))
 
 
+@pytest.mark.parametrize("fetch", ["executors", "driver"])
+def test_a_batch_without_events_has_no_rows(spark, url, fetch):
+    """An empty feed is an empty frame."""
+    reader = spark.read.format("zeroeventhub").options(fetch=fetch, startingCursors="last")
+
+    assert [] == reader.load(url).collect()
+
+
 def test_available_now_reads_all_in_capped_batches_and_ends(stream, collected, url):
     """AvailableNow delivers everything, no batch above its limit by more than an interval."""
     batches = collected.run(stream(url=url, maxEventsPerTrigger="100").load())
 
     assert collected.numbers() == Counter(range(400))
     assert max(batches) <= 120
+
+
+@pytest.mark.parametrize("fetch", ["executors", "driver"])
+def test_a_finite_run_reads_all_that_is_a_few_times_the_limit(stream, collected, url, fetch):
+    """One run is enough on every Spark, also where a run has a single batch."""
+    options = {"url": url, "fetch": fetch, "maxBytesPerTrigger": "20000"}
+
+    assert collected(stream(**options).load(), availableNow=True).awaitTermination(PATIENCE)
+
+    assert collected.numbers() == Counter(range(400))
+
+
+@pytest.mark.parametrize("fetch", ["executors", "driver"])
+def test_a_finite_run_never_leaves_events_in_silence(stream, collected, url, spark_log, fetch):
+    """What a run with a single batch leaves is in the progress and in a warning."""
+    query = collected(
+        stream(url=url, fetch=fetch, maxEventsPerTrigger="100").load(), availableNow=True
+    )
+    assert query.awaitTermination(PATIENCE)
+    left = 400 - len(collected.rows)
+    (last,) = feed_progress(json.loads(query.recentProgress[-1].json))
+
+    assert (left == 0) == HAS_ADMISSION_CONTROL
+    assert (left, None if HAS_ADMISSION_CONTROL else True) == (last.events_behind, last.has_more)
+    assert (f"leaves {left} events of {url} unread" in spark_log()) == (left > 0)
 
 
 def test_a_second_run_brings_only_what_is_new(stream, collected, store, url):

@@ -82,6 +82,25 @@ def test_listener_shows_what_queries_have_published(spark, sink, inbox, target, 
     assert [True] == [line.startswith(said) for line in lines[1:]]
 
 
+def test_listener_shows_the_dead_letters_of_a_batch(spark, sink, inbox, target):
+    """I see how many rows of each batch were not published, and 0 if all were."""
+    seen = []
+    letters = {"deadLetterUrl": target.feed("dead")}
+    listener = zeh_spark.ProgressListener(
+        sinks=[(target.url, "spark", letters)], report_commit=seen.append
+    )
+    spark.streams.addListener(listener)
+    try:
+        inbox.add(range(30), range(30, 50), broken=range(3))
+        sink.run(inbox.rows(spark), **letters)
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    finally:
+        spark.streams.removeListener(listener)
+
+    assert [(27, 3), (20, 0)] == [(each.events, each.dead_letters) for each in seen]
+    assert "3 dead letters" in str(seen[0])
+
+
 def test_batches_of_a_frame_have_receipts(spark, url):
     """A stream's batches, and a named write, which is a producer of its own."""
     frame = spark.range(5).selectExpr("id AS key", "id")

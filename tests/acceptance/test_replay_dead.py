@@ -22,7 +22,7 @@ from tests.fix_sink import Watched, lost
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.publisher import open_store
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import RowLayout
+from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.writer import StreamWriter, stage
 
 Lines = list[dict[str, Any]]
@@ -210,7 +210,7 @@ def test_a_file_of_an_older_version_does_not_double_dead_letters(shop: Shop) -> 
     assert {'{"i": 1}': 1} == shop.data()
     assert (1, "") == (done.returncode, done.stdout)
     assert re.fullmatch(
-        r"Error: standard input, line 2: .* 'zeh-feed'.* zeh-spark dead-letters.* "
+        r"Error: \[ZEH_\w+\] standard input, line 2: .* 'zeh-feed'.* zeh-spark dead-letters.* "
         r"--letters-of URL; nothing was published\nSee \S+\n",
         done.stderr,
     )
@@ -253,7 +253,7 @@ def test_nothing_is_published_if_a_dead_letter_cannot_be(shop: Shop) -> None:
 
     assert 1 == done.returncode
     assert re.match(
-        r"Error: standard input, line 3: not JSON.*; nothing was published", done.stderr
+        r"Error: \[ZEH_\w+\] standard input, line 3: not JSON.*; nothing was published", done.stderr
     )
     assert [] == shop.events()
     assert "Published 3 dead letters.\n" == shop.replay(lines).stdout

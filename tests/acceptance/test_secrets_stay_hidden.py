@@ -30,6 +30,7 @@ def test_a_run_with_all_logs_on_shows_no_secret(
     words = "--access-log", "--log-level", "debug"
     with served(tmp_path / "feeds.db", *words) as (base, process):
         job = {"url": f"{base}/orders", "folder": str(folder), "secrets": str(tmp_path / "secrets")}
+        job["clientSecret"] = client = "canary-of-a-client"
         done = run_program("with_secrets.py", job)
         check_killed(done, killed=False)
         process.terminate()
@@ -38,11 +39,12 @@ def test_a_run_with_all_logs_on_shows_no_secret(
     shown = {"stdout": done.stdout, "stderr": done.stderr, "publisher": capfd.readouterr().err}
     files = {str(each): each for each in folder.rglob("*") if each.is_file()}
     texts = {**shown, **{name: each.read_text("latin-1") for name, each in files.items()}}
-    for secret in (token, token.split("_")[-1], header):
+    for secret in (token, token.split("_")[-1], header, client):
         assert [] == [name for name, text in texts.items() if secret in text]
     assert shown["publisher"].count("request") > 10
     assert "refused:" in done.stdout
     assert "unknown-feed" in done.stdout
+    assert "the token server http://127.0.0.1:9/token does not answer" in done.stdout
     assert any("SparkListenerApplicationEnd" in text for text in texts.values())
     assert {"checkpoint-driver", "checkpoint-executors", "events", "staged"} <= {
         each.relative_to(folder).parts[0] for each in files.values()

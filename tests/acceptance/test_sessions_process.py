@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.fix_lake import said, why_absent
-from tests.fix_sessions import AT, needs_batches
+from tests.fix_sessions import needs_batches
 from tests.fix_spark import check_killed, run_program
 from tests.patience import PATIENCE
 
@@ -21,42 +18,6 @@ pytest.importorskip("google.protobuf", reason="protobuf is not installed")
 
 from zeh_spark import sessions
 from zeh_spark.errors import OptionError
-from zeh_spark.publish import Producer
-
-
-class Shop:
-    """A handler that writes down its calls, and fails as the events say.
-
-    The header `fail` is a number of attempts that fail, or "slow".
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "calls.ndjson"
-
-    def __call__(self, event: sessions.Event) -> Any:
-        order, step = event.headers["order"], int(event.headers["step"])
-        call = {"place": [order, step], "attempt": event.attempt, "key": event.key}
-        with self.log.open("a") as file:
-            file.write(json.dumps(call) + "\n")
-        told = event.headers.get("fail", "0")
-        if told == "slow":
-            threading.Event().wait()  # it never comes back
-        if event.attempt <= int(told):
-            raise ValueError(f"no {order}\x00 {event.attempt}")
-        return f"{order}{step}: {event.data}"
-
-    def calls(self) -> list[tuple[str, int, int]]:
-        return [(*each["place"], each["attempt"]) for each in self._read()]
-
-    def keys(self) -> dict[tuple[str, int], set[str]]:
-        found: dict[tuple[str, int], set[str]] = {}
-        for each in self._read():
-            found.setdefault(tuple(each["place"]), set()).add(each["key"])
-        return found
-
-    def _read(self) -> list[dict[str, Any]]:
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return [json.loads(line) for line in lines]
 
 
 class Unpicklable:
@@ -66,59 +27,6 @@ class Unpicklable:
         self.lock = threading.Lock()
 
     def __call__(self, event: sessions.Event) -> None: ...
-
-
-class Processing:
-    """Sessions of `orders`, processed into a table."""
-
-    def __init__(self, orders: Any) -> None:
-        self.orders = orders
-        self.at = str(orders.folder / "processed")
-        self.shop = Shop(orders.folder)
-        self.options: dict[str, Any] = {"retries": 0}
-
-    def run(self, *, frame: dict[str, Any] | None = None, **options: Any) -> None:
-        reader = {"headers": "_all"}
-        given = self.orders.frame(processing=True, reader=reader, **(frame or {}))
-        self.write(given, **options)
-
-    def write(self, frame: Any, **options: Any) -> None:
-        given = {"table": self.at, "name": "orders", "handler": self.shop, **self.options}
-        given = {"checkpointLocation": str(self.orders.checkpoint), **given, **options}
-        query = (
-            frame.writeStream.foreachBatch(sessions.process(**given))
-            .option("checkpointLocation", str(self.orders.checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(PATIENCE)
-
-    def fail(self, **options: Any) -> str:
-        with pytest.raises(Exception) as raised:
-            self.run(**options)
-        return said(raised.value)
-
-    def table(self) -> Any:
-        return self.orders.spark.read.format("delta").load(self.at)
-
-    def verdicts(self, order: str) -> list[tuple[int, str, int | None]]:
-        """(step, status, attempt) of all rows of an order, in the order of steps and attempts."""
-        rows = self.table().where(f"session = '{order}'").select("number", "status", "attempt")
-        found = [tuple(row) for row in rows.collect()]
-        return sorted(found, key=lambda row: (row[0], row[2] or 0, row[1]))
-
-    def details(self, status: str) -> list[str]:
-        rows = self.table().where(f"status = '{status}'").orderBy("session", "number").collect()
-        return [row.detail for row in rows]
-
-    def decide(self, order: str, word: str, number: int, attempt: object) -> None:
-        headers = {"session-control": word, "session-attempt": str(attempt)}
-        self.orders.add((order, number), **headers)
-
-
-@pytest.fixture
-def processing(orders):
-    return Processing(orders)
 
 
 def test_every_arrow_of_the_chart(processing):
@@ -195,152 +103,6 @@ def test_a_replayed_event_is_processed_unless_it_was(processing):
     ]
     assert ["it was processed before"] * 2 == processing.details("ignored")
     assert 3 == len(processing.shop.calls())
-
-
-@pytest.mark.slow
-def test_a_session_is_held_until_somebody_decides(processing):
-    """on_failure="hold": what follows waits; a decision names the number and the attempt.
-    [SB-07, SB-08]
-    """
-    add, decide = processing.orders.add, processing.decide
-    processing.options["on_failure"] = "hold"
-    add(("a", 0), ("x", 0))
-    add(("a", 1), fail="1")
-    add(("a", 2))
-    processing.run()
-    add(("a", 3), ("x", 1))
-    decide("a", "retry", 1, 7)  # it was attempt 1
-    decide("a", "retry", 2, 1)  # that one waits
-    decide("y", "skip", 0, 1)  # there is no such session
-    processing.run()
-    waiting = [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0), (3, "waiting", 0)]
-    assert waiting == [e for e in processing.verdicts("a") if e[1] not in ("ignored", "control")]
-    assert [(0, "ok", 1), (1, "ok", 1)] == processing.verdicts("x")
-    assert [
-        "retry of number 1, attempt 7: the session is held by number 1, attempt 1",
-        "retry of number 2, attempt 1: the session is held by number 1, attempt 1",
-        "skip of number 0, attempt 1: no event of the session is held",
-    ] == processing.details("ignored")
-
-    decide("a", "retry", 1, 1)
-    add(("a", 4))
-    processing.run()
-
-    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
-    assert [(0, "ok", 1), (1, "ok", 2), (2, "ok", 1), (3, "ok", 1), (4, "ok", 1)] == done
-    steps = [step for order, step, _ in processing.shop.calls() if order == "a"]
-    assert [0, 1, 1, 2, 3, 4] == steps
-    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
-
-
-@pytest.mark.slow
-def test_decisions_may_be_columns_and_need_no_time(processing):
-    """A frame without headers: `control`, `attempt` and `time` are columns of its own. While a
-    session is held, members of a STRUCT may change their places, and columns may be NOT NULL.
-    """
-    processing.options["on_failure"] = "hold"
-    columns = ("order", "step", "word", "tried", "fail")
-    named = [f"headers['{name}'] AS `{name}`" for name in columns]
-
-    def run(*members: str) -> None:
-        feed = processing.orders.feed(headers="_all")
-        pair = ", ".join(f"'{name}', concat('{name}', headers['step'])" for name in members)
-        more = [f"named_struct({pair}, 'one', 1) AS pair", "'fixed' AS fixed"]
-        more.append(f"CASE WHEN headers['word'] IS NULL THEN {AT} END AS at")
-        frame = feed.selectExpr(*named, *more)
-        ordered = sessions.in_order(
-            frame,
-            session="order",
-            sequence="step",
-            time="at",
-            control=frame["word"],
-            attempt=frame["tried"],
-            processing=True,
-        )
-        assert (False, False) == tuple(frame.schema[name].nullable for name in ("pair", "fixed"))
-        processing.write(ordered, handler=handler)
-
-    def handler(event: sessions.Event) -> int:
-        row = event.row
-        assert (f"a{event.number}", f"b{event.number}") == (row["pair"]["a"], row["pair"]["b"])
-        assert ("fixed", 1) == (row["fixed"], row["pair"]["one"])
-        return 1 // (row["fail"] != "1")
-
-    processing.options["result"] = "BIGINT"
-    processing.orders.add(("a", 0), fail="1")
-    processing.orders.add(("a", 1))
-    run("a", "b")
-    processing.orders.add(("a", 0), word="skip", tried="1")
-    run("b", "a")
-
-    assert [(0, "skipped", 1), (1, "ok", 1)] == [
-        each for each in processing.verdicts("a") if each[1] in ("ok", "skipped")
-    ]
-
-
-@pytest.mark.slow
-def test_a_skip_acts_once(processing):
-    """The second one finds nothing to skip, also if the next event fails."""
-    processing.options["on_failure"] = "hold"
-    processing.orders.add(("a", 0), fail="9")
-    processing.orders.add(("a", 1), fail="9")
-    processing.orders.add(("a", 2))
-    processing.run()
-    for _ in range(2):
-        processing.decide("a", "skip", 0, 1)
-        processing.run()
-
-    assert [
-        (0, "failed", 1),
-        (0, "skipped", 1),
-        (1, "waiting", 0),
-        (1, "failed", 1),
-        (2, "waiting", 0),
-    ] == [each for each in processing.verdicts("a") if each[1] not in ("ignored", "control")]
-    assert 1 == len(processing.details("control"))
-    assert 1 == len(processing.details("ignored"))
-    open_ = sessions.unresolved(processing.orders.spark, processing.at).orderBy("number").collect()
-    assert [(1, "failed"), (2, "waiting")] == [(row.number, row.status) for row in open_]
-
-
-@pytest.mark.slow
-def test_a_repaired_event_releases_its_session(processing):
-    """A replay of the event that holds the session is a retry with other content."""
-    processing.options["on_failure"] = "hold"
-    processing.orders.add(("a", 0), fail="9")
-    processing.orders.add(("a", 1))
-    processing.run()
-
-    processing.orders.add(("a", 0), **{"session-control": "replay"})
-    processing.run()
-
-    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
-    assert [(0, "ok", 2), (1, "ok", 1)] == done
-    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
-
-
-@pytest.mark.slow
-def test_two_queries_keep_their_verdicts_in_one_table(processing, tmp_path):
-    """A session that one of them holds is not held for the other."""
-    processing.options["on_failure"] = "hold"
-    processing.orders.add(("a", 0), fail="1")
-    processing.run()
-    url = processing.orders.create("other")
-    changed = {"folder": tmp_path / "other", "url": url, "producer": Producer(url, "shop")}
-    other = Processing(replace(processing.orders, **changed))
-    other.at = processing.at
-    other.orders.add(("a", 0), ("a", 1))
-    other.run(name="other", handler=lambda event: "fine")
-    processing.orders.add(("a", 1))
-    processing.run()
-
-    rows = processing.table().select("processor", "number", "status").collect()
-    assert [
-        ("orders", 0, "failed"),
-        ("orders", 1, "waiting"),
-        ("other", 0, "ok"),
-        ("other", 1, "ok"),
-    ] == sorted(map(tuple, rows))
 
 
 @pytest.mark.slow

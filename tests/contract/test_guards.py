@@ -14,15 +14,16 @@ import msgspec
 import pytest
 from sqlalchemy import delete
 
+from tests.contract.mutants import without_content_check
 from tests.contract.sites import PostgresqlSite
-from tests.contract.test_mutations import without_content_check
 from zeh_spark.loading.load import next_batch
+from zeh_spark.memory_store import store as memory
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.sql_store import commits as sql_commits
 from zeh_spark.sql_store import producers as sql_producers
 from zeh_spark.sql_store import uploads as sql_uploads
 from zeh_spark.sql_store.schema import chunks, uploads
-from zeh_spark.store import commit_decision, memory, reading
+from zeh_spark.store import commit_decision, reading
 from zeh_spark.store.batches import Call, StoredReceipt
 from zeh_spark.store.commit_plan import published
 from zeh_spark.store.feed import ChunkFeed

@@ -5,290 +5,22 @@ plain append doubles under the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.contract.mutants import CHECKS, REAL, Check, any_layout, any_uploads, lose_an_upload
 from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.sql_store import uploads as sql_uploads
 from zeh_spark.store import commit_decision
-from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
-from zeh_spark.testing.drivers import TaskLayout
+from zeh_spark.store.batches import Call, CommitFacts, Declared
 from zeh_spark.testing.world import World
 from zeh_spark.testing.writers import FEED, call, chunk, commit, declared, everything, upload
 
-REAL = commit_decision.decide
-Scenario = Callable[[World], None]
-Mutant = Callable[..., commit_decision.Decision]
-
-
-# Mutants of the decision: each alters what it is given so that one check always passes
-
-
-def _not_deleted(known: CommitFacts, *given: Any) -> commit_decision.Decision:
-    return REAL(replace(known, producer=replace(known.producer, deleted=False)), *given)
-
-
-def _allowing(
-    name: str, value: Callable[[CommitFacts, Call], str], *, if_set: bool = False
-) -> Mutant:
-    """The right remedy is there; with `if_set`, only where there is any: a remedy of one side."""
-
-    def mutant(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
-        if getattr(call.overrides, name) or not if_set:
-            right = replace(call.overrides, **{name: value(known, call)})
-            call = replace(call, overrides=right)
-        return REAL(known, call, *given)
-
-    return mutant
-
-
-def _replacement(known: CommitFacts, call: Call) -> str:
-    return f"{known.producer.incarnation}@{known.producer.last}:{call.incarnation}"
-
-
-def _gap(known: CommitFacts, call: Call) -> str:
-    return f"{call.incarnation}@{known.last}:{call.batch}"
-
-
-def _keep(known: CommitFacts, call: Call) -> str:
-    return f"{call.incarnation}:{call.batch}:{known.receipt.identity if known.receipt else ''}"
-
-
-def _unfenced(known: CommitFacts, *given: Any) -> commit_decision.Decision:
-    return REAL(replace(known, run_known=False), *given)
-
-
-def _never_expired(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
-    decision = REAL(known, call, *given)
-    if isinstance(decision, Problem) and decision.name == "batch-expired":
-        return _receipt(call, given[0] if given else None)
-    return decision
-
-
-def _receipt(call: Call, declared: Declared | None) -> StoredReceipt:
-    content = declared.content if declared else Content()
-    return StoredReceipt(
-        number=1,
-        producer="p",
-        incarnation=call.incarnation,
-        batch=call.batch or 0,
-        run="r0",
-        level=1,
-        events=content.events,
-        digest=content.digest,
-        digest_version=1,
-        partition_count=2,
-        ranges=(),
-        positions=None,
-        time=0,
-        previous="",
-    )
-
-
-def _any_layout(known: CommitFacts, call: Call, *given: Any) -> commit_decision.Decision:
-    return REAL(known, replace(call, partition_count=known.partition_count), *given)
-
-
-def without_content_check(
-    known: CommitFacts,
-    call: Call,
-    declared: Declared | None = None,
-    found: dict[tuple[int, int], Found] | None = None,
-) -> commit_decision.Decision:
-    """Without 9."""
-    if declared and found is not None:
-        content = sum((each.content for each in found.values()), Content())
-        declared = replace(declared, content=content)
-    return REAL(known, call, declared, found)
-
-
-def _any_uploads(
-    known: CommitFacts,
-    call: Call,
-    declared: Declared | None = None,
-    found: dict[tuple[int, int], Found] | None = None,
-) -> commit_decision.Decision:
-    """Without 8."""
-    return REAL(known, call, _as_found(declared, found), found)
-
-
-def _anything(
-    known: CommitFacts,
-    call: Call,
-    declared: Declared | None = None,
-    found: dict[tuple[int, int], Found] | None = None,
-) -> commit_decision.Decision:
-    """Without 8 and 9."""
-    return without_content_check(known, call, _as_found(declared, found), found)
-
-
-def _as_found(
-    declared: Declared | None, found: dict[tuple[int, int], Found] | None
-) -> Declared | None:
-    if not declared or found is None:
-        return declared
-    named = [(each, found.get((each.task, each.attempt), Found())) for each in declared.attempts]
-    attempts = [replace(a, uploads=f.uploads, events=f.content.events) for a, f in named]
-    return replace(declared, attempts=tuple(attempts))
-
-
-# Histories
-
-
-def _delete_and_go_on(world: World) -> None:
-    world.run_batch(TaskLayout())
-    world.delete_producer()
-    world.run_batch(TaskLayout())
-
-
-def _lose_the_checkpoint(world: World) -> None:
-    world.run_batch(TaskLayout())
-    world.lose_checkpoint(0)
-    world.run_batch(TaskLayout())
-
-
-def _lose_two_checkpoints(world: World) -> None:
-    """The remedy for the first one is left in the code."""
-    _lose_the_checkpoint(world)
-    world.paste_remedy()
-    world.run_batch(TaskLayout())
-    world.lose_checkpoint(0)
-    world.run_batch(TaskLayout())
-
-
-def _run_two_drivers(world: World) -> None:
-    world.run_batch(TaskLayout())
-    world.start_a_second_driver()
-    world.run_batch(TaskLayout(), which=1)
-    for _ in range(2):
-        world.run_batch(TaskLayout(), which=0)
-
-
-def _roll_back_too_far(world: World) -> None:
-    for _ in range(4):
-        world.run_batch(TaskLayout())
-    world.roll_back(4, recut=False)
-    world.run_batch(TaskLayout(version=1))
-
-
-def _replay_with_other_rows(world: World) -> None:
-    execution = world.execute(TaskLayout())
-    assert execution
-    world.commit(execution, heard=False)
-    world.restart()
-    world.run_batch(TaskLayout(version=1))
-
-
-def _replay_twice_with_other_rows(world: World) -> None:
-    """The remedy for the first time is left in the code."""
-    _replay_with_other_rows(world)
-    world.paste_remedy()
-    world.run_batch(TaskLayout(version=1))
-    _replay_with_other_rows(world)
-
-
-def _restore(world: World) -> None:
-    world.run_batch(TaskLayout())
-    backup = world.copy_store()
-    world.run_batch(TaskLayout())
-    world.restore_store(backup)
-    world.run_batch(TaskLayout())
-
-
-def _restore_to_nothing(world: World) -> None:
-    backup = world.copy_store()
-    world.run_batch(TaskLayout())
-    world.restore_store(backup)
-    world.run_batch(TaskLayout())
-
-
-def _restore_twice(world: World) -> None:
-    """The remedy for the first one is left in the code."""
-    _restore(world)
-    world.paste_remedy()
-    world.run_batch(TaskLayout())
-    _restore(world)
-
-
-def _lose_an_upload(world: World) -> None:
-    execution = world.execute(TaskLayout(seed=1, tasks=2))
-    assert execution
-    world.release(execution)
-    world.deliver_again(execution, 1)
-    world.commit(execution)
-
-
-def _change_a_body(world: World) -> None:
-    """On the way, so that its length and its number of events stay."""
-    real, changed = world._planned(world.drivers[0], TaskLayout()), TaskLayout(version=1)
-    other = world._planned(world.drivers[0], changed).uploads
-    at = [replace(each, attempt=real.uploads[0].attempt) for each in other]
-    world.honest.add("content-mismatch")
-    world.deliver_again(replace(real, uploads=tuple(at)), 9)
-    world.commit(real)
-
-
-@dataclass(frozen=True)
-class Check:
-    """A check: without it (`mutant`), `scenario` shows `anomaly`; with it, `refusal` is told."""
-
-    name: str
-    mutant: Mutant
-    scenario: Scenario
-    refusal: str
-    anomaly: str
-
-
-CHECKS = [
-    Check("1 deleted", _not_deleted, _delete_and_go_on, "producer-deleted", "resurrected"),
-    Check(
-        "2 incarnation",
-        _allowing("replace_incarnation", _replacement),
-        _lose_the_checkpoint,
-        "incarnation-changed",
-        "intruder",
-    ),
-    Check(
-        "2 both sides of replaceIncarnation",
-        _allowing("replace_incarnation", _replacement, if_set=True),
-        _lose_two_checkpoints,
-        "incarnation-changed",
-        "intruder",
-    ),
-    Check("3 fence", _unfenced, _run_two_drivers, "fenced", "zombie"),
-    Check("4a expired", _never_expired, _roll_back_too_far, "batch-expired", "diverged"),
-    Check(
-        "4f conflict",
-        _allowing("keep_first", _keep),
-        _replay_with_other_rows,
-        "batch-conflict",
-        "diverged",
-    ),
-    Check(
-        "4e both sides of keepFirst",
-        _allowing("keep_first", _keep, if_set=True),
-        _replay_twice_with_other_rows,
-        "batch-conflict",
-        "diverged",
-    ),
-    Check("5 gap", _allowing("accept_gap", _gap), _restore, "batch-gap", "lost"),
-    Check("5 first batch", _allowing("accept_gap", _gap), _restore_to_nothing, "batch-gap", "lost"),
-    Check(
-        "5 both sides of acceptGap",
-        _allowing("accept_gap", _gap, if_set=True),
-        _restore_twice,
-        "batch-gap",
-        "lost",
-    ),
-    Check("8 and 9 whole", _anything, _lose_an_upload, "upload-missing", "torn"),
-    Check("9 content", without_content_check, _change_a_body, "content-mismatch", "torn"),
-]
 few_receipts = pytest.mark.parametrize("receipts", [2])
 checks = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 
@@ -322,10 +54,10 @@ def test_missing_upload_is_not_blamed_on_the_network(
 ) -> None:
     """8: "run the batch again" is the right advice; "something changes bodies" is not."""
     world.honest.add("content-mismatch")
-    _lose_an_upload(world)
-    monkeypatch.setattr(commit_decision, "decide", _any_uploads)
+    lose_an_upload(world)
+    monkeypatch.setattr(commit_decision, "decide", any_uploads)
     world.restart()
-    _lose_an_upload(world)
+    lose_an_upload(world)
     assert ["upload-missing", "content-mismatch"] == world.refusals
 
 
@@ -399,6 +131,6 @@ def test_batch_routed_for_other_partitions_would_tear_a_key_apart(
     one = upload(chunk(partition_of(key, 1), b"2"))
     with pytest.raises(Problem, match="made for 1 partitions, the feed has 2"):
         commit(store, call(1, partitions=1), one)
-    monkeypatch.setattr(commit_decision, "decide", _any_layout)
+    monkeypatch.setattr(commit_decision, "decide", any_layout)
     commit(store, call(1, partitions=1), one)
     assert [1, 0] == [each.partition for each in everything(store)]

@@ -20,7 +20,7 @@ import pytest
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.interface import now_ms
-from zeh_spark.testing.store_contract import *
+from zeh_spark.store_contract import *
 
 
 class MyStore(MemoryStore):

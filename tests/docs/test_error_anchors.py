@@ -64,7 +64,7 @@ def test_python_prints_the_address_below_the_message():
     printed = traceback.format_exception(error)
 
     assert printed[-2:] == [
-        "zeh_spark.errors.OptionError: 'mode' is 'x'\n",
+        "zeh_spark.errors.OptionError: [ZEH_OPTION] 'mode' is 'x'\n",
         "See docs/operate/errors.md#an-unknown-option-or-a-wrong-value\n",
     ]
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _NOT_RUN = re.compile(r"<!--\s*not run: \S.*?-->", re.DOTALL)
+_STARTS = re.compile(r"\.start\(|to_delta\(")
+_WAITS = re.compile(r"awaitTermination|drain\(|processAllAvailable")
 _TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -101,7 +103,7 @@ class Reader:
             json.loads(text)
 
     def _shell(self, text: str) -> None:
-        serves = "zeh-spark serve" in text
+        serves = "zeh-spark serve" in text or "zeh-spark quickstart" in text
         if serves and "--port" not in text:
             text = text.replace("zeh-spark serve", f"zeh-spark serve --port {self.port}")
         environment = {**os.environ, **ENVIRONMENT}
@@ -186,6 +188,19 @@ def test_every_code_block_runs(page: Path, reader: Reader, spark: SparkSession) 
             exc.add_note(f"{page.relative_to(ROOT)}, line {block.line}: {shlex.quote(block.text)}")
             raise
     finish_queries(spark)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_block_that_starts_a_query_waits_for_it(page: Path) -> None:
+    """As a script, it would end before the query has done anything."""
+    starting = [
+        f"line {token.map[0] + 1}"
+        for token in MarkdownIt().parse(page.read_text(encoding="utf-8"))
+        if token.type == "fence" and token.info.startswith("python") and token.map
+        if _STARTS.search(token.content) and not _WAITS.search(token.content)
+    ]
+
+    assert [] == starting
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from docs.generate import PARTS, REFERENCE, generated
+from tests.unit.test_package import ON_DATABRICKS
+from zeh_spark import errors
 from zeh_spark.audit.findings import Difference, Tally
+from zeh_spark.conformance.rules import RULES
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.protocol.upload_format import LINE_BYTES
@@ -58,7 +61,7 @@ def test_options_for_headers_are_those_of_the_code():
 
 def test_every_promise_names_a_test_that_exists():
     """A promise without a test is none (EX-10)."""
-    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("zeh_spark/testing/contract_*.py")]
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("zeh_spark/store_contract/*.py")]
     tests = "\n".join(path.read_text(encoding="utf-8") for path in files)
     promises = [row for table in tables("explanation/guarantees.md", "promise") for row in table]
     named = [re.findall(r"`(test_\w+)`", row[1]) for row in promises]
@@ -112,6 +115,13 @@ def test_an_audit_speaks_as_the_example_does():
     assert f" is not as published:\n{wrong}\n" in text
 
 
+def test_rules_of_check_are_those_of_the_code():
+    """Each rule that a publisher is judged by can be looked up, with its source."""
+    table = [(row[0].strip("`"), *row[1:]) for row in rows("guides/check-a-publisher.md", "rule")]
+
+    assert [(each.id, each.title, each.source) for each in RULES] == table
+
+
 def test_reasons_of_dead_letters_are_those_of_the_code():
     """Each reason that a session gives can be looked up; records say that they are none."""
     table = {row[0].strip("`"): row[1] for row in rows("guides/order-sessions.md", "reason")}
@@ -129,3 +139,30 @@ def test_session_options_are_those_of_the_code():
     assert in_code.keys() == table.keys()
     for name in ("gap_timeout", "on_gap", "delay", "keep_closed", "first", "buckets", "metrics"):
         assert str(in_code[name].default) == table[name].strip("`")
+
+
+def test_the_page_of_errors_has_the_code_of_each_type():
+    """I find an error by its code."""
+    told = {row[0].strip("`"): row[1].strip("`") for row in rows("operate/errors.md", "type")}
+    known = {
+        each.__name__: each("?").code
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, errors.ZeroEventHubError)
+    }
+
+    assert known == told
+
+
+def test_the_guide_of_pipelines_shows_the_example_that_is_tested():
+    """What I copy from the page is what `tests/acceptance/test_pipelines.py` runs."""
+    file = ROOT / "notebooks" / "pipeline" / "transformations" / "flights.py"
+    _, _, code = file.read_text(encoding="utf-8").partition('"""\n\n')
+
+    assert f"```python\n{code}```" in (DOCS / "guides/pipelines.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_databricks_lists_the_versions_that_are_tested():
+    """The libraries there, and what the package needs, are compared by a test of the wheel."""
+    there = {row[0]: row[1] for row in rows("operate/databricks.md", "library")}
+
+    assert there == ON_DATABRICKS

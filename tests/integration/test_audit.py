@@ -314,7 +314,7 @@ def test_publisher_that_tells_no_partition_count_is_refused(
 ) -> None:
     """Ours always does."""
     raw_server.script(ok(b"n is missing", 400))
-    with pytest.raises(PublisherError, match=r"does not tell its partition count\. Only feeds"):
+    with pytest.raises(PublisherError, match=r"does not give its partition count\. Only feeds"):
         audited(raw_server.url)
 
 

@@ -16,8 +16,8 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
+from zeh_spark.polling import finite_read
 from zeh_spark.protocol import wire
-from zeh_spark.source import finite_read
 
 
 @pytest.mark.parametrize("every", [1, 7], ids=["the target comes", "the target never comes"])
@@ -309,5 +309,5 @@ def test_cursors_that_go_round_end_a_batch_read(read, target):
             return ok(wire.checkpoint_line(0, target) if target and cursor == wire.LAST else b"")
         return ok(wire.event_line(0, {}, b"1") + b"\n" + wire.checkpoint_line(0, leads_to[cursor]))
 
-    with pytest.raises(PublisherError, match=r"partition 0: .* go round: .*'k2' is 'k1' again"):
+    with pytest.raises(PublisherError, match=r"partition 0: .* form a loop: .*'k2' is 'k1' again"):
         read(respond, 1)

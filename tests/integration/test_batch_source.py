@@ -9,6 +9,7 @@ import pytest
 
 from tests.fix_batch import Feed
 from tests.fix_raw_server import NO_IDENTITY, chunked, ok, refused, short
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,
@@ -20,7 +21,6 @@ from zeh_spark.errors import (
 from zeh_spark.options import parse
 from zeh_spark.protocol import wire
 from zeh_spark.source.batch import BatchReader, last_cursors
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 
 

@@ -15,9 +15,9 @@ import zstandard
 
 from tests.fix_publish import Caller, Who, rows
 from tests.fix_publisher import Publisher
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, LINE_BYTES, Chunker, upload_body
 from zeh_spark.protocol.wire import MAX_DEPTH
-from zeh_spark.source.decode import Decoder
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from zeh_spark.network.connections import TURN, Listener
 from zeh_spark.publisher import open_store
-from zeh_spark.publisher.connections import TURN, Listener
 from zeh_spark.publisher.server import listen
 from zeh_spark.testing import publish
 from zeh_spark.testing.writers import until

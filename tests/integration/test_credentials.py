@@ -19,6 +19,7 @@ from tests.fix_raw_server import (
 )
 from tests.ports import free_port
 from zeh_spark.client.transport import Transport
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import (
     AccessError,
     OptionError,
@@ -28,7 +29,6 @@ from zeh_spark.errors import (
 )
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 
 HUSH = "hush-secret"
@@ -167,7 +167,7 @@ def test_the_same_token_again_is_refused_for_good(raw_server, tmp_path):
     file.write_text("old")
     raw_server.script(refused(401, "expired"))
 
-    with pytest.raises(AccessError, match="401: expired; check 'token' or 'tokenFile'"):
+    with pytest.raises(AccessError, match=r"401: expired \(.*\); check 'token' or 'tokenFile'"):
         read(client(raw_server, tokenFile=str(file)).page(ask()))
 
     assert 1 == len(raw_server.requests)

@@ -7,8 +7,8 @@ import pytest
 from tests.fix_batch import Feed, cursor_of
 from tests.fix_client import BODY, ask, client, read
 from tests.fix_raw_server import Answer, head, ok, refused, until_close
-from zeh_spark.cli.tail import follow
 from zeh_spark.client.feed_client import Statistics
+from zeh_spark.client.following import follow
 from zeh_spark.client.whole_headers import WholeHeadersAdapter
 
 HEAD = head(200, content_type="application/x-ndjson", content_length=len(BODY))

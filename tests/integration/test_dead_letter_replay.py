@@ -12,8 +12,8 @@ import pytest
 from tests.fix_dead_letters import Two, direct
 from tests.fix_raw_server import RawServer, ok
 from zeh_spark.cli import dead_letter_replay
-from zeh_spark.cli.tail import follow
 from zeh_spark.client.feed_client import FeedClient
+from zeh_spark.client.following import follow
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.protocol.feed_identity import untold

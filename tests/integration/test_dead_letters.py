@@ -14,7 +14,7 @@ import pytest
 from tests.fix_dead_letters import QUERY, TEXT, Two, direct, events, frame, served
 from tests.fix_sink import lost, remedy
 from zeh_spark.cli import dead_letter_replay
-from zeh_spark.cli.tail import follow
+from zeh_spark.client.following import follow
 from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import (
     OutcomeUnknownError,
@@ -153,7 +153,8 @@ def test_a_new_dead_letter_feed_on_an_old_query_is_explained(two: Two) -> None:
     two.publish(3, [BAD], **remedy(said))
 
     assert said.startswith(
-        f"the dead-letter feed, which has nothing of this producer yet (is 'deadLetterUrl' new?): "
+        "[ZEH_BATCH_GAP] the dead-letter feed, which has nothing of this producer yet (is "
+        "'deadLetterUrl' new?): "
         f"{two.dead_url} answered 409 batch-gap"
     )
     assert {"deadLetterAcceptGap": f"{QUERY}@-1:2"} == remedy(said)
@@ -271,7 +272,7 @@ def test_other_rows_in_a_batch_that_comes_again_are_refused(two: Two) -> None:
     said = two.refused(0, ["2", BAD])
     two.publish(0, ["2", BAD], **remedy(said))
 
-    assert said.startswith(f"{two.url} answered 409 batch-conflict")
+    assert said.startswith(f"[ZEH_BATCH_CONFLICT] {two.url} answered 409 batch-conflict")
     assert {"keepFirst"} == remedy(said).keys()
     assert ([GOOD], 1) == (two.events(), len(two.letters()))
 

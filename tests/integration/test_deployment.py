@@ -19,7 +19,8 @@ from tests.fix_publisher import served
 from tests.fix_tls import TlsFolder
 from tests.ports import free_port
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import open_store
+from zeh_spark.publisher import Actor, Via, open_store
+from zeh_spark.store.interface import Retention
 from zeh_spark.testing import publish
 from zeh_spark.testing.writers import until
 
@@ -113,6 +114,9 @@ def test_a_role_without_rights_on_tables_runs_a_publisher(
         "TRUNCATE zeroeventhub.chunks",
         "UPDATE zeroeventhub.store SET version = 1",
         "INSERT INTO zeroeventhub.tokens SELECT * FROM zeroeventhub.tokens",
+        "UPDATE zeroeventhub.acts SET actor = 'nobody'",
+        "DELETE FROM zeroeventhub.acts",
+        "TRUNCATE zeroeventhub.acts",
     ],
 )
 def test_that_role_can_change_neither_tables_nor_tokens(
@@ -124,6 +128,23 @@ def test_that_role_can_change_neither_tables_nor_tokens(
     ) as connection:
         with pytest.raises(errors.InsufficientPrivilege):
             connection.execute(statement)
+
+
+def test_a_command_that_needs_the_owner_says_so(runtime: str) -> None:
+    """I learn that the publisher's role is the wrong one, and which one makes tokens."""
+    done = call("token", "create", "warehouse", "--read", "orders", "--store", runtime)
+
+    assert 1 == done.returncode
+    assert "permission denied for table tokens. Use the role that owns the tables" in done.stderr
+    assert "errors.md#permission-denied" in done.stderr
+
+
+def test_that_role_adds_to_the_log_of_acts(runtime: str) -> None:
+    """What is done through a publisher is in the log, too."""
+    with closing(open_store(runtime)) as store:
+        store.set_retention("orders", Retention(bytes=1), by=Actor("ops", Via.HTTP))
+        act = store.acts(limit=1)[0]
+    assert ("http", "ops", "set-retention") == (act.via, act.actor, act.action)
 
 
 def test_the_password_of_the_role_is_read_from_a_file(

@@ -18,7 +18,7 @@ from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import MemoryStore
-from zeh_spark.store import direct_reads
+from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.testing.writers import FEED, large, publish
 
 pytestmark = pytest.mark.timeout(60)
@@ -36,7 +36,7 @@ class Origin:
         for number in range(6):
             publish(self.store, large(number % 2, b"%d" % number))
         self.request = PlanRequest(2, {"0": "_first", "1": "_first"}, range_bytes=12_000)
-        self.plan = direct_reads.plan(self.store, FEED, self.request)
+        self.plan = direct_plans.plan(self.store, FEED, self.request)
         self.expected = list(self.read_from(b"".join(self.answer(self.plan.ranges))))
 
     def answer(self, ranges):
@@ -230,7 +230,7 @@ def shifted(group):
 def test_other_chunks_than_planned_are_refused(origin, change):
     """An answer that is consistent in itself, and not what was planned, fails."""
     origin.request = PlanRequest(2, {"0": "_first", "1": "_first"})
-    origin.plan = direct_reads.plan(origin.store, FEED, origin.request)
+    origin.plan = direct_plans.plan(origin.store, FEED, origin.request)
     origin.respond(lambda body: ok(rebuilt(body, change), **TYPE))
     with pytest.raises(PublisherError, match="did not send the chunks that were planned"):
         origin.fetched()

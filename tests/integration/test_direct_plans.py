@@ -12,15 +12,15 @@ from tests.fix_raw_server import refused
 from tests.fix_stream import wait_for
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.retention.rules import prune
 from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.store.interface import Retention
-from zeh_spark.store.retention import prune
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.timeout(60)

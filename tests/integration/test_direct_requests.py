@@ -222,7 +222,7 @@ def test_with_a_file_of_tls_the_driver_fetches(start_raw_server, authority, star
     feed = DirectFeed(start_raw_server(authority.server_context()))
     feed.page = lambda request: ok(PAGE)
     assert [1] == start(url=feed.server.url, caFile=authority.ca_file).until(1)
-    assert [] == feed.asked()
+    assert [] == [each for each in feed.asked() if "ends" not in each]  # plans of nothing tell lag
 
 
 def test_with_a_file_of_tls_executors_fetch_if_i_say_so(start_raw_server, authority, start):

@@ -16,7 +16,7 @@ from zeh_spark.errors import PublisherError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.publisher import MemoryStore
-from zeh_spark.store import direct_reads
+from zeh_spark.store import direct_plans
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.timeout(60)
@@ -31,7 +31,7 @@ def feed():
     with closing(MemoryStore()) as store:
         store.create("orders", 1)
         publish(store, "orders", [1])
-        plan = direct_reads.plan(store, "orders", wire.PlanRequest(1, {"0": "_first"}))
+        plan = direct_plans.plan(store, "orders", wire.PlanRequest(1, {"0": "_first"}))
         with running_publisher(store) as base:
             yield base, plan.ranges[0]
 
@@ -91,7 +91,7 @@ def test_a_task_of_more_ranges_than_are_allowed_asks_for_fewer_at_a_time(relay):
         for partition in range(3):
             publish(store, "orders", [partition], partition=partition)
         first = {str(each): "_first" for each in range(count)}
-        plan = direct_reads.plan(store, "orders", wire.PlanRequest(count, first))
+        plan = direct_plans.plan(store, "orders", wire.PlanRequest(count, first))
         by_partition = {each.partition: each for each in plan.ranges}
         nothing = wire.Totals().hex
         ranges = [

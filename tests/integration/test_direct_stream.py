@@ -6,10 +6,13 @@ import json
 
 import pytest
 
-from tests.fix_stream import position, wait_for
+import zeh_spark
+from tests.fix_stream import Log, Run, position, wait_for
 from zeh_spark.errors import CheckpointError, CursorGoneError, OptionError, ReplayError
+from zeh_spark.publisher.feed_calls import FeedCalls
+from zeh_spark.retention.rules import prune
+from zeh_spark.source import stream_driver
 from zeh_spark.store.interface import Retention
-from zeh_spark.store.retention import prune
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -186,8 +189,6 @@ def test_other_headers_are_refused_while_a_batch_is_pending(publisher, start):
 
 def test_executors_are_refused_where_the_publisher_does_not_offer_it(start, feed):
     """I see at once that this publisher cannot."""
-    from tests.fix_stream import Log
-
     run = start(feed(Log(3)), fetch="executors")
     with pytest.raises(OptionError, match="does not offer direct reads"):
         run.next()
@@ -249,3 +250,114 @@ def test_waiting_ends_with_the_next_event(publisher, start):
 
 def position_of(number):
     return number % 2
+
+
+@pytest.mark.parametrize("way", ["executors", "driver"])
+def test_the_progress_tells_the_head_and_the_lag(publisher, start, way):
+    """I see how many events are not read, in which partition, and how old they are."""
+    publisher.publish(*range(6), partition=0)
+    publisher.publish(*range(3), partition=1)
+    run = start(url=publisher.url, fetch=way, maxEventsPerTrigger="1", finite=True)
+    run.next()
+    told = run.reader.reportLatestOffset()
+
+    assert {"total": 3, "min": 0, "mean": 1.5, "max": 3} == told["eventsBehind"]
+    assert 0 == told["secondsBehind"]["min"] <= told["secondsBehind"]["max"] < 300
+    assert json.loads(zeh_spark.last_cursors(publisher.url))["1"] == told["head"]
+    assert [0, 3] == [each["eventsBehind"] for each in told["partitions"].values()]
+
+    run.to_the_end()
+    assert 0 == run.reader.reportLatestOffset()["eventsBehind"]["total"]
+
+
+def test_an_unknown_lag_is_not_zero(feed, start):
+    """Another publisher does not tell where its feed ends."""
+    run = start(feed(Log(5)), finite=True)
+    run.next()
+    told = run.reader.reportLatestOffset()
+
+    assert (None, None) == (told["eventsBehind"], told["secondsBehind"])
+    assert "partitions" not in told
+
+
+def test_an_older_publisher_tells_no_lag(publisher, start, monkeypatch):
+    """My query goes on, and says that the lag is unknown."""
+    monkeypatch.setattr(FeedCalls, "lag_after", lambda *_: None)
+    publisher.publish(1)
+    run = start(**directly(publisher), finite=True)
+
+    assert [1] == run.to_the_end()
+    assert run.reader.reportLatestOffset()["eventsBehind"] is None
+
+
+class OldSpark(Run):
+    """Spark 4.0 and 4.1: no limits, and nothing says that a run is finite."""
+
+    def next(self):
+        end = self.reader.latestOffset()
+        rows = self.rows(self.offset, end) if end != self.offset else None
+        self.offset = json.loads(json.dumps(end))
+        self.batches += [rows] if rows else []
+        return rows
+
+
+@pytest.mark.parametrize("way", ["executors", "driver"])
+def test_the_first_batch_has_all_that_the_feed_held(publisher, start, caplog, way):
+    """A run on Spark 4.0 has one batch, which may be four times as large as the limit."""
+    for number in range(30):
+        publisher.publish(number, partition=number % 2)
+    run = OldSpark(start(url=publisher.url, fetch=way, maxBytesPerTrigger="2000").reader)
+    run.next()
+
+    assert list(range(30)) == sorted(run.all())
+    assert {"more": False, "total": 0} == summary(run.offset)
+    assert "drain" not in caplog.text
+
+
+@pytest.mark.parametrize("way", ["executors", "driver"])
+def test_what_the_only_batch_of_a_run_leaves_is_told(publisher, start, caplog, way):
+    """I am warned once, with the number and what to do. A stream that goes on is not flooded."""
+    for number in range(200):
+        publisher.publish(number, partition=number % 2)
+    run = OldSpark(start(url=publisher.url, fetch=way, maxBytesPerTrigger="1000").reader)
+    run.next()
+    left = 200 - len(run.all())
+
+    assert 0 < left < 200
+    assert {"more": True, "total": left} == summary(run.offset)
+    (warning,) = [each.getMessage() for each in caplog.records if "drain" in each.getMessage()]
+    assert f"leaves {left} events of {publisher.url} unread" in warning
+
+    run.until(200)
+    publisher.publish(200)
+    assert list(range(201)) == sorted(run.until(201))
+    assert caplog.text.count("drain") == 1
+
+
+def test_a_remainder_of_unknown_size_is_told(feed, start, caplog):
+    """Another publisher's feed is never left in silence, either."""
+    run = OldSpark(start(feed(Log(50)), maxEventsPerTrigger="10").reader)
+    run.next()
+
+    assert {"more": True, "total": None} == summary(run.offset)
+    assert "leaves events whose number is unknown" in caplog.text
+    assert list(range(50)) == sorted(run.until(50))
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_run_that_only_repeats_a_batch_says_so(publisher, start, caplog, monkeypatch, old):
+    """On Spark 4.0 a finite run that follows a crash reads nothing new, and not in silence."""
+    monkeypatch.setattr(stream_driver, "HAS_ADMISSION_CONTROL", not old)
+    publisher.publish(1, 2)
+    run = start(**directly(publisher), finite=True)
+    begin = run.offset
+    rows = run.next()
+    again = start(**directly(publisher), offset=begin)
+
+    assert rows == again.rows(begin, json.loads(json.dumps(run.offset)))
+    assert old == ("repeats the last batch" in caplog.text)
+
+
+def summary(offset):
+    told = offset["behind"]
+    return {"more": told["more"], "total": (told["eventsBehind"] or {}).get("total")}

@@ -21,9 +21,9 @@ import requests
 from tests import postgresql
 from tests.fix_balancer import Balancer
 from tests.fix_publisher import served
+from zeh_spark.network.draining import CLOSE_SECONDS, POLL_SECONDS
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import open_store
-from zeh_spark.publisher.draining import CLOSE_SECONDS, POLL_SECONDS
 from zeh_spark.testing import publish
 from zeh_spark.testing.writers import until
 
@@ -46,13 +46,13 @@ def port_of(base: str) -> int:
 
 
 def end_of(base: str) -> str:
-    """The address behind the last event."""
+    """Return the address of a request for what comes after the last event."""
     lines = requests.get(f"{base}/orders?n=1&cursor0=_last", timeout=30).json()
     return f"{base}/orders?n=1&cursor0={lines['cursor']}"
 
 
 def stopped(process: subprocess.Popen[str], within: float) -> int:
-    """Its exit code."""
+    """Wait until the process has ended, and return its exit code."""
     return process.wait(within + SLACK)
 
 
@@ -179,7 +179,7 @@ class Load:
 
     def __init__(self, url: str) -> None:
         self._url = f"{url}/orders"
-        self.ended = threading.Event()
+        self._ended, self._written = threading.Event(), threading.Event()
         self.errors: list[str] = []
         self.published: list[int] = []
         self.got: list[int] = []
@@ -193,7 +193,7 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.ended.set()
+        self._ended.set()
         for each in self._threads:
             each.join()
 
@@ -202,19 +202,21 @@ class Load:
             work()
         except Exception as exc:  # noqa: BLE001  # the test shows it
             self.errors.append(f"{work.__name__}: {exc!r}")
+            self._written.set()
 
     def _write(self) -> None:
         producer = Producer(self._url, "till-7")
-        while not self.ended.is_set():
+        while not self._ended.is_set():
             with producer.batch() as batch:
                 batch.add(len(self.published), partition=0)
             self.published.append(len(self.published))
+        self._written.set()
 
     def _read(self) -> None:
         """Read with connections that are kept, and without a second try."""
         cursor = "_first"
         with requests.Session() as session:
-            while not (self.ended.is_set() and len(self.got) >= len(self.published)):
+            while not (self._written.is_set() and len(self.got) >= len(self.published)):
                 query = {"n": "1", "cursor0": cursor, "wait": "5"}
                 answer = session.get(self._url, params=query, timeout=30)
                 answer.raise_for_status()

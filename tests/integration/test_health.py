@@ -10,9 +10,9 @@ import requests
 
 from tests.fix_publisher import served
 from tests.patience import eventually
+from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
 from zeh_spark.publisher import MemoryStore, create_app, open_store
-from zeh_spark.publisher.access import Gate
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.telemetry.settings import Check, Telemetry
 from zeh_spark.testing import running_publisher
@@ -103,7 +103,7 @@ def test_a_publisher_with_a_wrong_clock_is_not_ready(found):
     with watched(MemoryStore(), Telemetry(clock=look)) as ask:
         status, told = ask("/readyz")
 
-    detail = found.detail if isinstance(found, Check) else str(found)
+    detail = found.detail if isinstance(found, Check) else found.what
     assert (503, {"ok": False, "detail": detail}) == (status, told["checks"]["clock"])
 
 

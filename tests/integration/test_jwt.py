@@ -23,11 +23,13 @@ from starlette.requests import Request
 
 from tests.fix_cli import call
 from tests.fix_publisher import served
+from zeh_spark.access import gate as access
+from zeh_spark.access import jwt_tokens
+from zeh_spark.access.gate import Gate
+from zeh_spark.access.jwt_tokens import JwtTokens, grants_in, read_keys
+from zeh_spark.access.shares import client_of, note_token
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import MemoryStore, access, create_app, jwt_tokens, open_store
-from zeh_spark.publisher.access import Gate
-from zeh_spark.publisher.jwt_tokens import JwtTokens, grants_in, read_keys
-from zeh_spark.publisher.shares import client_of, note_token
+from zeh_spark.publisher import MemoryStore, create_app, open_store
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.testing import publish, running_publisher
 from zeh_spark.testing.writers import until
@@ -203,7 +205,7 @@ def test_a_client_is_the_subject_of_its_jwts(
     monkeypatch.setattr(access, "note_token", noted)
     for name, expires in (("till-7", 100), ("till-7", 200), ("till-8", 100)):
         assert 200 == ask(signed(sub=name, exp=time.time() + expires)).status_code
-    assert ["token of till-7", "token of till-7", "token of till-8"] == found
+    assert ["token of jwt:till-7", "token of jwt:till-7", "token of jwt:till-8"] == found
 
 
 def test_tokens_of_the_store_count_beside_them(
@@ -355,4 +357,4 @@ def test_serve_takes_jwts(tmp_path: Path, keys: Path) -> None:
         read = call(*tail, "--token-file", str(token))
         refused = call(*tail)
     assert (0, '"first"\n') == (read.returncode, read.stdout)
-    assert 1 == refused.returncode and "unauthorized" in refused.stderr
+    assert 5 == refused.returncode and "unauthorized" in refused.stderr

@@ -20,6 +20,7 @@ from starlette.routing import Mount
 from zeh_spark.protocol import direct_reads
 from zeh_spark.protocol.direct_reads import ChunksRequest, Group, PlanRequest, WantedRange
 from zeh_spark.publisher import MemoryStore, Problem, Store, create_app, open_store
+from zeh_spark.store import direct_plans
 from zeh_spark.store import direct_reads as store_reads
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.testing import publish, running_publisher
@@ -180,7 +181,7 @@ def test_chunks_are_never_those_of_another_history(histories: tuple[Replaceable,
     """What a plan has named is what comes, or nothing."""
     store, other = histories
     request = PlanRequest(1, {"0": "_first"})
-    plan = store_reads.plan(store, "orders", request)  # type: ignore[arg-type]
+    plan = direct_plans.plan(store, "orders", request)  # type: ignore[arg-type]
     wanted = [WantedRange(each.partition, each.from_, each.to) for each in plan.ranges]
     real = store.frames
 

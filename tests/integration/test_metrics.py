@@ -14,12 +14,12 @@ from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Who, rows
 from tests.fix_publisher import served
 from tests.patience import eventually
+from zeh_spark.access.gate import Gate
 from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import MemoryStore, create_app, open_store
-from zeh_spark.publisher.access import Gate
 from zeh_spark.store.access import ADMIN, Grant, Right, new_token
 from zeh_spark.store.batches import UPLOAD_BYTES
-from zeh_spark.telemetry import store_gauges
+from zeh_spark.telemetry import lag, store_gauges
 from zeh_spark.telemetry.store_gauges import StoreGauges
 from zeh_spark.testing import publish, running_publisher
 
@@ -135,7 +135,7 @@ def test_a_long_feed_is_counted_in_parts(publisher, monkeypatch):
     for number in range(5):
         publisher.publish(number, partition=0)
     publisher.store.save_cursors("orders", "slow", 1, {0: "0.00000000"})
-    monkeypatch.setattr(store_gauges, "SCAN_CHUNKS", 2)
+    monkeypatch.setattr(lag, "SCAN_CHUNKS", 2)
     monkeypatch.setattr(store_gauges, "FEED_SECONDS", 0.0)
     gauges = StoreGauges(publisher.store, dict, None)
 

@@ -56,6 +56,7 @@ def test_an_outage_has_a_line_when_it_begins_and_one_when_it_ends(base, file, ca
     works = [requests.get(url, timeout=30).status_code for _ in range(5)]
 
     assert ([500] * 20, [200] * 5) == (failed, works)
+    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
     begins, ends = lines(caplog)
     assert begins.startswith("reading the store fails: the SQLite database cannot do it now")
     assert ends.startswith("reading the store works again, after ")
@@ -74,6 +75,7 @@ def test_writes_that_fail_do_not_seem_to_work_because_reads_do(base, file, caplo
     third = caller.upload(who, rows(1)).status
 
     assert (500, 500, 201) == (first, second, third)
+    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
     begins, ends = lines(caplog)
     assert begins.startswith("writing to the store fails: ")
     assert ends.endswith("and 2 failures")
@@ -85,6 +87,7 @@ def test_a_readiness_probe_notices_the_end_without_other_requests(base, file, ca
     change(file, "ALTER TABLE others RENAME TO feeds")
     eventually(lambda: requests.get(f"{base}/readyz", timeout=30).status_code == 200, 30)
 
+    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
     begins, ends = lines(caplog)
     assert begins.startswith("reading the store fails: ")
     assert ends.startswith("reading the store works again")
@@ -107,6 +110,23 @@ def test_a_database_that_is_down_has_two_lines(own_server, caplog):
     assert ["reading the store fails", "reading the store works again"] == [
         each.partition(":")[0].partition(",")[0] for each in mine
     ]
+
+
+def test_clients_learn_nothing_of_the_database_that_is_away(postgresql_server, caplog):
+    """Its address, its user and its name are in my log alone, also if the client has a token."""
+    database = postgresql_server.create_database()
+    with closing(open_store(postgresql_server.url(database))) as store:
+        store.create("orders", 1)
+        with running_publisher(store) as base:
+            postgresql_server.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
+            postgresql_server.disconnect(database)
+            url = f"{base}/orders/producers/till-1"
+            eventually(lambda: "does not answer" in requests.get(url, timeout=60).text, 30)
+            told = requests.get(url, timeout=60).text
+            eventually(lambda: str(postgresql_server.port) in caplog.text, 30)
+
+    assert not [each for each in ("127.0.0.1", str(postgresql_server.port), database)
+                if each in told]  # fmt: skip
 
 
 @contextmanager
@@ -142,6 +162,7 @@ def test_a_full_temporary_directory_is_a_problem_and_no_reset(caplog):
     assert [(507, "no-room-for-bodies")] * 3 == [each.short for each in refused]
     assert "cannot keep the body while it arrives: File too large" in refused[0].document["detail"]
     assert (201, "staged") == taken.short
+    eventually(lambda: len(lines(caplog)) == 2, 30)  # written after the answer
     begins, ends = lines(caplog)
     assert begins.startswith("receiving bodies in the temporary directory fails: ")
     assert ends.endswith("and 3 failures")

@@ -108,7 +108,7 @@ def test_event_that_cannot_be_published_is_named(
         batch.add(1)
         batch.add(data, **place)
     assert isinstance(raised.value, ValueError)
-    assert ("event 1 of the batch", 1) == (str(raised.value)[:20], raised.value.row)
+    assert ("event 1 of the batch", 1) == (raised.value.what[:20], raised.value.row)
     assert [] == events_of(publisher.store)
     with pytest.raises(RuntimeError, match="not known to be published"):
         _ = batch.receipt

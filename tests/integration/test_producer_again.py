@@ -28,8 +28,8 @@ from zeh_spark.errors import (
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
+from zeh_spark.retention.rules import prune
 from zeh_spark.store.interface import Retention
-from zeh_spark.store.retention import prune
 
 pytestmark = pytest.mark.usefixtures("impatient")
 

@@ -136,9 +136,17 @@ def test_nothing_else_is_published_before_it_is_known(
     assert [b"1", b"3", b"2"] == events_of(publisher.store)
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also if the tests run in a shell's background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("fate", [answer_lost, held])
 def test_interrupted_commit_can_be_found_out(
-    publisher: Publisher, gateway: Gateway, far: Producer, fate: Fate
+    publisher: Publisher, gateway: Gateway, far: Producer, fate: Fate, interrupts: None
 ) -> None:
     """Ctrl-C at the wrong moment leaves the question open, not the answer wrong (EH-15)."""
 

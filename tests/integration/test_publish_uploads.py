@@ -166,7 +166,7 @@ def test_too_long_a_body_is_refused_before_it_comes(wire: Wire) -> None:
 
 def test_client_that_stops_in_its_body_is_told(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow client is not waited for without end."""
-    monkeypatch.setattr("zeh_spark.publisher.bodies.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("zeh_spark.network.bodies.BODY_SECONDS", 0.2)
     wire.promise(Who(), 100)
     wire.socket.sendall(b"x" * 99)
     assert (408, "body-too-slow") == wire.reply().short
@@ -176,7 +176,7 @@ def test_slow_client_keeps_nobody_waiting(
     caller: Caller, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much it says that it will send: it has a place, and no room that others need."""
-    monkeypatch.setattr("zeh_spark.publisher.bodies.TURN_SECONDS", 0.5)
+    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.5)
     wire.promise(Who(), 64 << 20, "Expect: 100-continue\r\n")
     assert wire.socket.recv(1000).startswith(b"HTTP/1.1 100 ")  # it is being read
     wire.socket.sendall(bytes(1 << 20))
@@ -188,7 +188,7 @@ def test_too_many_bodies_at_a_time_are_told_to_come_again(
 ) -> None:
     """Where there is no place, I wait a little, hear 429 and when to come again; then it fits."""
     monkeypatch.setattr("zeh_spark.publisher.publish_api.BODIES", 1)
-    monkeypatch.setattr("zeh_spark.publisher.bodies.TURN_SECONDS", 0.3)
+    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 0.3)
     with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
         store.create("orders", 2)
         with running_publisher(store) as base, closing(Wire(base)) as wire:

@@ -7,20 +7,25 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
 import pytest
 import requests
 
 from tests import postgresql
+from tests.contract.databases import in_threads
 from tests.fix_publish import Caller, Reply, Who, rows
 from tests.fix_publisher import served
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import open_store
 from zeh_spark.store.batches import chained
+from zeh_spark.testing import running_publisher
 from zeh_spark.testing.writers import everything, until
 
 WRITERS = 16
@@ -192,6 +197,44 @@ def test_sixteen_writers_at_two_publishers_are_read_without_gaps(url: str) -> No
         until(lambda: caught_up(url, reader), seconds=30)
     assert {f"w{number}": 12 for number in range(WRITERS)} == writers.acknowledged
     check(url, writers, reader)
+
+
+@pytest.mark.timeout(60)
+def test_a_pooler_before_the_database_changes_nothing(
+    postgresql_server: postgresql.Server, pooler: postgresql.Pooler
+) -> None:
+    """Two connections, lent by the transaction, are enough for writers, readers and who waits."""
+    url = pooler.url(postgresql_server.create_database())
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(open_store(url))) for _ in range(2)]
+        stores[0].create("orders", 2)
+        bases = [stack.enter_context(running_publisher(each)) for each in stores]
+        writers, reader = Writers(bases), Reader(bases)
+        reader.start()
+        stack.callback(reader.stop)
+        assert in_threads(4, lambda number: writers.write(f"w{number}", 5)) == []
+        until(lambda: caught_up(url, reader), seconds=30)
+        reader.stop()
+        check(url, writers, reader)
+        assert seconds_until_awake(*bases) < 5
+
+
+def seconds_until_awake(base: str, other: str) -> float:
+    """How long a reader that waits at one publisher waits for what the other commits."""
+    ends = {f"cursor{each}": "_last" for each in range(2)}
+    url = f"{base}/orders?{urlencode({'n': 2, 'wait': 30, **ends})}"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(requests.get, url, timeout=60)
+        until(lambda: 'zeh_waiting_readers{feed="orders"} 1.0' in metrics_of(base), seconds=10)
+        assert Caller(f"{other}/orders").publish(Who(0, producer="late"), "late").status == 200
+        begun = time.monotonic()
+        answer = waiting.result()
+    assert "late" in answer.text
+    return time.monotonic() - begun
+
+
+def metrics_of(base: str) -> str:
+    return requests.get(f"{base}/metrics", timeout=30).text
 
 
 @pytest.mark.kill

@@ -77,6 +77,19 @@ def test_a_request_has_one_line_with_what_it_was(file):
     } == line  # fmt: skip
 
 
+def test_what_our_client_sends_is_in_the_log(file):
+    """Both logs have the same id, and mine the trace that my tracing has."""
+    with logged(file, "--access-log", "--log-format", "json") as (base, lines):
+        with pytest.raises(PublisherError) as raised:
+            zeh_spark.last_cursors(f"{base}/nowhere", traceparent=f"00-{TRACE}-{SPAN}-01")
+        eventually(lambda: len(lines()) == 1, 30)
+        (line,) = map(json.loads, lines())
+
+    assert raised.value.request_id == line["request_id"]
+    assert TRACE == line["trace_id"]
+    assert SPAN != line["span_id"]
+
+
 def test_no_secret_gets_into_the_log(file):
     """Neither a token, nor what somebody puts into an address; the token's name does."""
     with closing(open_store(f"sqlite:///{file}")) as store:
@@ -124,7 +137,7 @@ def test_errors_of_clients_name_the_request(publisher):
     with pytest.raises(PublishError, match="unknown-feed") as published:
         _ = Producer(f"{publisher.base}/nowhere", "till-1").last
     for each in (read.value, published.value):
-        assert re.fullmatch("[0-9a-f]{16}", each.request_id)
+        assert re.fullmatch("[0-9a-f]{8}-[0-9]+", each.request_id)
         assert each.request_id not in str(each)  # which may end with a value to copy
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
 from tests.fix_publish import Who, rows
+from zeh_spark.access.gate import Gate
+from zeh_spark.access.shares import SHARE, Slots
 from zeh_spark.protocol.upload_format import upload_body
 from zeh_spark.publisher import MemoryStore, create_app
-from zeh_spark.publisher.access import Gate
-from zeh_spark.publisher.publish_api import BODIES
-from zeh_spark.publisher.shares import SHARE, Slots
+from zeh_spark.publisher.publish_api import BODIES, QUESTIONS
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.problems import Problem
 from zeh_spark.testing import running_publisher
-from zeh_spark.testing.writers import until
+from zeh_spark.testing.site import StoppedClock
+from zeh_spark.testing.writers import call, chunk, declared, until, upload
 
 OURS, OTHERS = "127.0.0.1", "127.0.0.2"
 """Two addresses of this machine."""
@@ -79,9 +81,9 @@ def uploaded(base: str, source: str, token: str = "") -> bytes:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has to wait for his turn is refused soon; bodies may take their time."""
-    monkeypatch.setattr("zeh_spark.publisher.bodies.TURN_SECONDS", 1.0)
-    monkeypatch.setattr("zeh_spark.publisher.bodies.IDLE_SECONDS", 60.0)
-    monkeypatch.setattr("zeh_spark.publisher.bodies.BODY_SECONDS", 60.0)
+    monkeypatch.setattr("zeh_spark.network.bodies.TURN_SECONDS", 1.0)
+    monkeypatch.setattr("zeh_spark.network.bodies.IDLE_SECONDS", 60.0)
+    monkeypatch.setattr("zeh_spark.network.bodies.BODY_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -141,6 +143,41 @@ def test_direct_reads_of_one_address_leave_room_for_others(store: MemoryStore, w
 
         assert b"HTTP/1.1 503" == answered[-1]
         assert other.recv(12) in {b"HTTP/1.1 200", b"HTTP/1.1 400"}
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("path", ["/orders/producers/p", "/orders/producers/p/batches/0"])
+def test_questions_of_one_address_leave_room_for_others(path: str) -> None:
+    """They wait for commits under way; a client that repeats one does not keep writers out."""
+    clock = StoppedClock()
+    with closing(MemoryStore(clock=clock)) as store, ExitStack() as stack:
+        store.create("orders", 2)
+        base = stack.enter_context(running_publisher(store))
+        store.stage("orders", call(0), one := upload(chunk(0, b"1")))
+        commits = threading.Thread(target=store.commit, args=("orders", call(0), declared(one)))
+        with clock.held() as under_way:
+            commits.start()
+            assert under_way.wait(30)
+            mine = [stack.enter_context(closing(connected(base, OURS))) for _ in range(QUESTIONS)]
+            for each in mine:
+                each.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            refused = QUESTIONS - QUESTIONS // SHARE
+            until(lambda: sum(map(is_answered, mine)) == refused)
+            said = [each for each in mine if is_answered(each)]
+        commits.join()
+        assert {b"HTTP/1.1 429"} == {each.recv(12) for each in said}
+        assert {b"HTTP/1.1 200"} == {each.recv(12) for each in mine if each not in said}
+
+
+def is_answered(link: socket.socket) -> bool:
+    """Whether an answer has come so far."""
+    link.setblocking(False)
+    try:
+        return bool(link.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+    finally:
+        link.settimeout(30)
 
 
 def test_a_client_alone_has_most_slots() -> None:

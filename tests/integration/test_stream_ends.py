@@ -197,7 +197,7 @@ def test_cursors_that_go_round_end_a_run(feed, start):
         around(Log(), cursor) if cursor in {"_first", "c1", "c2"} else ok(Log().checkpoint(9))
     )
 
-    with pytest.raises(PublisherError, match=r"cursors go round: .* 'c2' is 'c1' again"):
+    with pytest.raises(PublisherError, match=r"cursors form a loop: .* 'c2' is 'c1' again"):
         start(scripted, finite=True, partitionCount="1").to_the_end()
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.fix_stream import wait_for
 from tests.patience import PATIENCE
 from zeh_spark.errors import CursorGoneError
+from zeh_spark.retention.rules import prune
 from zeh_spark.store.interface import Retention, StoreBusyError
-from zeh_spark.store.retention import prune
 
 
 @pytest.mark.parametrize("checkpoints", ["event", "page"])

@@ -30,7 +30,9 @@ ANOTHER = "CREATE INDEX x ON outbox (%s, tx, id)"
 PARTITION = "mod(('x' || substr(md5(coalesce(%s::text, id::text)), 1, 8))::bit(32)::bigint, %d)"
 
 # Of each: what makes it, what is said, and what mends it.
-POSTGRESQL_FAULTS: dict[str, tuple[list[str], dict[str, Any], str, str]] = {
+Fault = tuple[list[str], dict[str, Any], str, str]
+"""Changes that break a table, the feed's settings, the reason of the refusal, and the repair."""
+POSTGRESQL_FAULTS: dict[str, Fault] = {
     "id not unique": ([DROP_KEY], {}, "nothing says that id is unique", "UNIQUE"),
     "id unique in part": (
         [DROP_KEY, "CREATE UNIQUE INDEX ON outbox (id) WHERE id > 1"], {},
@@ -121,7 +123,7 @@ REBUILT = [
     f"CREATE TABLE outbox (id INTEGER PRIMARY KEY, {COLUMNS})",
     "INSERT INTO outbox SELECT * FROM old",
 ]
-SQLITE_FAULTS: dict[str, tuple[list[str], dict[str, Any], str, str]] = {
+SQLITE_FAULTS: dict[str, Fault] = {
     "ids are given again": (
         REBUILT, {}, "id is not INTEGER PRIMARY KEY AUTOINCREMENT: SQLite would give the ids of",
         "PRIMARY KEY AUTOINCREMENT",
@@ -167,18 +169,22 @@ def repaired_by_what_is_printed(database: Database, settings: dict[str, Any]) ->
 # What is refused, and repaired
 
 
-@pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
-def test_table_in_postgresql_that_misses_something_is_refused(
-    postgresql_database: Database, fault: str
-) -> None:
-    """I am told what is wrong, and the statements that mend it."""
-    changes, settings, reason, statement = POSTGRESQL_FAULTS[fault]
-    broken(postgresql_database, changes)
-    feed = postgresql_database.feed(**settings)
+def refused_with_the_repair(database: Database, fault: Fault) -> None:
+    changes, settings, reason, statement = fault
+    broken(database, changes)
+    feed = database.feed(**settings)
     wanted = rf"table outbox cannot be served as a feed: .*{reason}.*zeh-spark ddl prints"
     with pytest.raises(StoreError, match=wanted):
         feed.check()
     assert statement in refusal(feed).partition("zeh-spark ddl prints what is missing:\n")[2]
+
+
+@pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
+def test_table_in_postgresql_that_misses_something_is_refused(
+    postgresql_database: Database, fault: str
+) -> None:
+    """I read what is wrong, and the statements that repair it."""
+    refused_with_the_repair(postgresql_database, POSTGRESQL_FAULTS[fault])
 
 
 @pytest.mark.parametrize("fault", POSTGRESQL_FAULTS)
@@ -195,14 +201,8 @@ def test_table_in_postgresql_is_repaired_by_what_is_printed(
 def test_table_in_sqlite_that_misses_something_is_refused(
     sqlite_database: Database, fault: str
 ) -> None:
-    """I am told what is wrong, and the statements that mend it."""
-    changes, settings, reason, statement = SQLITE_FAULTS[fault]
-    broken(sqlite_database, changes)
-    feed = sqlite_database.feed(**settings)
-    wanted = rf"table outbox cannot be served as a feed: .*{reason}.*zeh-spark ddl prints"
-    with pytest.raises(StoreError, match=wanted):
-        feed.check()
-    assert statement in refusal(feed).partition("zeh-spark ddl prints what is missing:\n")[2]
+    """I read what is wrong, and the statements that repair it."""
+    refused_with_the_repair(sqlite_database, SQLITE_FAULTS[fault])
 
 
 @pytest.mark.parametrize("fault", SQLITE_FAULTS)

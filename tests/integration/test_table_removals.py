@@ -13,8 +13,8 @@ from sqlalchemy import create_engine
 
 from tests.fix_stream import DECODER, Run
 from zeh_spark.options import parse
+from zeh_spark.polling import finite_read
 from zeh_spark.publisher import SqlTableFeed
-from zeh_spark.source import finite_read
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader

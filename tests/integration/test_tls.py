@@ -24,10 +24,13 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.fix_cli import call
 from tests.fix_tls import Pair, TlsFolder
-from zeh_spark.errors import StoreError, ZeroEventHubError
+from zeh_spark.client.transport import Transport
+from zeh_spark.errors import PublisherError, StoreError
+from zeh_spark.network import certificates, http_protocol
+from zeh_spark.network.certificates import Certificates, TlsFiles
+from zeh_spark.options import ClientOptions, parse
 from zeh_spark.publish import Producer
-from zeh_spark.publisher import MemoryStore, certificates, create_app, http_protocol, open_store
-from zeh_spark.publisher.certificates import Certificates, TlsFiles
+from zeh_spark.publisher import MemoryStore, create_app, open_store
 from zeh_spark.publisher.config import Config
 from zeh_spark.publisher.reload import Hangups, Reload
 from zeh_spark.publisher.server import Running, Server, listen
@@ -107,7 +110,7 @@ def test_older_tls_is_refused(tmp_path: Path, tls: TlsFolder) -> None:
 
 
 def test_only_clients_of_the_authority_are_served(tmp_path: Path, tls: TlsFolder) -> None:
-    """Mutual TLS: a client without a certificate of my authority gets no answer at all."""
+    """Mutual TLS: a client without a certificate of my authority learns at once what is missing."""
     client, stranger = tls.issue("client", "c@example.org"), TlsFolder(tmp_path)
     words = [*words_of(tls.issue("server")), "--tls-client-ca", str(tls.ca)]
     with serving(tmp_path, *words) as (base, _, log):
@@ -119,9 +122,23 @@ def test_only_clients_of_the_authority_are_served(tmp_path: Path, tls: TlsFolder
         files = ["--client-cert", str(client.cert), "--client-key", str(client.key)]
         assert ['"first"', '"second"'] == call(*tail, *files).stdout.splitlines()
         other = stranger.issue("other", "o@example.org")
-        for pair in ({}, {"clientCertFile": str(other.cert), "clientKeyFile": str(other.key)}):
-            with pytest.raises(ZeroEventHubError, match="clientCertFile"):
-                Producer(url, "till-8", caFile=ca, retryTimeout="1ms", **pair).last()
+        strange = {"clientCertFile": str(other.cert), "clientKeyFile": str(other.key)}
+        for pair, why in (({}, "asks for a certificate"), (strange, "UNKNOWN_CA")):
+            with pytest.raises(PublisherError, match=rf"TLS: .*{why}.*'clientCertFile'"):
+                _ = Producer(url, "till-8", caFile=ca, retryTimeout="1h", **pair).last
+        transport = Transport(parse(ClientOptions, {"url": url, "caFile": ca}))
+        with pytest.raises(PublisherError, match="asks for a certificate"):
+            transport.request("PUT", "/producers/p/batches/0/uploads/r.0.0.0", "", b"x" * 500_000)
+        assert "Traceback" not in log.read_text()
+
+
+def test_a_client_that_was_refused_cannot_go_on(tmp_path: Path, tls: TlsFolder) -> None:
+    """It has the alert, and a bound on what it may still send."""
+    words = [*words_of(tls.issue("server")), "--tls-client-ca", str(tls.ca)]
+    with serving(tmp_path, *words) as (base, _, log), shown(base) as stranger:
+        with pytest.raises(OSError):
+            for _ in range(1_000):
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1_000)
         assert "Traceback" not in log.read_text()
 
 

@@ -27,7 +27,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk
 from zeh_spark.publisher import Store, open_store
-from zeh_spark.sql_store.sqlite_writer import Writer
+from zeh_spark.sqlite_store.writer import Writer
 from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt, Upload
 
 FEED = "orders"

@@ -1,8 +1,8 @@
 """A user's program whose options have secrets, with all that Spark logs switched on. Not a test.
 
 Usage: with_secrets.py JOB, as JSON: `url` of the feed, `folder`, and `secrets`, a file with the
-token and the value of a header. It publishes, reads what it published as a stream, shows plans, and
-has a query that fails.
+token and the value of a header; `clientSecret` of OAuth2. It publishes, reads what it published as
+a stream, shows plans, and has queries that fail.
 """
 
 import json
@@ -56,6 +56,19 @@ try:
     spark.read.format("zeroeventhub").options(**secret).load(f"{job['url']}-nowhere").show()
 except PySparkException as exc:
     print("refused:", exc)
+else:
+    raise SystemExit("nothing was refused")
+oauth = {
+    "oauth.tokenUrl": "http://127.0.0.1:9/token",
+    "oauth.clientId": "job",
+    "oauth.clientSecret": job["clientSecret"],
+    "retryTimeout": "0s",
+}
+refused = spark.read.format("zeroeventhub").options(**oauth).load(job["url"])
+try:
+    refused.show()
+except PySparkException as exc:
+    print("no token:", exc)
 else:
     raise SystemExit("nothing was refused")
 spark.stop()

@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructType
 
 from zeh_spark.datasource import ZeroEventHubDataSource, decoder
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
 from zeh_spark.options import parse
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 
 URL = {"url": "https://orders.example/feed"}
@@ -44,7 +44,7 @@ def test_permissive_adds_the_corrupt_record_column():
 def test_a_mistake_shows_when_the_query_is_built():
     """At .load(), not in the first batch."""
     with pytest.raises(OptionError, match="'url' is missing"):
-        ZeroEventHubDataSource({})
+        ZeroEventHubDataSource({}).schema()
 
 
 def test_a_schema_of_mine_chooses_columns():

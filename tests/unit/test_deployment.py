@@ -15,10 +15,10 @@ import click
 import pytest
 import yaml
 
-from zeh_spark.cli.commands import zeh_spark
+from zeh_spark.cli.main import zeh_spark
 from zeh_spark.cli.serve_command import serve
+from zeh_spark.network.draining import CLOSE_SECONDS
 from zeh_spark.publisher.config import load_config
-from zeh_spark.publisher.draining import CLOSE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "conf" / "docker"

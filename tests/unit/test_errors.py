@@ -16,10 +16,12 @@ import pytest
 from zeh_spark import errors
 from zeh_spark.errors import (
     OptionAdvice,
+    PublishError,
     UnavailableError,
     ZeroEventHubError,
     at_spark_border,
 )
+from zeh_spark.protocol.problems import PROBLEMS
 
 TREE = sorted(
     (
@@ -50,7 +52,7 @@ def test_an_error_pickles_with_its_facts(kind):
 
     copy = pickle.loads(pickle.dumps(error))
 
-    assert (kind, "what happened") == (type(copy), str(copy))
+    assert (kind, "what happened", str(error)) == (type(copy), copy.what, str(copy))
     assert vars(error) == vars(copy)
 
 
@@ -79,7 +81,7 @@ def test_advice_about_options_is_part_of_the_message():
 
     error = UnavailableError("401", advice=advice)
 
-    assert "401; check 'token' or 'tokenFile'" == str(error)
+    assert "[ZEH_UNAVAILABLE] 401; check 'token' or 'tokenFile'" == str(error)
     assert "401" == error.what
     assert "check 'TOKEN' or 'TOKENFILE'" == str(advice.renamed(str.upper))
     assert (error.what, error.advice) == vars_of(pickle.loads(pickle.dumps(error)))
@@ -87,6 +89,31 @@ def test_advice_about_options_is_part_of_the_message():
 
 def vars_of(error: ZeroEventHubError) -> tuple[str, OptionAdvice | None]:
     return error.what, error.advice
+
+
+def test_a_message_has_one_code():
+    """An error that quotes another one has its own code; I search for that."""
+    inner = errors.PublishError("answered 409", anchor="batch-gap")
+    renamed = errors.PublishError("the name is taken", problem="number-taken", anchor="x")
+
+    outer = errors.RowError(f"row 3: {inner}. Repair it")
+
+    assert "[ZEH_BATCH_GAP] answered 409" == str(inner)
+    assert "[ZEH_NUMBER_TAKEN] the name is taken" == str(renamed)
+    assert "[ZEH_ROW] row 3: answered 409. Repair it" == str(outer)
+
+
+def test_each_kind_of_error_has_a_code_of_its_own():
+    """Each refusal of the publisher, too, unless it is what a class says."""
+    of_classes = {kind.__name__: kind("?").code for kind in TREE}
+    of_refusals = {name: PublishError("?", problem=name).code for name in PROBLEMS}
+
+    assert len(TREE) == len(set(of_classes.values()))
+    assert len(PROBLEMS) == len(set(of_refusals.values()))
+    shared = set(of_classes.values()) & set(of_refusals.values())
+    assert shared == {"ZEH_CURSOR_GONE"}
+    assert of_classes["OutcomeUnknownError"] == "ZEH_OUTCOME_UNKNOWN"
+    assert all(re.fullmatch("ZEH_[A-Z0-9_]+", each) for each in of_refusals.values())
 
 
 def test_a_mistake_in_an_option_is_a_value_error():
@@ -121,7 +148,10 @@ def test_spark_shows_one_frame_of_ours(call):
     shown = "".join(traceback.format_exception(caught.value)).removesuffix(
         f"See {caught.value.help}\n"
     )
-    assert "UnavailableError: the publisher does not answer" in shown.splitlines()[-1]
+    assert (
+        "UnavailableError: [ZEH_UNAVAILABLE] the publisher does not answer"
+        in shown.splitlines()[-1]
+    )
     assert "_deep_inside" not in shown
     assert "ConnectionRefusedError" not in shown
 
@@ -130,11 +160,13 @@ def test_the_cause_of_what_spark_shows_is_logged():
     """Whoever runs the cluster finds the whole story in the log."""
     handler = logging.StreamHandler(io.StringIO())  # not pytest's: PySpark changes its format
     errors.log.addHandler(handler)
+    errors.log.setLevel(logging.INFO)
     try:
         with pytest.raises(ZeroEventHubError):
             failing(UnavailableError("the publisher does not answer"))
     finally:
         errors.log.removeHandler(handler)
+        errors.log.setLevel(logging.NOTSET)
 
     assert "ConnectionRefusedError: port 1" in handler.stream.getvalue()
 

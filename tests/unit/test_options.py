@@ -156,7 +156,7 @@ def test_options_travel_to_executors():
         ("stagingLocation", "stage", "absolute path"),
         ("stagingLocation", "ftp://h/stage", "file, s3, s3a, gs, abfs or abfss"),
         ("feedId", "", "not be empty"),
-        ("startingCursors", "latest", "first, last, or JSON"),
+        ("startingCursors", "newest", "first, last, or JSON"),
         ("startingCursors", "[1]", "first, last, or JSON"),
         ("startingCursors", "{}", "every one from 0 without a gap"),
         ("startingCursors", '{"1":"a"}', "every one from 0 without a gap"),
@@ -204,6 +204,33 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
 
     assert "maxeventpertrigger" == error.option
     assert "did you mean 'maxEventsPerTrigger'?" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("maxOffsetsPerTrigger", "maxEventsPerTrigger"), ("startingOffsets", "startingCursors")],
+)
+def test_an_option_of_kafka_is_refused_with_ours(given, meant):
+    """I come from Spark's Kafka source."""
+    assert f"did you mean {meant!r}?" in str(refusal({given: "1"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"startingCursors": "earliest"}, {"startingCursors": "first"}),
+        ({"startingCursors": "Latest"}, {"startingCursors": "last"}),
+        ({"endingCursors": "latest"}, {"endingCursors": "last"}),
+    ],
+)
+def test_words_of_kafka_mean_what_they_mean_there(given, meant):
+    """`earliest` and `latest` are the words that I know."""
+    made = [
+        parse(SourceOptions, {"url": "https://orders.example/feed", **each})
+        for each in (given, meant)
+    ]
+
+    assert made[0] == made[1]
 
 
 def test_an_unknown_option_like_no_other_is_refused_with_all_that_are_known():

@@ -12,6 +12,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import zeh_spark
 
@@ -77,17 +78,22 @@ def test_a_plain_install_needs_neither_spark_nor_a_server_framework(about):
 
     names = {re.match(r"[\w.-]+", need)[0].lower() for need in needed}
 
-    ours = {"msgspec", "numpy", "orjson", "pyarrow", "requests", "urllib3", "xxhash", "zstandard"}
+    ours = {
+        "click", "msgspec", "numpy", "orjson", "pyarrow", "requests", "urllib3", "xxhash",
+        "zstandard",
+    }  # fmt: skip
     assert ours == names
 
 
 def test_extras_are_those_of_the_documentation(about):
-    """`pip install zeh-spark[publisher]` serves feeds, `[delta]` writes tables, `[sessions]` has
-    what Spark's state needs.
+    """`pip install zeh-spark[publisher]` serves feeds, `[sessions]` has what Spark's state
+    needs. None brings delta-spark to users, because that would replace their PySpark.
     """
-    assert {"publisher", "delta", "sessions", "docs", "test", "dev"} == {
-        *about.get_all("Provides-Extra", [])
-    }
+    extras = {*about.get_all("Provides-Extra", [])}
+    deltas = [need for need in about.get_all("Requires-Dist", []) if need.startswith("delta")]
+
+    assert {"publisher", "sessions", "docs", "test", "dev"} == extras
+    assert ["dev"] == [re.search(r"extra == ['\"](\w+)", need)[1] for need in deltas]
 
 
 def test_spark_finds_the_format_by_itself():
@@ -112,3 +118,29 @@ def test_spark_sees_the_module_that_it_looks_for():
     )
 
     assert "pyspark_zeroeventhub" in done.stdout.split()
+
+
+ON_DATABRICKS = {
+    "numpy": "2.1.3",
+    "pandas": "2.2.3",
+    "protobuf": "5.29.4",
+    "pyarrow": "21.0.0",
+    "requests": "2.32.3",
+    "zstandard": "0.23.0",
+}
+"""What Databricks documents for its environment with Spark 4.1: docs/operate/databricks.md."""
+
+
+def test_an_install_on_databricks_replaces_nothing_that_is_there(about):
+    """pip adds what the cluster does not have, and leaves its pandas, protobuf and the rest."""
+    needs = [Requirement(need) for need in about.get_all("Requires-Dist", [])]
+    ours = [need for need in needs if _is_for(need, "sessions") and need.name in ON_DATABRICKS]
+
+    replaced = [str(n) for n in ours if not n.specifier.contains(ON_DATABRICKS[n.name])]
+
+    assert replaced == []
+    assert {need.name for need in ours} == {*ON_DATABRICKS}
+
+
+def _is_for(need: Requirement, extra: str) -> bool:
+    return need.marker is None or need.marker.evaluate({"extra": extra})

@@ -9,6 +9,7 @@ import pytest
 
 import zeh_spark
 import zeh_spark.errors
+from zeh_spark.progress import feed_progress
 
 _OFFSET = {
     "version": 1,
@@ -59,6 +60,39 @@ def test_a_file_gets_a_line_for_each_batch(shown):
     second = _LINE.replace("1,234 in all", "2,468 in all")
 
     assert f"{_LINE}\n{second}\n" == shown(terminal=False)
+
+
+_BEHIND = {
+    "eventsBehind": {"total": 5200, "min": 0, "mean": 2600, "max": 5200},
+    "secondsBehind": {"min": 0, "mean": 6.2, "max": 12.4},
+}
+_UNKNOWN = {"eventsBehind": None, "secondsBehind": None}
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "shown", "told"),
+    [
+        ({}, {"feed": "f", **_BEHIND}, "5,200 behind (12.4 s)", (5200, 5200, 12.4, None)),
+        ({"more": True, **_BEHIND}, None, "5,200 behind (12.4 s)", (5200, 5200, 12.4, True)),
+        ({"more": True, **_UNKNOWN}, None, "more events are unread", (None, None, None, True)),
+        ({}, {"feed": "f", **_UNKNOWN}, "617 events/s", (None, None, None, None)),
+        ({}, {"feed": "f"}, "617 events/s", (None, None, None, None)),
+    ],
+    ids=["Spark 4.2", "Spark 4.0", "unknown on Spark 4.0", "unknown", "an older version's"],
+)
+def test_the_lag_is_in_the_progress_of_every_spark(end, latest, shown, told):
+    """I see how far a query is behind, and an unknown lag is no number."""
+    offset = {**_OFFSET, "behind": end} if end else _OFFSET
+    sources = [{"endOffset": offset, "latestOffset": json.dumps(latest or offset)}]
+    (found,) = feed_progress({**_PROGRESS, "sources": sources})
+
+    assert str(found).endswith(shown)
+    assert told == (
+        found.events_behind,
+        found.max_events_behind,
+        found.seconds_behind,
+        found.has_more,
+    )
 
 
 @pytest.mark.parametrize(

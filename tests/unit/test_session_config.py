@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -13,6 +14,7 @@ pytest.importorskip("delta", reason=why_absent())
 from pyspark.sql import SparkSession
 
 import zeh_spark
+from zeh_spark.errors import LakehouseError
 from zeh_spark.stateful.requirements import PROVIDER, ROCKSDB
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -55,6 +57,7 @@ def test_what_is_set_stays():
     "given",
     [
         ("spark.jars", "/opt/jars/delta-spark_4.2_2.13-4.4.0.jar"),
+        ("spark.jars", "/usr/share/aws/delta/lib/delta-spark.jar"),
         ("spark.jars.packages", "io.delta:delta-spark_4.2_2.13:4.4.0"),
     ],
 )
@@ -80,3 +83,73 @@ def test_delta_can_be_left_out():
     found = settings(delta=False, parallelism=3)
 
     assert {"spark.sql.shuffle.partitions": "3", PROVIDER: ROCKSDB} == found
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """`installed(delta, spark)`: pip has installed these versions."""
+
+    def install(delta, spark):
+        about = tmp_path / f"delta_spark-{delta}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Name: delta-spark\nVersion: {delta}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr("pyspark.__version__", spark)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("delta", "spark", "jars"),
+    [
+        ("4.0.1", "4.0.5", "io.delta:delta-spark_2.13:4.0.1"),
+        ("4.1.0", "4.0.1", "io.delta:delta-spark_4.0_2.13:4.1.0"),
+        ("4.2.0", "4.1.1", "io.delta:delta-spark_4.1_2.13:4.2.0"),
+        ("4.4.0", "4.0.0.dev1", "io.delta:delta-spark_4.0_2.13:4.4.0"),
+        ("4.4.0", "4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0"),
+        ("5.1.0", "5.0.0", "io.delta:delta-spark_5.0_2.13:5.1.0"),
+    ],
+)
+def test_the_jars_are_those_of_this_spark_and_this_delta(installed, delta, spark, jars):
+    """Each pair has jars of its own on Maven Central. Versions that come later name them alike."""
+    installed(delta, spark)
+
+    assert jars == settings()["spark.jars.packages"]
+
+
+@pytest.mark.parametrize(
+    ("delta", "spark", "remedy"),
+    [
+        ("4.0.1", "4.1.0", "only for 4.0. Install one for it with pip install --no-deps"),
+        ("4.2.0", "4.2.0", "pip install --no-deps 'delta-spark==4.4.*', or leave Delta out"),
+        ("4.4.0", "4.3.0", "only for 4.0, 4.1, 4.2. There is no Delta for Spark 4.3 yet: leave"),
+    ],
+)
+def test_a_delta_without_jars_for_this_spark_is_refused(installed, delta, spark, remedy):
+    """Before Spark starts: it would look for jars that do not exist, or that call what is gone."""
+    installed(delta, spark)
+
+    with pytest.raises(LakehouseError, match=f"delta-spark {delta} has no jars for Spark {spark}"):
+        settings()
+    with pytest.raises(LakehouseError) as refused:
+        settings(delta=True)
+    assert remedy in str(refused.value)
+    assert "spark.jars.packages" not in settings(delta=False)
+
+
+def test_delta_that_is_asked_for_has_to_be_installed(monkeypatch):
+    """The error says how it is installed without replacing Spark."""
+    monkeypatch.setitem(sys.modules, "delta", None)
+
+    assert "spark.jars.packages" not in settings()
+    with pytest.raises(ImportError, match="pip install --no-deps delta-spark"):
+        settings(delta=True)
+
+
+@pytest.mark.parametrize("delta", ["4.1.0", "4.2.0"])
+def test_a_delta_that_calls_what_this_spark_no_longer_has_is_refused(installed, delta):
+    """Spark 4.1.2 dropped a class; a query would fail at its first write."""
+    installed(delta, "4.1.2")
+
+    with pytest.raises(LakehouseError, match=r"runs up to 4\.1\.1\. Install one for it"):
+        settings()

@@ -85,7 +85,7 @@ class Audit:
         try:
             partitions = FeedClient(at_once).discover().partition_count
         except OptionError as exc:
-            raise not_ours(self._url, "it does not tell its partition count") from exc
+            raise not_ours(self._url, "it does not give its partition count") from exc
         self._reader = FeedReader(options, partitions)
         self._client = PublishClient(options)
         self._only = only
@@ -131,7 +131,7 @@ class Audit:
             raise exc
 
     def _check_kept(self, removed: int, found: Difference | None) -> None:
-        """Raise StoreError if retention has meanwhile removed what was to be looked at."""
+        """Raise StoreError if retention has meanwhile removed what was to be checked."""
         now = self._reader.removed()
         if now > removed and (found is None or found.position <= now):
             raise StoreError(

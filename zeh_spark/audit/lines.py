@@ -5,7 +5,7 @@ each line's own headers, the sequence number last. So all lines of a chunk begin
 bytes, up to a number that grows by one.
 
 Rule for editors: `content` runs no Python code for each line. Bytes that are not exactly as
-expected go to `_slowly`, which looks at each line and names the first wrong one.
+expected go to `_slowly`, which checks each line and names the first wrong one.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class FeedReader:
         pieces = self._transport.retry().call(lambda: list(self._answer(cursors, 0)))
         told = {each.partition: each.position for each in pieces}
         if told.keys() != cursors.keys():
-            raise self._not_ours(f"it does not tell the cursor {special} of each partition")
+            raise self._not_ours(f"it does not give the cursor {special} of each partition")
         return max(told.values())
 
     def pieces(self, head: int) -> Iterator[Piece]:

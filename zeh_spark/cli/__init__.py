@@ -1,7 +1,7 @@
-"""The command `zeh-spark`, which needs the extra `publisher`.
+"""The command `zeh-spark`. Commands that work on a store need the extra `publisher`.
 
-`main` is its entry point, `commands` the list of commands, `parameters` their shared options. Each
-of the other modules holds a group of commands: feeds, retention, dead letters, outbox tables.
+`main` is its entry point and lists the commands, `parameters` has their shared options, `output`
+what they print. Each of the other modules holds some commands: feeds, retention, dead letters.
 
 Rule for editors: a docstring of a command is its help, and `docs/reference/command-line.md` is
 generated from it. Commands run in a terminal, beside publishers or on their machine.

@@ -1,11 +1,8 @@
-"""The group `zeh-spark`, and the commands that work on a publisher's store.
+"""The commands that make, fill and list the feeds of a publisher's store.
 
 They are a thin shell around `publisher`, `store` and `loading`. The command that serves a store is
 in `serve_command`, those that talk to a running publisher are in `feed_commands`. Runs on the
 publisher's machine.
-
-Rule for editors: exit codes are 0 for done, 1 for failed, with the reason on standard error, and 2
-for wrong usage. A traceback is always a bug of ours.
 """
 
 from __future__ import annotations
@@ -13,25 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import click
 
-import zeh_spark as package
-from zeh_spark.cli import (
-    dead_letter_commands,
-    feed_commands,
-    outbox_commands,
-    retention_commands,
-    serve_command,
-    store_commands,
-    token_commands,
-)
-from zeh_spark.cli.outbox_commands import CONFIG
+from zeh_spark.cli.output import progress, tell
 from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
@@ -44,56 +28,20 @@ from zeh_spark.cli.parameters import (
     moment,
     name_of,
     opened,
+    operator,
     refuse_contradicting_keys,
     size_of,
-    table,
 )
-from zeh_spark.errors import OptionError, PublisherError, StoreError, ZeroEventHubError
+from zeh_spark.errors import StoreError
 from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
 from zeh_spark.publisher import shown_url
-from zeh_spark.publisher.config import Config, load_config, opened_tables
 from zeh_spark.store.batches import Overrides, base
 from zeh_spark.store.interface import UnknownFeedError
 
 
-class _Commands(click.Group):
-    """Turns our errors into messages. Any other error is a bug, and shows its traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except OptionError as exc:
-            raise click.UsageError(_with_help(str(exc), exc)) from exc
-        except PublisherError as exc:
-            raise click.ClickException(_with_help(str(exc), exc)) from exc
-        except ZeroEventHubError as exc:  # without advice on Spark's options
-            raise click.ClickException(_with_help(exc.what, exc)) from exc
-
-
-def _with_help(message: str, exc: ZeroEventHubError) -> str:
-    """Return a message, and below it the address of its docs and the id of the request."""
-    request = getattr(exc, "request_id", None)
-    logged = f" (request id in the publisher's log: {request})" if request else ""
-    return f"{message}\nSee {exc.help}{logged}"
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package.__version__, prog_name="zeh-spark")
-def zeh_spark() -> None:
-    """Publish, serve and inspect ZeroEventHub feeds.
-
-    \b
-    Examples:
-      zeh-spark create flights --partitions 4
-      zeh-spark load flights flights.csv --key carrier
-      zeh-spark serve --port 8080
-      zeh-spark tail http://127.0.0.1:8080/flights --from first
-    """
-
-
-@zeh_spark.command()
+@click.command()
 @click.argument("feed")
 @click.option(
     "--partitions", default=4, show_default=True, type=int,
@@ -108,11 +56,16 @@ def create(feed: str, partitions: int, url: str) -> None:
       zeh-spark create flights --partitions 4 --store sqlite:///feeds.db
     """
     with opened(url, must_exist=False) as store:
-        store.create(feed, partitions)
-    click.echo(f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.")
+        store.create(feed, partitions, by=operator())
+    tell(
+        f"Feed {feed!r} with {counted(partitions, 'partition')} is in {shown_url(url)}.",
+        feed=feed,
+        partitions=partitions,
+        store=shown_url(url),
+    )
 
 
-@zeh_spark.command()
+@click.command()
 @click.argument("feed")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @STORE
@@ -183,71 +136,39 @@ def load(
     stdin, form = sys.stdin.buffer, CsvFormat(delimiter, nulls, texts)
     sources = [Source(name, stdin, key, envelope, form, keep_key) for name in files]
     begun = time.monotonic()
-    with opened(url) as store, _progress(files) as progress:
+    with opened(url) as store, progress("Loading", _size(files)) as bar:
         try:
             name = producer or loading.PRODUCER
             call = loading.named_batch(store, feed, name, batch) if batch else None
             call = call or loading.next_batch(store, feed, name)
             overrides = Overrides.named(allowed)
             call = replace(call, overrides=overrides)
-            loaded = loading.load(store, feed, sources, progress, call)
+            loaded = loading.load(store, feed, sources, bar, call)
         except UnknownFeedError as exc:
             raise StoreError(
                 f"{exc}; create it with zeh-spark create {feed} --store {shown_url(url)}",
                 anchor="there-is-no-store-or-no-feed",
             ) from exc
     seconds = time.monotonic() - begun
+    outcome = "dropped" if loaded.dropped else "repeated" if loaded.repeated else "published"
+    say = partial(
+        tell, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
+        dropped=loaded.dropped, seconds=round(seconds, 3),
+    )  # fmt: skip
     if loaded.dropped and loaded.receipt:
         kept = counted(loaded.receipt.events, "event")
-        click.echo(kept_first(kept, moment(loaded.receipt.time), loaded.dropped))
+        say(kept_first(kept, moment(loaded.receipt.time), loaded.dropped))
         return
     if loaded.repeated:
-        click.echo(f"Published before with the same {counted(loaded.events, 'event')}: no change.")
+        say(f"Published before with the same {counted(loaded.events, 'event')}: no change.")
         return
-    click.echo(
+    say(
         f"Loaded {counted(loaded.events, 'event')}, {size_of(loaded.bytes)}, into {feed!r} in "
         f"{seconds:.1f} s."
     )
 
 
-@zeh_spark.command()
-@STORE
-@CONFIG
-def feeds(url: str, file: Path | None) -> None:
-    """List the feeds of a store, with their partitions, events, size and last commit.
-
-    With --config, list the tables that are feeds: their histories, and what holds rows back from
-    readers.
-    """
-    if file:
-        click.echo(_tables(load_config(file)))
-        return
-    with opened(url) as store:
-        rows = [
-            (
-                each.name,
-                f"{each.partitions}",
-                f"{each.events:,}",
-                size_of(each.size),
-                moment(each.time),
-            )
-            for each in store.feeds()
-        ]
-    click.echo(table(("FEED", "PARTITIONS", "EVENTS", "SIZE", "LAST COMMIT"), rows))
-
-
-def _tables(config: Config) -> str:
-    """Return the feeds that are tables, as a table to print."""
-    with opened_tables(config) as tables:
-        rows = []
-        for name, feed in tables.items():
-            state = feed.state()
-            partitions = f"{feed.partitions}"
-            rows.append((name, feed.table.name, partitions, state.history, str(state.held or "-")))
-    return table(("FEED", "TABLE", "PARTITIONS", "HISTORY", "HELD BACK BY"), rows)
-
-
-@zeh_spark.command()
+@click.command("delete-producer")
 @click.argument("feed")
 @click.argument("producer")
 @STORE
@@ -275,26 +196,11 @@ def delete_producer(feed: str, producer: str, url: str) -> None:
                 f"producer {producer!r} has never published to feed {feed!r}. Look at the feed's "
                 f"producers with zeh-spark producers."
             )
-        store.delete_producer(feed, producer)
-    click.echo(f"Producer {producer!r} of feed {feed!r} is deleted.")
+        store.delete_producer(feed, producer, by=operator())
+    tell(f"Producer {producer!r} of feed {feed!r} is deleted.", feed=feed, producer=producer)
 
 
-@contextmanager
-def _progress(files: tuple[str, ...]) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar by bytes if standard error is a terminal and all sizes are known."""
+def _size(files: tuple[str, ...]) -> int | None:
+    """Return the bytes of all files; None if one of them is no file on disk."""
     known = all(os.path.isfile(name) for name in files)
-    if not (known and sys.stderr.isatty()):
-        yield lambda size: None
-        return
-    total = sum(os.path.getsize(name) for name in files)
-    with click.progressbar(length=total, label="Loading", file=sys.stderr) as bar:
-        yield bar.update
-
-
-for module in (
-    serve_command, feed_commands, dead_letter_commands, retention_commands, store_commands,
-    outbox_commands,
-):  # fmt: skip
-    for each in module.COMMANDS:
-        zeh_spark.add_command(each)
-zeh_spark.add_command(token_commands.token)
+    return sum(os.path.getsize(name) for name in files) if known else None

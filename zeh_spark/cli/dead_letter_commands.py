@@ -16,8 +16,9 @@ import click
 
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.dead_letter_replay import Outcome
+from zeh_spark.cli.output import progress, tell
 from zeh_spark.cli.parameters import PATIENCE, connects, counted
-from zeh_spark.cli.tail import follow
+from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError
 from zeh_spark.options import origin
 from zeh_spark.protocol import dead_letters, wire
@@ -98,14 +99,18 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
         read = dead_letters.letters(sys.stdin.buffer)
         letters = dead_letter_replay.repaired(read, count, feed, keep_key=keep_key)
     outcomes: Counter[Outcome] = Counter()
+    refused: list[dict[str, object]] = []
     try:
         how = {**connect, **PATIENCE}
-        for each in dead_letter_replay.replay(url, letters, keep_key=keep_key, **how):
-            outcomes[each.outcome] += 1
-            if each.outcome is Outcome.REFUSED:
-                click.echo(f"Refused, line {each.letter.line}: {each.reason}.", err=True)
+        with progress("Publishing", len(letters)) as bar:
+            for each in dead_letter_replay.replay(url, letters, keep_key=keep_key, **how):
+                outcomes[each.outcome] += 1
+                bar(1)
+                if each.outcome is Outcome.REFUSED:
+                    refused.append({"line": each.letter.line, "reason": each.reason})
+                    click.echo(f"Refused, line {each.letter.line}: {each.reason}.", err=True)
     finally:
-        _tell(outcomes, len(letters))
+        _tell(outcomes, len(letters), refused)
     if outcomes[Outcome.REFUSED]:
         sys.exit(1)
 
@@ -134,7 +139,7 @@ def _named(source: str, more: str = "") -> Iterator[None]:
         ) from None
 
 
-def _tell(outcomes: Counter[Outcome], letters: int) -> None:
+def _tell(outcomes: Counter[Outcome], letters: int, refused: list[dict[str, object]]) -> None:
     """Print how many dead letters were published, were published before, and are left."""
     published, repeated = outcomes[Outcome.PUBLISHED], outcomes[Outcome.REPEATED]
     said = f"Published {counted(published, 'dead letter')}"
@@ -142,7 +147,4 @@ def _tell(outcomes: Counter[Outcome], letters: int) -> None:
         said += f"; {counted(repeated, 'dead letter')} published before: no change"
     if left := letters - sum(outcomes.values()):
         said += f"; {counted(left, 'dead letter')} left: run the command again"
-    click.echo(f"{said}.")
-
-
-COMMANDS = (list_letters, replay_dead)
+    tell(f"{said}.", published=published, repeated=repeated, refused=refused, left=left)

@@ -1,20 +1,23 @@
-"""The commands that talk to a running publisher: `tail`, `publish`, `producers`, `audit`.
+"""The commands that publish to a feed, and check it: `publish`, `producers`, `audit`.
 
-They need its address alone, never its store.
+They need its address alone, never its store, and not the extra `publisher`.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from dataclasses import asdict
+from functools import partial
+from typing import IO, Any, cast
 
 import click
 
 from zeh_spark.audit.auditing import Audit
-from zeh_spark.audit.findings import Difference
+from zeh_spark.audit.findings import Difference, Tally
+from zeh_spark.cli.output import differs, progress, tell, tell_answer, tell_rows
 from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
@@ -30,44 +33,12 @@ from zeh_spark.cli.parameters import (
     refuse_contradicting_keys,
     table,
 )
-from zeh_spark.cli.tail import follow
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import PublishError, RowError, StoreError
 from zeh_spark.loading.load import Loaded, Source, bad_line, events_of
-from zeh_spark.options import ClientOptions, parse
-from zeh_spark.protocol import wire
+from zeh_spark.options import ClientOptions, option_name, parse
 from zeh_spark.protocol.problems import FORBIDDEN
 from zeh_spark.publish import Producer
-
-
-@click.command()
-@click.argument("url")
-@click.option(
-    "--from", "start", type=click.Choice(["first", "last"]), default="last", show_default=True,
-    help="Begin with the first event of the feed, or with the next one that is published.",
-)  # fmt: skip
-@click.option("--headers", is_flag=True, help="Print whole events: partition, headers and data.")
-@click.option(
-    "--no-follow", is_flag=True, help="Stop at the end of the feed, instead of waiting for events."
-)
-@connects
-def tail(url: str, start: str, headers: bool, no_follow: bool, connect: dict[str, str]) -> None:
-    """Print the data of a feed's events, one event on each line, as they arrive.
-
-    \b
-    Example:
-      zeh-spark tail http://127.0.0.1:8080/flights --from first --no-follow | wc -l
-    """
-    cursor = wire.FIRST if start == "first" else wire.LAST
-    out = sys.stdout.buffer
-    try:
-        for lines in follow(url, cursor, connect, whole=headers, endless=not no_follow):
-            out.writelines(line + b"\n" for line in lines)
-            out.flush()
-    except KeyboardInterrupt:
-        pass  # how a tail ends
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has enough
 
 
 @click.command()
@@ -104,8 +75,12 @@ def publish(
     """
     refuse_contradicting_keys(key, envelope, keep_key)
     how: dict[str, Any] = {**connect, **PATIENCE}
-    source, by = Source("-", sys.stdin.buffer, key, envelope), Producer(url, producer, **how)
-    with by.batch(batch, allow=allowed) as open_batch:
+    by = Producer(url, producer, **how)
+    with (
+        progress("Publishing", _size_of_stdin()) as bar,
+        by.batch(batch, allow=allowed) as open_batch,
+    ):
+        source = Source("-", cast(IO[bytes], _Counted(sys.stdin.buffer, bar)), key, envelope)
         given = False
         for event in events_of(source, Loaded()):
             given = True
@@ -125,16 +100,22 @@ def publish(
                 anchor="the-input-cannot-be-loaded",
             )
     receipt = open_batch.receipt
+    repeated = receipt.run != by.run
+    outcome = "dropped" if open_batch.dropped else "repeated" if repeated else "published"
+    name = f"{producer}#{batch}" if batch else producer
+    say = partial(
+        tell, outcome=outcome, producer=name, batch=receipt.batch, events=receipt.events,
+        dropped=open_batch.dropped, time=receipt.time,
+    )  # fmt: skip
     events = counted(receipt.events, "event")
     if open_batch.dropped:
-        click.echo(kept_first(events, moment(receipt.time), open_batch.dropped))
+        say(kept_first(events, moment(receipt.time), open_batch.dropped))
         return
-    if receipt.run != by.run:
+    if repeated:
         when = moment(receipt.time)
-        click.echo(f"Published before, at {when}, with the same {events}: no change.")
+        say(f"Published before, at {when}, with the same {events}: no change.")
         return
-    name = f"{producer}#{batch}" if batch else producer
-    click.echo(f"Published {events} as batch {receipt.batch} of producer {name!r}.")
+    say(f"Published {events} as batch {receipt.batch} of producer {name!r}.")
 
 
 @click.command()
@@ -189,9 +170,11 @@ def producers(
         )
         for each in (found if every or producer else _named_together(found))
     ]
-    click.echo(table(heads, rows))
     if not producer:
+        tell_rows("producers", heads, rows, found)
         return
+    text = table(heads, rows)
+    receipts = _receipts(client, producer, last)
     heads = ("BATCH", "EVENTS", "PARTITION: NUMBERS", "COMMITTED", "CONTENT", "RUN")
     rows = [
         (
@@ -202,9 +185,9 @@ def producers(
             each["digest"][:8],
             each["run"],
         )
-        for each in _receipts(client, producer, last)
+        for each in receipts
     ]
-    click.echo("\n" + table(heads, rows))
+    tell_answer(f"{text}\n\n{table(heads, rows)}", producers=found, receipts=receipts)
 
 
 @click.command()
@@ -216,7 +199,7 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
 
     The command reads the whole feed and the receipts of all producers, as of now. It compares
     positions, sequence numbers, content and the chain of receipts. It prints how much was checked,
-    or the first difference, with exit code 1.
+    or the first difference, with exit code 3.
 
     \b
     Examples:
@@ -226,11 +209,39 @@ def audit(url: str, producer: str | None, connect: dict[str, str]) -> None:
     if producer == "":
         raise click.UsageError("NAME is empty. Give a producer's name, or leave --producer out.")
     job = Audit(url, producer, connect)
-    with _progress(job.head) as progress:
-        found = job.run(progress)
+    with progress("Auditing", job.head) as bar:
+        found = job.run(bar)
     if isinstance(found, Difference):
-        raise click.ClickException(f"{url} is not as published:\n{found}")
-    click.echo(found)
+        text = f"Error: {url} is not as published:\n{found}"
+        differs(text, asPublished=False, difference=_members(found))
+    tell_answer(str(found), asPublished=True, checked=_members(found))
+
+
+def _members(found: Difference | Tally) -> dict[str, Any]:
+    """Return the result of an audit as members of a JSON object, in camel case."""
+    return {option_name(name): value for name, value in asdict(found).items()}
+
+
+class _Counted:
+    """Standard input, of which the bytes that are read are told."""
+
+    def __init__(self, stream: IO[bytes], bar: Callable[[int], object]) -> None:
+        self._stream = stream
+        self._bar = bar
+
+    def readline(self, size: int = -1) -> bytes:
+        line = self._stream.readline(size)
+        self._bar(len(line))
+        return line
+
+
+def _size_of_stdin() -> int | None:
+    """Return the size of standard input if it is a file; None if it is not."""
+    try:
+        about = os.fstat(sys.stdin.fileno())
+    except (OSError, ValueError):  # replaced by an object without a file
+        return None
+    return about.st_size if stat.S_ISREG(about.st_mode) else None
 
 
 def _named_batches(client: PublishClient, producer: str) -> list[dict[str, Any]]:
@@ -241,19 +252,6 @@ def _named_batches(client: PublishClient, producer: str) -> list[dict[str, Any]]
         if exc.problem != FORBIDDEN.name:
             raise
         return []
-
-
-@contextmanager
-def _progress(positions: int) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar by positions of the feed if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda more: None
-        return
-    steps = max(1, positions // 200)
-    with click.progressbar(
-        length=positions, label="Auditing", file=sys.stderr, update_min_steps=steps
-    ) as bar:
-        yield bar.update
 
 
 def _receipts(client: PublishClient, producer: str, limit: int) -> list[dict[str, Any]]:
@@ -277,6 +275,3 @@ def _named_together(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]
         newest = max(group, key=lambda each: each["time"] or 0)
         total = {"receipts": sum(each["receipts"] for each in group)}
         yield {**newest, "producer": f"{name}#…", **total} if named else newest
-
-
-COMMANDS = (tail, publish, producers, audit)

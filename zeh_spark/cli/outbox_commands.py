@@ -10,27 +10,19 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 from click.core import ParameterSource
 
-from zeh_spark.cli.parameters import STORE, moment, opened
+from zeh_spark.cli.output import tell
+from zeh_spark.cli.parameters import CONFIG, STORE, moment, opened, operator
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import shown_url
 from zeh_spark.publisher.config import Config, FeedConfig, engine_of, load_config, table_feed
 from zeh_spark.store.epochs import over_at
 from zeh_spark.store.interface import UnknownFeedError, now_ms
-
-CONFIG = click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The publisher's settings, a TOML file like conf/publisher.toml.",
-)
 
 
 @click.command()
@@ -227,13 +219,17 @@ def _new_epoch(url: str, feed: str, *, copy: bool, since: int | None, yes: bool)
             f"{begin} on for new events, never for those before.",
             yes=yes,
         )
-        begun = store.begin_epoch(feed, copy=copy, since=since)
+        begun = store.begin_epoch(feed, copy=copy, since=since, by=operator())
     epoch = begun.epochs[-1]
     if 0 < (left := over_at(epoch) - now_ms()) <= 1000:
         time.sleep(left / 1000)  # so that the next epoch begins later, even in a loop of restores
-    click.echo(
+    tell(
         f"Feed {feed!r} in {shown_url(url)} has the id {begun.id}. Events that are published from "
-        f"{begin} on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)})."
+        f"{begin} on have zeh-feed {epoch.id} (zeh-time from {epoch.time}, {moment(epoch.time)}).",
+        feed=feed,
+        id=begun.id,
+        epoch=epoch.id,
+        time=epoch.time,
     )
 
 
@@ -245,7 +241,12 @@ def _new_history(config: FeedConfig, name: str, *, copy: bool, yes: bool) -> Non
         told = opened.identity()
     which = f" and the id {told.id}" if told else ", and no id yet: see zeh-spark ddl"
     where = f"Table {config.table!r} in {shown_url(config.url)}"
-    click.echo(f"{where} has the new history {history}{which}.")
+    tell(
+        f"{where} has the new history {history}{which}.",
+        feed=name,
+        id=told.id if told else None,
+        history=history,
+    )
 
 
 def _confirm(what: str, *, yes: bool) -> None:
@@ -270,6 +271,3 @@ def _feed(config: FeedConfig, name: str, *, writes: bool = False) -> Iterator[Sq
             yield feed
     finally:
         engine.dispose()
-
-
-COMMANDS: tuple[Any, ...] = (ddl, new_history)

@@ -1,7 +1,8 @@
 """What the commands share: parameter types, options, and how tables, sizes and times are printed.
 
 Rule for editors: an option that several commands have is declared here once, so that it means the
-same everywhere.
+same everywhere. Client commands import this module, so it must not import the extra `publisher` at
+its top.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.options import SECRET_HEADER_PREFIX, parse_age, parse_size
+from zeh_spark.options import SECRET_HEADER_PREFIX, parse_age_ms, parse_size
 from zeh_spark.protocol import wire
-from zeh_spark.publisher import Store, open_store
+from zeh_spark.store.acts import Actor, Via, process_actor
+
+if TYPE_CHECKING:
+    from zeh_spark.publisher import Store
 
 _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
@@ -43,19 +48,10 @@ class Age(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """Return the duration in milliseconds (see `click.ParamType.convert`)."""
-        text = str(value)
-        if text.strip().replace(".", "", 1).isdigit():
-            self.fail(
-                f"{text} has no unit. Add d (days), h (hours), m (minutes) or s (seconds), like "
-                f"{text}d.", param, ctx,
-            )  # fmt: skip
         try:
-            age = round(parse_age(text) * 1000)
+            return parse_age_ms(str(value))
         except ValueError as exc:
-            self.fail(str(exc), param, ctx)
-        if not age:
-            self.fail(f"{text} is too short. Give a duration longer than 0, like 30d.", param, ctx)
-        return age
+            self.fail(f"{exc}.", param, ctx)
 
 
 def name_of(_ctx: object, _param: object, value: str | None) -> str | None:
@@ -87,15 +83,28 @@ def remedies_of(_ctx: object, _param: object, values: tuple[str, ...]) -> dict[s
     return given
 
 
-STORE = click.option(
-    "--store",
-    "url",
-    default="sqlite:///feeds.db",
-    show_default=True,
-    envvar="ZEH_STORE",
-    show_envvar=True,
-    metavar="URL",
-    help="The store with the feeds: sqlite:///FILE, or postgresql+psycopg://USER@HOST/DATABASE.",
+def store_option(name: str) -> Callable[[Any], Any]:
+    """Return the option --store, whose value the command gets under this name."""
+    return click.option(
+        "--store",
+        name,
+        default="sqlite:///feeds.db",
+        show_default=True,
+        envvar="ZEH_STORE",
+        show_envvar=True,
+        metavar="URL",
+        help="The store with the feeds: sqlite:///FILE, or "
+        "postgresql+psycopg://USER@HOST/DATABASE.",
+    )
+
+
+STORE = store_option("url")
+CONFIG = click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The publisher's settings, a TOML file like conf/publisher.toml.",
 )
 KEY = click.option(
     "--key", metavar="COLUMN",
@@ -138,10 +147,19 @@ BATCH = click.option(
 PATIENCE = {"retryTimeout": "10s"}
 """How long an unreachable publisher is retried while somebody waits at the terminal."""
 
+_OAUTH = {
+    "oauth.tokenUrl": "ZEH_OAUTH_TOKEN_URL",
+    "oauth.clientId": "ZEH_OAUTH_CLIENT_ID",
+    "oauth.clientSecret": "ZEH_OAUTH_CLIENT_SECRET",
+    "oauth.scope": "ZEH_OAUTH_SCOPE",
+}
+"""The environment variables with credentials of OAuth2, by their options."""
+
 _TOKEN_FILE = click.option(
     "--token-file", envvar="ZEH_TOKEN_FILE", show_envvar=True, metavar="FILE",
     help="The file with the token to send. Without one, the token in ZEH_TOKEN is sent, if it is "
-    "set.",
+    "set, or one that ZEH_OAUTH_TOKEN_URL gives for ZEH_OAUTH_CLIENT_ID and "
+    "ZEH_OAUTH_CLIENT_SECRET.",
 )  # fmt: skip
 _CA_FILE = click.option(
     "--ca-file", metavar="FILE",
@@ -182,6 +200,8 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
             connect["tokenFile"] = token_file
         elif token := os.environ.get("ZEH_TOKEN"):
             connect["token"] = token
+        else:
+            connect.update({k: v for k, name in _OAUTH.items() if (v := os.environ.get(name))})
         files = {"caFile": ca_file, "clientCertFile": client_cert, "clientKeyFile": client_key}
         connect.update({name: file for name, file in files.items() if file})
         for each in sent_headers:
@@ -208,8 +228,16 @@ def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
     """
     if url == "memory:":
         raise click.UsageError("--store memory: ends with the command. Use sqlite:///FILE.")
+    # It needs the extra `publisher`, which client commands do not.
+    from zeh_spark.publisher import open_store
+
     with closing(open_store(url, must_exist=must_exist)) as store:
         yield store
+
+
+def operator() -> Actor:
+    """Return who runs the command, for the log of administrative acts."""
+    return process_actor(Via.CLI)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

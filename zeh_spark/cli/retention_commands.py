@@ -1,6 +1,6 @@
 """The commands about what a store keeps: `retention`, `prune`, `cursor-sets`.
 
-They work on the store itself, also while it is served. The rules are in `store.retention`.
+They work on the store itself, also while it is served. The rules are in `retention.rules`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,33 @@ from typing import Any
 
 import click
 
-from zeh_spark.cli.parameters import STORE, Age, Size, counted, moment, opened, size_of, table
+from zeh_spark.cli.output import progress, tell, tell_answer, tell_rows
+from zeh_spark.cli.parameters import (
+    STORE,
+    Age,
+    Size,
+    counted,
+    moment,
+    opened,
+    operator,
+    size_of,
+)
 from zeh_spark.errors import StoreError
+from zeh_spark.retention import rules as retaining
+from zeh_spark.retention.rules import Removal
 from zeh_spark.store import clock
-from zeh_spark.store import retention as retaining
-from zeh_spark.store.cursor_sets import CursorSet
-from zeh_spark.store.interface import NAMES_MS, Retention
+from zeh_spark.store.cursor_sets import NAME, CursorSet
+from zeh_spark.store.interface import NAMES_MS, Retention, Store
+
+
+def _cursor_sets(_ctx: object, _param: object, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise click.BadParameter(
+                f"{name!r} is no name of a cursor set. It has 1 to 50 printable ASCII characters."
+            )
+    return names
+
 
 _AGE = click.option(
     "--age", type=Age(), metavar="DURATION",
@@ -26,7 +47,7 @@ _SIZE = click.option(
     help="Keep the newest events up to this size in bytes, like 500m or 100g.",
 )  # fmt: skip
 _KEEP_FOR = click.option(
-    "--keep-for", "readers", multiple=True, metavar="NAME",
+    "--keep-for", "readers", multiple=True, metavar="NAME", callback=_cursor_sets,
     help="Keep events that this reader has not read yet: the name of its cursor set "
     "(option cursorSet). Can be repeated.",
 )  # fmt: skip
@@ -94,8 +115,13 @@ def retention(
         if names is not None:
             rule = replace(rule, names_ms=None if names == _FOREVER else names)
         if rule != before:
-            store.set_retention(feed, rule)
-        click.echo(f"Feed {feed!r} keeps {_kept(rule)}{_names_kept(rule)}.")
+            store.set_retention(feed, rule, by=operator())
+        tell_answer(
+            f"Feed {feed!r} keeps {_kept(rule)}{_names_kept(rule)}.",
+            feed=feed,
+            **_rule(rule),
+            changed=rule != before,
+        )
 
 
 @click.command()
@@ -139,22 +165,50 @@ def prune(
         if readers:
             rule = replace(rule, readers=readers)
         if now and yes:
-            store.see_clock(store.now())
+            store.see_clock(store.now(), by=operator())
         elif now and rule.age_ms is not None:
             clock.check_removal(store)
-        removal = (retaining.prune if now else retaining.plan)(store, feed, rule)
+        if now:
+            removal = _removed(store, feed, rule)
+        else:
+            removal = retaining.plan(store, feed, rule)
         kept = removal.held_by and store.saved_cursors(feed, removal.held_by)
-    click.echo(f"Feed {feed!r} is to keep {_kept(rule)}.")
+    said = [f"Feed {feed!r} is to keep {_kept(rule)}."]
     if removal.chunks:
-        click.echo(
+        said.append(
             f"{'Removed' if now else 'Would be removed'}: {counted(removal.events, 'event')}, "
             f"{size_of(removal.bytes)}, up to position {removal.upto}, of {moment(removal.newest)}."
         )
     else:
-        click.echo("Nothing was removed." if now else "Nothing would be removed.")
+        said.append("Nothing was removed." if now else "Nothing would be removed.")
     if removal.held_by:
         unknown = "" if kept else ", which has stored no position here yet"
-        click.echo(f"The rest waits for reader {removal.held_by!r}{unknown}.")
+        said.append(f"The rest waits for reader {removal.held_by!r}{unknown}.")
+    tell_answer(
+        "\n".join(said),
+        feed=feed,
+        **_rule(rule),
+        removed=now,
+        events=removal.events,
+        bytes=removal.bytes,
+        upTo=removal.upto,
+        newest=removal.newest or None,
+        heldBy=removal.held_by,
+    )
+
+
+def _removed(store: Store, feed: str, rule: Retention) -> Removal:
+    """Remove what may be removed, with a bar of its events."""
+    with progress("Removing", lambda: retaining.plan(store, feed, rule).events) as bar:
+        return retaining.prune(store, feed, rule, by=operator(), progress=bar)
+
+
+def _rule(rule: Retention) -> dict[str, Any]:
+    """Return what a feed keeps, as members of a JSON object."""
+    return {
+        "ageMs": rule.age_ms, "sizeBytes": rule.bytes, "keepFor": list(rule.readers),
+        "namesMs": rule.names_ms,
+    }  # fmt: skip
 
 
 @click.command("cursor-sets")
@@ -180,25 +234,28 @@ def list_cursor_sets(feed: str, url: str, name: str | None) -> None:
         store.feed(feed)
         if name is None:
             _show(feed, store.cursor_sets(feed))
-        elif not store.delete_cursor_set(feed, name):
+        elif not store.delete_cursor_set(feed, name, by=operator()):
             raise StoreError(
                 f"feed {feed!r} keeps nothing under the cursor set {name!r}. Look at its cursor "
                 f"sets with zeh-spark cursor-sets {feed}"
             )
         else:
-            click.echo(f"Cursor set {name!r} of feed {feed!r} is deleted.")
+            tell(f"Cursor set {name!r} of feed {feed!r} is deleted.", feed=feed, deleted=name)
 
 
 def _show(feed: str, sets: list[CursorSet]) -> None:
-    if not sets:
-        click.echo(f"Feed {feed!r} keeps no positions of readers.")
-        return
     rows = [
         (each.name, each.consumer or "-", str(n), f"{len(cursors)} of {n}")
         for each in sets
         for n, cursors in sorted(each.cursors.items())
     ]
-    click.echo(table(("NAME", "CONSUMER", "N", "PARTITIONS KEPT"), rows))
+    items = [
+        {"name": each.name, "consumer": each.consumer, "n": n, "cursors": cursors}
+        for each in sets
+        for n, cursors in sorted(each.cursors.items())
+    ]
+    heads = ("NAME", "CONSUMER", "N", "PARTITIONS KEPT")
+    tell_rows("cursorSets", heads, rows, items, f"Feed {feed!r} keeps no positions of readers.")
 
 
 def _changed(rule: Retention, given: Retention) -> Retention:
@@ -233,6 +290,3 @@ def _lasting(age_ms: int) -> str:
         if age_ms >= size and age_ms % size == 0:
             return counted(age_ms // size, name)
     return f"{age_ms / 1000:g} seconds"
-
-
-COMMANDS = (retention, prune, list_cursor_sets)

@@ -1,4 +1,4 @@
-"""The command `zeh-spark serve`: settings become a publisher that listens. Runs on its machine."""
+"""The commands `serve` and `quickstart`: a publisher that listens. They run on its machine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pathlib import Path
 
 import click
 
+from zeh_spark import quickstart as sample
+from zeh_spark.access.gate import Gate, is_loopback, own_hosts
 from zeh_spark.cli.outbox_commands import settings_of
 from zeh_spark.cli.parameters import STORE, counted, opened
 from zeh_spark.cli.serve_options import CONFIG, takes_settings, with_given
 from zeh_spark.errors import StoreError
+from zeh_spark.network.certificates import Certificates
+from zeh_spark.network.connections import Listener
+from zeh_spark.network.draining import stop_on_signals
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
-from zeh_spark.publisher.access import Gate, is_loopback, own_hosts
-from zeh_spark.publisher.certificates import Certificates
 from zeh_spark.publisher.config import Config, opened_tables
-from zeh_spark.publisher.connections import Listener
-from zeh_spark.publisher.draining import stop_on_signals
 from zeh_spark.publisher.reload import Hangups, Reload, Use
 from zeh_spark.store import clock as clocks
 from zeh_spark.store.interface import RESERVED_NAMES, StoreBusyError
@@ -53,6 +54,7 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
       zeh-spark serve --store postgresql+psycopg://zeh@db.example/feeds --port 8080
       zeh-spark serve --config conf/publisher.toml
     """
+    import httptools  # noqa: F401  # without it uvicorn would run, but slowly
 
     def load() -> Config:
         return with_given(settings_of(ctx, file, url), given)
@@ -85,7 +87,45 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
             gate=gate,
             running=running,
             telemetry=_telemetry(store, config),
+            console=_has_console(config),
         )
+
+
+@click.command()
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default="zeh-quickstart",
+    show_default=True, metavar="FOLDER", help="Where the store, the script and its table are kept.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
+    help="TCP port to listen on. If it is taken, a free one is used.",
+)  # fmt: skip
+@click.pass_context
+def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
+    """Make a feed with sample data, serve it on this machine, and print a script that reads it.
+
+    The feed `flights` has 1,000 events. The script streams it into a table, and publishes a frame
+    as the feed `delays`. Run it in another terminal, with the Python in which PySpark is installed.
+    Ctrl-C stops the publisher. Everything is in FOLDER: delete it to begin again.
+
+    \b
+    Example:
+      zeh-spark quickstart
+    """
+    url, port = sample.make(folder), sample.free_port(port)
+    base = f"http://127.0.0.1:{port}"
+    script = sample.write_script(folder, base)
+    click.echo(
+        f"{script.read_text(encoding='utf-8')}\n"
+        f"The script above is {script}. Run it in another terminal:\n\n"
+        f"  {sample.run_line(script)}\n"
+    )
+    ctx.invoke(serve, url=url, port=port, host="127.0.0.1", log_level="warning")
+
+
+def _has_console(config: Config) -> bool:
+    """Return whether the publisher has a console: unless told otherwise, on this machine alone."""
+    return is_loopback(config.host) if config.console is None else config.console
 
 
 def _telemetry(store: Store | None, config: Config) -> Telemetry:
@@ -162,7 +202,7 @@ def _gate(store: Store | None, config: Config) -> Gate:
     host, hosts = config.host, config.allowed_hosts
     if config.jwt_issuer and config.jwt_audience and config.jwt_keys:
         # It is slow to import, and rarely needed.
-        from zeh_spark.publisher.jwt_tokens import JwtTokens
+        from zeh_spark.access.jwt_tokens import JwtTokens
 
         issued = JwtTokens(config.jwt_issuer, config.jwt_audience, config.jwt_keys)
         return Gate(store, issued=issued)
@@ -210,7 +250,6 @@ def _announce(
     partitions.update({name: feed.partitions for name, feed in tables.items()})
     for name, count in partitions.items():
         click.echo(f"  {base}/{name}  {counted(count, 'partition')}")
+    if _has_console(config):
+        click.echo(f"Look at them in a browser: {base}/console")
     sys.stdout.flush()
-
-
-COMMANDS = (serve,)

@@ -129,6 +129,11 @@ _SETTINGS = {
     "access_log": _setting(
         "access_log", is_flag=True, meaning="Log a line for each request."
     ),
+    "console": _setting(
+        "console", option="--console/--no-console", default=None,
+        meaning="Have web pages about the feeds at /console, or not.  [default: on an address "
+        "that only this machine reaches]",
+    ),
     "drain_delay": _setting(
         "drain_delay", type=_Duration(), metavar="DURATION",
         meaning="How long to answer everything after SIGTERM, while /readyz tells load balancers "
@@ -147,7 +152,7 @@ def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_options(*words: Any, **named: Any) -> Any:
         values = {name: named.pop(name) for name in _SETTINGS}
-        given = {name: value for name, value in values.items() if _is_given(value)}
+        given = {name: value for name, value in values.items() if _is_given(name, value)}
         return command(*words, given=given, **named)
 
     for option in reversed(_SETTINGS.values()):
@@ -155,8 +160,9 @@ def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False and value != ()
+def _is_given(name: str, value: object) -> bool:
+    """Return whether a setting was given. A flag without an opposite is not given if it is off."""
+    return value is not None and value != () and (value is not False or name == "console")
 
 
 def with_given(config: Config, given: Mapping[str, object]) -> Config:

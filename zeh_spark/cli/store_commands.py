@@ -6,19 +6,24 @@ They run on the publisher's machine, or where its database is reached.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeh_spark.cli.parameters import STORE, moment, opened, size_of
+from zeh_spark.cli.output import progress, tell, tell_answer
+from zeh_spark.cli.parameters import STORE, moment, opened, operator, size_of
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.publisher import Store, migrate_store, shown_url
 from zeh_spark.publisher.server import only_publisher
 from zeh_spark.store import clock as clocks
-from zeh_spark.store.access import Token
+from zeh_spark.store.acts import Action, Actor, lacking, new_act
 from zeh_spark.store.epochs import over_at
+
+if TYPE_CHECKING:
+    from zeh_spark.sqlite_store.copies import Replaced
 
 
 @click.command()
@@ -39,16 +44,19 @@ def migrate(url: str, dry_run: bool) -> None:
     done = migrate_store(url, dry_run=True)
     if not dry_run and done.before != done.after:
         with only_publisher(url):
-            done = migrate_store(url)
+            done = migrate_store(url, by=operator())
+    facts: dict[str, Any] = {"store": shown_url(url), "before": done.before, "after": done.after}
     if done.before == done.after:
-        click.echo(f"{shown_url(url)} is of version {done.after} already: nothing to do.")
+        said = f"{shown_url(url)} is of version {done.after} already: nothing to do."
+        tell_answer(said, **facts, statements=[], changed=False)
         return
     says = "would be upgraded" if dry_run else "was upgraded"
-    click.echo(f"{shown_url(url)} {says} from version {done.before} to {done.after}.")
+    lines = [f"{shown_url(url)} {says} from version {done.before} to {done.after}."]
     if dry_run:
-        click.echo("Missing tables would be made. The other statements:")
-        for statement in done.statements:
-            click.echo(f"  {statement};")
+        lines.append("Missing tables would be made. The other statements:")
+        lines += [f"  {statement};" for statement in done.statements]
+    statements = [str(each) for each in done.statements]
+    tell_answer("\n".join(lines), **facts, statements=statements, changed=not dry_run)
 
 
 @click.command()
@@ -70,18 +78,23 @@ def clock(url: str, accept: bool) -> None:
     with opened(url) as store:
         now, sign, skew = store.now(), clocks.sign(store), store.skew()
         if accept:
-            store.see_clock(now)
-    click.echo(f"The clock of {shown_url(url)} says {moment(now)}.")
+            store.see_clock(now, by=operator())
+    said = [f"The clock of {shown_url(url)} says {moment(now)}."]
     if skew:
-        click.echo(f"This machine's clock is {abs(skew) / 1000:.1f} s {_direction(skew)} it.")
-    click.echo(f"The last time that the store knows is {moment(sign)}.")
+        said.append(f"This machine's clock is {abs(skew) / 1000:.1f} s {_direction(skew)} it.")
+    said.append(f"The last time that the store knows is {moment(sign)}.")
+    trusted = accept or clocks.is_believed(now, sign)
     if accept:
-        click.echo("The clock is accepted.")
-    elif not clocks.is_believed(now, sign):
-        click.echo(
+        said.append("The clock is accepted.")
+    elif not trusted:
+        said.append(
             "The clock is not trusted, so nothing is removed by age. Set it right; or, if it is "
             "right, run zeh-spark clock --accept."
         )
+    tell_answer(
+        "\n".join(said), store=shown_url(url), now=now, last=sign, skewMs=skew, trusted=trusted,
+        accepted=accept,
+    )  # fmt: skip
 
 
 def _direction(ms: int) -> str:
@@ -111,10 +124,13 @@ def backup(file: Path, url: str) -> None:
         raise StoreError(
             f"{file} exists already, and a backup overwrites nothing. Name a new file."
         )
-    from zeh_spark.sql_store import sqlite_copies
+    from zeh_spark.sqlite_store import copies as sqlite_copies
 
-    sqlite_copies.backup(url.removeprefix("sqlite:///"), file)
-    click.echo(f"{file} is a copy of {url}, {size_of(file.stat().st_size)}.")
+    path = Path(url.removeprefix("sqlite:///"))
+    with progress("Copying", path.stat().st_size if path.exists() else None) as bar:
+        sqlite_copies.backup(str(path), file, bar)
+    size = file.stat().st_size
+    tell(f"{file} is a copy of {url}, {size_of(size)}.", file=str(file), store=url, bytes=size)
 
 
 @click.command()
@@ -141,13 +157,33 @@ def restore(file: Path, url: str) -> None:
             "restore is for SQLite stores only. Restore a store in PostgreSQL with pg_restore, and "
             "run zeh-spark new-history for each feed."
         )
-    from zeh_spark.sql_store import sqlite_copies
+    from zeh_spark.sqlite_store import copies as sqlite_copies
 
     with only_publisher(url):
-        old, (begun, kept) = sqlite_copies.restore(url.removeprefix("sqlite:///"), file, _renew)
-    click.echo(f"{url} is as {file} was.{f' The old store is {old}.' if old else ''}")
-    for name, identity in begun:
-        click.echo(f"Feed {name!r}: what is published from now on has {identity.epochs[-1].id}.")
+        by, path = operator(), url.removeprefix("sqlite:///")
+        renew = partial(_renew, copy=file, by=by)
+        old, (begun, kept) = sqlite_copies.restore(path, file, renew, by=by)
+    said = [f"{url} is as {file} was.{f' The old store is {old}.' if old else ''}"]
+    said += [
+        f"Feed {name!r}: events that are published from now on have zeh-feed "
+        f"{identity.epochs[-1].id}. Programs that compare zeh-feed tell them from events that "
+        f"the restore undid."
+        for name, identity in begun
+    ]
+    tell(
+        "\n".join(said),
+        store=url,
+        file=str(file),
+        old=str(old) if old else None,
+        feeds=[{"feed": name, "epoch": each.epochs[-1].id} for name, each in begun],
+    )
+    if old and kept and (after := sqlite_copies.kept_of(old)):
+        for each in lacking(after.acts, kept.acts):
+            click.echo(
+                f"While the copy took its place, {each.via}:{each.actor} did {each.action} "
+                f"{each.feed} {each.subject} on the old store. The new one lacks it: do it again.",
+                err=True,
+            )
     if not kept:
         click.echo(
             "The tokens of the old store could not be read. Tokens that were revoked since the "
@@ -157,20 +193,24 @@ def restore(file: Path, url: str) -> None:
 
 
 def _renew(
-    store: Store, tokens: Sequence[Token] | None
-) -> tuple[list[tuple[str, FeedIdentity]], bool]:
-    """Begin epochs, and keep what was done with tokens. Return the epochs, and whether it was."""
-    begun = [(each.name, store.begin_epoch(each.name)) for each in store.feeds()]
+    store: Store, old: Replaced | None, *, copy: Path, by: Actor
+) -> tuple[list[tuple[str, FeedIdentity]], Replaced | None]:
+    """Begin epochs, and keep what was done with tokens, and all acts.
+
+    Returns:
+        The epochs, and what was taken over from the old store; None if it could not be read.
+    """
+    if old:
+        store.record(lacking(old.acts, store.acts(limit=1 << 31)))
+    store.record([new_act(by, Action.RESTORE, store.now(), copy=str(copy.resolve()))])
+    begun = [(each.name, store.begin_epoch(each.name, by=by)) for each in store.feeds()]
     there = {each.id: each for each in store.tokens()}
-    for token in tokens or ():
+    for token in old.tokens if old else ():
         if token.id not in there:
-            store.add_token(token)
+            store.add_token(token, by=by)
         elif token.revoked is not None and there[token.id].revoked is None:
-            store.revoke_token(token.id)
+            store.revoke_token(token.id, by=by)
     until = max((over_at(each.epochs[-1]) for _, each in begun), default=0)
     if 0 < (left := until - store.now()) <= 1000:
         time.sleep(left / 1000)  # so that the next epoch begins later, as in `new-history`
-    return begun, tokens is not None
-
-
-COMMANDS = (migrate, clock, backup, restore)
+    return begun, old

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import click
 
-from zeh_spark.cli.parameters import STORE, Age, counted, moment, name_of, opened, table
+from zeh_spark.cli.output import tell, tell_answer, tell_more, tell_rows
+from zeh_spark.cli.parameters import (
+    STORE,
+    Age,
+    counted,
+    moment,
+    name_of,
+    opened,
+    operator,
+)
 from zeh_spark.errors import StoreError
 from zeh_spark.store.access import ADMIN, Right, new_token, parse_grant
-
-_LONGEST_MS = 100 * 365 * 86_400_000
 
 
 @click.group()
@@ -69,8 +76,6 @@ def create(
     grants = [parse_grant(right, text) for right, texts in given.items() for text in texts]
     if admin:
         grants = list(ADMIN)
-    if expires is not None and expires > _LONGEST_MS:
-        raise click.UsageError("--expires is at most 100 years. Leave it out for a token for ever.")
     if not grants:
         raise click.UsageError(
             "A token without rights is of no use. Give --read, --publish, --consume, --audit or "
@@ -79,9 +84,12 @@ def create(
     with opened(url, must_exist=False) as store:
         now = store.now()
         text, made = new_token(name, grants, now, None if expires is None else now + expires)
-        store.add_token(made)
-    click.echo(f"Token {made.id} of {name!r} may {', '.join(map(str, grants))}.", err=True)
-    click.echo(text)
+        store.add_token(made, by=operator())
+    tell_more(f"Token {made.id} of {name!r} may {', '.join(map(str, grants))}.")
+    tell_answer(
+        text, token=text, id=made.id, name=name, rights=[str(each) for each in grants],
+        expires=made.expires,
+    )  # fmt: skip
 
 
 @token.command("list")
@@ -95,15 +103,23 @@ def list_tokens(url: str) -> None:
     """
     with opened(url) as store:
         now, found = store.now(), store.tokens()
-    if not found:
-        click.echo("There are no tokens: publishers on a loopback address ask for none.")
-        return
-    rows = []
+    rows, items = [], []
     for each in found:
         state = "revoked" if each.revoked else "valid" if each.is_valid(now) else "expired"
         until = moment(each.expires) if each.expires else "-"
-        rows.append((each.id, each.name, state, until, " ".join(map(str, each.grants))))
-    click.echo(table(("ID", "NAME", "STATE", "EXPIRES", "RIGHTS"), rows))
+        rights = [str(grant) for grant in each.grants]
+        rows.append((each.id, each.name, state, until, " ".join(rights)))
+        items.append(
+            {
+                "id": each.id,
+                "name": each.name,
+                "state": state,
+                "expires": each.expires,
+                "rights": rights,
+            }
+        )
+    none = "There are no tokens: publishers on a loopback address ask for none."
+    tell_rows("tokens", ("ID", "NAME", "STATE", "EXPIRES", "RIGHTS"), rows, items, none)
 
 
 @token.command()
@@ -120,10 +136,13 @@ def revoke(which: str, url: str) -> None:
       zeh-spark token revoke warehouse
     """
     with opened(url) as store:
-        revoked = store.revoke_token(which)
+        revoked = store.revoke_token(which, by=operator())
     if not revoked:
         raise StoreError(
             f"there is no valid token with the id or name {which!r}. Look at zeh-spark token list",
             anchor="tokens",
         )
-    click.echo(f"Revoked {counted(len(revoked), 'token')} of {which!r}: {', '.join(revoked)}.")
+    tell(
+        f"Revoked {counted(len(revoked), 'token')} of {which!r}: {', '.join(revoked)}.",
+        revoked=list(revoked),
+    )

@@ -1,4 +1,4 @@
-"""Direct reads: ask a publisher for a plan, and fetch the chunks of planned ranges.
+"""Direct reads: ask a publisher for a plan, fetch the chunks of planned ranges, and find a time.
 
 Rule for editors: what comes is compared with the plan before a row is made of it: positions, frame
 hashes, counts, digests. An answer that breaks off is asked for again from the last group that came
@@ -21,8 +21,14 @@ from zeh_spark.client.credentials import masked
 from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Body, Transport
-from zeh_spark.errors import CursorGoneError, PublisherError, UnavailableError
-from zeh_spark.protocol import direct_reads
+from zeh_spark.errors import (
+    AccessError,
+    CursorGoneError,
+    OptionError,
+    PublisherError,
+    UnavailableError,
+)
+from zeh_spark.protocol import direct_reads, problems
 from zeh_spark.protocol.direct_reads import (
     ChunksRequest,
     FormatError,
@@ -45,6 +51,9 @@ _NOT_OFFERED = {404, 405, 501}
 """How a publisher answers that does not know plans and chunks."""
 
 
+_TIME_REFUSED = {problems.BAD_TIME.name, problems.NO_COMMIT_TIMES.name}
+
+
 def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
     """Ask for a plan.
 
@@ -61,6 +70,49 @@ def plan(transport: Transport, request: PlanRequest, retry: Retry) -> Plan:
         UnavailableError: there was no answer for `retryTimeout`.
     """
     return retry.call(lambda: _planned(transport, request))
+
+
+def cursors_at(transport: Transport, n: int, time: int, retry: Retry) -> list[str]:
+    """Ask where each partition begins for a reader of all events that were committed since a time.
+
+    Args:
+        transport: sends the requests.
+        n: the number of partitions that the reader works with.
+        time: the time, in ms since 1970.
+        retry: limits how long requests are repeated.
+
+    Raises:
+        OptionError: the publisher or the feed cannot tell it, or the time is ahead.
+        PublisherError: the answer is final for another reason.
+        UnavailableError: there was no answer for `retryTimeout`.
+    """
+    return retry.call(lambda: _at_time(transport, n, time))
+
+
+def _at_time(transport: Transport, n: int, time: int) -> list[str]:
+    why = "its answer is none to this request, which only the publisher of zeh-spark knows"
+    try:
+        with transport.request("GET", "/cursors", f"n={n}&time={time}", proven=True) as response:
+            text = b"".join(_limited(Body(response, transport.url), transport))
+        found = direct_reads.decode_cursors(text).cursors
+        if found.keys() == {str(each) for each in range(n)}:
+            return [found[str(each)] for each in range(n)]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    except (PublisherError, TransientError) as exc:
+        document = problem_document(exc.body or "")
+        if problems.name_in(document) in _TIME_REFUSED:
+            why = str(document.get("detail"))
+        elif isinstance(exc, AccessError) or exc.status not in {400, *_NOT_OFFERED}:
+            raise
+        else:
+            why = f"it answers {exc.status}; that of zeh-spark, from this version on, can"
+    raise OptionError(
+        f"option 'startingTimestamp' is {time}, but the publisher of {transport.url} does not tell "
+        f"where the feed was then: {masked(why)}. Set 'startingCursors' instead",
+        option="startingTimestamp",
+        anchor="startingtimestamp-cannot-be-used",
+    )
 
 
 def _planned(transport: Transport, request: PlanRequest) -> Plan:

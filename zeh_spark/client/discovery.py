@@ -29,6 +29,9 @@ _MISSING_PARAMETER = {400, 422}
 _OF_A_FRAMEWORK = {500, 501}
 """Statuses that are retried elsewhere, and that another publisher may always answer here."""
 
+_NO_INDEX = {400, 404, 405, 422}
+_INDEX_BYTES = 16 << 20
+
 _TRIES = 3
 """How often an answer has to come that may be one of a proxy before our publisher."""
 
@@ -93,6 +96,47 @@ def discover(
                 break
     count = partition_count or _count(document, transport)
     return Discovered(count, _identity(document, transport), _offers_direct_reads(document))
+
+
+def index(transport: Transport, retry: Retry) -> dict[str, Any]:
+    """Return what a publisher of zeh_spark answers at its root: itself, and the feeds to be read.
+
+    Args:
+        transport: sends the requests to the publisher's address, without a feed.
+        retry: limits how long they are repeated.
+
+    Raises:
+        PublisherError: the answer is final, or the address is not that of such a publisher.
+        UnavailableError: there was no answer for `retryTimeout`.
+    """
+    while True:
+        try:
+            with transport.request("GET") as response:
+                document = problem_document(body_text(response, _INDEX_BYTES))
+            break
+        except TransientError as failure:
+            retry.wait(failure)
+        except PublisherError as exc:
+            if exc.status not in _NO_INDEX:
+                raise
+            document = {}
+            break
+    feeds = document.get("feeds")
+    members = {"name": str, "partitions": int, "takesBatches": bool}
+    if (
+        document.get("server") != problems.SERVER
+        or not isinstance(feeds, list)
+        or not all(
+            isinstance(each, dict)
+            and all(isinstance(each.get(name), kind) for name, kind in members.items())
+            for each in feeds
+        )
+    ):
+        raise PublisherError(
+            f"{transport.url} lists no feeds. Only publishers of zeh-spark list them, at their "
+            f"address without a feed, like http://127.0.0.1:8080"
+        )
+    return document
 
 
 def _asked(transport: Transport, count_known: bool) -> dict[str, Any]:

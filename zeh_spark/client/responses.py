@@ -21,6 +21,7 @@ import requests
 import urllib3
 
 from zeh_spark.client.credentials import masked
+from zeh_spark.client.request_ids import REQUEST_ID
 from zeh_spark.errors import (
     AccessError,
     CursorGoneError,
@@ -34,6 +35,11 @@ from zeh_spark.protocol import problems
 _REFUSAL_BYTES = 64 << 10
 _DONE = {200, 201, 203, 204}
 _RETRY_TIMEOUT = OptionAdvice("{} says how long to retry", ("retryTimeout",))
+_NEVER_REACHED = OptionAdvice("check {}, or set {} to wait longer", ("url", "retryTimeout"))
+_NO_CONNECTION = (
+    urllib3.exceptions.NewConnectionError,
+    urllib3.exceptions.ConnectTimeoutError,
+)
 _ADVICE = {
     401: OptionAdvice("check {} or {}", ("token", "tokenFile")),
     404: OptionAdvice("check the feed's address in {}", ("url",)),
@@ -56,6 +62,7 @@ class TransientError(Exception):
         final: the error to raise when there is no time for another try.
         retry_after: the seconds that the publisher asks to wait, if it does.
         reason: what happened, for the log; by default the text of `final`.
+        within: the seconds after which there is no other try, if they are less than usual.
         status: the HTTP status of the answer; None if there was no answer.
         body: the answer's text, if there was one.
     """
@@ -68,20 +75,38 @@ class TransientError(Exception):
         *,
         status: int | None = None,
         body: str | None = None,
+        within: float | None = None,
     ) -> None:
         super().__init__(reason or str(final))
+        self.within = within
         self.final = final
         self.retry_after = retry_after
         self.status = status
         self.body = body
 
 
-def network_failure(exc: Exception, url: FeedUrl) -> Exception:
+def network_failure(
+    exc: Exception, url: FeedUrl, request: str, *, reached: bool = True, within: float | None = None
+) -> Exception:
     """Return the error for a request without an answer, or whose answer broke off.
 
     It is transient, unless TLS, the proxy or the address can never work.
+
+    Args:
+        exc: what went wrong.
+        url: the feed's address, for the message.
+        request: the words that name the request (see `naming`).
+        reached: whether this address has answered before.
+        within: if it has not, the seconds for which a connection is tried; None if for as long as
+            at any other time.
     """
     reason = innermost(exc)
+    if isinstance(reason, ssl.SSLError) and "CERTIFICATE_REQUIRED" in (reason.reason or ""):
+        return PublisherError(
+            f"{url}: TLS: the publisher asks for a certificate of the client. Set "
+            f"'clientCertFile' to one that its owner accepts",
+            anchor="tls",
+        )
     if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(reason.reason or ""):
         return PublisherError(
             f"{url}: TLS: {reason}. Check 'caFile', 'clientCertFile', the host name, and whether "
@@ -96,8 +121,18 @@ def network_failure(exc: Exception, url: FeedUrl) -> Exception:
         )
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
         return invalid_redirect(url)
+    if not reached and isinstance(_cause(exc), _NO_CONNECTION):
+        final = UnavailableError(
+            f"the publisher of {url} does not answer: there is no connection "
+            f"({type(reason).__name__}: {reason}). Is the publisher running? Start it, or correct "
+            f"the address",
+            advice=_NEVER_REACHED,
+            anchor="the-publisher-cannot-be-reached",
+        )
+        return TransientError(final, within=within)
     what = (
         f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: {reason})"
+        f"{request}"
     )
     if isinstance(reason, http.client.RemoteDisconnected) and str(url).startswith("https:"):
         what += ". If it asks for client certificates, look at 'clientCertFile'"
@@ -105,6 +140,12 @@ def network_failure(exc: Exception, url: FeedUrl) -> Exception:
         f"{what}. Nothing is lost: start again once it answers", advice=_RETRY_TIMEOUT
     )
     return TransientError(final, reason=what)
+
+
+def _cause(exc: Exception) -> object:
+    """Return the error of urllib3 that requests has wrapped."""
+    first = exc.args[0] if exc.args else None
+    return getattr(first, "reason", None) or first
 
 
 def _is_socks(exc: Exception) -> bool:
@@ -179,10 +220,12 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
         if has_remedy:  # time alone does not help
             final = PublisherError(message, status=status, body=text, anchor=anchor)
             raise TransientError(final, pause, status=status, body=text)
-        message += _request_id(response)
+        message += named(response)
         advice = _IF_RESTORED if name == problems.CURSOR_AHEAD.name else _RETRY_TIMEOUT
         unavailable = UnavailableError(message, advice=advice, anchor=anchor)
         raise TransientError(unavailable, pause, status=status, body=text)
+    if "requestId" not in document:  # the error tells one of the document (see `errors`)
+        message += named(response)
     kind = {401: AccessError, 403: AccessError, 410: CursorGoneError}.get(status, PublisherError)
     if status == 403 and not has_remedy and name is None:
         message += "; this token may not do that"
@@ -215,10 +258,19 @@ def paused(url: FeedUrl, left: float) -> TransientError:
     return TransientError(final, left, status=429)
 
 
-def _request_id(response: requests.Response) -> str:
-    """Return the words that name the request to the publisher's operator; none if it has no id."""
-    found = response.headers.get("X-Request-ID", "")
-    return f" (request {found})" if _REQUEST_ID.fullmatch(found) else ""
+def named(response: requests.Response) -> str:
+    """Return the words that name the request of an answer to the publisher's operator.
+
+    The id of the answer counts, because it is what the publisher's log has; without one, the id
+    that was sent.
+    """
+    found = response.headers.get(REQUEST_ID, "")
+    return naming(found) or naming(str(response.request.headers.get(REQUEST_ID, "")))
+
+
+def naming(request_id: str) -> str:
+    """Return the words that name a request; none if the id is secret, or not valid."""
+    return f" (request {request_id})" if _REQUEST_ID.fullmatch(masked(request_id)) else ""
 
 
 def without_request_id(message: str) -> str:
@@ -233,7 +285,7 @@ def _whole_text(response: requests.Response, url: FeedUrl) -> str:
     except urllib3.exceptions.DecodeError as exc:
         return f"(body not readable: {exc})"
     except (urllib3.exceptions.HTTPError, OSError) as exc:
-        raise network_failure(exc, url) from innermost(exc)
+        raise network_failure(exc, url, named(response)) from innermost(exc)
 
 
 def body_text(response: requests.Response, limit: int = 64 << 10) -> str:

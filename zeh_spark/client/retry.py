@@ -33,6 +33,7 @@ class Retry:
         random: returns a number from 0 to 1.
         attempts: how many tries have failed since the last progress.
         since: when the first of them failed, in seconds of the clock.
+        begun: when this was made, in seconds of the clock.
     """
 
     timeout: float
@@ -41,6 +42,10 @@ class Retry:
     random: Callable[[], float] = random.random
     attempts: int = 0
     since: float = 0.0
+    begun: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.begun = self.clock()
 
     @property
     def lasted(self) -> float:
@@ -70,10 +75,13 @@ class Retry:
             self.since = now
         self.attempts += 1
         pause = max(backoff(self.attempts, self.random()), failure.retry_after or 0.0)
-        if now + pause > self.since + self.timeout:
+        end = self.since + self.timeout
+        if failure.within is not None:
+            end = min(end, self.begun + failure.within)
+        if now + pause > end:
             raise failure.final from failure
         level = logging.DEBUG if self.attempts & (self.attempts - 1) else logging.WARNING
-        left = self.since + self.timeout - now  # a warning at 1, 2, 4, 8, … attempts
+        left = end - now  # a warning at 1, 2, 4, 8, … attempts
         log.log(level, "%s; trying again in %.1f s, for at most %.0f s", failure, pause, left)
         if self.sleep(pause):
             raise failure.final from failure

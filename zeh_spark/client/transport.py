@@ -12,6 +12,7 @@ Runs wherever a client runs. Threads may share a transport: each has its own ses
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import zlib
@@ -25,12 +26,16 @@ import urllib3
 
 import zeh_spark
 from zeh_spark.client.credentials import check_tls_files, masked, read_token
+from zeh_spark.client.oauth import tokens_for
 from zeh_spark.client.pauses import PAUSES, Client
+from zeh_spark.client.request_ids import REQUEST_ID, RequestIds
 from zeh_spark.client.responses import (
     TransientError,
     check_status,
     innermost,
     invalid_redirect,
+    named,
+    naming,
     network_failure,
     paused,
 )
@@ -39,6 +44,8 @@ from zeh_spark.client.whole_headers import WholeHeadersAdapter
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options import ClientOptions, FeedUrl, origin
 from zeh_spark.protocol import wire
+
+log = logging.getLogger(__name__)
 
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
@@ -60,11 +67,14 @@ class Transport:
         self._options = options
         self._local = threading.local()
         self._stopped = threading.Event()
+        self._ids = RequestIds(options)
+        self._reached = False
         check_tls_files(options)
         self._given = options.token
         self._token = options.token
         if options.token_file and not options.token:
             self._token = read_token(options.token_file)
+        self._oauth = tokens_for(options)
         masked.add(self._token, *_secrets(options))
 
     @property
@@ -75,6 +85,13 @@ class Transport:
     def retry(self) -> Retry:
         """Return the retries of one difficulty, which end when the transport is stopped."""
         return Retry(self._options.retry_timeout, sleep=self._stopped.wait)
+
+    def has_answered(self) -> None:
+        """Note that the address answered before, so that it is right: a checkpoint may show it.
+
+        While it does not answer now, it is tried for `retryTimeout`, from the first request on.
+        """
+        self._reached = True
 
     def stop(self) -> None:
         """End all retries of this transport, because nobody waits for answers any more."""
@@ -93,14 +110,17 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         *,
         proven: bool = False,
+        any_status: bool = False,
     ) -> requests.Response:
         """Send a request, and return its answer, whose body was not read yet.
 
         Redirects are followed, with credentials for the feed's own origin only. A request with
         another method than GET follows only redirects that keep method and body (307, 308), and a
         body goes to the feed's own origin only. No redirect leads from https to http. After a 401,
-        a token file is read again. After a 429 with Retry-After, no request of this process is sent
-        to that origin with this token until the pause is over.
+        a token file is read again, or the token server asked again. After a 429 with Retry-After,
+        no request of this process is sent to that origin with this token until the pause is over.
+        Each request that is sent has an id of its own (see `request_ids`), which errors and log
+        lines name.
 
         Args:
             method: the HTTP method.
@@ -109,6 +129,7 @@ class Transport:
             body: the request's body.
             headers: the request's own headers.
             proven: whether a refusal counts only if its framing shows that nothing is missing.
+            any_status: whether to return refusals, too, instead of raising an error.
 
         Raises:
             PublisherError: the answer is final.
@@ -118,7 +139,7 @@ class Transport:
         followed = _REDIRECTS if method == "GET" else _REDIRECTS & {307, 308}
         refreshed = False
         for _ in range(_MAX_REDIRECTS):
-            used = self._token
+            used = self._token_now()
             if left := PAUSES.left((origin(url), used)):
                 raise paused(self.url, left)
             response = self._send(method, url, used, body, headers)
@@ -129,7 +150,8 @@ class Transport:
                 refreshed = True
                 response.close()
             else:
-                self._check(response, (origin(url), used), proven=proven)
+                if not any_status:
+                    self._check(response, (origin(url), used), proven=proven)
                 return response
         raise PublisherError(
             f"{self.url}: more than {_MAX_REDIRECTS} redirects. Check the feed's address with its "
@@ -174,16 +196,17 @@ class Transport:
         body: bytes | None,
         headers: Mapping[str, str] | None,
     ) -> requests.Response:
+        ids = self._ids.headers()
         options = self._options
         key = options.client_key_file
         cert = (options.client_cert_file, key) if key else options.client_cert_file
         try:
             home = origin(url) == origin(self.url.full)
-            return self._session.request(
+            response = self._session.request(
                 method,
                 url,
                 data=body,
-                headers=headers,
+                headers={**ids, **(headers or {})},
                 stream=True,
                 allow_redirects=False,
                 auth=partial(self._credentials, token) if home else _anonymous,
@@ -192,9 +215,18 @@ class Transport:
                 timeout=(options.connect_timeout, options.read_timeout),
             )
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
-            raise network_failure(exc, self.url) from innermost(exc)
+            raise network_failure(
+                exc,
+                self.url,
+                naming(ids[REQUEST_ID]),
+                reached=self._reached,
+                within=options.first_contact,
+            ) from innermost(exc)
         except ValueError:  # raised by urllib, and shows the address
             raise invalid_redirect(self.url) from None
+        self._reached = True
+        log.debug("%s: %s answered %d%s", self.url, method, response.status_code, named(response))
+        return response
 
     @property
     def _session(self) -> requests.Session:
@@ -223,11 +255,20 @@ class Transport:
             request.headers["Authorization"] = f"Bearer {token}"
         return request
 
-    def _refresh_token(self, refused: str | None) -> bool:
-        """Read the token file again; return whether it has another token than the refused one.
+    def _token_now(self) -> str | None:
+        """Return the token to send; in a task, that of the driver as long as it is valid."""
+        if self._oauth and not (self._given and self._token == self._given):
+            self._token = self._oauth.token()
+        return self._token
 
-        Any thread may have read it before.
+    def _refresh_token(self, refused: str | None) -> bool:
+        """Get the token anew; return whether it is another one than the refused one.
+
+        Any thread may have done so before.
         """
+        if self._oauth:
+            self._token = self._oauth.instead_of(refused)
+            return self._token != refused
         file = self._options.token_file
         if not file or (self._given and not os.access(file, os.R_OK)):  # in a task elsewhere
             return False
@@ -255,7 +296,7 @@ class Body:
         encoding = self._response.headers.get("Content-Encoding", "identity").strip().lower()
         pieces = self._pieces()
         if encoding in {"gzip", "x-gzip"}:
-            return _gunzip(pieces, self._url)
+            return _gunzip(pieces, f"{self._url}{named(self._response)}")
         if encoding not in {"identity", ""}:
             raise PublisherError(
                 f"{self._url}: unknown Content-Encoding {encoding!r}, which was not asked for. Ask "
@@ -276,11 +317,11 @@ class Body:
             OSError,
             ValueError,  # a chunk of negative size
         ) as exc:
-            raise network_failure(exc, self._url) from innermost(exc)
+            raise network_failure(exc, self._url, named(self._response)) from innermost(exc)
 
 
-def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
-    """Unpack gzip, one member after the other.
+def _gunzip(pieces: Iterator[bytes], what: str) -> Iterator[bytes]:
+    """Unpack gzip, one member after the other. `what` names the answer in errors.
 
     Raises TransientError if the last one did not end: libraries accept a cut stream as whole.
     """
@@ -294,12 +335,12 @@ def _gunzip(pieces: Iterator[bytes], url: FeedUrl) -> Iterator[bytes]:
             try:
                 data = unpack.decompress(piece, 4 * _READ_SIZE)
             except zlib.error as exc:
-                raise TransientError(UnavailableError(f"{url}: broken gzip ({exc})")) from exc
+                raise TransientError(UnavailableError(f"{what}: broken gzip ({exc})")) from exc
             piece = unpack.unconsumed_tail or unpack.unused_data
             if data:
                 yield data
     if started and not unpack.eof:
-        raise TransientError(UnavailableError(f"{url}: the answer's gzip ended early"))
+        raise TransientError(UnavailableError(f"{what}: the answer's gzip ended early"))
 
 
 def _secrets(options: ClientOptions) -> Iterator[str]:

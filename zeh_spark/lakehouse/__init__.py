@@ -10,6 +10,7 @@ A feed into a table:
     merging         builds the MERGE, and removes deleted keys
     precedence      decides which event of a key a merged table shows
     delta_table     reads and changes the table itself
+    commit_settings gives a MERGE its settings, which no other statement sees
     claims          keeps each feed under one name
     content         compares a repeated batch with the one that was written
     app_versions    writes each version once for `merge` with a version

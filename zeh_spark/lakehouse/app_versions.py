@@ -11,12 +11,31 @@ from __future__ import annotations
 
 import logging
 
-from zeh_spark.errors import LakehouseError
+from pyspark.sql import SparkSession
+
+from zeh_spark._compat import is_connect
+from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse.checkpoint import CheckpointFiles, running_query
 from zeh_spark.lakehouse.commits import CommitRecord
 from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.following import check_content
 
 log = logging.getLogger("zeh_spark.lakehouse")
+
+
+def calling_query(
+    spark: SparkSession, table: str, location: str | None, version: int
+) -> str | None:
+    """Return the id of the query in whose foreachBatch this is; None outside of one."""
+    if not is_connect(spark):
+        return spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if location is None:
+        raise OptionError(
+            "on Spark Connect app_id= needs checkpointLocation=: the checkpoint of the query "
+            "tells its id",
+            option="checkpointLocation",
+        )
+    return running_query(CheckpointFiles(spark, location.rstrip("/")), version, table).id
 
 
 def is_next(table: LakeTable, record: CommitRecord, accept: str | None) -> bool:
@@ -90,7 +109,7 @@ def check_written(table: LakeTable, record: CommitRecord) -> None:
         )
     log.warning(
         "table %s: Delta has version %d of %s already, from a version of zeh-spark that kept no "
-        "content: whether the rows are the same cannot be told",
+        "content: whether the rows are the same is not known",
         table.text,
         record.number,
         record.app,

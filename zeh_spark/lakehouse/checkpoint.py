@@ -1,19 +1,31 @@
 """A query's checkpoint as a table's writer sees it: its query, and where the query's feeds are.
 
-Runs on the driver; reads files through Spark's file systems.
+Runs on the driver. It reads files through Spark's file systems; on Spark Connect, which does not
+show them, through Spark's readers.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
+from zeh_spark._compat import Py4JJavaError, is_connect
 from zeh_spark.errors import CheckpointError, LakehouseError
+from zeh_spark.lakehouse.delta_errors import is_missing_path
 from zeh_spark.source import offset_log
 from zeh_spark.source.offsets import Reached, is_of_a_feed, reached
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """The query in whose foreachBatch the driver is, and its run."""
+
+    id: str
+    run: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,7 @@ class CheckpointFiles:
         """
         try:
             return offset_log.query_id(self._read("metadata"))
-        except (Py4JJavaError, ValueError) as exc:
+        except (*_UNREADABLE, ValueError) as exc:
             raise CheckpointError(
                 f"checkpointLocation={self.location!r} is no checkpoint of a query: give the one "
                 f"that the query has ({_reason(exc)})"
@@ -45,7 +57,7 @@ class CheckpointFiles:
         """
         try:
             found = offset_log.source_offsets(self._read(f"offsets/{number}"))
-        except (Py4JJavaError, ValueError) as exc:
+        except (*_UNREADABLE, ValueError) as exc:
             raise CheckpointError(
                 f"{self.location}/offsets/{number} cannot be read: {_reason(exc)}"
             ) from exc
@@ -74,8 +86,35 @@ class CheckpointFiles:
 
         Spark creates the folder when it plans the first batch.
         """
+        if is_connect(self.spark):
+            return self._has_folder("state")
         files, path = self._file("state")
         return bool(files.exists(path))
+
+    def is_running(self, number: int) -> bool:
+        """Return whether this is the query's newest batch, and not complete yet."""
+        later = (f"commits/{number}", f"offsets/{number + 1}")
+        return self._has(f"offsets/{number}") and not any(map(self._has, later))
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._read(name)
+        except _UNREADABLE:
+            return False
+        return True
+
+    def _has_folder(self, name: str) -> bool:
+        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+        try:
+            return bool(reader.load(self._pattern(name)).schema)
+        except AnalysisException as exc:
+            if is_missing_path(exc):
+                return False
+            raise
+
+    def _pattern(self, name: str) -> str:
+        """Return the path of a file for Spark's readers, which would take a `*` for a pattern."""
+        return re.sub(r"([\\{}\[\]*?])", r"\\\1", f"{self.location}/{name}")
 
     def _file(self, name: str) -> tuple[Any, Any]:
         jvm: Any = self.spark._jvm
@@ -85,8 +124,11 @@ class CheckpointFiles:
     def _read(self, name: str) -> str:
         """Return a file of the checkpoint, whatever characters its path has.
 
-        Raises Py4JJavaError.
+        Raises Py4JJavaError, or PySparkException on Spark Connect.
         """
+        if is_connect(self.spark):
+            (row,) = self.spark.read.text(self._pattern(name), wholetext=True).collect()
+            return str(row[0])
         jvm: Any = self.spark._jvm
         files, path = self._file(name)
         stream = files.open(path)
@@ -96,5 +138,46 @@ class CheckpointFiles:
             stream.close()
 
 
+def running_query(checkpoint: CheckpointFiles, number: int, table: str) -> RunningQuery:
+    """Return the query in whose foreachBatch the driver is.
+
+    A classic session tells it. Spark Connect does not, so there it is the checkpoint's query, which
+    has to run in this session, and to be in this batch.
+
+    Args:
+        checkpoint: the query's checkpoint, as the user says.
+        number: the number of the batch.
+        table: the table, for errors.
+
+    Raises:
+        LakehouseError: it is no query's foreachBatch.
+        CheckpointError: on Spark Connect, the checkpoint's query is not in this batch.
+    """
+    if not is_connect(checkpoint.spark):
+        context = checkpoint.spark.sparkContext
+        running = context.getLocalProperty("sql.streaming.queryId")
+        if running is None:
+            raise LakehouseError(
+                f"table {table}: a DeltaFeedWriter was called outside of a query's foreachBatch. "
+                f"Call it there, in the thread that Spark gives",
+                table=table,
+            )
+        return RunningQuery(running, context.getLocalProperty("spark.jobGroup.id") or "")
+    stored = checkpoint.query_id()
+    runs = [each.runId for each in checkpoint.spark.streams.active if each.id == stored]
+    if not runs or not checkpoint.is_running(number):
+        raise CheckpointError(
+            f"checkpointLocation={checkpoint.location!r} is not that of the calling query: its "
+            f"query ({stored}) is not in batch {number} in this session. Give both the same one, "
+            f"and write to table {table} in the query's foreachBatch only",
+            got=stored,
+        )
+    return RunningQuery(stored, str(runs[0]))
+
+
+_UNREADABLE = (Py4JJavaError, PySparkException)
+
+
 def _reason(exc: Exception) -> str:
-    return str(exc.java_exception) if isinstance(exc, Py4JJavaError) else str(exc)
+    told = str(exc.java_exception) if isinstance(exc, Py4JJavaError) else str(exc)
+    return told.partition("\n\nJVM stacktrace")[0]

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from zeh_spark._compat import is_connect
 from zeh_spark.lakehouse.commits import BatchContent
 
 _EXACT = {
@@ -56,7 +57,12 @@ def evaluated(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _is_evaluated(frame: DataFrame) -> bool:
-    """Return whether the frame's plan only reads persisted rows, as the frames of `route` do."""
+    """Return whether the frame's plan only reads persisted rows, as the frames of `route` do.
+
+    Spark Connect does not tell, and persists the rows once more.
+    """
+    if is_connect(frame.sparkSession):
+        return False
     plan: Any = frame._jdf.queryExecution().withCachedData()
     leaves = plan.collectLeaves()
     names = [str(leaves.apply(place).nodeName()) for place in range(leaves.size())]

@@ -25,8 +25,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from zeh_spark.errors import LakehouseError, OptionError
+from zeh_spark.lakehouse.delta_errors import delta_errors
 from zeh_spark.lakehouse.delta_options import SETTINGS, Options, limited, refusal
-from zeh_spark.lakehouse.delta_table import LakeTable, delta_errors
+from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named
 
 _CHANGE = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -99,8 +100,7 @@ def _stream(place: LakeTable, options: Options, *, change_feed: bool) -> DataFra
         raise _refused(place, "there is none: give the path or the name of a Delta table")
     if not place.frame().columns:
         raise _refused(place, "it has no columns yet: start when it has been written to")
-    properties = place.delta().detail().select("properties").collect()[0][0]
-    if change_feed and properties.get("delta.enableChangeDataFeed", "").lower() != "true":
+    if change_feed and place.properties().get("delta.enableChangeDataFeed", "").lower() != "true":
         raise _refused(
             place,
             f"its changes are not recorded. From now on they are with ALTER TABLE "

@@ -1,8 +1,9 @@
 """A Delta table as the lakehouse sees it: its place, its history, and its transactions.
 
-Rule for editors: prefer Delta's public API, `DeltaTable` and options, which every platform has. Ask
-its JVM classes only for what the API does not give (transactions) or gives ten times slower (id and
-version), and have another way for platforms that do not show them.
+Rule for editors: prefer Delta's SQL and options, which every platform has. Ask its JVM classes only
+for what these do not give (transactions) or give ten times slower (id and version), and have
+another way for Spark Connect and for platforms that do not show them. Rejected: `DeltaTable` on
+Spark Connect, which needs a plugin in the server.
 
 Runs on the driver.
 """
@@ -11,19 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from zeh_spark._compat import Py4JError, is_connect
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse import commits
 from zeh_spark.lakehouse.commits import CommitRecord, TableCommit, TableStanding
+from zeh_spark.lakehouse.delta_errors import delta_class, delta_errors, is_missing_path
 
 if TYPE_CHECKING:
     from delta import DeltaTable
@@ -34,14 +35,7 @@ _PAGE = 50
 
 _ALL = 2**31 - 1
 
-_CONFIGURATION = "spark.databricks.delta."
 _LOGS = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.tahoe.DeltaLog")
-
-_INSTALL = (
-    "on a machine of your own, pip install 'zeh-spark[delta]' and start the session with "
-    "zeh_spark.configure(SparkSession.builder).getOrCreate(), in a new process or kernel: one that "
-    "has started Spark loads no jars any more"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +89,12 @@ class LakeTable:
         path = path_of(self.text)
         if path is None or path.startswith("/") or re.match(r"[A-Za-z][\w+.-]*:", path):
             return path
+        if is_connect(self.spark):
+            raise LakehouseError(
+                f"table {self.text}: this is a session of Spark Connect, whose server has a "
+                f"working directory of its own. Give an absolute path",
+                table=self.text,
+            )
         return str(self._file_system(path).makeQualified(self._hadoop_path(path)).toString())
 
     @property
@@ -109,12 +109,10 @@ class LakeTable:
             LakehouseError: There is something that is not a Delta table, or the session has no
                 Delta.
         """
-        delta = delta_class(self.spark, self.text)
         with delta_errors(self.text):
             if self.path is None:
-                known = self.spark.catalog.tableExists(self.text)
-                return known and bool(delta.forName(self.spark, self.text))
-            if delta.isDeltaTable(self.spark, self.path):
+                return self.spark.catalog.tableExists(self.text) and self._is_delta()
+            if self._is_delta():
                 return True
         if self._has_files(self.path):
             raise LakehouseError(
@@ -124,7 +122,33 @@ class LakeTable:
             )
         return False
 
+    def _is_delta(self) -> bool:
+        """Return whether there is a Delta table. Raises Spark's error for a name of another one."""
+        if is_connect(self.spark):
+            if self.path is None:
+                return bool(self._details("id"))
+            try:
+                return self.spark.read.format("delta").load(self.path).schema is not None
+            except AnalysisException as exc:
+                if re.match(
+                    r"\[(PATH_NOT_FOUND|DELTA_(TABLE_NOT_FOUND|PATH_DOES_NOT_EXIST))", str(exc)
+                ):
+                    return False
+                raise
+        delta = delta_class(self.spark, self.text)
+        if self.path is None:
+            return bool(delta.forName(self.spark, self.text))
+        return bool(delta.isDeltaTable(self.spark, self.path))
+
     def _has_files(self, path: str) -> bool:
+        if is_connect(self.spark):
+            found = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+            try:
+                return bool(found.load(path).select("path").limit(1).count())
+            except AnalysisException as exc:
+                if is_missing_path(exc):
+                    return False
+                raise
         place, files = self._hadoop_path(path), self._file_system(path)
         if not files.exists(place):
             return False
@@ -138,8 +162,8 @@ class LakeTable:
         settings = self.spark._jsparkSession.sessionState().newHadoopConf()
         return self._hadoop_path(path).getFileSystem(settings)
 
-    def delta(self) -> DeltaTable:
-        """Return Delta's own object for the table."""
+    def _delta(self) -> DeltaTable:
+        """Return Delta's own object for the table, in a classic session."""
         delta = delta_class(self.spark, self.text)
         with delta_errors(self.text):
             if self.path is None:
@@ -149,7 +173,7 @@ class LakeTable:
     def frame(self) -> DataFrame:
         """Return the table's rows."""
         with delta_errors(self.text):
-            return self.delta().toDF()
+            return self.spark.read.table(self.identifier)
 
     def columns(self) -> list[str]:
         """Return the names of the table's columns."""
@@ -215,8 +239,7 @@ class LakeTable:
         written = F.col("operationMetrics")["numOutputRows"]
         with delta_errors(self.text):
             rows = (
-                self.delta()
-                .history(limit)
+                self.spark.sql(f"DESCRIBE HISTORY {self.identifier} LIMIT {limit}")
                 .select("version", "operation", "operationParameters", "userMetadata", written)
                 .collect()
             )
@@ -238,11 +261,12 @@ class LakeTable:
 
     def _transactions(self) -> dict[str, int] | None:
         """Return each app's number; None if they cannot be read, or some may have expired."""
-        table = self.delta()
-        location, properties = _details(table, "location", "properties")
+        if is_connect(self.spark):
+            return None
+        location, properties = self._details("location", "properties")
         if "delta.setTransactionRetentionDuration" in properties:
             return None
-        for log in self._logs(table, location):
+        for log in self._logs(location):
             with contextlib.suppress(Py4JError, TypeError):
                 snapshot = log.unsafeVolatileSnapshot()
                 if snapshot.version() < 0:  # not this table's log
@@ -260,8 +284,7 @@ class LakeTable:
         """
         if not self.exists():
             return None
-        table = self.delta()
-        for log in self._logs(table):
+        for log in self._logs():
             with contextlib.suppress(Py4JError, TypeError):
                 nothing = self._jvm.scala.Option.empty()
                 snapshot = log.update(False, nothing, nothing)
@@ -270,7 +293,7 @@ class LakeTable:
                     metadata.configuration()
                 )
                 return LakeTableState(metadata.id(), int(snapshot.version()), dict(found))
-        identity, properties = _details(table, "id", "properties")
+        identity, properties = self._details("id", "properties")
         return LakeTableState(identity, None, dict(properties))
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
@@ -285,12 +308,28 @@ class LakeTable:
         with delta_errors(self.text):
             self.spark.sql(f"ALTER TABLE {self.identifier} ADD COLUMNS ({listed})")
 
-    def _logs(self, table: DeltaTable, location: str | None = None) -> Iterator[Any]:
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties."""
+        return dict(self._details("properties")[0])
+
+    def delete(self, condition: str) -> None:
+        """Delete the rows for which a SQL condition is true."""
+        with delta_errors(self.text):
+            self.spark.sql(f"DELETE FROM {self.identifier} WHERE {condition}").collect()
+
+    def _details(self, *names: str) -> tuple[Any, ...]:
+        with delta_errors(self.text):
+            detail = self.spark.sql(f"DESCRIBE DETAIL {self.identifier}")
+            return tuple(detail.select(*names).collect()[0])
+
+    def _logs(self, location: str | None = None) -> Iterator[Any]:
         """Yield Delta's log of the table, as far as the platform shows it."""
-        with contextlib.suppress(Py4JError, TypeError, AttributeError):
-            yield table._jdt.deltaLog()
+        if is_connect(self.spark):
             return
-        where = location or _details(table, "location")[0]
+        with contextlib.suppress(Py4JError, TypeError, AttributeError):
+            yield self._delta()._jdt.deltaLog()
+            return
+        where = location or self._details("location")[0]
         for name in _LOGS:
             with contextlib.suppress(Py4JError, TypeError):
                 yield _member(self._jvm, name).forTable(self.spark._jsparkSession, where)
@@ -300,8 +339,16 @@ class LakeTable:
         return self.spark._jvm
 
 
-def _details(table: DeltaTable, *names: str) -> tuple[Any, ...]:
-    return tuple(table.detail().select(*names).collect()[0])
+def check_free(table: str, df: DataFrame, names: Sequence[str]) -> None:
+    """Raise LakehouseError for a frame with columns that the writer itself fills."""
+    mine = {name.lower() for name in names}
+    if taken := [name for name in df.columns if name.lower() in mine]:
+        raise LakehouseError(
+            f"table {table}: the frame has the column {taken[0]!r} already, which would be lost: "
+            f"rename it (or drop it; deleted= may name it then)",
+            table=table,
+            got=taken,
+        )
 
 
 def _literal(text: str) -> str:
@@ -314,114 +361,3 @@ def _member(jvm: Any, name: str) -> Any:
     for part in name.split("."):
         jvm = getattr(jvm, part)
     return jvm
-
-
-def delta_class(spark: SparkSession, table: str) -> type[DeltaTable]:
-    """Return the class DeltaTable.
-
-    Raises LakehouseError if the session, or Python, has no Delta.
-    """
-    try:
-        from delta import DeltaTable
-    except ImportError as exc:
-        raise LakehouseError(
-            f"table {table}: this Python has no delta-spark: {_INSTALL}",
-            table=table,
-            anchor="this-session-has-no-delta",
-        ) from exc
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is None:
-        raise LakehouseError(
-            f"table {table}: this is a session of Spark Connect, which does not show Delta's "
-            f"transactions. Use a classic session (on Databricks a dedicated cluster)",
-            table=table,
-            anchor="this-session-has-no-delta",
-        )
-    if not isinstance(jvm.io.delta.tables.DeltaTable, JavaClass):
-        raise LakehouseError(
-            f"table {table}: this session has no Delta: {_INSTALL}",
-            table=table,
-            anchor="this-session-has-no-delta",
-        )
-    return DeltaTable
-
-
-@contextlib.contextmanager
-def committing(spark: SparkSession, commit: Mapping[str, str]) -> Iterator[None]:
-    """Set Delta's settings for the commit of one statement that takes no options."""
-    names = {
-        "txnAppId": f"{_CONFIGURATION}write.txnAppId",
-        "txnVersion": f"{_CONFIGURATION}write.txnVersion",
-        "userMetadata": f"{_CONFIGURATION}commitInfo.userMetadata",
-    }
-    before = {name: spark.conf.get(names[name], None) for name in commit}
-    for name, value in commit.items():
-        spark.conf.set(names[name], value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(names[name])
-            else:
-                spark.conf.set(names[name], old)
-
-
-@contextlib.contextmanager
-def delta_errors(table: str) -> Iterator[None]:
-    """Turn errors of Spark and Delta about a table into LakehouseError, with the remedy."""
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as exc:
-        said = _said(exc)
-        if ours := re.search(rf"\[USER_RAISED_EXCEPTION\] (table {re.escape(table)}: .*)", said):
-            message = ours[1].partition(" SQLSTATE: ")[0]
-            raise LakehouseError(message, table=table) from exc
-        if remedy := _remedy(_condition(said)):
-            raise LakehouseError(f"table {table}: {remedy}. ({said})", table=table) from exc
-        raise
-
-
-def _said(exc: PySparkException | Py4JJavaError) -> str:
-    """Return an error's message with the causes that Java tells."""
-    if not isinstance(exc, Py4JJavaError):
-        return str(exc)
-    cause: Any = exc.java_exception
-    said = [str(cause)]
-    while (cause := cause.getCause()) is not None and len(said) < _MOST_CAUSES:
-        said.append(str(cause))
-    return "\n".join(said)
-
-
-def _condition(said: str) -> str:
-    """Return the first of Spark's and Delta's error conditions in a message.
-
-    Rejected: getCondition(). A Py4JJavaError has none, and which of its causes has one differs
-    between versions of Spark and Delta; the condition is in brackets in all of their messages.
-    """
-    found = re.search(r"\[([A-Z][A-Z_]+)", said)
-    return found[1] if found else ""
-
-
-_MOST_CAUSES = 20
-_TABLE = "Give the path or the name of a Delta table"
-_COLUMNS = "Give the frame the table's columns and types; mergeSchema=true adds new columns"
-_NEWER = "Use a newer Delta, that of the table's other writers"
-
-_REMEDIES = {
-    "DELTA_CONFIGURE_SPARK_SESSION": f"This session has no Delta: {_INSTALL}",
-    "DATA_SOURCE_NOT_FOUND": f"This session has no Delta: {_INSTALL}",
-    "DELTA_UNSUPPORTED_FEATURES": f"{_NEWER}, or drop the feature (ALTER TABLE … DROP FEATURE …)",
-    "DELTA_INVALID_PROTOCOL_VERSION": _NEWER,
-    "PARSE_": f"{_TABLE}: a path has a /, a name one to three parts, quoted as in SQL",
-    "REQUIRES_SINGLE_PART_NAMESPACE": f"{_TABLE}: there is no such catalog",
-    "DELTA_MISSING_DELTA_TABLE": _TABLE,
-    "DELTA_TABLE_NOT_FOUND": _TABLE,
-    "DELTA_PATH_DOES_NOT_EXIST": _TABLE,
-    "DELTA_METADATA_MISMATCH": _COLUMNS,
-    "DELTA_FAILED_TO_MERGE_FIELDS": _COLUMNS,
-}
-
-
-def _remedy(condition: str) -> str | None:
-    return next((text for start, text in _REMEDIES.items() if condition.startswith(start)), None)

@@ -20,20 +20,22 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.lakehouse import claims, commits
-from zeh_spark.lakehouse.checkpoint import CheckpointFiles
+from zeh_spark.lakehouse.checkpoint import CheckpointFiles, running_query
+from zeh_spark.lakehouse.commit_settings import check_merges
 from zeh_spark.lakehouse.commits import CommitRecord, TableStanding
 from zeh_spark.lakehouse.content import content_of, evaluated
-from zeh_spark.lakehouse.delta_table import LakeTable, LakeTableState, delta_class
+from zeh_spark.lakehouse.delta_errors import check_delta, is_conflict
+from zeh_spark.lakehouse.delta_table import LakeTable, LakeTableState, check_free
 from zeh_spark.lakehouse.following import QueryBatch, next_record
 from zeh_spark.lakehouse.merging import (
     DELETED,
     Merge,
-    check_free,
     option_text,
 )
 from zeh_spark.lakehouse.old_rows import ACCEPT, UNNAMED, accepted_feed, name_unnamed
@@ -119,6 +121,7 @@ class DeltaFeedWriter:
         self._accept = accept
         self._options = {key: option_text(value) for key, value in options.items()}
         self._query: str | None = None
+        self._run = ""
         self._known: _Known | None = None
         self._has_state: bool | None = None
         self._last: tuple[int, commits.Cursors] | None = None
@@ -132,28 +135,17 @@ class DeltaFeedWriter:
             CheckpointError: `checkpointLocation` is not the query's.
         """
         spark = batch.sparkSession
-        delta_class(spark, self._table)
-        from delta import exceptions
-
+        check_delta(spark, self._table)
         place = self._place(spark, number)
-        run = spark.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
         with evaluated(batch) if self._has_state else nullcontext():
             if self._has_state:
                 place = replace(place, content=content_of(batch))
             for attempt in range(_TRIES):
                 try:
-                    self._write_once(batch, place, run)
+                    self._write_once(batch, place, self._run)
                     break
-                except (
-                    exceptions.ConcurrentAppendException,
-                    exceptions.ConcurrentDeleteReadException,
-                    exceptions.ConcurrentDeleteDeleteException,
-                    exceptions.ConcurrentTransactionException,
-                    exceptions.ConcurrentWriteException,
-                    exceptions.MetadataChangedException,
-                    exceptions.ProtocolChangedException,
-                ):
-                    if attempt + 1 == _TRIES:
+                except PySparkException as exc:
+                    if attempt + 1 == _TRIES or not is_conflict(exc):
                         raise
         self._last = number, place.end
 
@@ -173,7 +165,7 @@ class DeltaFeedWriter:
         if merge is None:
             self._check_appended(table, stands)
             check_free(self._table, frame, list(added))
-            frame = frame.withColumns(added)
+            frame = frame.withColumns(added) if added else frame  # Spark Connect refuses none
             if stands.version < 0:
                 table.save(frame.limit(0).write.options(**self._options))
         ready = self._claimed(table, place, state)
@@ -202,7 +194,7 @@ class DeltaFeedWriter:
         if place.content and stands.record and stands.record.is_older:
             log.warning(
                 "table %s, name=%r: batch %d was written by an older version, which kept no sum of "
-                "its rows: whether they are the same cannot be told",
+                "its rows: whether they are the same is not known",
                 self._table,
                 self._name,
                 place.number,
@@ -226,6 +218,7 @@ class DeltaFeedWriter:
                 table=self._table,
                 expected=("sequence", "arrival"),
             )
+        check_merges(table.spark, self._table)
         merge = Merge(
             table,
             self._merge_keys,
@@ -259,7 +252,7 @@ class DeltaFeedWriter:
             return next(iter(ids), None)
         feeds = ", ".join(sorted(known)) if known else "its log does not tell which"
         raise LakehouseError(
-            f"table {self._table} was merged by an older version, which did not tell feeds apart, "
+            f"table {self._table} was merged by an older version, which did not distinguish feeds, "
             f"and its rows may be of several ({feeds}): a row of one may hide a newer event of "
             f"another that has a producer of the same name. Merge the feeds into a new table; or, "
             f"if the rows are all of one feed, say accept={ACCEPT!r} followed by its id, which is "
@@ -355,7 +348,7 @@ class DeltaFeedWriter:
     def _place(self, spark: SparkSession, number: int) -> QueryBatch:
         """Return the batch's query and cursors, from the checkpoint's files."""
         checkpoint = CheckpointFiles(spark, self._checkpoint)
-        query = self._checked_query(checkpoint)
+        query = self._checked_query(checkpoint, number)
         ends = checkpoint.feeds(number, self._table)
         end = {each.feed: each.cursors for each in ends}
         if self._last and self._last[0] == number - 1:
@@ -371,26 +364,21 @@ class DeltaFeedWriter:
             query, number, start, end, stateful=number == 0 and self._has_state, ids=ids
         )
 
-    def _checked_query(self, checkpoint: CheckpointFiles) -> str:
+    def _checked_query(self, checkpoint: CheckpointFiles, number: int) -> str:
         """Return the running query's id, which has to be that of the checkpoint."""
-        running = checkpoint.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if running is None:
-            raise LakehouseError(
-                f"table {self._table}: a DeltaFeedWriter was called outside of a query's "
-                f"foreachBatch. Call it there, in the thread that Spark gives",
-                table=self._table,
-            )
-        if running != self._query:
+        running = running_query(checkpoint, number, self._table)
+        if running.id != self._query:
             stored = checkpoint.query_id()
-            if stored != running:
+            if stored != running.id:
                 raise CheckpointError(
                     f"checkpointLocation={self._checkpoint!r} is not that of the calling query "
-                    f"(its id is {stored}, the query's {running}). Give both the same one",
-                    expected=running,
+                    f"(its id is {stored}, the query's {running.id}). Give both the same one",
+                    expected=running.id,
                     got=stored,
                 )
-            self._query, self._last, self._known, self._has_state = running, None, None, None
-        return running
+            self._query, self._last, self._known, self._has_state = running.id, None, None, None
+        self._run = running.run
+        return running.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,9 +30,11 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import app_versions
+from zeh_spark.lakehouse.commit_settings import check_merges, committing
 from zeh_spark.lakehouse.commits import CommitRecord
 from zeh_spark.lakehouse.content import content_of, evaluated
-from zeh_spark.lakehouse.delta_table import LakeTable, committing, delta_errors
+from zeh_spark.lakehouse.delta_errors import delta_errors
+from zeh_spark.lakehouse.delta_table import LakeTable, check_free
 from zeh_spark.lakehouse.old_rows import accepted_feed, name_unnamed
 from zeh_spark.lakehouse.precedence import (
     ARRIVAL,
@@ -86,6 +89,7 @@ def merge(
     deleted: str | None = None,
     app_id: str | None = None,
     version: int | None = None,
+    checkpointLocation: str | None = None,
     accept: str | None = None,
     **options: object,
 ) -> None:
@@ -103,6 +107,7 @@ def merge(
         deleted: a SQL condition on the frame's columns, true for events that delete their key.
         app_id: the name of the job, as long as the table lives.
         version: the number of the batch; needs `app_id`.
+        checkpointLocation: the query's own checkpoint. On Spark Connect `app_id` needs it.
         accept: what an error has printed.
         options: Delta's, like mergeSchema.
 
@@ -111,6 +116,8 @@ def merge(
     """
     if (app_id is None) != (version is None):
         raise LakehouseError("app_id and version need each other", table=table)
+    if app_id is not None:
+        check_merges(df.sparkSession, table)
     target = LakeTable(df.sparkSession, table)
     made = Merge(target, keys, deleted, options)
     made.prepare(df)
@@ -118,7 +125,7 @@ def merge(
     if app_id is None or version is None:
         made.run(df, {}, unnamed=unnamed)
         return
-    query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    query = app_versions.calling_query(df.sparkSession, table, checkpointLocation, version)
     app = f"{app_id}:{query}" if query else app_id
     with evaluated(df):
         record = CommitRecord(
@@ -154,9 +161,7 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
         raise LakehouseError(
             f"table {table} has no column {DELETED}: no merge made it", table=table
         )
-    before = F.current_timestamp() - F.expr(f"INTERVAL {older_than}")
-    with delta_errors(table):
-        target.delta().delete(F.col(DELETED) & (F.col(CHANGED) < before))
+    target.delete(f"{DELETED} AND {CHANGED} < current_timestamp() - INTERVAL {older_than}")
 
 
 class Merge:
@@ -206,23 +211,25 @@ class Merge:
         """
         events = self._made(df, constants or {})
         columns = [name for name in events.columns if name != ARRIVAL]
-        matched = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in self._keys)
-        first: dict[str, str | Column] = {quoted(n): f"s._zeh_first.{quoted(n)}" for n in columns}
-        second: dict[str, str | Column] = {quoted(n): f"s._zeh_second.{quoted(n)}" for n in columns}
-        builder = (
-            self._table.delta()
-            .alias("t")
-            .merge(newest(events, self._keys, self._table.text).alias("s"), matched)
-            .whenMatchedUpdate(wins("s._zeh_first", unnamed, self._table.text), first)
-            .whenMatchedUpdate(
-                F.expr("s._zeh_second IS NOT NULL")
-                & wins("s._zeh_second", unnamed, self._table.text),
-                second,
+        # The table's columns have no qualifier: the source's columns have other names.
+        keys = [F.col(quoted(key)) == F.col(f"_zeh_first.{quoted(key)}") for key in self._keys]
+        first = {quoted(name): F.col(f"_zeh_first.{quoted(name)}") for name in columns}
+        second = {quoted(name): F.col(f"_zeh_second.{quoted(name)}") for name in columns}
+        found = newest(events, self._keys, self._table.text)
+        with committing(found, commit) as source, delta_errors(self._table.text):
+            (
+                source.mergeInto(self._table.identifier, reduce(Column.__and__, keys))
+                .whenMatched(wins("_zeh_first", unnamed, self._table.text))
+                .update(first)
+                .whenMatched(
+                    F.col("_zeh_second").isNotNull()
+                    & wins("_zeh_second", unnamed, self._table.text)
+                )
+                .update(second)
+                .whenNotMatched()
+                .insert(first)
+                .merge()
             )
-            .whenNotMatchedInsert(values=first)
-        )
-        with committing(self._table.spark, commit), delta_errors(self._table.text):
-            builder.execute()
 
     def prepare(self, df: DataFrame, constants: Mapping[str, Column] | None = None) -> None:
         """Create the table, or add new columns, in commits without rows before the batch's own."""
@@ -230,7 +237,8 @@ class Merge:
 
     def _made(self, df: DataFrame, constants: Mapping[str, Column]) -> DataFrame:
         check_free(self._table.text, df, [DELETED, CHANGED, ARRIVAL, *constants])
-        return self._events(df).withColumns(dict(constants))
+        events = self._events(df)
+        return events.withColumns(dict(constants)) if constants else events
 
     def _events(self, df: DataFrame) -> DataFrame:
         """Return the events with their stamps and their place in the batch, checked for keys."""
@@ -320,7 +328,7 @@ class Merge:
         return {row.feed for row in found if row.feed is not None}
 
     def is_older(self) -> bool:
-        """Return whether an older version has made the table, which did not tell feeds apart."""
+        """Return whether an older version has made the table, which did not distinguish feeds."""
         return self._table.exists() and bool(_lacking(self._table.frame().schema))
 
     def _add_identity(self, known: StructType) -> StructType:
@@ -380,18 +388,6 @@ def _new_fields(known: DataType | None, given: DataType) -> bool:
         types = {field.name.lower(): field.dataType for field in known}
         return any(_new_fields(types.get(each.name.lower()), each.dataType) for each in given)
     return known is None
-
-
-def check_free(table: str, df: DataFrame, names: Sequence[str]) -> None:
-    """Raise LakehouseError for a frame with columns that the writer itself fills."""
-    mine = {name.lower() for name in names}
-    if taken := [name for name in df.columns if name.lower() in mine]:
-        raise LakehouseError(
-            f"table {table}: the frame has the column {taken[0]!r} already, which would be lost: "
-            f"rename it (or drop it; deleted= may name it then)",
-            table=table,
-            got=taken,
-        )
 
 
 def option_text(value: object) -> str:

@@ -23,7 +23,7 @@ def accepted_feed(accept: str | None) -> str | None:
     feed = accept.removeprefix(ACCEPT).strip()
     if not (feed_identity.ID.fullmatch(feed) or ":" in feed or "/" in feed):
         raise OptionError(
-            f"accept={accept!r} names no feed: give its id, 16 hexadecimal digits, as the header "
+            f"accept={accept!r} names no feed. Give its id, 16 hexadecimal digits, as the header "
             f"zeh-feed of its events has it; or its URL, if its publisher tells no id",
             option="accept",
         )

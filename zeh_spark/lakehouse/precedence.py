@@ -71,7 +71,6 @@ def newest(events: DataFrame, keys: Sequence[str], table: str) -> DataFrame:
         by_producer.groupBy(*keys)
         .agg(listed.alias("_zeh_listed"))
         .select(
-            *keys,
             F.get("_zeh_listed", F.lit(0))["event"].alias("_zeh_first"),
             F.get("_zeh_listed", F.lit(1))["event"].alias("_zeh_second"),
         )
@@ -84,7 +83,7 @@ def wins(event: str, unnamed: str | None, table: str) -> Column:
     The MERGE fails for an event that cannot be compared: a row of its producer has no feed, or the
     feed was restored.
     """
-    mine, theirs = F.col(event), F.struct(*(F.col(f"t.{name}").alias(name) for name in IDENTITY))
+    mine, theirs = F.col(event), F.struct(*IDENTITY)
     given, shown = mine[FEED], F.coalesce(theirs[FEED], F.lit(unnamed))
     producer = (mine[STAMPS[0]] == theirs[STAMPS[0]]) & (mine[STAMPS[1]] == theirs[STAMPS[1]])
     unknown = producer & (given.isNull() != shown.isNull())
@@ -122,7 +121,7 @@ def _unnamed(table: str, event: Column, feed: Column) -> Column:
         F.lit(", producer "),
         event[STAMPS[0]],
         F.lit(
-            ", meets a row of that producer, and one of the two does not tell its feed: an older "
+            ", meets a row of that producer, and one of the two does not name its feed: an older "
             "version wrote it, or its headers were dropped. If the table's rows without a feed are "
             f"all of one feed, say which: accept={ACCEPT!r} followed by the feed's id, which is "
             "the header zeh-feed of its events"

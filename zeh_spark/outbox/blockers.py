@@ -12,7 +12,8 @@ import time
 
 from sqlalchemy import Connection
 
-from zeh_spark.outbox.queries import BlockingTransaction, TableSql, TableStatus
+from zeh_spark.outbox.queries import TableSql
+from zeh_spark.outbox.table_facts import BlockingTransaction, TableStatus
 from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
 
@@ -22,14 +23,14 @@ HELD_SECONDS = 60.0
 """Seconds after which a blocking transaction is named in the log, and named again."""
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at a table."""
+"""Seconds between two checks of a table."""
 
 
 class Guard:
-    """Looks at one table for all of its readers, at most once in `LOOK_SECONDS`.
+    """Checks one table for all of its readers, at most once in `LOOK_SECONDS`.
 
     Attributes:
-        holder: The transaction that held committed rows back at the last look; None if none did.
+        holder: The transaction that held committed rows back at the last check; None if none did.
     """
 
     def __init__(self) -> None:

@@ -21,8 +21,8 @@ from sqlalchemy.exc import DBAPIError
 
 from zeh_spark.outbox.names import CURSORS, literal, qualified
 from zeh_spark.outbox.table import OutboxTable
+from zeh_spark.postgresql_store.errors import sqlstate
 from zeh_spark.protocol import problems
-from zeh_spark.sql_store.postgresql_errors import sqlstate
 from zeh_spark.store.cursor_sets import check_consumer
 from zeh_spark.store.problems import Problem
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from zeh_spark.outbox.queries import TableSql, TableStatus
+from zeh_spark.outbox.queries import TableSql
 from zeh_spark.outbox.table import (
     Cursor,
     OutboxRow,
@@ -22,6 +22,7 @@ from zeh_spark.outbox.table import (
     later,
     parse_cursor,
 )
+from zeh_spark.outbox.table_facts import TableStatus
 from zeh_spark.protocol import wire
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import cursor_gone, other_history

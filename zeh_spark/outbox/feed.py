@@ -38,27 +38,22 @@ from zeh_spark.outbox.cursors import Starts, after
 from zeh_spark.outbox.faults import refusal
 from zeh_spark.outbox.names import CURSORS, HISTORY
 from zeh_spark.outbox.postgresql_ddl import CHANNEL
-from zeh_spark.outbox.queries import (
-    READ_BYTES,
-    BlockingTransaction,
-    More,
-    TableSql,
-    TableStatus,
-)
+from zeh_spark.outbox.queries import READ_BYTES, TableSql
 from zeh_spark.outbox.rows import BadRowError, RenderHeaders, header_renderer, lines_of
 from zeh_spark.outbox.table import Cells, Cursor, OutboxRow, OutboxTable
+from zeh_spark.outbox.table_facts import BlockingTransaction, More, TableStatus
+from zeh_spark.postgresql_store import errors as postgresql_errors
+from zeh_spark.postgresql_store.commit_listener import POLL_SECONDS, Watch
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, parse
 from zeh_spark.protocol.served_lines import Block
-from zeh_spark.sql_store import postgresql_errors
-from zeh_spark.sql_store.commit_listener import POLL_SECONDS, Watch
-from zeh_spark.sql_store.sqlite import explained
+from zeh_spark.sqlite_store.store import explained
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.feed import DEFAULT_HINT, EVERY
 from zeh_spark.store.interface import StoreBusyError
 from zeh_spark.store.problems import Problem
-from zeh_spark.store.rare_log import RareLog
 from zeh_spark.store.reading import covered
+from zeh_spark.telemetry.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -66,7 +61,7 @@ READ_ROWS = 2_000
 """Most rows that one statement fetches; fewer if they are large."""
 
 PENDING_SECONDS, UNNOTIFIED_SECONDS = 0.01, 0.1
-"""Seconds between two looks, if rows wait to be settled, and if no trigger tells of new rows."""
+"""Seconds between two checks: if rows wait to be settled, and if no trigger reports new rows."""
 
 T = TypeVar("T")
 
@@ -336,8 +331,8 @@ class SqlTableFeed:
     def _inspected(self, connection: Connection) -> TableSql:
         """Inspect the table, and use what was found from now on.
 
-        Raises StoreError if the table cannot be a feed at the first look. A later fault, a dropped
-        index for example, does not stop readers.
+        Raises StoreError if the table cannot be a feed when it is first inspected. A later fault,
+        a dropped index for example, does not stop readers.
         """
         sql = self._dialect.inspect(connection, self.table)
         if self._sql is None and (faults := sql.faults()):
@@ -394,7 +389,7 @@ class SqlTableFeed:
         return sql, standing
 
     def _look(self, connection: Connection) -> tuple[object, float]:
-        """Return the version, and the seconds until the next look."""
+        """Return the version, and the seconds until the next check."""
         begun, sql = time.monotonic(), self._sql or self._inspected(connection)
         version, pending = sql.newest(connection)
         if pending:

@@ -25,8 +25,9 @@ from zeh_spark.outbox import postgresql_check, postgresql_ddl
 from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
 from zeh_spark.outbox.names import CURSORS, HISTORY, REMOVED, literal, qualified, quoted
 from zeh_spark.outbox.postgresql_check import Column, PostgresqlFacts
-from zeh_spark.outbox.queries import BlockingTransaction, More, TableSql, TableStatus
+from zeh_spark.outbox.queries import TableSql
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
+from zeh_spark.outbox.table_facts import BlockingTransaction, More, TableStatus
 from zeh_spark.protocol import problems
 from zeh_spark.store.problems import Problem
 

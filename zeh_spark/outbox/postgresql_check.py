@@ -14,8 +14,8 @@ from zeh_spark.outbox import cursor_sets
 from zeh_spark.outbox import postgresql_ddl as statements
 from zeh_spark.outbox.faults import Fault, repair_statements
 from zeh_spark.outbox.names import quoted
-from zeh_spark.outbox.queries import More
 from zeh_spark.outbox.table import OutboxTable
+from zeh_spark.outbox.table_facts import More
 
 _INTEGERS = ("int2", "int4", "int8")
 _KEYS = (*_INTEGERS, "text", "varchar", "bpchar", "uuid")

@@ -1,7 +1,7 @@
 """Make lines of a feed from rows of a table. Pure.
 
 Rule for editors: rows are checked by the block, in C. Only a block in which something is wrong is
-looked at row by row.
+checked row by row.
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ from zeh_spark.errors import StoreError
 from zeh_spark.outbox import sqlite_ddl, sqlite_values
 from zeh_spark.outbox.faults import Fault, gone_history, no_feed_ids
 from zeh_spark.outbox.names import CURSORS, HISTORY, REMOVED, literal, quoted
-from zeh_spark.outbox.queries import BlockingTransaction, More, TableSql, TableStatus
+from zeh_spark.outbox.queries import TableSql
 from zeh_spark.outbox.sqlite_ddl import Column, SqliteFacts
 from zeh_spark.outbox.table import OutboxTable, Place, Removed
+from zeh_spark.outbox.table_facts import BlockingTransaction, More, TableStatus
 
 _FUNCTIONS = {
     "zeh_partition": (4, sqlite_values.partition_of),

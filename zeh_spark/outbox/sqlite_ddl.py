@@ -15,8 +15,8 @@ from zeh_spark.outbox import cursor_sets
 from zeh_spark.outbox.faults import Fault, repair_statements
 from zeh_spark.outbox.names import HISTORY, REMOVED, literal, quoted
 from zeh_spark.outbox.postgresql_ddl import DELETES
-from zeh_spark.outbox.queries import More
 from zeh_spark.outbox.table import OutboxTable
+from zeh_spark.outbox.table_facts import More
 
 NEW_FEED_ID = "lower(hex(randomblob(8)))"
 """SQL for a new feed id: 16 hexadecimal digits."""

@@ -120,6 +120,19 @@ class PlannedRange(msgspec.Struct, frozen=True, rename="camel"):
     digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] = ""
 
 
+class PartitionLag(msgspec.Struct, frozen=True):
+    """How far a reader's partition is behind after a plan.
+
+    Args:
+        events: events that are not in the plan. Near the head the number is exact; far behind it
+            may be too high by two percent.
+        ms: the age of the oldest of them by the publisher's clock, in ms; 0 without one.
+    """
+
+    events: int
+    ms: int
+
+
 class Plan(msgspec.Struct, rename="camel"):
     """What a publisher plans.
 
@@ -130,6 +143,8 @@ class Plan(msgspec.Struct, rename="camel"):
         time: when that was committed, in ms since 1970.
         behind: most chunks between the plan's last one and the head.
         ranges: the ranges in the order of partitions; those of a partition follow each other.
+        lag: how far each partition is behind at its end; None if the publisher does not know it
+            yet, or is older.
     """
 
     ends: dict[str, str]
@@ -138,6 +153,7 @@ class Plan(msgspec.Struct, rename="camel"):
     time: int
     behind: int
     ranges: list[PlannedRange]
+    lag: dict[str, PartitionLag] | None = None
 
 
 class WantedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,6 +169,18 @@ class ChunksRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     n: int
     ranges: list[WantedRange]
+
+
+class CursorsAtTime(msgspec.Struct, frozen=True):
+    """Where a feed was at a time.
+
+    Args:
+        time: the time, in ms since 1970.
+        cursors: by partition, the cursor before the first event that was committed since then.
+    """
+
+    time: int
+    cursors: dict[str, str]
 
 
 class RangeEnd(msgspec.Struct, frozen=True):
@@ -183,6 +211,7 @@ BEGINNING = msgspec.json.encode(_FORMAT) + b"\n"
 
 decode_plan_request = msgspec.json.Decoder(PlanRequest).decode
 decode_chunks_request = msgspec.json.Decoder(ChunksRequest).decode
+decode_cursors = msgspec.json.Decoder(CursorsAtTime).decode
 decode_plan = msgspec.json.Decoder(Plan).decode
 _decode_format = msgspec.json.Decoder(_Format).decode
 _decode_part = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -15,10 +15,15 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from zeh_spark.errors import REFUSAL_CODES
+
 CONTENT_TYPE = "application/problem+json"
 
 URN = "urn:zeroeventhub:problem:"
 """What the `type` of each problem document of our publisher begins with."""
+
+SERVER = "zeh-spark"
+"""What our publisher calls itself at its root (`GET /`)."""
 
 REMEDY = "remedy"
 """The member that says in words what makes the publisher accept the batch."""
@@ -104,6 +109,7 @@ def _problem(
     declared = ProblemType(name, status, says, members, optional)
     if PROBLEMS.setdefault(name, declared) is not declared:
         raise ValueError(f"problem {name!r} is declared twice")
+    REFUSAL_CODES[name] = f"ZEH_{name.upper().replace('-', '_')}"
     return declared
 
 
@@ -149,8 +155,8 @@ UNAUTHORIZED = _problem(
 FORBIDDEN = _problem(
     "forbidden",
     403,
-    "The token may not do that. Whether the feed exists is not told. Ask the publisher's operator "
-    "for a token with the right that the detail names.",
+    "The token may not do that. The answer does not say whether the feed exists. Ask the "
+    "publisher's operator for a token with the right that the detail names.",
 )
 FOREIGN_ORIGIN = _problem(
     "foreign-origin",
@@ -174,7 +180,7 @@ METHOD_NOT_ALLOWED = _problem("method-not-allowed", 405, f"The address has no su
 TOO_MANY_CONNECTIONS = _problem(
     "too-many-connections", 503, f"The publisher has too many connections. {_AGAIN}"
 )
-STORE_BUSY = _problem("store-busy", 503, f"The store is locked by somebody else. {_AGAIN}")
+STORE_BUSY = _problem("store-busy", 503, f"Another transaction holds the lock. {_AGAIN}")
 STORE_FAILED = _problem(
     "store-failed", 500, f"The store failed; the publisher's log says why. {_AGAIN}"
 )
@@ -194,7 +200,7 @@ NOT_KNOWN_YET = _problem(
     "not-known-yet",
     503,
     f"The store failed while it committed: whether the call took effect is not known yet. "
-    f"{_AGAIN} The answer to that tells.",
+    f"{_AGAIN} The next answer says whether it did.",
 )
 DUPLICATE_PARAMETER = _bad("duplicate-parameter", "A parameter is given twice.", parameter=_TEXT)
 
@@ -288,6 +294,17 @@ CURSOR_AHEAD = _problem(
     partition=_COUNT,
     cursor=_TEXT,
     head=_TEXT,
+)
+BAD_TIME = _bad(
+    "bad-time",
+    "time is no allowed number, or is ahead of the publisher's clock.",
+    now={**_COUNT, "description": "the publisher's clock, in ms since 1970"},
+    optional={"now"},
+)
+NO_COMMIT_TIMES = _problem(
+    "no-commit-times",
+    404,
+    "The feed keeps no times of commits, so it cannot tell where it was at a time.",
 )
 BAD_PLAN = _bad("bad-plan", "The body is no request for a plan; the detail says why.")
 BAD_RANGES = _bad("bad-ranges", "The body is no request for chunks; the detail says why.")

@@ -1,6 +1,6 @@
 """Add the header `zeh-feed` to single events: the id of the epoch in which each was committed.
 
-Rule for editors: `source.decode` does the same for a block's columns at once; a law in its tests
+Rule for editors: `decoding.lines` does the same for a block's columns at once; a law in its tests
 compares the two. Pure. Runs in tasks and in commands.
 """
 

@@ -7,23 +7,25 @@ extra `publisher`. Import psycopg only inside functions: SQLite has to work with
 from __future__ import annotations
 
 from zeh_spark.errors import StoreError
+from zeh_spark.memory_store.store import MemoryStore
 from zeh_spark.outbox.feed import SqlTableFeed, TableState
 from zeh_spark.protocol.served_lines import Block
 from zeh_spark.publisher.app import create_app
-from zeh_spark.sql_store import sqlite
+from zeh_spark.retention.pruner import Pruner
 from zeh_spark.sql_store.upgrades import Migration
+from zeh_spark.sqlite_store import store as sqlite
+from zeh_spark.store.acts import Act, ActFilter, Action, Actor, Via
 from zeh_spark.store.batches import RECEIPTS
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Clock, Store, now_ms
-from zeh_spark.store.memory import MemoryStore
 from zeh_spark.store.problems import Problem
-from zeh_spark.store.pruner import Pruner
 
 _INSTALL = 'pip install "zeh-spark[publisher]"'
 
 __all__ = [
-    "Block", "Feed", "MemoryStore", "Migration", "Problem", "Pruner", "SqlTableFeed", "Store",
-    "TableState", "create_app", "migrate_store", "open_store",
+    "Act", "ActFilter", "Action", "Actor", "Block", "Feed", "MemoryStore", "Migration", "Problem",
+    "Pruner", "SqlTableFeed", "Store", "TableState", "Via", "create_app", "migrate_store",
+    "open_store",
 ]  # fmt: skip
 
 
@@ -57,7 +59,7 @@ def open_store(
         )
     if _is_postgresql(url):
         try:
-            from zeh_spark.sql_store.postgresql import open_postgresql
+            from zeh_spark.postgresql_store.store import open_postgresql
         except ImportError as exc:
             raise StoreError(f"a store in PostgreSQL needs psycopg ({exc}): {_INSTALL}") from exc
         return open_postgresql(url, must_exist=must_exist, clock=clock, receipts=receipts)
@@ -67,7 +69,7 @@ def open_store(
     )
 
 
-def migrate_store(url: str, *, dry_run: bool = False) -> Migration:
+def migrate_store(url: str, *, dry_run: bool = False, by: Actor | None = None) -> Migration:
     """Upgrade a store to the version that this `zeh_spark` works with, in one transaction.
 
     No publisher may serve a store in SQLite meanwhile. Publishers over PostgreSQL may: those of the
@@ -76,6 +78,7 @@ def migrate_store(url: str, *, dry_run: bool = False) -> Migration:
     Args:
         url: The store, as `open_store` takes it.
         dry_run: Change nothing.
+        by: Who does it, for the log of administrative acts; whoever runs this process by default.
 
     Returns:
         The versions before and after, and the statements.
@@ -84,11 +87,11 @@ def migrate_store(url: str, *, dry_run: bool = False) -> Migration:
         StoreError: There is no such store, or it cannot be upgraded. It is as it was.
     """
     if url.startswith("sqlite:///"):
-        return sqlite.migrate(url.removeprefix("sqlite:///"), dry_run=dry_run)
+        return sqlite.migrate(url.removeprefix("sqlite:///"), dry_run=dry_run, by=by)
     if _is_postgresql(url):
-        from zeh_spark.sql_store import postgresql
+        from zeh_spark.postgresql_store import store as postgresql
 
-        return postgresql.migrate(url, dry_run=dry_run)
+        return postgresql.migrate(url, dry_run=dry_run, by=by)
     raise StoreError(
         f"{url.partition(':')[0]!r} is not a kind of store that can be upgraded. "
         "Give the URL of a SQLite or PostgreSQL store"
@@ -99,7 +102,7 @@ def shown_url(url: str) -> str:
     """Return a store's URL without its password, to print it."""
     if not _is_postgresql(url):
         return url
-    from zeh_spark.sql_store import postgresql
+    from zeh_spark.postgresql_store import store as postgresql
 
     return postgresql.shown(url)
 

@@ -12,11 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from zeh_spark.publisher.pieces import SEND_BYTES
-from zeh_spark.store.rare_log import RareLog
+from zeh_spark.telemetry.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -27,6 +28,16 @@ The first bounds memory, the second the wait of other readers.
 """
 
 _JOINED_BYTES = 32 << 10
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    """Return a value as a JSON answer that nobody on the way keeps."""
+    return Response(
+        msgspec.json.encode(value),
+        status_code=status,
+        media_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
 
 
 class ClientStalledError(TimeoutError):

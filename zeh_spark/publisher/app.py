@@ -21,15 +21,15 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from zeh_spark.access import gate as access
+from zeh_spark.access.disk import check_room
+from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
+from zeh_spark.network.bodies import BODY_MEMORY
+from zeh_spark.network.draining import Draining
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
-from zeh_spark.publisher import access
-from zeh_spark.publisher.access import Gate
-from zeh_spark.publisher.bodies import BODY_MEMORY
 from zeh_spark.publisher.direct_api import DirectApi
-from zeh_spark.publisher.disk import check_room
-from zeh_spark.publisher.draining import Draining
 from zeh_spark.publisher.feed_calls import SEND_SECONDS, FeedCalls
 from zeh_spark.publisher.page_api import PageApi
 from zeh_spark.publisher.publish_api import CALLS, MOST_CHUNKS, STAGING_QUOTA, PublishApi
@@ -41,19 +41,25 @@ from zeh_spark.store.interface import (
     Store,
     StoreBusyError,
     StoreOutcomeUnknownError,
+    StoreSilentError,
     UnknownFeedError,
 )
 from zeh_spark.store.problems import Problem
-from zeh_spark.store.rare_log import RareLog
+from zeh_spark.telemetry.early_refusals import EarlyRefusals
 from zeh_spark.telemetry.exchange import exchange_of
 from zeh_spark.telemetry.health import Readiness
 from zeh_spark.telemetry.metrics import Metrics
 from zeh_spark.telemetry.observer import Observer
 from zeh_spark.telemetry.outages import BODIES, Outages
+from zeh_spark.telemetry.rare_log import RareLog
+from zeh_spark.telemetry.recent_refusals import RecentRefusals
 from zeh_spark.telemetry.settings import Telemetry
 from zeh_spark.telemetry.store_gauges import StoreGauges
 
 log = logging.getLogger("zeh_spark.publisher")
+
+_OF_BATCHES = frozenset("/{feed}" + path for method, path, _, _ in CALLS if method != "GET")
+"""The routes of calls that change batches."""
 
 
 def create_app(
@@ -67,6 +73,7 @@ def create_app(
     gate: Gate | None = None,
     draining: Draining | None = None,
     telemetry: Telemetry | None = None,
+    console: bool = False,
 ) -> Starlette:
     """Return an ASGI app that serves feeds.
 
@@ -87,6 +94,7 @@ def create_app(
             whatever mounts it decides.
         draining: Whether the server is about to stop. The state of the app has it, too.
         telemetry: What the publisher tells about itself.
+        console: Whether /console has web pages about the feeds.
 
     Returns:
         The app, which another ASGI app can mount.
@@ -117,9 +125,10 @@ def create_app(
         gate or Gate(checks_origin=False),
     )
     telemetry = telemetry or Telemetry()
-    outages, metrics = Outages(named, BODY_MEMORY), Metrics(filter(None, named))
+    outages = Outages(named, BODY_MEMORY)
+    metrics = Metrics(filter(None, named), telemetry.seconds)
     readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun)
-    gauges = StoreGauges(store, calls.waiting, telemetry.connections)
+    gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs)
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])
         for name in named
@@ -129,6 +138,17 @@ def create_app(
     if store:
         room = partial(check_room, telemetry.store_file, telemetry.least_free)
         publish += PublishApi(store, staging_quota, most_chunks, room).routes(gate)
+    telling = TelemetryApi(gate, readiness, metrics, gauges, store, named)
+    pages, refusals, of_console = None, RecentRefusals(), []
+    if console:
+        # They are slow to import, and not always wanted.
+        from zeh_spark.console.acts import ConsoleActs
+        from zeh_spark.console.pages import Console
+
+        pages = Console(
+            gate, store, named, metrics.rates, refusals, readiness, telling.look, gauges.lags
+        )
+        of_console = [*pages.routes(), *(ConsoleActs(pages, store).routes() if store else ())]
     described = partial(
         _described,
         publishing=store is not None,
@@ -137,7 +157,8 @@ def create_app(
     app = Starlette(
         routes=[
             gate.route("/openapi.json", described, access.nothing, methods=["GET"]),
-            *TelemetryApi(gate, readiness, metrics, gauges).routes(),
+            *telling.routes(),
+            *of_console,
             *publish,
             *DirectApi(calls).routes(read, gate),
             gate.route(read, PageApi(calls).read, access.reads, methods=["GET"]),
@@ -154,7 +175,8 @@ def create_app(
     )
     app.router.redirect_slashes = False  # its answer would name any host that the client names
     app.state.outages, app.state.rare = outages, RareLog(log)
-    app.state.draining = draining
+    app.state.draining, app.state.console, app.state.refusals = draining, pages, refusals
+    app.state.refused = EarlyRefusals(metrics, writes=telemetry.access_log)
     app.state.drain, app.state.stop = (
         partial(_end, draining, each) for each in (calls.drain, calls.stop)
     )
@@ -178,6 +200,16 @@ def _answer(
         more = {"Connection": "close"}
     if problem.type is problems.UNAUTHORIZED:
         more = {"WWW-Authenticate": 'Bearer realm="zeh-spark"'}
+    if request.method != "GET" and exchange.route in _OF_BATCHES:
+        request.app.state.refusals.note(
+            request.path_params, problem, exchange.request_id, exchange.token
+        )
+    if console := request.app.state.console:
+        page: Response | None = console.problem(
+            request, problem, {**more, **(headers or {})}, exchange.request_id
+        )
+        if page:
+            return page
     document = problem.document()
     if exchange.request_id:
         document["requestId"] = exchange.request_id
@@ -220,18 +252,29 @@ async def _problem(request: Request, exc: Exception) -> Response:
     return _answer(request, exc)
 
 
+def _said(exc: Exception) -> str:
+    """Return what an error of a store says, without its code: the problem has a name of its own."""
+    return exc.what if isinstance(exc, StoreError) else str(exc)
+
+
 async def _unknown_feed(request: Request, exc: Exception) -> Response:
-    return _answer(request, Problem(problems.UNKNOWN_FEED, str(exc)))
+    return _answer(request, Problem(problems.UNKNOWN_FEED, _said(exc)))
 
 
 async def _busy(request: Request, exc: Exception) -> Response:
     _note_failure(request, exc)
-    return _answer(request, Problem(problems.STORE_BUSY, str(exc)))
+    said = _said(exc)
+    if isinstance(exc, StoreSilentError):
+        said = (
+            "the publisher's database does not answer; the publisher's log says why. Try again "
+            "when it answers"
+        )
+    return _answer(request, Problem(problems.STORE_BUSY, said))
 
 
 async def _outcome_unknown(request: Request, exc: Exception) -> Response:
     _note_failure(request, exc)
-    return _answer(request, Problem(problems.NOT_KNOWN_YET, str(exc)))
+    return _answer(request, Problem(problems.NOT_KNOWN_YET, _said(exc)))
 
 
 async def _store_failed(request: Request, exc: Exception) -> Response:
@@ -242,8 +285,8 @@ async def _store_failed(request: Request, exc: Exception) -> Response:
 
 def _note_failure(request: Request, exc: Exception) -> None:
     feed = request.path_params.get("feed", "")
-    why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access`
-    _outages(request).request_failed(exchange_of(request), request.method, feed, str(why))
+    why = exc.__cause__ if isinstance(exc.__cause__, StoreError) else exc  # see `access.gate`
+    _outages(request).request_failed(exchange_of(request), request.method, feed, _said(why))
 
 
 def _outages(request: Request) -> Outages:

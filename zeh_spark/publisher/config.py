@@ -18,10 +18,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DisconnectionError
 
 from zeh_spark.errors import OptionError, StoreError
+from zeh_spark.network.certificates import TlsFiles
+from zeh_spark.network.draining import StopTimes
 from zeh_spark.options import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
-from zeh_spark.publisher.certificates import TlsFiles
-from zeh_spark.publisher.draining import StopTimes
 from zeh_spark.publisher.publish_api import MOST_CHUNKS
 from zeh_spark.store.interface import check_feed_name
 
@@ -82,6 +82,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     access_log: bool = False
+    console: bool | None = None
     feeds: dict[str, FeedConfig] = {}
 
     def __post_init__(self) -> None:
@@ -222,7 +223,7 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
     """
     if config.url.startswith("sqlite:///"):
         return _sqlite(Path(config.url.removeprefix("sqlite:///")), config.pool_size, writes)
-    from zeh_spark.sql_store import postgresql
+    from zeh_spark.postgresql_store import store as postgresql
 
     try:
         timeout = round(parse_duration(config.statement_timeout) * 1000)

@@ -1,4 +1,4 @@
-"""Direct reads over HTTP: plans, and the chunks of planned ranges.
+"""Direct reads over HTTP: plans, the chunks of planned ranges, and the cursors at a time.
 
 Rule for editors: a plan and an answer with chunks have limits of their own, because each takes more
 than a page: a plan looks at many chunks, and an answer may be as long as a batch. What is refused
@@ -16,15 +16,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from zeh_spark.access.gate import Gate, reads
+from zeh_spark.access.shares import Slots, client_of
+from zeh_spark.network.bodies import check_length, received
 from zeh_spark.protocol import direct_reads, problems
-from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
-from zeh_spark.publisher.access import Gate, reads
+from zeh_spark.protocol.direct_reads import ChunksRequest, CursorsAtTime, Plan, PlanRequest
 from zeh_spark.publisher.answers import Taken, disconnected, taken
-from zeh_spark.publisher.bodies import check_length, received
 from zeh_spark.publisher.feed_calls import FeedCalls
-from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT
-from zeh_spark.publisher.shares import Slots, client_of
-from zeh_spark.store.direct_reads import check_plan, check_ranges
+from zeh_spark.publisher.read_requests import MAX_N, MAX_WAIT, parse_time_query
+from zeh_spark.store.direct_plans import check_plan
+from zeh_spark.store.direct_reads import check_ranges
 from zeh_spark.store.feed import ChunkFeed
 from zeh_spark.store.problems import Problem
 from zeh_spark.telemetry.exchange import Tally, exchange_of
@@ -81,6 +82,7 @@ class DirectApi:
         return [
             gate.route(f"{path}/plan", self.plan, reads, methods=["POST"]),
             gate.route(f"{path}/chunks", self.chunks, reads, methods=["POST"]),
+            gate.route(f"{path}/cursors", self.cursors, reads, methods=["GET"]),
         ]
 
     async def plan(self, request: Request) -> Response:
@@ -96,7 +98,7 @@ class DirectApi:
             ask = await self._calls.in_thread(name, partial(plan_request, await body_of(request)))
             endless = not isinstance(ask.ends, dict) and not isinstance(ask.upto, str)
             begin, wait = time.monotonic(), min(ask.wait, MAX_WAIT) if endless else 0
-            seen, plan = await self._calls.in_thread(name, partial(_planned, feed, ask))
+            seen, plan = await self._calls.in_thread(name, partial(self._planned, name, feed, ask))
         finally:
             self._plans.give_back(client)
         while not plan.ranges and (left := self._calls.left(begin, wait)) > 0:
@@ -107,7 +109,7 @@ class DirectApi:
             finally:
                 gone.cancel()
             ask.cursors = plan.ends  # what `_last` means is decided once
-            seen, plan = await self._calls.in_thread(name, partial(_planned, feed, ask))
+            seen, plan = await self._calls.in_thread(name, partial(self._planned, name, feed, ask))
         return Response(
             msgspec.json.encode(plan),
             media_type="application/json",
@@ -134,6 +136,29 @@ class DirectApi:
             partial(self._answers.give_back, client),
         )
 
+    async def cursors(self, request: Request) -> Response:
+        """Answer GET …/cursors: say where a reader begins that wants all events since a time."""
+        name = request.path_params.get("feed", "")
+        query = request.scope["query_string"].decode("latin-1")
+        found = await self._calls.in_thread(name, partial(self._at_time, name, query))
+        return Response(
+            msgspec.json.encode(found),
+            media_type="application/json",
+            headers={"Cache-Control": "no-store"},
+        )
+
+    def _at_time(self, name: str, query: str) -> CursorsAtTime:
+        feed = self._calls.find(name)
+        n, time = parse_time_query(query, feed.partitions)
+        if not isinstance(feed, ChunkFeed):
+            raise Problem(
+                problems.NO_COMMIT_TIMES,
+                f"feed {name!r} is served from a table, whose rows have no times of commits; begin "
+                f"at a cursor, or at _first or _last",
+            )
+        cursors = {str(each): cursor for each, cursor in feed.cursors_at(n, time).items()}
+        return CursorsAtTime(time, cursors)
+
     def _begun(self, name: str, body: bytes, tally: Tally) -> Taken:
         return taken(self._direct(name).chunks(chunks_request(body), tally.add))
 
@@ -149,7 +174,8 @@ class DirectApi:
             )
         return feed
 
-
-def _planned(feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
-    """Return the feed's version before a plan, and the plan."""
-    return feed.own_version() if ask.wait else None, feed.plan(ask)
+    def _planned(self, name: str, feed: ChunkFeed, ask: PlanRequest) -> tuple[object, Plan]:
+        """Return the feed's version before a plan, and the plan with the lag after it."""
+        seen, plan = feed.own_version() if ask.wait else None, feed.plan(ask)
+        plan.lag = self._calls.lag_after(name, ask.n, plan.ends)
+        return seen, plan

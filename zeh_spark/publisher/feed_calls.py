@@ -16,13 +16,15 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from zeh_spark.network.draining import POLL_SECONDS, Draining
+from zeh_spark.protocol.direct_reads import PartitionLag
 from zeh_spark.publisher.answers import Answer, Taken, taken
-from zeh_spark.publisher.draining import POLL_SECONDS, Draining
 from zeh_spark.publisher.long_polling import FeedWatch, State
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.feed import ChunkFeed, Feed, HasOwnVersion
 from zeh_spark.store.interface import Store, UnknownFeedError
-from zeh_spark.store.rare_log import RareLog
+from zeh_spark.telemetry.lag import Backlogs
+from zeh_spark.telemetry.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 
@@ -47,6 +49,7 @@ class FeedCalls:
     Attributes:
         stopped: Whether the server is about to stop: then nothing waits any more.
         cache: The parts of answers that are kept for the next readers.
+        backlogs: What the store's feeds have after which position, if there is a store.
 
     Args:
         store: The store whose feeds are served, if there is one.
@@ -67,6 +70,7 @@ class FeedCalls:
         self.stopped = False
         self._draining = draining or Draining()
         self.cache = AnswerCache(cache_bytes)
+        self.backlogs = Backlogs(store) if store else None
         self._rare = RareLog(log)
         self._store = store
         self._named = named
@@ -117,6 +121,12 @@ class FeedCalls:
         if self._store is None:
             raise UnknownFeedError(f"there is no feed {name!r} here", anchor="unknown-feed")
         return ChunkFeed(self._store, name, self.cache)
+
+    def lag_after(
+        self, name: str, n: int, cursors: Mapping[str, str]
+    ) -> dict[str, PartitionLag] | None:
+        """Return how far a reader is behind (see `Backlogs.after`). It may block."""
+        return self.backlogs.after(name, n, cursors) if self.backlogs else None
 
     async def wait(
         self, gone: asyncio.Future[None], name: str, feed: Feed, seen: object, timeout: float

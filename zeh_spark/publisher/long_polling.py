@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from zeh_spark.errors import StoreError
-from zeh_spark.store.rare_log import RareLog
 from zeh_spark.telemetry.exchange import current
+from zeh_spark.telemetry.rare_log import RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 

@@ -18,6 +18,7 @@ import msgspec
 import yaml
 
 import zeh_spark
+from zeh_spark.network import bodies
 from zeh_spark.protocol import (
     direct_reads,
     event_key,
@@ -28,7 +29,6 @@ from zeh_spark.protocol import (
 )
 from zeh_spark.protocol.problems import PROBLEMS, ProblemType, Schema
 from zeh_spark.publisher import (
-    bodies,
     direct_api,
     publish_api,
     publish_requests,
@@ -41,15 +41,15 @@ PATH = "/openapi.json"
 """The path at which the publisher serves the document."""
 
 _STRUCTS = (
-    batches.StoredReceipt, direct_reads.ChunksRequest, direct_reads.Plan, direct_reads.PlanRequest,
-    publish_requests.Commit,
+    batches.StoredReceipt, direct_reads.ChunksRequest, direct_reads.CursorsAtTime,
+    direct_reads.Plan, direct_reads.PlanRequest, publish_requests.Commit,
 )  # fmt: skip
 _MODULES = {
     each.__name__.rpartition(".")[2]: each
     for each in (
         batches, bodies, direct_api, direct_reads, event_key, event_origin, feed, interface,
-        publish_api, publish_requests, read_requests, upload_format, upload_validation, wire,
-        zeh_spark,
+        problems, publish_api, publish_requests, read_requests, upload_format, upload_validation,
+        wire, zeh_spark,
     )
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\.(\w+)(?:/(\d+))?(?::([^}]*))?\}")
@@ -67,7 +67,7 @@ def document(mounted: str = "", *, publishing: bool = True, direct: bool = True)
     found["servers"][0]["url"] = mounted or "/"
     left_out: tuple[str, ...] = () if publishing else ("/{feed}/producers",)
     if not direct:
-        left_out += ("/{feed}/plan", "/{feed}/chunks")
+        left_out += ("/{feed}/plan", "/{feed}/chunks", "/{feed}/cursors")
     paths = found["paths"]
     found["paths"] = {path: paths[path] for path in paths if not path.startswith(left_out)}
     return found

@@ -13,15 +13,15 @@ from typing import IO, Any, TypeVar
 
 import anyio
 import anyio.to_thread
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from zeh_spark.access.gate import Gate, Needs, publishes, sees_producer, sees_producers
+from zeh_spark.access.shares import SharedBudget, client_of
+from zeh_spark.network.bodies import Budget, check_length, received
 from zeh_spark.publisher import publish_requests
-from zeh_spark.publisher.access import Gate, Needs, publishes, sees_producer, sees_producers
-from zeh_spark.publisher.bodies import Budget, check_length, received
-from zeh_spark.publisher.shares import SharedBudget, client_of
+from zeh_spark.publisher.answers import json_answer
 from zeh_spark.publisher.upload_validation import MAX_BODY, verified_upload
 from zeh_spark.store import refusals
 from zeh_spark.store.batches import (
@@ -55,6 +55,14 @@ BODIES = 128
 CHECKERS, STAGERS, CALLERS, READERS = 2, 8, 32, 4
 """Threads that check uploads, that stage them, that wait for their turn to commit, and that list
 producers.
+"""
+
+QUESTIONS = CALLERS
+"""Questions at a time that wait for their turn among commits; a client has a share of them.
+
+What became of a commit is certain only after the commits under way. Rejected: to answer from a
+snapshot. A writer that lost the answer to a commit would hear "not committed", publish the events
+again under another number, and the first commit would still arrive.
 """
 
 PRODUCERS_SHOWN = 1000
@@ -105,6 +113,7 @@ class PublishApi:
         self._budget = Budget(BODY_BYTES)
         self._budget_of_commits = Budget(publish_requests.MAX_COMMIT_BODY)
         self._coming, self._commits_coming = SharedBudget(BODIES), SharedBudget(BODIES)
+        self._asking = SharedBudget(QUESTIONS)
         self._checkers = anyio.CapacityLimiter(CHECKERS)
         self._stagers = anyio.CapacityLimiter(STAGERS)
         self._callers = anyio.CapacityLimiter(CALLERS)
@@ -125,7 +134,7 @@ class PublishApi:
         length = check_length(request.headers.get("content-length"), MAX_BODY)
         receipt = await self._called(partial(self._admitted, feed, call))
         if receipt:
-            return _json(publish_requests.committed(receipt, new=False))
+            return json_answer(publish_requests.committed(receipt, new=False))
         async with (
             self._coming.room(client_of(request)),
             received(request, length) as whole,
@@ -137,8 +146,8 @@ class PublishApi:
             keep = partial(self._store.stage, feed, call, upload, self._quota)
             staged = await anyio.to_thread.run_sync(keep, limiter=self._stagers)
         if isinstance(staged, StoredReceipt):
-            return _json(publish_requests.committed(staged, new=False))
-        return _json({"status": "staged"}, 201 if staged is StagingResult.NEW else 200)
+            return json_answer(publish_requests.committed(staged, new=False))
+        return json_answer({"status": "staged"}, 201 if staged is StagingResult.NEW else 200)
 
     async def commit(self, request: Request) -> Response:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
@@ -162,7 +171,7 @@ class PublishApi:
         receipt, new = await self._called(partial(self._store.commit, feed, call, declared))
         exchange.commit_seconds = time.monotonic() - begun
         exchange.published = receipt.events if new else 0
-        return _json(publish_requests.committed(receipt, new=new))
+        return json_answer(publish_requests.committed(receipt, new=new))
 
     async def release(self, request: Request) -> Response:
         """Answer DELETE …/batches/{batch}/uploads: delete the uploads of a run or an attempt."""
@@ -176,7 +185,7 @@ class PublishApi:
         released = await self._called(
             partial(self._store.release, feed, producer, number, run, attempt)
         )
-        return _json({"released": released})
+        return json_answer({"released": released})
 
     async def producers(self, request: Request) -> Response:
         """Answer GET …/producers: list the producers of a feed, in order of their names."""
@@ -187,19 +196,20 @@ class PublishApi:
             self._store.producers, feed, given.get("after", ""), min(limit, PRODUCERS_SHOWN)
         )
         found = await anyio.to_thread.run_sync(look_up, limiter=self._readers)
-        return _json({"producers": [_producer(each) for each in found]})
+        return json_answer({"producers": [_producer(each) for each in found]})
 
     async def producer(self, request: Request) -> Response:
         """Answer GET …/producers/{producer}: tell its state and its next sequence numbers."""
         feed, producer = request.path_params["feed"], request.path_params["producer"]
         publish_requests.parameters(_query(request), set())
         name = publish_requests.producer_name(producer)
-        found = await self._called(partial(self._store.producer, feed, name))
+        async with self._asking.room(client_of(request)):
+            found = await self._called(partial(self._store.producer, feed, name))
         numbers = sorted((await self._called(partial(self._store.sequences, feed, name))).items())
         following = {partition: own.next for partition, own in numbers}
         firsts = {partition: own.first for partition, own in numbers if own.first}
         told = {"nextSequences": following, **({"firstSequences": firsts} if firsts else {})}
-        return _json({**_producer(found), **told})
+        return json_answer({**_producer(found), **told})
 
     async def receipts(self, request: Request) -> Response:
         """Answer GET …/batches: list a producer's receipts, the latest first."""
@@ -213,7 +223,7 @@ class PublishApi:
         partitions = (await self._called(partial(self._store.feed, feed))).partitions
         limit = min(limit, max(1, RANGES_SHOWN // partitions))
         found = await self._called(partial(self._store.receipts, feed, name, below, limit))
-        return _json({"receipts": found})
+        return json_answer({"receipts": found})
 
     async def receipt(self, request: Request) -> Response:
         """Answer GET …/batches/{batch}: tell the receipt of a batch."""
@@ -223,15 +233,15 @@ class PublishApi:
         incarnation = given.get("incarnation")
         if incarnation is not None:
             publish_requests.identifier("incarnation", incarnation)
-        found = await self._called(
-            partial(self._store.receipt, feed, producer, number, incarnation)
-        )
+        ask = partial(self._store.receipt, feed, producer, number, incarnation)
+        async with self._asking.room(client_of(request)):
+            found = await self._called(ask)
         if found is None:
             state = await self._called(partial(self._store.feed, feed))
             raise refusals.unknown_batch(
                 producer, incarnation, number, state.partitions, state.origin
             )
-        return _json(found)
+        return json_answer(found)
 
     def _admitted(self, feed: str, call: Call) -> StoredReceipt | None:
         """Return the receipt if the batch is committed. Raises Problem if no upload is taken."""
@@ -284,12 +294,3 @@ def _producer(producer: ProducerState) -> dict[str, Any]:
         "time": producer.time or None,
         "deleted": producer.deleted,
     }
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(
-        msgspec.json.encode(value),
-        status_code=status,
-        media_type="application/json",
-        headers={"Cache-Control": "no-store"},
-    )

@@ -7,12 +7,12 @@ valid. The module has no side effects.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from zeh_spark.protocol import problems
-from zeh_spark.store.cursor_sets import NOBODY, parse_consumer
+from zeh_spark.store.cursor_sets import NAME, NOBODY, parse_consumer
 from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem
 
@@ -28,9 +28,9 @@ MAX_KEPT = MAX_PARTITIONS
 Other writers wait while they are kept.
 """
 
+_PRINTABLE = re.compile(r"[ -~]+")
 _CURSOR = re.compile(r"cursor(0|[1-9][0-9]{0,8})")
 _KNOWN = {"n", "pagesizehint", "headers", "wait", "cursorset", "resume", "store_cursor"}
-_PRINTABLE = re.compile(r"[ -~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,31 @@ def parse_query(query: str, partition_count: int, consumer: str | None = None) -
     )
 
 
-def _parameters(query: str) -> dict[str, str]:
+def parse_time_query(query: str, partition_count: int) -> tuple[int, int]:
+    """Return n and the time, in ms since 1970, of a request for the cursors at a time.
+
+    Args:
+        query: The query of the URL.
+        partition_count: The number of the feed's partitions.
+
+    Raises:
+        Problem: One of them is missing, or is not valid.
+    """
+    given = _parameters(query, {"n", "time"})
+    n = _n(given.get("n"), partition_count)
+    text = given.get("time", "")
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise Problem(
+            problems.BAD_TIME,
+            f"time is {text!r}; allowed are milliseconds since 1970, like 1795416480329",
+        )
+    return n, int(text)
+
+
+def _parameters(query: str, known: Set[str] = _KNOWN) -> dict[str, str]:
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"):
-        if name not in _KNOWN and not _CURSOR.fullmatch(name):
+        if name not in known and not _CURSOR.fullmatch(name):
             continue
         if name in given:
             raise Problem(
@@ -194,7 +215,7 @@ def _wait(text: str | None) -> float:
 
 def _cursor_set(given: Mapping[str, str]) -> str | None:
     name = given.get("cursorset")
-    if name is not None and (len(name) > 50 or not _PRINTABLE.fullmatch(name)):
+    if name is not None and not NAME.fullmatch(name):
         raise Problem(
             problems.BAD_CURSORSET,
             f"cursorset is {name!r}; allowed are 1 to 50 printable ASCII characters",

@@ -19,19 +19,20 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError, ZeroEventHubError
-from zeh_spark.publisher import http_protocol, publish_api
-from zeh_spark.publisher.access import Gate
+from zeh_spark.network import http_protocol
+from zeh_spark.network.certificates import Certificates
+from zeh_spark.network.connections import Listener, Refused, allowed_connections, nobody
+from zeh_spark.network.draining import Draining, StopTimes, end_after, stop_on_signals
+from zeh_spark.network.http_protocol import IDLE_SECONDS, BoundedProtocol
+from zeh_spark.publisher import publish_api
 from zeh_spark.publisher.answers import ClientStalledError
 from zeh_spark.publisher.app import create_app
-from zeh_spark.publisher.certificates import Certificates
-from zeh_spark.publisher.connections import Listener, allowed_connections
-from zeh_spark.publisher.draining import Draining, StopTimes, end_after, stop_on_signals
-from zeh_spark.publisher.http_protocol import IDLE_SECONDS, BoundedProtocol
+from zeh_spark.retention.pruner import Pruner
 from zeh_spark.store.answer_cache import CACHE_BYTES
 from zeh_spark.store.feed import Feed
 from zeh_spark.store.interface import Store
-from zeh_spark.store.pruner import Pruner
 from zeh_spark.telemetry import tracebacks
 from zeh_spark.telemetry.settings import Telemetry
 
@@ -49,6 +50,7 @@ class Running:
         forwarded_allow_ips: Addresses and networks of proxies whose `X-Forwarded-For` and
             `X-Forwarded-Proto` count.
         look: Is called ten times a second.
+        refused: Is told of each request that is refused before the app sees it.
     """
 
     draining: Draining = field(default_factory=Draining)
@@ -56,6 +58,7 @@ class Running:
     certificates: Certificates | None = None
     forwarded_allow_ips: Sequence[str] = ()
     look: Callable[[], object] = lambda: None
+    refused: Refused = nobody
 
 
 _TRACEBACKS = tracebacks.RareTracebacks((ClientStalledError, ZeroEventHubError))
@@ -79,6 +82,7 @@ class Server(uvicorn.Server):
         running: Running | None = None,
     ) -> None:
         self._running = running or Running()
+        self._protocol = partial(BoundedProtocol, refused=self._running.refused)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -86,7 +90,7 @@ class Server(uvicorn.Server):
                 log_config=None,  # the process decides how log lines look
                 log_level="warning",
                 access_log=False,
-                http=BoundedProtocol,
+                http=self._protocol,  # type: ignore[arg-type]  # it is only called
                 proxy_headers=bool(self._running.forwarded_allow_ips),
                 forwarded_allow_ips=list(self._running.forwarded_allow_ips),
                 ws="none",  # else uvicorn leaves upgrades unanswered if it finds a library
@@ -120,7 +124,7 @@ class Server(uvicorn.Server):
         """Begin to listen, as uvicorn does, but with bounds on the time that TLS takes."""
         await self.lifespan.startup()
         protocol = partial(
-            BoundedProtocol,
+            self._protocol,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
@@ -176,6 +180,7 @@ def serve(
     gate: Gate | None = None,
     running: Running | None = None,
     telemetry: Telemetry | None = None,
+    console: bool = False,
 ) -> None:
     """Serve feeds until SIGINT or SIGTERM, after which the process ends with exit code 0.
 
@@ -192,6 +197,7 @@ def serve(
         gate: Who may do what (see `create_app`).
         running: How it runs and ends.
         telemetry: What the publisher tells about itself (see `create_app`).
+        console: Whether /console has web pages about the feeds.
     """
     running = running or Running()
     listener.most = allowed_connections()
@@ -207,6 +213,7 @@ def serve(
         gate=gate,
         draining=running.draining,
         telemetry=replace(telemetry or Telemetry(), connections=lambda: listener.open),
+        console=console,
     )
 
     def drain() -> None:
@@ -214,7 +221,9 @@ def serve(
         app.state.drain()
 
     with nullcontext() if isinstance(feeds, Mapping) else Pruner(feeds):
-        Server(app, app.state.stop, drain, running).run(sockets=[listener])
+        listener.refused = app.state.refused
+        told = replace(running, refused=app.state.refused)
+        Server(app, app.state.stop, drain, told).run(sockets=[listener])
 
 
 def collect_rarely() -> None:

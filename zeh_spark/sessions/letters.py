@@ -22,7 +22,7 @@ from zeh_spark.protocol import dead_letters
 from zeh_spark.sessions.model import CONTROL, RECORDS
 from zeh_spark.sessions.routing import Writer
 from zeh_spark.sink.letters import rows_of
-from zeh_spark.sink.rows import RowLayout, layout
+from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.stamping import has_headers
 from zeh_spark.stateful.row_codec import quoted
 

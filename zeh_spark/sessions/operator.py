@@ -12,6 +12,7 @@ from zeh_spark.sessions.bucket import BucketBatch, Given
 from zeh_spark.sessions.model import SessionEvent
 from zeh_spark.sessions.state import Settings
 from zeh_spark.stateful import state_buckets
+from zeh_spark.stateful.cycles import RareCollection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ class SessionProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state (see `StatefulProcessor`)."""
+        self._collection = RareCollection()
         self._handle = handle
         self._counted: set[int] = set()
         self._state = handle.getValueState(STATE, "sessions BINARY")
@@ -72,7 +74,8 @@ class SessionProcessor(StatefulProcessor):
         yield from self._close(int(key[0]), blob, batch, timer, mark, fired=True)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """End the task (see `StatefulProcessor`)."""
+        self._collection.end()
 
     def _open(self) -> tuple[bytes | None, BucketBatch]:
         value = self._state.get()

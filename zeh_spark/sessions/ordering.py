@@ -35,7 +35,7 @@ from zeh_spark.sessions.reading import (
 )
 from zeh_spark.sessions.state import Settings
 from zeh_spark.sessions.steps import Key, Names, Steps, checked, key
-from zeh_spark.stateful import requirements, state_buckets
+from zeh_spark.stateful import plans, requirements, state_buckets
 from zeh_spark.stateful.row_codec import unpacked
 
 COUNTS = ("ordered", "duplicates", "controls", "future", *REASONS)
@@ -324,7 +324,7 @@ def _check_watermark(df: DataFrame) -> None:
             option=_MULTIPLE,
             anchor="the-frame-has-a-watermark-already",
         )
-    if "EventTimeWatermark" in requirements.plan(df):
+    if "EventTimeWatermark" in plans.text(df):
         raise OptionError(
             "sessions.in_order: the frame has a watermark already (of withWatermark, or of another "
             "in_order), and Spark takes one for each query. Put a table or a feed between the two",

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
 from pyspark import SparkContext, cloudpickle
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -411,7 +411,7 @@ def _handlers(handler: Handler | Mapping[str, Handler], activity: str | Column |
 
 
 def _result_type(result: str) -> DataType:
-    if SparkContext._active_spark_context is None:
+    if SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None:
         raise OptionError("sessions.process: there is no Spark session yet. Create it first")
     try:
         return DataType.fromDDL(result)

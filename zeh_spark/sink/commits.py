@@ -18,6 +18,7 @@ from typing import Any
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.sink.options import SinkOptions
 
 TIMEOUT = 2.0
 """Seconds for which a connection, and then an answer, is waited for at most."""
@@ -44,6 +45,8 @@ class SinkCommit:
         events: the number of its events.
         ranges: the sequence numbers in each partition that has some of its events.
         time: when it was committed.
+        dead_letters: the rows of the micro-batch that are events of the dead-letter feed instead;
+            None if it is not named (`deadLetterUrl`), or does not answer.
     """
 
     run_id: str
@@ -54,6 +57,7 @@ class SinkCommit:
     events: int
     ranges: tuple[PublishedRange, ...]
     time: datetime
+    dead_letters: int | None = None
 
     def __str__(self) -> str:
         shown = [f"{each.partition}: {each.first}-{each.last}" for each in self.ranges[:_RANGES]]
@@ -63,6 +67,8 @@ class SinkCommit:
             f"batch {self.batch_id} to {self.feed} as {self.producer!r}  {self.events:,} events "
             f"committed at {self.time:%H:%M:%S} UTC"
         )
+        if self.dead_letters:
+            line += f"  {self.dead_letters:,} dead letters"
         return f"{line}  ({', '.join(shown)})" if shown else line
 
 
@@ -74,7 +80,8 @@ class SinkCommits:
     Args:
         url: the feed's address.
         producer: the producer's name (`producerId`).
-        options: options of the format that say how to reach the publisher, like `token`.
+        options: options of the format that say how to reach the publisher, like `token`, and the
+            dead-letter feed (`deadLetterUrl`).
         clock: a monotonic clock, in seconds.
 
     Raises:
@@ -90,19 +97,13 @@ class SinkCommits:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         given = {name: str(value) for name, value in options.items() if value is not None}
-        parsed = parse(ClientOptions, {**given, "url": url})
+        parsed = parse(SinkOptions, {**given, "url": url})
         self._feed = str(parsed.url)
         self._producer = producer
-        self._client = PublishClient(
-            replace(
-                parsed,
-                connect_timeout=min(TIMEOUT, parsed.connect_timeout),
-                read_timeout=min(TIMEOUT, parsed.read_timeout),
-                retry_timeout=0.0,
-            )
-        )
+        self._client = _impatient(parsed)
+        self._letters = _impatient(parsed.dead_letters) if parsed.dead_letters else None
         self._clock = clock
-        self._asks_from = clock()
+        self._asks_from = self._letters_from = clock()
         self._failed = False
         self._others: set[str] = set()
 
@@ -133,9 +134,23 @@ class SinkCommits:
         if receipt is None:  # the sink commits each batch of its query, also one without events
             self._others.add(run)
             return None
-        return self._commit(progress, receipt)
+        return self._commit(progress, receipt, self._dead_letters(call))
 
-    def _commit(self, progress: Mapping[str, Any], receipt: Receipt) -> SinkCommit:
+    def _dead_letters(self, call: BatchCall) -> int | None:
+        """Return how many rows of a batch are in the dead-letter feed; None if that is unknown."""
+        if self._letters is None or self._clock() < self._letters_from:
+            return None
+        try:
+            receipt = self._letters.look_up(call).receipt
+        except ZeroEventHubError as exc:
+            self._letters_from = self._clock() + PAUSE
+            log.info("dead letters of producer %r are not shown: %s", self._producer, exc)
+            return None
+        return receipt.events if receipt else 0
+
+    def _commit(
+        self, progress: Mapping[str, Any], receipt: Receipt, dead_letters: int | None
+    ) -> SinkCommit:
         return SinkCommit(
             run_id=progress["runId"],
             query=progress.get("name"),
@@ -145,4 +160,16 @@ class SinkCommits:
             events=receipt.events,
             ranges=receipt.ranges,
             time=datetime.fromtimestamp(receipt.time / 1000, timezone.utc),
+            dead_letters=dead_letters,
         )
+
+
+def _impatient(options: ClientOptions) -> PublishClient:
+    """Return a client that does not keep Spark's listeners waiting."""
+    short = replace(
+        options,
+        connect_timeout=min(TIMEOUT, options.connect_timeout),
+        read_timeout=min(TIMEOUT, options.read_timeout),
+        retry_timeout=0.0,
+    )
+    return PublishClient(short)

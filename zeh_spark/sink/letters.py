@@ -34,7 +34,8 @@ from zeh_spark.protocol.arrow_json import (
     names_of,
     used,
 )
-from zeh_spark.sink.rows import Rendered, RowLayout
+from zeh_spark.sink.row_layout import RowLayout
+from zeh_spark.sink.rows import Rendered
 
 
 def letters_of(

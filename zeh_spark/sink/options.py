@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options import (
+    NO_TOKENS,
     ClientOptions,
     FeedUrl,
     option,
@@ -28,7 +29,7 @@ _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20
 DEAD_LETTER = "deadLetter"
 """The prefix of the options for the dead-letter feed."""
 
-_OF_SPARK = {"checkpointlocation", "queryname"}
+OF_SPARK = {"checkpointlocation", "queryname"}
 """Options that Spark passes to the sink of its own accord, in lower case."""
 
 
@@ -154,8 +155,7 @@ class SinkOptions(ClientOptions):
         if origin(self.url.full) != origin(given["url"].full):
             own = replace(
                 own,
-                token=None,
-                token_file=None,
+                **NO_TOKENS,
                 client_cert_file=None,
                 client_key_file=None,
                 http_headers={},
@@ -165,8 +165,7 @@ class SinkOptions(ClientOptions):
             headers = {k: v for k, v in own.http_headers.items() if k != "authorization"}
             own = replace(
                 own,
-                token=None,
-                token_file=None,
+                **NO_TOKENS,
                 http_headers=headers,
                 secret_headers=own.secret_headers & headers.keys(),
             )
@@ -196,31 +195,25 @@ def same_feed(options: SinkOptions) -> OptionError:
     )
 
 
-def refused_for_a_write(given: Mapping[str, str]) -> OptionError | None:
-    """Return the error that a write with these options raises before it begins, if any."""
-    try:
-        parse(SinkOptions, _without_those_of_spark(given))
-    except OptionError as exc:
-        return exc
-    return None
-
-
-def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+def sink_options(
+    given: Mapping[str, str], *, streaming: bool, also: Collection[str] = frozenset()
+) -> SinkOptions:
     """Return the options of a sink. By default `producerId` is a stream's query name.
 
     Args:
         given: The options as Spark passes them.
         streaming: Whether the sink is that of a stream.
+        also: the public names of options that may be given, too, and are passed over.
 
     Raises:
         OptionError: An option is unknown, missing or not valid.
     """
-    ours = _without_those_of_spark(given)
+    ours = {key: value for key, value in given.items() if key.lower() not in OF_SPARK}
     name = next((value for key, value in given.items() if key.lower() == "queryname"), None)
     known = {each.lower() for each in ours}
     if streaming and name and "producerid" not in known:
         ours["producerId"] = name
-    options = parse(SinkOptions, ours)
+    options = parse(SinkOptions, ours, also)
     if not options.producer_id:
         raise OptionError(
             "option 'producerId' is missing: the name under which this job publishes, all its "
@@ -240,7 +233,3 @@ def _place(url: FeedUrl) -> tuple[object, ...]:
     """Return what is equal for two URLs of the same feed."""
     parts = urlsplit(url.full)
     return origin(url.full), parts.path.rstrip("/"), parts.query
-
-
-def _without_those_of_spark(given: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}

@@ -25,7 +25,7 @@ _PARTED = r"^[^/]*/[^/]*/[^/]*/[^/]*/[^/]*/"
 """What an origin with the number of a part begins with."""
 
 _BYTES = pa.large_binary()
-"""Headers are looked at as bytes: Spark's STRING holds any."""
+"""Headers are compared as bytes: Spark's STRING holds any."""
 
 
 def origins_of(headers: pa.Array, parts: pa.Array | None) -> pa.Array:

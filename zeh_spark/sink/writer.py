@@ -36,7 +36,8 @@ from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of
 from zeh_spark.sink.options import SinkOptions, same_feed
-from zeh_spark.sink.rows import Rendered, Renderer, RowLayout
+from zeh_spark.sink.row_layout import RowLayout
+from zeh_spark.sink.rows import Rendered, Renderer
 from zeh_spark.sink.task_uploads import TaskUploads
 
 log = logging.getLogger("zeh_spark.sink")
@@ -89,7 +90,8 @@ class Publishing:
             context.getLocalProperty("spark.jobGroup.id"),
         )
         done = TaskDone(context.partitionId(), context.taskAttemptId())
-        return stage(self._options, self._layout, batch, done, iterator)
+        options = replace(self._options, first_contact=None) if batch.number else self._options
+        return stage(options, self._layout, batch, done, iterator)
 
     def _batch(self, number: str | None, query: str | None, run: str | None) -> BatchCall:
         """Return the batch to publish: a named one, or the stream's, also inside foreachBatch."""
@@ -135,7 +137,8 @@ class Publishing:
                 f"Spark commits batch {number}, but its tasks wrote batch {batch.number}. Nothing "
                 f"was published. Report this, with the version of Spark"
             )
-        client, count = PublishClient(self._options), staged[0].partition_count
+        client = PublishClient(replace(self._options, first_contact=None))  # it answered to tasks
+        count = staged[0].partition_count
         done = [each.done for each in staged]
         letters = [each.letters for each in staged if each.letters]
         if any(each.rows for each in letters) and not any(each.uploads for each in done):

@@ -1,5 +1,5 @@
 """Read a feed into Spark.
 
-`offsets`, `planning` and `end_detection` decide, and are pure. `prefetch`, `staging`, `stream` and
-`batch` do the I/O.
+`offsets` and `planning` decide, and are pure. `prefetch`, `staging`, `stream` and `batch` do the
+I/O. `polling` follows cursors, `decoding` makes columns of what comes.
 """

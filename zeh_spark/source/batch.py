@@ -20,21 +20,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from msgspec import UNSET
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from zeh_spark.client import direct_client
 from zeh_spark.client.discovery import Discovered
 from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
+from zeh_spark.client.lag import numbered
+from zeh_spark.client.transport import Transport
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
 from zeh_spark.options import parse
+from zeh_spark.polling.end_detection import Ending
+from zeh_spark.polling.end_probes import EndProbes, first_checkpoint
+from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source import direct_tasks, offsets
-from zeh_spark.source.decode import Decoder
-from zeh_spark.source.direct_planner import planned_to_the_end, reads_directly
+from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, reads_directly
 from zeh_spark.source.direct_tasks import DirectPartition, partitions_of
-from zeh_spark.source.end_detection import Ending
-from zeh_spark.source.end_probes import EndProbes, first_checkpoint
-from zeh_spark.source.finite_read import EndUnknownError, read_to_end
 from zeh_spark.source.options import SourceOptions
 
 _BLOCK = 1 << 20
@@ -81,15 +86,27 @@ class BatchReader(DataSourceReader):
         count = found.partition_count
         options.check_partitions(count)
         if reads_directly(options, lambda: found.direct):
-            return self._planned(client, found)
+            return self._planned(client, found, self._begun(client, count))
         feed = options.stamping(found.named(options.feed))
+        begun = self._begun(client, count)
         with ThreadPoolExecutor(options.max_concurrent_requests) as pool:
-            plans = pool.map(lambda each: self._plan(client, each, count), range(count))
+            plans = pool.map(lambda each: self._plan(client, begun, each, count), range(count))
             return [replace(plan, feed=feed) for plan in plans]
 
-    def _planned(self, client: FeedClient, found: Discovered) -> Sequence[InputPartition]:
+    def _begun(self, client: FeedClient, count: int) -> SourceOptions:
+        """Return the options with the cursors that `startingTimestamp` means, if it is set."""
+        options = self._options
+        if options.starting_timestamp is None:
+            return options
+        since, retry = options.starting_timestamp, client.retry()
+        cursors = direct_client.cursors_at(client.transport, count, since, retry)
+        return replace(options, starting_cursors=dict(enumerate(cursors)))
+
+    def _planned(
+        self, client: FeedClient, found: Discovered, options: SourceOptions
+    ) -> Sequence[InputPartition]:
         """Return the tasks of a read in which they fetch what the publisher has planned."""
-        options, count = self._options, found.partition_count
+        count = found.partition_count
         starts, ends = options.starting_cursors, options.ending_cursors
         everywhere = wire.LAST if starts == "last" else wire.FIRST
         cursors = starts.values() if isinstance(starts, dict) else [everywhere] * count
@@ -109,8 +126,9 @@ class BatchReader(DataSourceReader):
     def _client(self) -> FeedClient:
         return FeedClient(self._options, max_interval=_MAX_INTERVAL)
 
-    def _plan(self, client: FeedClient, partition: int, partition_count: int) -> FeedPartition:
-        options = self._options
+    def _plan(
+        self, client: FeedClient, options: SourceOptions, partition: int, partition_count: int
+    ) -> FeedPartition:
         request = PageRequest(
             partition, wire.LAST, partition_count, options.page_size_hint, options.requested_headers
         )
@@ -130,11 +148,14 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one feed partition, in a task (see `DataSourceReader.read`)."""
         assert isinstance(self._decoder, Decoder)
+        if type(partition) is InputPartition:  # Spark's own: there were no partitions to read
+            return
         if isinstance(partition, DirectPartition):
             yield from direct_tasks.read(partition, self._decoder)
             return
         assert isinstance(partition, FeedPartition)
         client = self._client()
+        client.transport.has_answered()  # on the driver
         for lines in gathered(follow(client, partition)):
             yield from self._decoder.batches(lines, partition.request.partition, partition.feed)
         if partition.feed and partition.feed.told:
@@ -149,7 +170,7 @@ class BatchReader(DataSourceReader):
         if now != feed:
             raise PublisherError(
                 f"partition {request.partition}: while this query read it, a new epoch began, or "
-                f"another feed is served: the publisher of {self._options.url} told the feed's "
+                f"another feed is served: the publisher of {self._options.url} gave the feed's "
                 f"identity as {feed.document()} when the query began, and now tells "
                 f"{now.document()}. Run the query again",
                 partition=request.partition,
@@ -227,3 +248,41 @@ def gathered(intervals: Iterable[wire.Interval]) -> Iterator[bytes]:
             yield b"".join(blocks)
             blocks, size = [], 0
     yield b"".join(blocks)
+
+
+def planned_to_the_end(
+    transport: Transport,
+    options: SourceOptions,
+    cursors: Sequence[str],
+    ends: Sequence[str] | None = None,
+) -> PlannedBatch:
+    """Plan all that the feed holds after some cursors.
+
+    Args:
+        transport: sends the requests.
+        options: the query's options.
+        cursors: where to begin, one cursor for each partition; special ones are allowed.
+        ends: where to end; None for all that there is at the first plan.
+
+    Raises:
+        PublisherError: a cursor is refused; CursorGoneError, if events after it were removed.
+        UnavailableError: there was no answer for `retryTimeout`.
+    """
+    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
+    upto: str | None = None
+    while True:
+        request = PlanRequest(
+            len(cursors),
+            numbered(batch.ends),
+            ends=UNSET if ends is None else numbered(ends),
+            upto=upto or UNSET,
+        )
+        try:
+            plan = direct_client.plan(transport, request, transport.retry())
+        except PublisherError as exc:
+            raise about_a_cursor(exc) from exc
+        batch.add(plan, checked_ranges(plan, request))
+        if not plan.more:
+            return batch
+        if ends is None:
+            upto = upto or plan.head

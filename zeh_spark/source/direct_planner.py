@@ -23,9 +23,10 @@ from msgspec import UNSET
 
 from zeh_spark.client import direct_client
 from zeh_spark.client.feed_client import located
+from zeh_spark.client.lag import Lag, lag_of, numbered
 from zeh_spark.client.responses import problem_document
 from zeh_spark.client.transport import Transport
-from zeh_spark.errors import CursorGoneError, OptionError, PublisherError, ReplayError
+from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
 from zeh_spark.protocol.direct_reads import (
     PLAN_CHUNKS,
     Plan,
@@ -38,10 +39,9 @@ from zeh_spark.protocol.direct_reads import (
 from zeh_spark.protocol.stamp_columns import POSITION
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.planning import TriggerDelay
 
 log = logging.getLogger(__name__)
-
-_OTHER_HISTORY = 409
 
 _PATIENCE = 0.05
 """Seconds for which Spark waits for a plan with which the publisher may wait for events."""
@@ -50,7 +50,7 @@ _ANSWER_SECONDS = 10.0
 """Seconds for which Spark waits for a plan that the publisher makes at once.
 
 A trigger may come once an hour, so an answer that is a little late must not wait for the next one.
-After that time the other sources of the query go on.
+After that time the other sources of the query continue.
 """
 
 _RANGES_EACH = 8
@@ -67,10 +67,12 @@ class PlannedBatch:
     Args:
         ends: the cursor of each partition after the batch.
         ranges: the ranges of each partition, in order.
+        more: whether the feed held more than the batch when it was planned.
     """
 
     ends: list[str]
     ranges: list[list[PlannedRange]]
+    more: bool = False
 
     def __bool__(self) -> bool:
         return any(self.ranges)
@@ -83,6 +85,11 @@ class PlannedBatch:
     def size(self) -> int:
         """The bytes of all lines, as they are stored."""
         return sum(each.bytes for ranges in self.ranges for each in ranges)
+
+    @property
+    def events(self) -> int:
+        """The number of events."""
+        return sum(each.events for ranges in self.ranges for each in ranges)
 
     def positions(self) -> tuple[Position, ...]:
         """Return where the batch ends, and the sum of what lies before that, for the offset."""
@@ -102,6 +109,7 @@ class PlannedBatch:
                     each = _in_one(self.ranges[partition].pop(), each)
                 self.ranges[partition].append(each)
             self.ends[partition] = plan.ends[str(partition)]
+        self.more = plan.more
 
 
 def _in_one(first: PlannedRange, second: PlannedRange) -> PlannedRange:
@@ -135,29 +143,45 @@ class DirectPlanner:
         options: the query's options.
         cursors: where the first batch begins, one cursor for each partition.
         finite: whether to plan only what the feed has at the first plan.
+        first_factor: how many times as large as `maxBytesPerTrigger` the first batch may be.
+
+    Attributes:
+        head: the cursor of the feed's newest event, as of the last plan; None before the first one.
+        lag: how far the end of the last plan is behind it; None if that is unknown.
     """
 
     def __init__(
-        self, transport: Transport, options: SourceOptions, cursors: Sequence[str], *, finite: bool
+        self,
+        transport: Transport,
+        options: SourceOptions,
+        cursors: Sequence[str],
+        *,
+        finite: bool,
+        first_factor: int = 1,
     ) -> None:
+        self.head: str | None = None
+        self.lag: Lag | None = None
         self._transport = transport
         self._options = options
         self._cursors = list(cursors)
         self._finite = finite
+        self._factor = first_factor
         self._upto: str | None = None
         self._asked: _Asked | None = None
         self._plans = 0
         self._seconds = 0.0
         self._behind = 0
+        self._pause_until = 0.0
 
-    def next(self, *, first: bool) -> PlannedBatch | None:
-        """Return the next batch; None if there is nothing to read.
+    def next(self, *, first: bool, delay: TriggerDelay | None = None) -> PlannedBatch | None:
+        """Return the next batch; None if there is nothing to read, or too little yet.
 
         While Spark asks again and again, one plan waits at the publisher. A plan for which the
         publisher does not wait is waited for here, because its answer tells what there is now.
 
         Args:
             first: whether this is the first batch of a run, which waits for an answer.
+            delay: decides whether a batch that is not full waits for more events.
 
         Raises:
             PublisherError: the answer is final.
@@ -165,6 +189,9 @@ class DirectPlanner:
         """
         at_once = first or self._finite
         asked, known = self._asked, None
+        if asked is None and (left := self._pause_until - time.monotonic()) > 0:
+            time.sleep(min(left, _PATIENCE))
+            return None
         if asked is None:
             asked = self._ask(waits=False)
         elif asked.plan.done() and (known := asked.plan.result()):
@@ -179,7 +206,13 @@ class DirectPlanner:
         batch = asked.plan.result() if asked.plan.done() else known
         if batch is None:
             return None
-        self._cursors = list(batch.ends)
+        now = time.monotonic()
+        full = batch.more or batch.size >= self._options.direct_bytes
+        if batch and delay and not full and (left := delay.left(batch.events, now)):
+            self._asked = None  # it is planned again, with what has come by then
+            self._pause_until = now + min(left, self._options.poll_interval)
+            return None
+        self._cursors, self._factor = list(batch.ends), 1
         if not batch:
             if self._options.wait and not self._finite:
                 self._ask(waits=True)
@@ -223,7 +256,7 @@ class DirectPlanner:
         """Plan a batch; ask on while the limit of a plan's chunks is what ended it."""
         options = self._options
         batch = PlannedBatch(list(cursors), [[] for _ in cursors])
-        events, size = options.max_events_per_trigger, options.direct_bytes
+        events, size = options.max_events_per_trigger, self._factor * options.direct_bytes
         while True:
             request = PlanRequest(
                 len(cursors),
@@ -247,7 +280,8 @@ class DirectPlanner:
                 events -= sum(each.events for each in plan.ranges)
             chunks = sum(each.chunks for each in plan.ranges)
             if not plan.more or not has_room(chunks, size, events):
-                self._behind = plan.behind
+                self._behind, self.head = plan.behind, plan.head
+                self.lag, batch.more = lag_of(plan, len(cursors)), plan.more
                 return batch
             cursors, seconds = list(batch.ends), 0
 
@@ -339,135 +373,6 @@ def reads_directly(options: SourceOptions, offered: Callable[[], bool]) -> bool:
     return found
 
 
-def planned_to_the_end(
-    transport: Transport,
-    options: SourceOptions,
-    cursors: Sequence[str],
-    ends: Sequence[str] | None = None,
-) -> PlannedBatch:
-    """Plan all that the feed holds after some cursors.
-
-    Args:
-        transport: sends the requests.
-        options: the query's options.
-        cursors: where to begin, one cursor for each partition; special ones are allowed.
-        ends: where to end; None for all that there is at the first plan.
-
-    Raises:
-        PublisherError: a cursor is refused; CursorGoneError, if events after it were removed.
-        UnavailableError: there was no answer for `retryTimeout`.
-    """
-    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
-    upto: str | None = None
-    while True:
-        request = PlanRequest(
-            len(cursors),
-            numbered(batch.ends),
-            ends=UNSET if ends is None else numbered(ends),
-            upto=upto or UNSET,
-        )
-        try:
-            plan = direct_client.plan(transport, request, transport.retry())
-        except PublisherError as exc:
-            raise about_a_cursor(exc) from exc
-        batch.add(plan, checked_ranges(plan, request))
-        if not plan.more:
-            return batch
-        if ends is None:
-            upto = upto or plan.head
-
-
-def planned_again(
-    transport: Transport,
-    options: SourceOptions,
-    start: Sequence[Position],
-    end: Sequence[Position],
-) -> PlannedBatch:
-    """Plan a batch again that Spark repeats.
-
-    Args:
-        transport: sends the requests.
-        options: the query's options.
-        start: where the batch begins, for each partition.
-        end: where it ends, and the events and digest that it has to have.
-
-    Returns:
-        The batch. Each partition has the events and the digest of `end`, unless `replay` is
-        `accept`.
-
-    Raises:
-        CursorGoneError: events of the batch were removed.
-        ReplayError: a partition has other events now.
-    """
-    cursors = [each.cursor for each in start]
-    ends = [each.cursor for each in end]
-    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
-    accepts = options.replay == "accept"
-    while True:
-        request = PlanRequest(len(cursors), numbered(cursors), ends=numbered(ends))
-        try:
-            plan = direct_client.plan(transport, request, transport.retry())
-        except CursorGoneError as exc:
-            lost = lost_partitions(exc)
-            if not accepts or not lost:
-                partition = min(lost, default=0)
-                found = f"the publisher no longer has them ({exc})"
-                raise _other(partition, start[partition], end[partition], found) from exc
-            if all(cursors[partition] == oldest for partition, oldest in lost.items()):
-                raise  # it says the same again
-            for partition, oldest in lost.items():
-                cursors[partition] = oldest
-                if direct_client.position(ends[partition]) <= direct_client.position(oldest):
-                    ends[partition] = oldest
-            continue
-        except PublisherError as exc:
-            refused = about_a_cursor(exc)
-            if accepts or exc.status != _OTHER_HISTORY or refused.partition is None:
-                raise refused from exc
-            partition = refused.partition
-            found = f"the feed has another history now ({exc})"
-            raise _other(partition, start[partition], end[partition], found) from exc
-        batch.add(plan, checked_ranges(plan, request))
-        if not plan.more:
-            break
-        cursors = list(batch.ends)
-    for partition, (now, then) in enumerate(zip(batch.positions(), end, strict=True)):
-        if (now.events, now.digest) != (then.events, then.digest):
-            if not accepts:
-                raise _other_events(partition, start[partition], then, now)
-            log.warning(
-                "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d",
-                partition,
-                start[partition].cursor,
-                then.cursor,
-                then.events,
-                now.events,
-            )
-    return batch
-
-
-def _other_events(partition: int, start: Position, then: Position, now: Position) -> ReplayError:
-    found = f"the feed gives {now.events} now" if now.events != then.events else "it gives others"
-    return _other(partition, start, then, found, now.events)
-
-
-def _other(
-    partition: int, start: Position, then: Position, found: str, got: object = None
-) -> ReplayError:
-    return ReplayError(
-        f"partition {partition}: Spark has to repeat a batch of {then.events} events from cursor "
-        f"{start.cursor!r} to {then.cursor!r}, but {found}. Look whether the sink has committed "
-        f"that batch. If it has not, restart once with replay=accept, which takes what the feed "
-        f"gives now; if it has, start with a new checkpointLocation from the end cursors. To "
-        f"prevent this, keep events for longer, name this reader with 'cursorSet' and have "
-        f"retention wait for it, or set 'stagingLocation', which keeps batches until they are done",
-        partition=partition,
-        cursor=start.cursor,
-        expected=then.events,
-        got=got,
-    )
-
-
 def lost_partitions(exc: CursorGoneError) -> dict[int, str]:
     """Return the partitions that lost events, each with the cursor before its oldest event."""
     document = problem_document(exc.body or "")
@@ -488,8 +393,3 @@ def about_a_cursor(exc: PublisherError) -> PublisherError:
     if exc.status in {409, 410} and isinstance(partition, int) and isinstance(cursor, str):
         return located(exc, partition, cursor)
     return exc
-
-
-def numbered(cursors: Sequence[str]) -> dict[str, str]:
-    """Return cursors by the text of their partition's number, as requests have them."""
-    return {str(partition): cursor for partition, cursor in enumerate(cursors)}

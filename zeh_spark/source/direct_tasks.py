@@ -18,10 +18,10 @@ from pyspark.sql.datasource import InputPartition
 
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
+from zeh_spark.decoding.chunks import ChunkDecoder
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.protocol.direct_reads import PlannedRange
 from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.source.chunk_decode import ChunkDecoder
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.direct_planner import PlannedBatch
 from zeh_spark.source.options import SourceOptions
 
@@ -65,7 +65,7 @@ def partitions_of(
     size = batch.size
     wanted = min(options.parallelism, size // _SMALL_TASK_BYTES)
     goal = -(-size // max(1, wanted, -(-size // TASK_BYTES)))
-    for_tasks = replace(options, token=transport.token)
+    for_tasks = replace(options, token=transport.token, first_contact=None)
     tasks: list[list[PlannedRange]] = []
     filled = goal
     for each in (each for ranges in batch.ranges for each in ranges):

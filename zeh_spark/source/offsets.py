@@ -6,8 +6,10 @@ compared for equality, and never ordered.
 
     {"version": 3, "feed": URL or feedId, "id": id,
      "reader": id,                                                     if cursorSet was ever set
+     "behind": {"more": …, "eventsBehind": …, "secondsBehind": …},     on Spark 4.0 and 4.1 only
      "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        if batches are staged
+     "startingTimestamp": ms,                             in the initial offset, if that is set
      "startingCursors": {"0": …, …},                                   after the initial offset
      "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
 
@@ -26,7 +28,9 @@ The version says what the digests are:
 if the publisher told no id when the query began. Offsets of older versions have no `id`. `reader`
 is random, made with the first offset that has one, and kept for the checkpoint's life: by it the
 publisher tells two queries with one `cursorSet` apart. Rejected: `stage`, which only staged batches
-have, and the query's id, which Spark does not tell a source. Events,
+have, and the query's id, which Spark does not tell a source. `behind` tells what the feed held
+after the batch, because Spark 4.0 and 4.1 show no more of a source in a query's progress; it
+decides nothing. Events,
 bytes and digest describe what lies between the previous offset and this one; a partition that did
 not move has neither events nor digest. Before the partition count is known, `*` stands for all
 partitions. The offset after the initial one keeps the cursors of the initial one: Spark does not
@@ -39,7 +43,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from zeh_spark.errors import CheckpointError
@@ -98,6 +102,9 @@ class Offset:
             the batch; None if the driver did.
         ordered: whether the digests are those of lines in their order (version 1).
         reader: the checkpoint's identity as a consumer of a cursor set; None until it has one.
+        since: the time at which the query starts, in ms since 1970, while its cursors are not
+            known; None in an offset that Spark keeps.
+        behind: what the feed held after the batch, for the query's progress.
     """
 
     feed: str
@@ -109,6 +116,8 @@ class Offset:
     direct: str | None = None
     ordered: bool = False
     reader: str | None = None
+    since: int | None = None
+    behind: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def version(self) -> int:
@@ -116,6 +125,11 @@ class Offset:
         if self.direct is not None:
             return DIRECT_VERSION
         return ORDERED_VERSION if self.ordered else VERSION
+
+    @property
+    def cursors(self) -> tuple[str, ...]:
+        """The cursors by partition; empty while their number is not known."""
+        return tuple(position.cursor for position in self.positions)
 
     @property
     def partition_count(self) -> int | None:
@@ -140,6 +154,8 @@ class Offset:
             document["id"] = self.id
         if self.reader is not None:
             document["reader"] = self.reader
+        if self.behind is not None:
+            document["behind"] = dict(self.behind)
         document["partitionCount"] = self.partition_count
         if self.direct is not None:
             document["direct"] = {"version": direct_reads.VERSION, "columns": self.direct}
@@ -147,6 +163,8 @@ class Offset:
             document["stage"] = self.staged.stage
             document["batch"] = self.staged.batch
             document["segments"] = self.staged.segments
+        if self.since is not None:
+            document["startingTimestamp"] = self.since
         if self.started:
             document["startingCursors"] = _by_partition(self.started)
         document["partitions"] = partitions or {_EVERY: {"cursor": self.everywhere}}
@@ -174,7 +192,7 @@ def initial(options: SourceOptions) -> Offset:
     if isinstance(cursors, dict):
         return Offset(options.feed, tuple(Position(cursor) for cursor in cursors.values()))
     everywhere = wire.FIRST if cursors == "first" else wire.LAST
-    offset = Offset(options.feed, (), everywhere)
+    offset = Offset(options.feed, (), everywhere, since=options.starting_timestamp)
     return offset.resolved(options.partition_count) if options.partition_count else offset
 
 
@@ -256,9 +274,19 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
     identity = str(document["id"]) if "id" in document else None
     reader = str(document["reader"]) if "reader" in document else None
     ordered = document["version"] == ORDERED_VERSION
+    since = int(document["startingTimestamp"]) if "startingTimestamp" in document else None
     if document["partitionCount"] is None:
         everywhere = str(partitions[_EVERY]["cursor"])
-        return Offset(feed, (), everywhere, staged, id=identity, ordered=ordered, reader=reader)
+        return Offset(
+            feed,
+            (),
+            everywhere,
+            staged,
+            id=identity,
+            ordered=ordered,
+            reader=reader,
+            since=since,
+        )
     positions = tuple(
         _parsed_position(partitions[str(partition)])
         for partition in range(document["partitionCount"])
@@ -274,6 +302,8 @@ def _parsed(document: Mapping[str, Any]) -> Offset:
         direct=direct,
         ordered=ordered,
         reader=reader,
+        since=since,
+        behind=document.get("behind"),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 import orjson
@@ -25,14 +26,19 @@ from zeh_spark.options import (
     parse_partition_count,
     parse_size,
     parse_text,
+    parse_timeout,
 )
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER as FEED_HEADER
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.stamp_columns import HEADERS as STAMP_HEADERS
 from zeh_spark.protocol.stamp_columns import OF_HEADERS
+from zeh_spark.source.staging_location import parse_staging
 
 Cursors = Literal["first", "last", "quiet"] | dict[int, str]
+_1970 = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_OF_KAFKA = {"earliest": "first", "latest": "last"}
+"""What Spark's Kafka source calls the words for a feed's first and last event."""
 
 
 def parse_start(text: str) -> Cursors:
@@ -46,7 +52,8 @@ def parse_end(text: str) -> Cursors:
 
 
 def _parse_cursors(text: str, *words: Literal["first", "last", "quiet"]) -> Cursors:
-    if word := next((word for word in words if text.lower() == word), None):
+    given_word = _OF_KAFKA.get(text.lower(), text.lower())
+    if word := next((word for word in words if given_word == word), None):
         return word
     complaint = (
         f"must be {', '.join(words)}, or JSON with a cursor for every partition, "
@@ -65,6 +72,22 @@ def _parse_cursors(text: str, *words: Literal["first", "last", "quiet"]) -> Curs
     if not all(isinstance(cursor, str) and cursor for cursor in cursors.values()):
         raise ValueError(f"{complaint}; each cursor must be a string that is not empty")
     return dict(sorted(cursors.items()))
+
+
+def parse_timestamp(text: str) -> int:
+    """Return the ms since 1970 of a time: that number, as Kafka has it, or ISO 8601 with offset."""
+    if re.fullmatch(r"[0-9]{1,15}", text.strip()):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+    except ValueError:
+        time = datetime.min
+    if time.tzinfo is None or time.year < 1970:
+        raise ValueError(
+            "must be milliseconds since 1970, or a time with its offset from UTC, like "
+            "2026-11-22T08:00:00+01:00"
+        )
+    return (time - _1970) // timedelta(milliseconds=1)
 
 
 def parse_headers(text: str) -> tuple[str, ...]:
@@ -95,23 +118,6 @@ def parse_cursor_set(text: str) -> str:
     return text
 
 
-def parse_staging(text: str) -> str:
-    """Return an absolute path, or a URI that pyarrow.fs knows.
-
-    It does not know `s3a:` and `dbfs:/Volumes/`: they become `s3:` and `/Volumes/`.
-    """
-    location = re.sub(r"^s3a:", "s3:", re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)).rstrip("/")
-    scheme = re.match(r"^([a-z][a-z0-9+]*):", location)
-    if not location.startswith("/") and (
-        not scheme or scheme[1] not in {"file", "s3", "gs", "abfs", "abfss"}
-    ):
-        raise ValueError(
-            "must be an absolute path that driver and executors share, or a URI with "
-            "file, s3, s3a, gs, abfs or abfss"
-        )
-    return location
-
-
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -135,12 +141,21 @@ class SourceOptions(ClientOptions):
     starting_cursors: Cursors = option(
         parse_start,
         "first",
-        "where a new query starts: `first`, `last`, or JSON with a cursor for every partition",
+        "where a new query starts: `first` (or `earliest`), `last` (or `latest`), or JSON with a "
+        "cursor for every partition",
+    )
+    starting_timestamp: int | None = option(
+        parse_timestamp,
+        None,
+        "where a new query starts, in place of `startingCursors`: at the first event that was "
+        "committed at this time or later; milliseconds since 1970, or like "
+        "`2026-11-22T08:00:00+01:00`; our publisher only",
     )
     ending_cursors: Cursors = option(
         parse_end,
         "last",
-        "where a batch query ends: `last`, `quiet`, or JSON with a cursor for every partition",
+        "where a batch query ends: `last` (or `latest`), `quiet`, or JSON with a cursor for every "
+        "partition",
         query="batch",
     )
     headers: tuple[str, ...] = option(
@@ -169,12 +184,26 @@ class SourceOptions(ClientOptions):
         "maximum number of events in a micro-batch, as far as checkpoint lines allow",
         query="streaming",
     )
+    min_events_per_trigger: int | None = option(
+        parse_count,
+        None,
+        "number of events for which a micro-batch waits, for at most `maxTriggerDelay`; the first "
+        "one of a run does not wait, nor does one that is as large as the maximum allows",
+        query="streaming",
+    )
+    max_trigger_delay: float = option(
+        parse_timeout,
+        "15m",
+        "how long after the last micro-batch one with fewer events than `minEventsPerTrigger` "
+        "begins",
+        query="streaming",
+    )
     max_bytes_per_trigger: int | None = option(
         parse_size,
         None,
         "maximum size of a micro-batch, in bytes or with a unit, as far as checkpoint lines allow; "
         "by default `512m` if executors fetch, and `128m` if the driver does, whose memory use "
-        "follows it",
+        "follows it; on Spark 4.0 and 4.1 the first one of a run may be four times as large",
         query="streaming",
     )
     min_partitions: int | None = option(
@@ -199,8 +228,8 @@ class SourceOptions(ClientOptions):
     staging_location: str | None = option(
         parse_staging,
         None,
-        "directory (absolute path or URI) that driver and executors share; it keeps the bytes of a "
-        "micro-batch until Spark has processed it",
+        "directory (absolute path or URI without credentials) that driver and executors share; it "
+        "keeps the bytes of a micro-batch until Spark has processed it",
         query="streaming",
     )
     replay: str = option(
@@ -357,6 +386,19 @@ class SourceOptions(ClientOptions):
                 "option 'stagingLocation' works only if the driver fetches, and 'fetch' is "
                 "executors. Remove 'stagingLocation', or set fetch=driver",
                 option="fetch",
+            )
+        if self.starting_timestamp is not None and self.starting_cursors != "first":
+            raise OptionError(
+                "options 'startingTimestamp' and 'startingCursors' exclude each other. Set one of "
+                "them",
+                option="startingTimestamp",
+            )
+        least, most = self.min_events_per_trigger or 0, self.max_events_per_trigger
+        if most is not None and least > most:
+            raise OptionError(
+                f"option 'minEventsPerTrigger' ({least}) is more than 'maxEventsPerTrigger' "
+                f"({most}). Change one of them",
+                option="minEventsPerTrigger",
             )
         if self.stamps != "headers" and (given := sorted(STAMP_HEADERS & {*self.headers})):
             raise OptionError(

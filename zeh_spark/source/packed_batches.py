@@ -14,6 +14,7 @@ Runs on the driver.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from zeh_spark.protocol import hashes, wire
 from zeh_spark.source import planning
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import cores
+from zeh_spark.source.planning import TriggerDelay
 from zeh_spark.source.prefetch import Fetcher
 from zeh_spark.source.segments import pack
 
@@ -57,22 +59,42 @@ class PackedBatches:
         self._wanted = threading.Event()
         self._ahead: Future[PackedBatch | None] | None = None
 
-    def next(self, *, first: bool) -> PackedBatch | None:
-        """Return the next batch; None if there is nothing to read.
+    def next(
+        self, *, first: bool, whole: bool = False, delay: TriggerDelay | None = None
+    ) -> PackedBatch | None:
+        """Return the next batch; None if there is nothing to read, or too little yet.
 
         Args:
             first: whether this is the first batch of a run (see `Fetcher.wait`).
+            whole: whether to wait for all that a finite read has (see `Fetcher.wait`).
+            delay: decides whether a batch that is not full waits for more events.
 
         Raises:
             ZeroEventHubError: what a fetching thread raised.
         """
         batch = self._made_ahead()
         if batch is None:
-            self.fetcher.wait(first=first)
+            self.fetcher.wait(first=first, whole=whole, least=delay.least if delay else None)
+            events, _ = self.fetcher.held()
+            if delay and delay.left(events, time.monotonic()) and not self.fetcher.is_full():
+                return None
             batch = self._packed(self.fetcher.take() or self.fetcher.take_advances())
         if batch:
             self._make_ahead()
         return batch
+
+    def report(self) -> dict[str, float]:
+        """Return numbers for the query's progress: what reading took so far, and what is ready."""
+        events, size = self.fetcher.held()
+        statistics = self.fetcher.statistics
+        return {
+            "pages": statistics.pages,
+            "retries": statistics.retries,
+            "ignoredLines": statistics.ignored_lines,
+            "fetchSeconds": round(statistics.seconds, 3),
+            "readyEvents": events,
+            "readyBytes": size,
+        }
 
     def close(self) -> None:
         """End the fetcher, and with it what is made ahead. Does not wait for them."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from zeh_spark.protocol.wire import Interval
 from zeh_spark.source.segments import Segment
@@ -24,6 +25,28 @@ SEGMENT_BYTES = 32 << 20
 
 SMALL_SEGMENT_BYTES = 1 << 20
 """A segment of fewer bytes is not divided to use more cores."""
+
+
+@dataclass(slots=True)
+class TriggerDelay:
+    """Decides whether a micro-batch waits for more events, as Kafka's source does.
+
+    Args:
+        least: the option `minEventsPerTrigger`.
+        longest: the option `maxTriggerDelay`, in seconds.
+        last: when the last batch of this run was made, in seconds of a monotonic clock; None
+            before the first one, which does not wait.
+    """
+
+    least: int | None
+    longest: float
+    last: float | None = None
+
+    def left(self, events: int, now: float) -> float:
+        """Return for how many seconds a batch of so many events may still wait; 0 for none."""
+        if self.last is None or events >= (self.least or 0):
+            return 0.0
+        return max(0.0, self.last + self.longest - now)
 
 
 def take(

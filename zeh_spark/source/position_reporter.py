@@ -1,7 +1,7 @@
 """Report a query's position to the publisher, so that a feed's retention can wait for it.
 
 The publisher keeps it under a name (spec "cursorset"), which it binds to the checkpoint: by its
-identity two queries with one name are told apart, and the second one is refused.
+identity two queries with one name are distinguished, and the second one is refused.
 
 Rule for editors: report what Spark has committed, never more. The query does not depend on it: if a
 position cannot be kept, that is a warning, and the next one replaces it. Runs on the driver.

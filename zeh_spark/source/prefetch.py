@@ -28,11 +28,11 @@ from zeh_spark.client.feed_client import (
     Statistics,
 )
 from zeh_spark.errors import CursorGoneError
+from zeh_spark.polling.end_detection import Ending
+from zeh_spark.polling.end_probes import EndProbes
+from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
 from zeh_spark.protocol import wire
 from zeh_spark.source import planning
-from zeh_spark.source.end_detection import Ending
-from zeh_spark.source.end_probes import EndProbes
-from zeh_spark.source.finite_read import EndUnknownError, read_to_end
 from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -113,22 +113,38 @@ class Fetcher:
             self._closed = True
             self._changed.notify_all()
 
-    def wait(self, *, first: bool) -> None:
+    @property
+    def at_end(self) -> bool:
+        """Whether a finite read has ended, and all of it is in batches."""
+        with self._changed:
+            return self._finite and not self._ready_events and self._all(ended=True)
+
+    def wait(self, *, first: bool, whole: bool = False, least: int | None = None) -> None:
         """Wait until it is worthwhile to make a batch. Raises what a fetching thread raised.
 
-        A finite read waits for half a batch, for less after a second, or for the end. Any other
+        A finite read waits for half a batch, for less after a second, or for the end; with `whole`
+        it waits for as much as the limits allow, or for the end. Any other
         read waits for one answer of each partition if this is the `first` batch, for at most 10 s
-        once there are events; after that 50 ms for any event.
+        once there are events; after that 50 ms for any event, or for `least` of them.
         """
         with self._changed:
-            if self._finite:
+            if self._finite and whole:
+                self._wait_for(
+                    lambda: self._full or self._stopped or self._all(ended=True), None, None
+                )
+            elif self._finite:
                 self._wait_for(lambda: self._plenty or self._all(ended=True), None, 1.0)
             elif first:
                 self._wait_for(
                     lambda: self._full or self._stopped or self._all(answered=True), None, 10.0
                 )
             else:
-                self._wait_for(lambda: self._ready_events > 0, 0.05, 0.0)
+                enough = least or 1
+                self._wait_for(
+                    lambda: self._ready_events >= enough or self._full or self._stopped,
+                    0.05,
+                    0.05 if least else 0.0,
+                )
 
     def wait_until_full(self, wanted: threading.Event) -> bool:
         """Wait for a batch as large as the limits allow, or for all that a finite read has.
@@ -156,7 +172,10 @@ class Fetcher:
             self._changed.notify_all()
 
     def _wait_for(
-        self, enough: Callable[[], bool], without_events: float | None, with_events: float
+        self,
+        enough: Callable[[], bool],
+        without_events: float | None,
+        with_events: float | None,
     ) -> None:
         """Wait until `enough`, or for so many seconds without or with events; None: no limit."""
         began = time.monotonic()
@@ -205,6 +224,11 @@ class Fetcher:
         """Return the numbers of events and bytes that are ready for the next batches."""
         with self._changed:
             return self._ready_events, self._ready_bytes
+
+    def is_full(self) -> bool:
+        """Return whether a batch is ready that is as large as the limits allow."""
+        with self._changed:
+            return self._full or self._stopped
 
     @property
     def _full(self) -> bool:

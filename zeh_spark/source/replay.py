@@ -19,10 +19,10 @@ from dataclasses import replace
 
 from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.errors import CursorGoneError, ReplayError
+from zeh_spark.polling.end_detection import Ending
+from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
 from zeh_spark.protocol import hashes, wire
-from zeh_spark.source.end_detection import Ending
-from zeh_spark.source.finite_read import EndUnknownError, read_to_end
-from zeh_spark.source.offsets import Position
+from zeh_spark.source.offsets import Offset, Position
 from zeh_spark.source.options import SourceOptions
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,13 @@ _MOST_GROWTH, _MORE_BYTES = 4, 64 << 20
 _OTHERS = "the feed gives others now (or the option 'headers' was changed)"
 
 Digest = Callable[[Iterable[bytes]], str]
+
+
+def digest_of(offset: Offset) -> Digest | None:
+    """Return how an offset's digests were made of lines; None if they were not."""
+    if offset.direct is not None:
+        return None
+    return hashes.digest_in_order if offset.ordered else hashes.sum_of_lines
 
 
 def read_again(
@@ -60,7 +67,7 @@ def read_again(
         Blocks of lines by partition. Partitions without events are left out.
 
     Raises:
-        ReplayError: a partition differs, and `replay` is not `accept`; or it cannot be told which
+        ReplayError: a partition differs, and `replay` is not `accept`; or it is not known which
             events belong to the batch.
     """
     moved = [partition for partition, position in enumerate(end) if position.events]
@@ -129,7 +136,7 @@ def _counted(client: FeedClient, request: PageRequest, end: Position) -> list[by
 def _mismatch(request: PageRequest, end: Position, found: str, got: object = None) -> ReplayError:
     return ReplayError(
         f"partition {request.partition}: Spark has to repeat a batch of {end.events} events from "
-        f"cursor {request.cursor!r} to {end.cursor!r}, but {found}. Look whether the sink has "
+        f"cursor {request.cursor!r} to {end.cursor!r}, but {found}. Check whether the sink has "
         f"committed that batch. If it has not, restart once with replay=accept, which takes what "
         f"the feed gives now; if it has, start with a new checkpointLocation from the end cursors. "
         f"To prevent this, set 'stagingLocation', which keeps batches until they are done",
@@ -177,7 +184,7 @@ def _check_known(client: FeedClient, request: PageRequest, end: Position) -> Non
 def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
     """Return the event lines before the end cursor, even if that cursor is not sent again.
 
-    Raises ReplayError if it cannot be told which they are.
+    Raises ReplayError if it is not known which they are.
     """
     ending = Ending(end.cursor, most_without_events=_MAX_WITHOUT_EVENTS)
     size = 0
@@ -198,7 +205,7 @@ def _up_to(client: FeedClient, request: PageRequest, end: Position) -> bytes:
 def _unclear(request: PageRequest, end: Position) -> ReplayError:
     return ReplayError(
         f"partition {request.partition}: the feed does not give the checkpoint {end.cursor!r} any "
-        f"more, so it cannot be told which events belong to the batch that ended there. Start with "
+        f"more, so it is not known which events belong to the batch that ended there. Start with "
         f"a new checkpointLocation: from the start cursors if the sink has not committed the batch "
         f"(what follows it comes too), else from the end cursors",
         partition=request.partition,

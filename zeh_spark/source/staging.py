@@ -16,24 +16,33 @@ import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import xxhash
-from pyarrow import fs
+from pyarrow import ArrowException, fs
+from pyspark.sql.datasource import InputPartition
 
 from zeh_spark.errors import StagingError
+from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.offsets import StagedBatch
+from zeh_spark.source.staging_location import delete_folder, opened, told
 
 log = logging.getLogger(__name__)
 
 _DIGEST_SIZE = 16
+_REMEDY = "It has to be a directory that the driver can write and all executors can read"
+_REMEDY_OF_STORES = (
+    "Check that the bucket or container exists and can be reached, and that the credentials of "
+    "driver and executors may list, read, write and delete there"
+)
 
 
 class Staging:
     """One stage under a `stagingLocation`. It is pickled to executors.
 
     Args:
-        location: a path, or a URI that pyarrow.fs knows.
+        location: a path, or a URI, as `staging_location.parse_staging` returns it.
         stage: the name of the stage.
     """
 
@@ -43,10 +52,11 @@ class Staging:
 
     @cached_property
     def _root(self) -> tuple[fs.FileSystem, str]:
-        if self.location.startswith("/"):
-            return fs.LocalFileSystem(), self.location
-        filesystem, path = fs.FileSystem.from_uri(self.location)
-        return filesystem, path
+        return opened(self.location)
+
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self._root[0], fs.LocalFileSystem)
 
     def __getstate__(self) -> dict[str, str]:
         return {"location": self.location, "stage": self.stage}
@@ -54,12 +64,21 @@ class Staging:
     def _path(self, *names: str) -> str:
         return "/".join((self._root[1], self.stage, *names))
 
+    def begin(self, staged: StagedBatch | None) -> None:
+        """Check the location at the beginning of a run, and clear what a crash left there.
+
+        Args:
+            staged: the batch that the checkpoint names, which is kept.
+        """
+        self.probe()
+        self.forget_all_but(staged.batch if staged else None)
+
     def probe(self) -> None:
         """Write and remove a file, so that a wrong location fails before the first batch."""
         with self._explained("write to"):
             name = f"probe-{secrets.token_hex(8)}"
             self._write(name, "0", b"probe")
-            self._root[0].delete_dir(self._path(name))
+            delete_folder(self._root[0], self._path(name))
 
     def keep(self, payloads: Iterable[bytes]) -> StagedBatch:
         """Write a batch's segments, and return where they are.
@@ -75,16 +94,18 @@ class Staging:
 
     def _write(self, batch: str, name: str, payload: bytes) -> None:
         filesystem = self._root[0]
-        filesystem.create_dir(self._path(batch), recursive=True)
+        if self._is_local:  # object stores need no folders, and would create a missing bucket
+            filesystem.create_dir(self._path(batch), recursive=True)
         with filesystem.open_output_stream(self._path(batch, name)) as file:
             file.write(xxhash.xxh3_128_digest(payload))
             file.write(payload)
 
     def read(self, batch: str, segment: int) -> bytes:
         """Return a segment's payload. Raises StagingError if it cannot be read, or is damaged."""
-        path = self._path(batch, str(segment))
-        with self._explained("read from"), self._root[0].open_input_stream(path) as file:
-            content = bytes(file.read())
+        with self._explained("read from"):
+            path = self._path(batch, str(segment))
+            with self._root[0].open_input_stream(path) as file:
+                content = bytes(file.read())
         digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
         if xxhash.xxh3_128_digest(payload) != digest:
             raise StagingError(
@@ -106,30 +127,57 @@ class Staging:
     def forget(self, batch: str) -> None:
         """Delete a batch. It is no error if it is not there."""
         with self._explained("delete from"):
-            filesystem, path = self._root[0], self._path(batch)
-            if filesystem.get_file_info(path).type == fs.FileType.Directory:
-                filesystem.delete_dir(path)
+            delete_folder(self._root[0], self._path(batch))
 
     def forget_all_but(self, batch: str | None) -> None:
         """Delete what a crash left under this stage: all batches but one."""
         with self._explained("read from"):
-            selector = fs.FileSelector(self._path(), allow_not_found=True)
-            names = [info.base_name for info in self._root[0].get_file_info(selector)]
-        for name in names:
-            if name != batch:
-                self.forget(name)
+            selector = fs.FileSelector(self._path(), allow_not_found=True, recursive=True)
+            found = [info.path for info in self._root[0].get_file_info(selector)]
+            start = len(self._path(""))
+        for name in sorted({path[start:].partition("/")[0] for path in found} - {batch, ""}):
+            self.forget(name)
 
     @contextmanager
     def _explained(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, ArrowException) as exc:
+            remedy = _REMEDY if self.location.startswith(("/", "file:")) else _REMEDY_OF_STORES
             raise StagingError(
-                f"option 'stagingLocation': cannot {doing} {self.location!r}: {exc}. It has to be "
-                f"a directory that the driver can write and all executors can read"
-            ) from exc
+                f"option 'stagingLocation': cannot {doing} {self.location!r}: {told(exc)}. {remedy}"
+            ) from None  # its text may show a secret
 
 
 def new_stage() -> str:
     """Return a random name for a new stage."""
     return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class SegmentPartition(InputPartition):
+    """A segment on its way to a task: its bytes, or the place where they are staged.
+
+    Args:
+        payload: the packed segment; None if it is staged.
+        staging: where it is staged.
+        batch: the name of the staged batch.
+        segment: its number in that batch.
+        feed: the identity whose ids the events get as the header `zeh-feed`; None adds none.
+    """
+
+    payload: bytes | None = field(default=None, repr=False)
+    staging: Staging | None = field(default=None, repr=False)
+    batch: str = ""
+    segment: int = 0
+    feed: FeedIdentity | None = None
+
+
+def staged_partitions(
+    staging: Staging, staged: StagedBatch, feed: FeedIdentity | None
+) -> list[SegmentPartition]:
+    """Return the Spark partitions of a staged batch."""
+    return [
+        SegmentPartition(staging=staging, batch=staged.batch, segment=number, feed=feed)
+        for number in range(staged.segments)
+    ]

@@ -1,9 +1,8 @@
-"""Feeds in a SQL database: `store.SqlStore`, and its dialects for SQLite and PostgreSQL.
+"""Feeds in a SQL database: `store.SqlStore`, and what SQLite and PostgreSQL have in common.
 
-`schema` has the tables. `uploads`, `commits`, `producers` and `epochs` hold what one transaction
-does. They are the same for both databases, and `zeh_spark.store` decides for them. `sqlite` and
-`postgresql` open a database; `sqlite_writer` and `postgresql_writer` serialize its writes and
-commit in groups (`group_commit`). `chores` cleans up. `commit_listener` wakes readers.
+`schema` has the tables, `upgrades` their older versions. `uploads`, `commits`, `producers` and
+`epochs` hold what one transaction does; `zeh_spark.store` decides for them. The databases are in
+`sqlite_store` and `postgresql_store`.
 
 Rule for editors: nothing here decides what becomes of a batch. Runs in the publisher and in
 commands that write.

@@ -256,10 +256,11 @@ def _append(connection: Connection, feed: int, publications: Sequence[Publicatio
     )
 
 
-def remove(connection: Connection, feed: int, upto: int) -> None:
+def remove(connection: Connection, feed: int, upto: int) -> dict[str, Any] | None:
     """Remove all chunks up to position `upto`; leave an anchor for each partition that had some.
 
-    The feed's row has to be locked: its totals are changed.
+    The feed's row has to be locked: its totals are changed. Returns what was removed: the last
+    position, and the numbers of chunks, events and bytes; None if there was nothing.
     """
     old = chunks.c.feed == feed, chunks.c.g <= upto
     gone = delete(chunks).where(*old)
@@ -273,15 +274,16 @@ def remove(connection: Connection, feed: int, upto: int) -> None:
             chunks.c.size,
         )
     ).all()
-    less = {
-        "events": feeds.c.events - sum(row.events for row in rows),
-        "size": feeds.c.size - sum(row.size for row in rows),
-    }
+    if not rows:
+        return None
+    events, size = sum(row.events for row in rows), sum(row.size for row in rows)
+    less = {"events": feeds.c.events - events, "size": feeds.c.size - size}
     connection.execute(update(feeds).where(feeds.c.id == feed).values(less))
     drop_blobs(connection, [row.blob for row in rows])
     last = {row.partition: row for row in sorted(rows, key=lambda row: row.g)}
-    if last:
-        here = anchors.c.feed == feed, anchors.c.partition.in_(last)
-        connection.execute(delete(anchors).where(*here))
-        new = [{"feed": feed, "partition": p, "g": r.g, "tag": r.tag} for p, r in last.items()]
-        connection.execute(insert(anchors), new)
+    here = anchors.c.feed == feed, anchors.c.partition.in_(last)
+    connection.execute(delete(anchors).where(*here))
+    new = [{"feed": feed, "partition": p, "g": r.g, "tag": r.tag} for p, r in last.items()]
+    connection.execute(insert(anchors), new)
+    newest = max(row.g for row in rows)
+    return {"upto": newest, "chunks": len(rows), "events": events, "bytes": size}

@@ -299,14 +299,20 @@ def all_sequences(connection: Connection, keys: Sequence[int]) -> dict[int, dict
     return found
 
 
-def delete_producer(connection: Connection, feed: int, name: str) -> None:
-    """Mark a producer as deleted; its row stays, so that it can never publish again."""
+def delete_producer(connection: Connection, feed: int, name: str) -> bool:
+    """Mark a producer as deleted; its row stays, so that it can never publish again.
+
+    Returns whether it was not deleted yet.
+    """
     key, producer = find_producer(connection, feed, name, Lock.CHANGE)
+    if producer.deleted:
+        return False
     values = asdict(replace(producer, deleted=True))
     if key is None:
         inserted(connection, insert(producers), {"feed": feed, **values})
     else:
         connection.execute(_CHANGED, {"key": key, **values})
+    return True
 
 
 def expire_names(connection: Connection, feed: int, before: int, limit: int) -> int:

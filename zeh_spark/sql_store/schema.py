@@ -1,6 +1,6 @@
 """The tables of a SQL store.
 
-Rule for editors: a change here needs a new VERSION, and a step in `sqlite` and in `postgresql` that
+Rule for editors: a change here needs a new VERSION, and a step in `upgrades` that
 upgrades an older store to it. Times are in milliseconds since 1970.
 """
 
@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 8
+VERSION = 9
 
 metadata = MetaData()
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only an INTEGER
@@ -133,6 +133,21 @@ clocks = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("seen", BigInteger, nullable=False),
+)
+
+# Administrative acts (`store.acts`). Rows are only added: triggers refuse to change or delete them.
+acts = Table(
+    "acts",
+    metadata,
+    Column("id", _ROW_ID, primary_key=True),
+    Column("time", BigInteger, nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("via", String(20), nullable=False),
+    Column("action", String(50), nullable=False),
+    Column("feed", String(100), nullable=False),  # its name; empty: the store as a whole
+    Column("subject", String(200), nullable=False),
+    Column("details", String, nullable=False),  # JSON: a small object
+    sqlite_autoincrement=True,
 )
 
 # Batches that are uploaded and not committed yet: one staging for each run that uploads one.

@@ -1,9 +1,9 @@
 """A store in a SQL database, through SQLAlchemy Core.
 
-Rule for editors: use only SQL that every dialect knows. `sqlite` and `postgresql` hold what
-differs: pragmas, how a write begins, how another process's commit is noticed, what errors mean. A
-read is one short statement or a few; it is never held open while a client is waited for. A write
-is one short transaction; `uploads` and `commits` hold what it does with uploads and batches.
+Rule for editors: use only SQL that every dialect knows. `sqlite_store` and `postgresql_store` hold
+what differs: pragmas, how a write begins, how another process's commit is noticed, what errors
+mean. A read is one short statement or a few; it is never held open while a client is waited for. A
+write is one short transaction; `uploads` and `commits` hold what it does with uploads and batches.
 
 Payload is written once, into `blobs`, when it is staged. A commit moves rows of a few numbers.
 Runs in the publisher and in commands that write, on threads that may block.
@@ -11,7 +11,6 @@ Runs in the publisher and in commands that write, on threads that may block.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
@@ -25,7 +24,6 @@ from sqlalchemy import (
     Integer,
     bindparam,
     column,
-    delete,
     exists,
     insert,
     select,
@@ -37,11 +35,30 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
-from zeh_spark.sql_store import commits, cursor_sets, epochs, producers, tokens, uploads
+from zeh_spark.sql_store import (
+    acts,
+    commits,
+    cursor_sets,
+    epochs,
+    producers,
+    retentions,
+    tokens,
+    uploads,
+)
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.producers import Lock, expire_names, find_feed
-from zeh_spark.sql_store.schema import anchors, blobs, chunks, clocks, feeds, retentions
+from zeh_spark.sql_store.schema import anchors, blobs, chunks, clocks, feeds
 from zeh_spark.store.access import Token
+from zeh_spark.store.acts import (
+    ACTS_SHOWN,
+    EVERY_ACT,
+    Act,
+    ActFilter,
+    Action,
+    Actor,
+    log_act,
+    new_act,
+)
 from zeh_spark.store.batches import (
     RECEIPTS,
     Call,
@@ -155,6 +172,33 @@ class SqlStore:
     def _write_to(self, feed: str, work: Callable[[Connection, int], T]) -> T:
         return self._write(lambda connection: work(connection, find_feed(connection, feed)[0]))
 
+    def _administer(
+        self,
+        by: Actor | None,
+        action: Action,
+        work: Callable[[Connection], tuple[T, dict[str, Any] | None]],
+        *,
+        feed: str = "",
+        subject: str = "",
+    ) -> T:
+        """Run `work` and keep the act that it is, in one transaction.
+
+        `work` returns its result, and the details of the act; None if it has changed nothing.
+        """
+
+        def recorded(connection: Connection) -> tuple[T, Act | None]:
+            result, details = work(connection)
+            if details is None:
+                return result, None
+            act = new_act(by, action, self.now(), feed=feed, subject=subject, **details)
+            acts.add(connection, [act])
+            return result, act
+
+        result, act = self._write(recorded)
+        if act:
+            log_act(act)
+        return result
+
     def _look(self, feed: str, work: Callable[[Connection, int], T]) -> T:
         """Run `work`, which only reads, serialized with this feed's commits."""
 
@@ -185,11 +229,16 @@ class SqlStore:
                 f"the store cannot be used: {exc}. Check the store's address and its database"
             ) from exc
 
-    def create(self, name: str, partitions: int) -> FeedState:
+    def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
         """Create a feed (see `Store.create`)."""
         feed = new_feed(name, partitions)
+
+        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
+            connection.execute(insert(feeds), asdict(feed))
+            return None, {"partitions": partitions}
+
         try:
-            self._write(lambda connection: connection.execute(insert(feeds), asdict(feed)))
+            self._administer(by, Action.CREATE_FEED, work, feed=name)
         except IntegrityError:
             raise StoreError(f"feed {name!r} exists already. Choose another name") from None
         return feed
@@ -215,14 +264,20 @@ class SqlStore:
             return epochs.identity(connection, feed)
 
     def begin_epoch(
-        self, feed: str, *, copy: bool = False, since: int | None = None
+        self,
+        feed: str,
+        *,
+        copy: bool = False,
+        since: int | None = None,
+        by: Actor | None = None,
     ) -> FeedIdentity:
         """Begin an epoch of a feed (see `Store.begin_epoch`)."""
 
-        def work(connection: Connection) -> FeedIdentity:
-            return epochs.begin_epoch(connection, feed, self.now, copy=copy, since=since)
+        def work(connection: Connection) -> tuple[FeedIdentity, dict[str, Any]]:
+            begun = epochs.begin_epoch(connection, feed, self.now, copy=copy, since=since)
+            return begun, {"epoch": begun.epochs[-1].id, "copy": copy, "since": since}
 
-        return self._write(work)
+        return self._administer(by, Action.NEW_HISTORY, work, feed=feed)
 
     def admit(self, feed: str, call: Call) -> StoredReceipt | None:
         """Return the receipt if the call's batch is committed (see `Store.admit`)."""
@@ -341,14 +396,14 @@ class SqlStore:
             key, _ = producers.find_producer(connection, find_feed(connection, feed)[0], name)
             return [] if key is None else producers.newest_receipts(connection, key, below, limit)
 
-    def delete_producer(self, feed: str, name: str) -> None:
+    def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
         """Delete a producer permanently (see `Store.delete_producer`)."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)  # its named batches have ended
-            producers.delete_producer(connection, feed_id, name)
+            return None, {} if producers.delete_producer(connection, feed_id, name) else None
 
-        self._write(work)
+        self._administer(by, Action.DELETE_PRODUCER, work, feed=feed, subject=name)
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         """Return chunks after these positions (see `Store.chunks`)."""
@@ -419,36 +474,34 @@ class SqlStore:
             rows = connection.execute(_ANCHORS, {"feed": feed})
             return {partition: Anchor(g, tag) for partition, g, tag in rows}
 
-    def remove(self, feed: str, upto: int) -> None:
+    def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
         """Remove all chunks up to a position (see `Store.remove`)."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
             feed_id, _ = find_feed(connection, feed, Lock.CHANGE)
-            commits.remove(connection, feed_id, upto)
+            return None, commits.remove(connection, feed_id, upto)
 
-        self._write(work, durable=False)
+        if by:
+            self._administer(by, Action.PRUNE, work, feed=feed)
+        else:
+            self._write(work, durable=False)
 
     def retention(self, feed: str) -> Retention:
         """Return what the feed keeps (see `Store.retention`)."""
-        columns = ("age_ms", "bytes", "readers", "names_ms")
-        query = select(*(retentions.c[each] for each in columns)).where(
-            retentions.c.feed == _FEED_ID
-        )
         with self._reading() as connection:
-            row = connection.execute(query, {"feed": feed}).one_or_none()
-        if row is None:
-            return Retention()
-        return Retention(row.age_ms, row.bytes, tuple(json.loads(row.readers)), row.names_ms)
+            return retentions.find(connection, feed)
 
-    def set_retention(self, feed: str, retention: Retention) -> None:
+    def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
         """Set what the feed keeps (see `Store.set_retention`)."""
-        values = {**asdict(retention), "readers": json.dumps(retention.readers)}
 
-        def work(connection: Connection, feed_id: int) -> None:
-            connection.execute(delete(retentions).where(retentions.c.feed == feed_id))
-            connection.execute(insert(retentions), {"feed": feed_id, **values})
+        def work(connection: Connection) -> tuple[None, dict[str, Any] | None]:
+            feed_id, _ = find_feed(connection, feed)
+            before = retentions.find(connection, feed)
+            retentions.replace(connection, feed_id, retention)
+            told = {"before": asdict(before), "after": asdict(retention)}
+            return None, told if retention != before else None
 
-        self._write_to(feed, work)
+        self._administer(by, Action.SET_RETENTION, work, feed=feed)
 
     def expire_names(self, feed: str, before: int, limit: int) -> int:
         """Delete the receipts of old batches with names (see `Store.expire_names`)."""
@@ -489,35 +542,67 @@ class SqlStore:
         with self._reading() as connection:
             return cursor_sets.every(connection, find_feed(connection, feed)[0])
 
-    def delete_cursor_set(self, feed: str, name: str) -> bool:
+    def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
         """Forget the cursors of a name (see `Store.delete_cursor_set`)."""
-        return self._write_to(feed, partial(cursor_sets.forget, name=name))
+
+        def work(connection: Connection) -> tuple[bool, dict[str, Any] | None]:
+            found = cursor_sets.forget(connection, find_feed(connection, feed)[0], name)
+            return found, {} if found else None
+
+        return self._administer(by, Action.DELETE_CURSOR_SET, work, feed=feed, subject=name)
 
     def tokens(self) -> list[Token]:
         """Return all tokens, also those that are not valid (see `Store.tokens`)."""
         with self._reading() as connection:
             return tokens.every(connection)
 
-    def add_token(self, token: Token) -> None:
+    def add_token(self, token: Token, *, by: Actor | None = None) -> None:
         """Keep a new token (see `Store.add_token`)."""
-        self._write(partial(tokens.add, token=token))
 
-    def revoke_token(self, which: str) -> list[str]:
+        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
+            tokens.add(connection, token)
+            return None, token.told
+
+        self._administer(by, Action.CREATE_TOKEN, work, subject=token.id)
+
+    def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
         """Revoke the tokens of an id or a name (see `Store.revoke_token`)."""
-        return self._write(partial(tokens.revoke, which=which, now=self.now()))
+
+        def work(connection: Connection) -> tuple[list[str], dict[str, Any] | None]:
+            revoked = tokens.revoke(connection, which, self.now())
+            return revoked, {"ids": revoked} if revoked else None
+
+        return self._administer(by, Action.REVOKE_TOKEN, work, subject=which)
+
+    def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
+        """Return the newest acts (see `Store.acts`)."""
+        with self._reading() as connection:
+            return acts.newest(connection, wanted, limit)
+
+    def record(self, done: Sequence[Act]) -> None:
+        """Keep acts (see `Store.record`)."""
+        self._write(partial(acts.add, done=done))
+        for each in done:
+            if not each.id:
+                log_act(each)
 
     def clock_seen(self) -> int:
         """Return the time that a publisher saw last (see `Store.clock_seen`)."""
         with self._reading() as connection:
             return int(connection.scalar(select(clocks.c.seen)) or 0)
 
-    def see_clock(self, now: int) -> None:
+    def see_clock(self, now: int, *, by: Actor | None = None) -> None:
         """Note that the clock is right (see `Store.see_clock`)."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> tuple[None, dict[str, Any]]:
+            before = int(connection.scalar(select(clocks.c.seen)) or 0)
             if not connection.execute(update(clocks).values(seen=now)).rowcount:
                 connection.execute(insert(clocks), {"id": 1, "seen": now})
+            return None, {"before": before, "accepted": now}
 
+        if by:
+            self._administer(by, Action.ACCEPT_CLOCK, work)
+            return
         with suppress(IntegrityError):  # another publisher was the first
             self._write(work, durable=False)
 

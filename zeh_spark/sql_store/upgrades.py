@@ -1,9 +1,9 @@
 """The versions of a store's tables: which one a program works with, and how a store is upgraded.
 
 A program works with the tables of one version, VERSION. It refuses to open a store of another one,
-and `zeh-spark migrate` upgrades an older store. A program that has the store open meanwhile goes on
-reading, and is refused at its next write: each transaction that writes compares the versions. So
-two versions may run side by side for as long as the older one only reads.
+and `zeh-spark migrate` upgrades an older store. A program that has the store open meanwhile
+continues to read, and is refused at its next write: each transaction that writes compares the
+versions. So two versions may run side by side for as long as the older one only reads.
 
 Rule for editors: an upgrade may only add. What older programs read stays, or they would read
 something wrong while they are replaced.
@@ -14,8 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sqlalchemy import Connection
+
 from zeh_spark.errors import StoreError
+from zeh_spark.sql_store import acts
 from zeh_spark.sql_store.schema import VERSION
+from zeh_spark.store.acts import Act, Action, Actor, new_act
 from zeh_spark.store.interface import NAMES_MS, StoreBusyError
 
 ANCHOR = "the-store-is-of-version"
@@ -53,6 +57,7 @@ SQLITE: Mapping[int, tuple[str, ...]] = {
         "ALTER TABLE feeds ADD COLUMN size BIGINT NOT NULL DEFAULT 0",
         _TOTALS.format(""),
     ),
+    8: (),  # adds administrative acts
 }
 """The statements that upgrade a store of a version to the next version.
 
@@ -75,6 +80,7 @@ def postgresql(schema: str) -> Mapping[int, tuple[str, ...]]:
             f" ADD COLUMN size bigint NOT NULL DEFAULT 0",
             _TOTALS.format(f"{schema}."),
         ),
+        8: (),
     }
 
 
@@ -105,6 +111,20 @@ def migration(version: int, upgrades: Mapping[int, tuple[str, ...]]) -> Migratio
         )
     statements = [each for step in range(version, VERSION) for each in upgrades[step]]
     return Migration(version, VERSION, tuple(statements))
+
+
+def note_migration(connection: Connection, done: Migration, by: Actor | None, now: int) -> Act:
+    """Keep the act of an upgrade, in its transaction, and return it.
+
+    Args:
+        connection: The upgrade's transaction, in which the tables are of this program's version.
+        done: The upgrade.
+        by: Who does it; None for who runs this process.
+        now: The time by the store's clock, in ms since 1970.
+    """
+    act = new_act(by, Action.MIGRATE, now, before=done.before, after=done.after)
+    acts.add(connection, [act])
+    return act
 
 
 def check_version(version: int) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from zeh_spark.errors import at_spark_border
 from zeh_spark.stateful import seen_ids, state_buckets
+from zeh_spark.stateful.cycles import RareCollection
 from zeh_spark.stateful.seen_ids import CONFLICT, NEW, UNKNOWN, IdBucket, Ids
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class IdProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state (see `StatefulProcessor`)."""
+        self._collection = RareCollection()
         self._state = handle.getValueState(STATE, "bucket BINARY")
         self._slices = _Slices(handle.getMapState(SLICES, "begin BIGINT", "ids BINARY"))
 
@@ -78,7 +80,8 @@ class IdProcessor(StatefulProcessor):
         yield from state_buckets.frames([(None, None, said)], COLUMNS)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """End the task (see `StatefulProcessor`)."""
+        self._collection.end()
 
 
 def _parted(

@@ -48,8 +48,10 @@ def check(df: DataFrame, what: str) -> None:
             f"{what}: the frame is not a stream. Read the feed with spark.readStream, and use "
             f".trigger(availableNow=True) for a run that ends"
         )
-    if not hasattr(df.sparkSession, "_jsparkSession"):
-        raise OptionError(f"{what}: Spark Connect is not supported. Use a classic session")
+    if not hasattr(df.groupBy(), "transformWithStateInPandas"):
+        raise OptionError(
+            f"{what}: on Spark Connect it needs Spark 4.1 or later. Use a classic session"
+        )
     _check_provider(df.sparkSession, what)
     _check_libraries(what)
 
@@ -64,9 +66,9 @@ def _check_libraries(what: str) -> None:
         import_module("pandas")
     except Exception as exc:  # protobuf has an error of its own for a version that does not fit
         raise OptionError(
-            f"{what}: Spark's state for Python needs pandas and protobuf, on the driver and on all "
-            f"executors: pip install 'zeh-spark[sessions]', or 'pandas>=2.2,<3' "
-            f"'protobuf>=6.33.5,<7' ({exc})",
+            f"{what}: Spark's state for Python needs pandas, and a protobuf that fits Spark's own "
+            f"messages, on the driver and on all executors ({exc}). On Databricks use the versions "
+            f"of the runtime; elsewhere pip install 'zeh-spark[sessions]' 'protobuf>=6.33.5,<7'",
             anchor="pandas-and-protobuf-are-needed",
         ) from exc
 
@@ -129,11 +131,6 @@ EVENT = "_zeh_event"
 
 CLOCK = "_zeh_clock"
 """The column of the watermark of `sessions.in_order`."""
-
-
-def plan(df: DataFrame) -> str:
-    """Return the frame's analyzed plan, as text."""
-    return str(df._jdf.queryExecution().analyzed().toString())
 
 
 def text(df: DataFrame, option: str, value: str | Column) -> Column:

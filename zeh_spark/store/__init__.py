@@ -1,9 +1,9 @@
-"""Where a publisher keeps feeds: the interface of every store, their rules, and a store in memory.
+"""Where a publisher keeps feeds: the interface of every store, and the rules that all of them keep.
 
 `interface` is what a store offers. The rules have no side effects and are the same for every store:
 `commit_decision` (is a batch new, a repetition, or refused?), `commit_plan` (which chunks it adds),
-`refusals`, `feed` (what a page holds), `retention`, `epochs`. `memory` keeps feeds in this process.
-SQLite and PostgreSQL are in the package `sql_store`.
+`refusals`, `feed` (what a page holds), `epochs`, `clock`. The stores are in the packages
+`memory_store`, `sqlite_store` and `postgresql_store`.
 
-To add a store, implement `interface.Store` and run `zeh_spark.testing.store_contract` against it.
+To add a store, implement `interface.Store` and run `zeh_spark.store_contract` against it.
 """

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from zeh_spark.errors import StoreError
 
@@ -130,6 +131,11 @@ class Token:
     def is_valid(self, now: int) -> bool:
         """Return whether it is valid at a time, in ms since 1970."""
         return self.revoked is None and (self.expires is None or now < self.expires)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the log of administrative acts tells of it, besides its id."""
+        return {"name": self.name, "rights": [*map(str, self.grants)], "expires": self.expires}
 
     def may(self, need: Need) -> bool:
         """Return whether it has what a request needs."""

@@ -26,6 +26,9 @@ from zeh_spark.store.problems import Problem
 NOBODY = ""
 """The identity of a consumer that tells none."""
 
+NAME = re.compile(r"[ -~]{1,50}")
+"""The name of a cursor set: 1 to 50 printable ASCII characters."""
+
 _IDENTITY = re.compile(r"[A-Za-z0-9._:@=-]{1,100}")
 
 

@@ -29,7 +29,7 @@ from zeh_spark.protocol.direct_reads import ChunksRequest, Plan, PlanRequest
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.served_lines import Block, stamps
 from zeh_spark.protocol.upload_format import lines_of
-from zeh_spark.store import direct_reads
+from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.store.answer_cache import AnswerCache
 from zeh_spark.store.cursor_sets import NOBODY
 from zeh_spark.store.interface import Chunk, FeedState, Store
@@ -38,6 +38,7 @@ from zeh_spark.store.reading import (
     check_history_kept,
     check_kept,
     covered,
+    cursors_at,
     in_order,
     positions,
 )
@@ -133,7 +134,7 @@ class DirectFeed(Protocol):
     """A feed whose readers may plan a batch, and fetch its chunks as they are stored."""
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return a plan (see `store.direct_reads.plan`)."""
+        """Return a plan (see `store.direct_plans.plan`)."""
 
     def chunks(self, request: ChunksRequest) -> Iterator[bytes]:
         """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
@@ -250,14 +251,18 @@ class ChunkFeed:
             yield Block(chunk.partition, lines_of(frame), chunk.cursor, stamped, chunk.sequence)
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return a plan (see `store.direct_reads.plan`)."""
-        return direct_reads.plan(self._store, self._name, request)
+        """Return a plan (see `store.direct_plans.plan`)."""
+        return direct_plans.plan(self._store, self._name, request)
 
     def chunks(
         self, request: ChunksRequest, count: Callable[[int], object] = int
     ) -> Iterator[bytes]:
         """Yield an answer with chunks (see `store.direct_reads.requested_chunks`)."""
         return direct_reads.requested_chunks(self._store, self._name, request, self._cache, count)
+
+    def cursors_at(self, n: int, time: int) -> dict[int, str]:
+        """Return where each partition of n was at a time (see `store.reading.cursors_at`)."""
+        return cursors_at(self._store, self._name, n, time)
 
     def version(self) -> object:
         """Return the store's version (see `Feed.version`)."""

@@ -5,7 +5,7 @@ counts from 1 without gaps over all partitions, when its batch is committed. A b
 staged, in uploads that no reader sees, then committed as a whole.
 
 Rule for editors: what a store decides is in `commit_decision`, `commit_plan` and the functions
-here, the same for every store; `zeh_spark.testing.store_contract` checks each store against them.
+here, the same for every store; `zeh_spark.store_contract` checks each store against them.
 Runs in the publisher and in commands that write, never on an event loop.
 """
 
@@ -23,6 +23,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.store import refusals
 from zeh_spark.store.access import Token
+from zeh_spark.store.acts import ACTS_SHOWN, EVERY_ACT, Act, ActFilter, Actor
 from zeh_spark.store.batches import (
     Call,
     Declared,
@@ -60,6 +61,13 @@ class UnknownFeedError(StoreError):
 
 class StoreBusyError(StoreError):
     """Another process holds the store. A later try may succeed."""
+
+
+class StoreSilentError(StoreBusyError):
+    """The store's database does not answer. The message may name its address, host and user.
+
+    So it is for the operator: a publisher writes it into its log, and tells clients less.
+    """
 
 
 class StoreOutcomeUnknownError(StoreError):
@@ -179,11 +187,16 @@ class Store(Protocol):
     that it keeps for each producer (`batches.RECEIPTS`). Every method raises UnknownFeedError for
     an unknown feed, and StoreBusyError or StoreError if the store cannot answer.
 
+    Methods that take `by` do administrative acts (see `store.acts`). In the transaction of the
+    change, they write who did it: `by`, or whoever runs this process if it is None. If nothing
+    changes, they write nothing. `remove` and `see_clock` write an act only if `by` is given,
+    because the publisher's own upkeep calls them, too.
+
     Guarantee: a committed batch is durable as far as the store is, and visible as a whole, in all
     partitions at once. A reader that sees position g sees all positions before it.
     """
 
-    def create(self, name: str, partitions: int) -> FeedState:
+    def create(self, name: str, partitions: int, *, by: Actor | None = None) -> FeedState:
         """Create a feed. Raises StoreError if the name exists or is not allowed."""
 
     def feed(self, name: str) -> FeedState:
@@ -199,7 +212,12 @@ class Store(Protocol):
         """Return the feed's id and its epochs. Raises UnknownFeedError."""
 
     def begin_epoch(
-        self, feed: str, *, copy: bool = False, since: int | None = None
+        self,
+        feed: str,
+        *,
+        copy: bool = False,
+        since: int | None = None,
+        by: Actor | None = None,
     ) -> FeedIdentity:
         """Begin an epoch of a feed: after a restore, before anything is published.
 
@@ -217,6 +235,7 @@ class Store(Protocol):
                 from now on, with a new id.
             since: The `zeh-time`, in ms since 1970, from which events belong to the epoch, if some
                 were published between the restore and this call.
+            by: Who does it.
 
         Raises:
             StoreError: The store has no such feed, the clock is far ahead, or `since` is in the
@@ -306,7 +325,7 @@ class Store(Protocol):
     def receipts(self, feed: str, name: str, below: int, limit: int) -> list[StoredReceipt]:
         """Return the newest receipts whose number is less than `below`, the newest first."""
 
-    def delete_producer(self, feed: str, name: str) -> None:
+    def delete_producer(self, feed: str, name: str, *, by: Actor | None = None) -> None:
         """Permanently delete a producer: it can publish no more. What it published stays."""
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
@@ -337,13 +356,16 @@ class Store(Protocol):
     def anchors(self, feed: str) -> dict[int, Anchor]:
         """Return what was removed last, by stored partition, as far as something was removed."""
 
-    def remove(self, feed: str, upto: int) -> None:
-        """Remove all chunks up to g = `upto`, in one transaction, and leave their anchors."""
+    def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
+        """Remove all chunks up to g = `upto`, in one transaction, and leave their anchors.
+
+        With `by`, an act tells how much was removed.
+        """
 
     def retention(self, feed: str) -> Retention:
         """Return what the feed keeps (see `set_retention`)."""
 
-    def set_retention(self, feed: str, retention: Retention) -> None:
+    def set_retention(self, feed: str, retention: Retention, *, by: Actor | None = None) -> None:
         """Set what the feed keeps."""
 
     def expire_names(self, feed: str, before: int, limit: int) -> int:
@@ -393,14 +415,17 @@ class Store(Protocol):
     def cursor_sets(self, feed: str) -> list[CursorSet]:
         """Return all that `save_cursors` kept for a feed, by name."""
 
-    def delete_cursor_set(self, feed: str, name: str) -> bool:
+    def delete_cursor_set(self, feed: str, name: str, *, by: Actor | None = None) -> bool:
         """Forget the cursors of a name, and to whom it is bound. Return whether there were any."""
 
     def clock_seen(self) -> int:
         """Return the time that `see_clock` got last, in ms since 1970; 0 if there was none."""
 
-    def see_clock(self, now: int) -> None:
-        """Note a time, in ms since 1970, at which the clock was right (see `store.clock`)."""
+    def see_clock(self, now: int, *, by: Actor | None = None) -> None:
+        """Note a time, in ms since 1970, at which the clock was right (see `store.clock`).
+
+        With `by`, somebody says so: an act tells it.
+        """
 
     def skew(self) -> int:
         """Return by how many ms this machine's clock is ahead of the store's; 0 if it is that."""
@@ -408,14 +433,27 @@ class Store(Protocol):
     def tokens(self) -> list[Token]:
         """Return all tokens, also those that are not valid, in the order they were made in."""
 
-    def add_token(self, token: Token) -> None:
+    def add_token(self, token: Token, *, by: Actor | None = None) -> None:
         """Keep a new token."""
 
-    def revoke_token(self, which: str) -> list[str]:
+    def revoke_token(self, which: str, *, by: Actor | None = None) -> list[str]:
         """Revoke the tokens of an id or a name, for ever.
 
         Returns:
             The ids of those that were not revoked yet.
+        """
+
+    def acts(self, wanted: ActFilter = EVERY_ACT, limit: int = ACTS_SHOWN) -> list[Act]:
+        """Return at most `limit` administrative acts, the newest first.
+
+        To continue, ask for those `before` the id of the last one.
+        """
+
+    def record(self, done: Sequence[Act]) -> None:
+        """Keep acts that change nothing else here, in their order, each under a new id.
+
+        Such acts are a restore, and what was done in the store that a restored copy replaces. The
+        latter have an id there, and are not written to the log again.
         """
 
     def now(self) -> int:

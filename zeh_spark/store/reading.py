@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import problems, wire
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
-from zeh_spark.store.problems import bad_cursor, cursor_gone, other_history
+from zeh_spark.store.problems import Problem, bad_cursor, cursor_gone, other_history
 
 READ_BYTES = 1 << 20
 """Bytes of lines, about, that one read of the store brings if chunks are small."""
@@ -92,6 +92,50 @@ def positions_in(
         each = min(lost)
         raise cursor_gone(each, asked[each], lost[each], lost)
     return found_at
+
+
+def cursors_at(store: Store, name: str, n: int, time: int) -> dict[int, str]:
+    """Return where each partition begins for a reader of all that was committed since a time.
+
+    Times never decrease in a feed, so the place is found by bisection. Where retention removed
+    events of that time, a partition begins with the oldest that are left.
+
+    Args:
+        store: The store.
+        name: The feed's name.
+        n: How many partitions the reader works with.
+        time: The time, in ms since 1970.
+
+    Raises:
+        UnknownFeedError: The store has no such feed.
+        Problem: The time is ahead: events before it may still be committed.
+    """
+    now, feed = store.now(), store.feed(name)
+    if time > max(now, feed.time):
+        raise Problem(
+            problems.BAD_TIME,
+            f"time is {time}, ahead of the publisher's clock, {now}, in ms since 1970: events "
+            f"before that time may still come. Ask for a time that has passed",
+            now=now,
+        )
+    older, end = 0, feed.head  # what is after `end` is not older
+    while older < end:
+        middle = (older + end) // 2
+        found = store.scan(name, middle, end, 1)
+        if found and found[0].time < time:
+            older = found[0].g
+        else:
+            end = middle
+    stored = {each: covered(each, n, feed.partitions) for each in range(n)}
+    last = {each: store.last(name, parts, older) for each, parts in stored.items()}
+    anchors = store.anchors(name)  # after all other reads, because chunks may have gone meanwhile
+    beginning = Anchor(0, tag(feed.origin))
+    cursors = {}
+    for each, parts in stored.items():
+        found_last = last[each] or beginning
+        places = [found_last, *(anchors[part] for part in parts if part in anchors)]
+        cursors[each] = max(places, key=lambda place: place.g).cursor
+    return cursors
 
 
 def check_kept(store: Store, feed: str, positions: Mapping[int, int]) -> None:

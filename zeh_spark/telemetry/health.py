@@ -96,7 +96,7 @@ class Readiness:
         try:
             found = await anyio.to_thread.run_sync(look, limiter=self._limiter)
         except ZeroEventHubError as exc:
-            found = Check(name, False, str(exc))
+            found = Check(name, False, exc.what)
         except Exception as exc:  # noqa: BLE001  # what cannot be looked at is not ready
             found = Check(name, False, f"{type(exc).__name__}: {exc}")
         finally:

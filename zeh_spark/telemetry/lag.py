@@ -5,19 +5,25 @@ adds only the chunks that are new since the last look, so that its cost does not
 of the feed. Old positions are kept more sparsely: near the head the lag is exact; far behind it may
 be too high by two percent, because it counts from a position before the cursor.
 
-Rejected: sum up the chunks after a cursor at each look, because the cost grows with the lag. No
-I/O, no clock.
+Metrics and plans of direct reads share the backlogs of a store (`Backlogs`).
+
+Rejected: sum up the chunks after a cursor at each look, because the cost grows with the lag.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from zeh_spark.protocol.direct_reads import PartitionLag
 from zeh_spark.store.cursor_sets import CursorSet
-from zeh_spark.store.interface import Anchor, Chunk
+from zeh_spark.store.interface import Anchor, Chunk, FeedState, Store
 from zeh_spark.store.reading import covered
 
 POSITIONS = 1024
@@ -25,6 +31,15 @@ POSITIONS = 1024
 
 PRECISION = 64
 """The largest relative error of a lag; it is never too low."""
+
+PLAN_SECONDS = 0.05
+"""Seconds for which a plan reads chunks to know the lag. Without enough time, it is unknown."""
+
+SCAN_CHUNKS = 2_000
+"""Chunks that are read at a time."""
+
+_FEEDS = 200
+"""Feeds whose backlogs are kept, those that were used last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +89,119 @@ class Backlog:
             anchors: What retention has removed last, by stored partition: nobody reads it any more.
         """
         for n, cursors in cursor_set.cursors.items():
-            events, times = 0, []
-            for partition, cursor in cursors.items():
-                for stored in covered(partition, n, len(self._partitions)):
-                    after = max(_position(cursor), anchors[stored].g if stored in anchors else 0)
-                    more, since = self._partitions[stored].after(after)
-                    events += more
-                    times += [since] if since is not None else []
-            yield Lag(cursor_set.name, n, events, min(times, default=None))
+            found = [self.after(each, n, cursor, anchors) for each, cursor in cursors.items()]
+            since = min((each for _, each in found if each is not None), default=None)
+            yield Lag(cursor_set.name, n, sum(events for events, _ in found), since)
+
+    def after(
+        self, partition: int, n: int, cursor: str, anchors: Mapping[int, Anchor]
+    ) -> tuple[int, int | None]:
+        """Return the events after a cursor, and when the oldest of them was committed.
+
+        Args:
+            partition: The reader's partition.
+            n: How many partitions the reader works with.
+            cursor: Its cursor.
+            anchors: As for `lags`.
+        """
+        events, times = 0, []
+        for stored in covered(partition, n, len(self._partitions)):
+            after = max(_position(cursor), anchors[stored].g if stored in anchors else 0)
+            more, since = self._partitions[stored].after(after)
+            events += more
+            times += [since] if since is not None else []
+        return events, min(times, default=None)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The backlog of a feed. Whoever uses it holds the lock."""
+
+    backlog: Backlog
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Backlogs:
+    """The backlogs of the feeds of a store. Any thread may use them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+
+    @contextmanager
+    def up_to_date(self, feed: FeedState, seconds: float) -> Iterator[Backlog | None]:
+        """Add a feed's new chunks to its backlog, and lend it.
+
+        Args:
+            feed: The feed as of now.
+            seconds: Seconds that this may take. The next call continues.
+
+        Yields:
+            The backlog up to the feed's head; None if there was not enough time.
+        """
+        end, kept = time.monotonic() + seconds, self._of(feed)
+        if not kept.lock.acquire(timeout=seconds):
+            yield None
+            return
+        try:
+            if kept.backlog.head > feed.head:  # another thread has seen more since, or a restore
+                feed = self._store.feed(feed.name)
+            if _is_of_another_history(self._store, feed, kept.backlog):
+                kept.backlog = Backlog(feed.partitions)
+            yield kept.backlog if _is_caught_up(self._store, feed, kept.backlog, end) else None
+        finally:
+            kept.lock.release()
+
+    def after(
+        self, name: str, n: int, cursors: Mapping[str, str]
+    ) -> dict[str, PartitionLag] | None:
+        """Return how far a reader is behind, for the answer to its request for a plan.
+
+        Args:
+            name: The feed.
+            n: How many partitions the reader works with.
+            cursors: Its cursors by partition, of which no chunk after them was removed.
+
+        Returns:
+            The lag by partition; None if it is not known yet.
+        """
+        feed = self._store.feed(name)
+        with self.up_to_date(feed, PLAN_SECONDS) as backlog:
+            if backlog is None:
+                return None
+            found = {each: backlog.after(int(each), n, at, {}) for each, at in cursors.items()}
+        now = self._store.now() if any(events for events, _ in found.values()) else 0
+        return {
+            each: PartitionLag(events, 0 if since is None else max(0, now - since))
+            for each, (events, since) in found.items()
+        }
+
+    def _of(self, feed: FeedState) -> _Kept:
+        with self._lock:
+            kept = self._kept.setdefault(feed.origin, _Kept(Backlog(feed.partitions)))
+            self._kept.move_to_end(feed.origin)
+            if len(self._kept) > _FEEDS:
+                self._kept.popitem(last=False)
+            return kept
+
+
+def _is_caught_up(store: Store, feed: FeedState, backlog: Backlog, end: float) -> bool:
+    """Add the chunks that are new, until a time; return whether these are all."""
+    while backlog.head < feed.head and time.monotonic() < end:
+        found = store.scan(feed.name, backlog.head, feed.head, SCAN_CHUNKS)
+        if not found:  # retention has removed them
+            backlog.head = feed.head
+        backlog.add(found)
+    return backlog.head >= feed.head
+
+
+def _is_of_another_history(store: Store, feed: FeedState, backlog: Backlog) -> bool:
+    """Return whether a restore has undone chunks that were added."""
+    if backlog.head > feed.head:
+        return True
+    tags = store.tags(feed.name, [backlog.head]) if backlog.tag else {}
+    return tags.get(backlog.head, backlog.tag) != backlog.tag
 
 
 class _Sums:

@@ -13,9 +13,10 @@ Counting runs in the publisher's event loop, `collect` in a thread. Rejected: th
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client import (
@@ -31,6 +32,7 @@ from prometheus_client.registry import Collector
 import zeh_spark
 from zeh_spark.protocol import problems
 from zeh_spark.telemetry.exchange import Exchange
+from zeh_spark.telemetry.rates import Rates
 
 FEEDS = 1000
 """Most feeds that have series of their own."""
@@ -67,7 +69,7 @@ _COUNTERS = {
     _SENT: ("Bytes of bodies of answers, as they are sent.", ["feed"]),
     _SERVED: ("Events in answers.", ["feed"]),
     _PUBLISHED: ("Events that were committed here.", ["feed"]),
-    _REFUSALS: ("Requests that were answered with a problem.", ["feed", "problem"]),
+    _REFUSALS: ("Requests and connections that were answered with a problem.", ["feed", "problem"]),
     _FENCES: ("Calls of runs from which another run has taken over.", ["feed"]),
 }
 """For each counter what it counts, and the names of its labels."""
@@ -95,17 +97,22 @@ class Metrics(Collector):
 
     Attributes:
         registry: What /metrics shows.
+        rates: The events of the last hour.
 
     Args:
         feeds: Feeds that are known from the beginning.
+        seconds: Returns seconds, from any beginning, for `rates`.
     """
 
-    def __init__(self, feeds: Iterable[str] = ()) -> None:
+    def __init__(
+        self, feeds: Iterable[str] = (), seconds: Callable[[], float] = time.monotonic
+    ) -> None:
         self.registry = own = CollectorRegistry()
         self._known = set(sorted(feeds)[:FEEDS])
         self._counts: dict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
         self._requests: dict[str, _Durations] = defaultdict(_Durations)
         self._commits = _Durations()
+        self.rates = Rates(seconds)
         ProcessCollector(registry=own)
         PlatformCollector(registry=own)
         GCCollector(registry=own)
@@ -165,12 +172,18 @@ class Metrics(Collector):
             counts[_SERVED, name] += exchange.served.events
         if exchange.published:
             counts[_PUBLISHED, name] += exchange.published
+        if exchange.published or exchange.served.events:
+            self.rates.add(name[0], exchange.published, exchange.served.events)
         if exchange.commit_seconds is not None:
             self._commits.add(exchange.commit_seconds)
         if exchange.problem:
             counts[_REFUSALS, (*name, exchange.problem)] += 1
             if exchange.problem == problems.FENCED.name:
                 counts[_FENCES, name] += 1
+
+    def count_refused(self, problem: str) -> None:
+        """Count what was refused before there was a request, by the name of its problem."""
+        self._counts[_REFUSALS, (NONE, problem)] += 1
 
     def _label(self, feed: str, exchange: Exchange) -> str:
         if feed in self._known:

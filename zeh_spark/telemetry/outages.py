@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from zeh_spark.store.rare_log import SECONDS, RareLog
 from zeh_spark.telemetry.exchange import Exchange
+from zeh_spark.telemetry.rare_log import SECONDS, RareLog
 
 log = logging.getLogger("zeh_spark.publisher")
 

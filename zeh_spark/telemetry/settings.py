@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ class Telemetry:
         clock: Looks whether the clock is right, in a worker thread; None if nobody looks.
         connections: Returns the number of open connections; None if the server does not count.
         access_log: Whether each request gets a line in the log.
+        seconds: Returns the seconds, from any beginning, by which events of the last hour are
+            counted.
     """
 
     store_file: Path | None = None
@@ -43,3 +46,4 @@ class Telemetry:
     clock: Callable[[], Check] | None = None
     connections: Callable[[], int] | None = None
     access_log: bool = False
+    seconds: Callable[[], float] = time.monotonic

@@ -18,14 +18,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from zeh_spark.store.interface import FeedState, Store
-from zeh_spark.telemetry.lag import Backlog, Lag
+from zeh_spark.telemetry.lag import Backlogs, Lag
 from zeh_spark.telemetry.metrics import FEEDS
 
 CURSOR_SETS = 200
 """Most cursor sets of a feed whose lag is told, the first ones by name."""
 
-SCAN_SECONDS, FEED_SECONDS, SCAN_CHUNKS = 1.0, 0.25, 2_000
-"""Seconds that a look reads chunks, in all and of one feed, and chunks that it reads at a time."""
+SCAN_SECONDS, FEED_SECONDS = 1.0, 0.25
+"""Seconds that a look reads chunks, in all and of one feed."""
 
 _FEED = ["feed"]
 _CONSUMER = ["feed", "cursorset", "n"]
@@ -49,6 +49,7 @@ class StoreGauges(Collector):
         store: The store; None if only tables are served.
         waiting: Returns the readers that wait here, by feed.
         connections: Returns the number of open connections; None if nobody counts.
+        backlogs: The backlogs of the store's feeds, if others use them, too.
     """
 
     def __init__(
@@ -56,11 +57,12 @@ class StoreGauges(Collector):
         store: Store | None,
         waiting: Callable[[], Mapping[str, int]],
         connections: Callable[[], int] | None,
+        backlogs: Backlogs | None = None,
     ) -> None:
         self._store = store
         self._waiting = waiting
         self._connections = connections
-        self._backlogs: dict[bytes, Backlog] = {}
+        self._backlogs = backlogs or (Backlogs(store) if store else None)
         self._turn = 0
         self._seen = _Seen()
 
@@ -73,6 +75,10 @@ class StoreGauges(Collector):
         lags = list(self._lags(self._store, feeds))
         self._seen = _Seen(feeds, self._store.staged(), lags, self._store.now(), is_up=True)
         return [each.name for each in feeds]
+
+    def lags(self) -> list[tuple[str, Lag]]:
+        """Return the lags of cursor sets, with their feeds, as of the last look."""
+        return self._seen.lags
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges, as of the last look."""
@@ -125,35 +131,13 @@ class StoreGauges(Collector):
 
     def _lags(self, store: Store, feeds: list[FeedState]) -> Iterator[tuple[str, Lag]]:
         end = time.monotonic() + SCAN_SECONDS
-        backlogs: dict[bytes, Backlog] = {}
         first, self._turn = self._turn % max(1, len(feeds)), self._turn + 1
         for feed in feeds[first:] + feeds[:first]:  # each is the first one at times
-            if not (sets := store.cursor_sets(feed.name)[:CURSOR_SETS]):
+            if self._backlogs is None or not (sets := store.cursor_sets(feed.name)[:CURSOR_SETS]):
                 continue
-            backlog = self._backlogs.get(feed.origin)
-            if backlog is None or _is_of_another_history(store, feed, backlog):
-                backlog = Backlog(feed.partitions)
-            backlogs[feed.origin] = backlog
-            if _is_caught_up(store, feed, backlog, min(end, time.monotonic() + FEED_SECONDS)):
-                anchors = store.anchors(feed.name)
-                for each in sets:
-                    yield from ((feed.name, lag) for lag in backlog.lags(each, anchors))
-        self._backlogs = backlogs
-
-
-def _is_caught_up(store: Store, feed: FeedState, backlog: Backlog, end: float) -> bool:
-    """Add the chunks that are new, until a time; return whether these are all."""
-    while backlog.head < feed.head and time.monotonic() < end:
-        found = store.scan(feed.name, backlog.head, feed.head, SCAN_CHUNKS)
-        if not found:  # retention has removed them
-            backlog.head = feed.head
-        backlog.add(found)
-    return backlog.head >= feed.head
-
-
-def _is_of_another_history(store: Store, feed: FeedState, backlog: Backlog) -> bool:
-    """Return whether a restore has undone chunks that were added."""
-    if backlog.head > feed.head:
-        return True
-    tags = store.tags(feed.name, [backlog.head]) if backlog.tag else {}
-    return tags.get(backlog.head, backlog.tag) != backlog.tag
+            left = max(0.0, min(end - time.monotonic(), FEED_SECONDS))
+            with self._backlogs.up_to_date(feed, left) as backlog:
+                if backlog:
+                    anchors = store.anchors(feed.name)
+                    found = [lag for each in sets for lag in backlog.lags(each, anchors)]
+                    yield from ((feed.name, lag) for lag in found)

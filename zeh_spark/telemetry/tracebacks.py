@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import traceback
 
-from zeh_spark.store.rare_log import RareLog
+from zeh_spark.errors import ZeroEventHubError
+from zeh_spark.telemetry.rare_log import RareLog
 
 log = logging.getLogger("uvicorn.error")
 
@@ -33,6 +34,12 @@ class RareTracebacks(logging.Filter):
             return True
         if isinstance(error, self._known):
             return False
+        cause = error.__cause__
+        if isinstance(error, RuntimeError) and isinstance(cause, ZeroEventHubError):
+            # Starlette's way to say that an answer has begun, so that it cannot become an error.
+            record.exc_info, record.exc_text = None, None
+            record.msg = f"an answer was broken off, and its reader asks again: {cause}"
+            return self._rare.left_out((type(error), type(cause))) is not None
         frames = traceback.extract_tb(error.__traceback__)
         where = (frames[-1].filename, frames[-1].lineno) if frames else None
         left_out = self._rare.left_out((type(error), where))

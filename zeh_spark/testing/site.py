@@ -5,7 +5,9 @@ Write a Site for a store of your own, so that the tests in `store_contract` can 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,10 +76,28 @@ class StoppedClock:
 
     def __init__(self) -> None:
         self.now = now_ms()
+        self._asked, self._told = threading.Event(), threading.Event()
+        self._told.set()
 
     def __call__(self) -> int:
-        """Return the time in ms since 1970."""
+        """Return the time in ms since 1970, once the clock is not held."""
+        self._asked.set()
+        self._told.wait()
         return self.now
+
+    @contextmanager
+    def held(self) -> Iterator[threading.Event]:
+        """Let everything that asks for the time wait until the end of the block.
+
+        Yields:
+            What is set when something waits: a commit is then under way.
+        """
+        self._asked.clear()
+        self._told.clear()
+        try:
+            yield self._asked
+        finally:
+            self._told.set()
 
     def pass_hours(self, hours: float) -> None:
         """Move the clock by some hours, back if they are negative."""

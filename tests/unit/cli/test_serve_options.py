@@ -48,6 +48,19 @@ def test_an_option_precedes_a_variable_and_a_variable_precedes_the_file() -> Non
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "found"),
+    [
+        ([], {}, True),
+        ([], {"ZEH_CONSOLE": "false"}, False),
+        (["--no-console"], {"ZEH_CONSOLE": "true"}, False),
+        (["--console"], {"ZEH_CONSOLE": "false"}, True),
+    ],
+)
+def test_the_console_can_be_switched_off_where_the_file_has_it(words, environment, found) -> None:
+    assert found is settings(words, Config(console=True), environment).console
+
+
 def test_a_list_has_those_of_the_file_too() -> None:
     config = Config(allowed_hosts=["file"])
 

@@ -32,7 +32,7 @@ def test_options_that_leave_rows_out_are_refused(option, value, remedy):
         refused = refusal({"startingVersion": 3, name: value}, {})
 
         assert refused and refused.option == name
-        assert str(refused).startswith(f"option {name!r} is refused: ")
+        assert refused.what.startswith(f"option {name!r} is refused: ")
         assert str(refused).endswith(remedy)
 
 
@@ -63,7 +63,7 @@ def test_an_option_that_is_misspelt_is_refused(given_name, meant):
     """A feed that begins too early cannot be taken back."""
     refused = refusal({given_name: "3"}, {})
 
-    assert str(refused) == f"option {given_name!r} is unknown; did you mean {meant!r}?"
+    assert refused.what == f"option {given_name!r} is unknown; did you mean {meant!r}?"
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -5,20 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import math
 import os
-from collections.abc import Callable
-from datetime import datetime, time, timezone
-from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import parquet
 
+from tests.unit.loading.loads import Files, data, loaded
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source, load, named_batch
@@ -32,38 +27,6 @@ from zeh_spark.protocol.upload_format import (
     lines_of,
 )
 from zeh_spark.publisher import MemoryStore, Problem
-
-Files = Callable[[str, bytes | pa.Table], str]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Files:
-    def write(name: str, content: bytes | pa.Table) -> str:
-        path = tmp_path / name
-        if isinstance(content, pa.Table):
-            parquet.write_table(content, path)
-        else:
-            path.write_bytes(content)
-        return str(path)
-
-    return write
-
-
-def loaded(*names: str, partitions: int = 1, **how: Any) -> list[list[dict[str, Any]]]:
-    """The lines of each partition after a load."""
-    store = MemoryStore()
-    store.create("f", partitions)
-    load(store, "f", [Source(name, **how) for name in names])
-    head = store.feed("f").head
-    lines: list[list[dict[str, Any]]] = [[] for _ in range(partitions)]
-    for chunk in store.chunks("f", dict.fromkeys(range(partitions), 0), head, 10_000):
-        (frame,) = store.frames([chunk.blob])
-        lines[chunk.partition] += map(json.loads, lines_of(frame).splitlines())
-    return lines
-
-
-def data(*names: str, **how: Any) -> list[Any]:
-    return [line["data"] for line in loaded(*names, **how)[0]]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60_000)), max_size=150))
@@ -101,164 +64,6 @@ def test_lines_become_data(file: Files, name: str) -> None:
 def test_standard_input_is_ndjson() -> None:
     """I can pipe into a feed."""
     assert [1, 2] == data("-", stdin=io.BytesIO(b"1\n2\n"))
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
-def test_csv_rows_become_objects(file: Files, name: str) -> None:
-    """Numbers are numbers, an empty field is null, the rest is text; quotes and newlines as in RFC
-    4180; a BOM, CRLF and blank lines do no harm.
-    """
-    content = b'\xef\xbb\xbfid,name\r\n1,"x ""y"",\nz"\r\n\r\n,"\xc3\xbc"\r\n'
-    path = file(name, gzip.compress(content) if name.endswith("gz") else content)
-    assert [{"id": 1, "name": 'x "y",\nz'}, {"id": None, "name": "ü"}] == data(path)
-
-
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        ("00123", '"00123"'),
-        ("9007199254740993", "9007199254740993"),
-        ("12345678901234567890", "12345678901234567890"),
-        ("1.50", "1.50"),
-        ("-0.0", "-0.0"),
-        ("1e-05", "1e-05"),
-        ("+1", '"+1"'),
-        (".5", '".5"'),
-        ("1_000", '"1_000"'),
-        ("١", '"١"'),
-        ("NaN", '"NaN"'),
-        ("true", '"true"'),
-        ("null", '"null"'),
-        ("NA", "null"),
-        (" 1", '" 1"'),
-    ],
-)
-def test_a_csv_field_keeps_every_digit_in_every_file(
-    file: Files, field: str, expected: str
-) -> None:
-    """No value changes in silence, whatever stands in the same column."""
-    for others in ("1", "1.5", "x", ""):
-        path = file("a.csv", f"v,w\n{others},0\n{field},0\n".encode())
-        store = MemoryStore()
-        store.create("f", 1)
-        load(store, "f", [Source(path, csv=CsvFormat(nulls=("NA",)))])
-        line = lines_of(store.frames([0])[0]).splitlines()[1]
-        assert wire.event_line(0, {}, f'{{"v":{expected},"w":0}}'.encode()) == line
-
-
-@pytest.mark.parametrize(("texts", "expected"), [(("v",), ["1.10", 2]), (("*",), ["1.10", "2"])])
-def test_csv_numbers_can_be_text(file: Files, texts: tuple[str, ...], expected: list[Any]) -> None:
-    """Codes that look like numbers."""
-    path = file("a.csv", b"v,w\n1.10,2\n,\n")
-    found = data(path, csv=CsvFormat(texts=texts))
-    assert [dict(zip("vw", expected, strict=True)), {"v": None, "w": None}] == found
-
-
-def test_csv_has_any_delimiter(file: Files) -> None:
-    """As spreadsheets of other countries write it."""
-    assert [{"a": "1,5", "b": 2}] == data(
-        file("a.csv", b"a;b\n1,5;2\n"), csv=CsvFormat(delimiter=";")
-    )
-
-
-def test_parquet_values_stay_exact(file: Files) -> None:
-    """No digit and no byte is lost on the way into JSON."""
-    table = pa.table(
-        {
-            "big": [2**63 - 1],
-            "price": [Decimal("12345678901234567890.12")],
-            "raw": [b"\x00\xff"],
-            "nested": [[{"x": 1.5}]],
-            "kind": pa.array(["a"]).dictionary_encode(),
-        }
-    )
-    store = MemoryStore()
-    store.create("f", 1)
-    load(store, "f", [Source(file("a.parquet", table))])
-    lines = lines_of(store.frames([0])[0])
-    expected = (
-        b'{"big":9223372036854775807,"price":12345678901234567890.12,"raw":"AP8=",'
-        b'"nested":[{"x":1.5}],"kind":"a"}'
-    )
-    assert wire.event_line(0, {}, expected) + b"\n" == lines
-
-
-MAP = pa.map_(pa.string(), pa.int64())
-DOUBLE_KEYS = pa.map_(pa.float64(), pa.int64())
-DURATION_INSIDE = pa.struct({"x": pa.list_(pa.duration("s"))})
-
-
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
-        ({"v": [1.0, math.nan]}, "row 2: v: JSON has no NaN and no Infinity: 'nan'"),
-        ({"v": [[math.inf]]}, "row 1: v: JSON has no NaN and no Infinity: 'inf'"),
-        ({"v": [{"x": -math.inf}]}, "row 1: v: x: JSON has no NaN and no Infinity: '-inf'"),
-        ({"v": pa.array([0, 1], pa.timestamp("ns"))}, "row 2: v: a time is finer than a micro"),
-        ({"v": pa.array([0, 1], pa.time64("ns"))}, "row 2: v: a time is finer than a microsecond"),
-        ({"v": pa.array([1], pa.duration("ns"))}, r"the column 'v' .*: v is duration\[ns\], for"),
-        ({"v": pa.array([5_000_000], pa.date32())}, "row 1: v: its year is not in 1 to 9999"),
-        ({"v": pa.array([2**62], pa.timestamp("us"))}, "row 1: v: its year is not in 1 to 9999"),
-        ({"v": pa.array([2**53], pa.timestamp("ms"))}, "row 1: v: its year is not in 1 to 9999"),
-        (
-            {"v": pa.array([[(1.5, 1)]], DOUBLE_KEYS)},
-            "the column 'v' .*: the keys of v are double, not text",
-        ),
-        ({"v": pa.array([[("a", 1), ("a", 2)]], MAP)}, "row 1: v: a name is there twice: 'a'"),
-        (
-            {"v": pa.array([{"x": [None]}], DURATION_INSIDE)},
-            r"the column 'v' .*: v\.x\[\] is duration\[s\]",
-        ),
-        ({}, "there are no columns, so its rows say nothing"),
-    ],
-)
-def test_what_json_cannot_say_is_refused_by_name(
-    file: Files, columns: dict[str, Any], reason: str
-) -> None:
-    """A value is never changed in silence."""
-    with pytest.raises(StoreError, match=f"a.parquet: {reason}"):
-        data(file("a.parquet", pa.table(columns)))
-
-
-def test_the_row_at_fault_is_found_in_a_large_file(file: Files) -> None:
-    """Rows are counted over the whole file."""
-    values = [*map(float, range(40_000)), math.nan, 1.0]
-    with pytest.raises(StoreError, match=r"a.parquet: row 40001: v: JSON has no NaN"):
-        data(file("a.parquet", pa.table({"v": values, "w": ["x" * 300] * len(values)})))
-
-
-def test_parquet_values_are_written_as_those_of_a_data_frame(file: Files) -> None:
-    """The same table is the same events, whether Spark or `zeh-spark load` publishes it."""
-    noon = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-    columns = {
-        "real": pa.array([0.1], pa.float32()),
-        "at": pa.array([noon], pa.timestamp("us", "Europe/Berlin")),
-        "far": pa.array([noon], pa.timestamp("us", "Mars/X")),
-        "local": pa.array([noon.replace(tzinfo=None)], pa.timestamp("ms")),
-        "time": pa.array([time(12, 0, 0, 5)]),
-        "map": pa.array([[("b", 1), ("a", None)]], MAP),
-        "id": pa.array([b"\xff\x00"], pa.binary(2)),
-        "pair": pa.array([[1, None]], pa.list_(pa.int8(), 2)),
-    }
-    (event,) = data(file("a.parquet", pa.table(columns)))
-    assert event == {
-        "real": 0.1,
-        "at": "2026-11-20T12:00:00Z",
-        "far": "2026-11-20T12:00:00Z",
-        "local": "2026-11-20T12:00:00",
-        "time": "12:00:00.000005",
-        "map": {"a": None, "b": 1},
-        "id": "/wA=",
-        "pair": [1, None],
-    }
-
-
-@pytest.mark.parametrize("keys", [pa.array([7, 8], pa.uint8()), pa.array(["7", "ü"])])
-def test_parquet_keys_may_be_in_a_dictionary(file: Files, keys: pa.Array) -> None:
-    """As many writers store them."""
-    plain = loaded(file("a.parquet", pa.table({"k": keys})), partitions=16, key="k")
-    packed = pa.table({"k": keys.dictionary_encode()})
-    assert plain == loaded(file("b.parquet", packed), partitions=16, key="k")
 
 
 def test_events_without_key_fill_one_partition_after_the_other(file: Files) -> None:

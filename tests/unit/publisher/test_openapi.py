@@ -77,8 +77,8 @@ def test_the_server_is_where_the_app_is_mounted(mounted):
 
 
 def test_an_app_that_takes_no_batches_does_not_describe_them():
-    own = {"/healthz", "/readyz", "/metrics", PATH}
-    paths = {"/{feed}", "/{feed}/plan", "/{feed}/chunks"} | own
+    own = {"/", "/healthz", "/readyz", "/metrics", PATH}
+    paths = {"/{feed}", "/{feed}/plan", "/{feed}/chunks", "/{feed}/cursors"} | own
     assert paths == document(publishing=False)["paths"].keys()
 
 
@@ -225,7 +225,7 @@ def problems_raised() -> Iterator[tuple[str, set[str]]]:
     of_refusals = {"producer", "incarnation", "run", "batch", "remedy"}
     calls = [
         call
-        for folder in ("publisher", "store", "outbox")
+        for folder in ("access", "network", "outbox", "publisher", "store")
         for path in sorted((PACKAGE / folder).glob("*.py"))
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call)
@@ -261,6 +261,7 @@ def is_type(value: object) -> bool:
 def is_tried_again(kind: problems.ProblemType) -> bool:
     """As our client sees an answer."""
     answer = requests.Response()
+    answer.request = requests.Request("GET", "http://127.0.0.1/orders").prepare()
     answer.status_code, answer.raw = (
         kind.status,
         urllib3.HTTPResponse(io.BytesIO(b"{}"), preload_content=False),

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zeh_spark.network import bodies
 from zeh_spark.protocol.upload_format import Content
-from zeh_spark.publisher import bodies, publish_requests
+from zeh_spark.publisher import publish_requests
 from zeh_spark.store.batches import Call, Declared, Overrides, TaskAttempt
 from zeh_spark.store.problems import Problem
 

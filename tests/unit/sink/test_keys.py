@@ -16,7 +16,8 @@ from zeh_spark.errors import OptionError, RowError
 from zeh_spark.protocol import event_key, partitioning, wire
 from zeh_spark.protocol.upload_format import LINE_BYTES, content_of, prefix
 from zeh_spark.publisher.upload_validation import _rests
-from zeh_spark.sink.rows import Renderer, layout
+from zeh_spark.sink.row_layout import layout
+from zeh_spark.sink.rows import Renderer
 
 KEY = ("key", STRING)
 LONGEST = "ä" * (event_key.MAX_BYTES // 2)

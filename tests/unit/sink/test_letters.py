@@ -20,7 +20,8 @@ from zeh_spark.protocol import partitioning
 from zeh_spark.protocol.arrow_json import Unfit, json_of
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.sink.letters import lenient, letters_of
-from zeh_spark.sink.rows import Renderer, RowLayout, layout
+from zeh_spark.sink.row_layout import RowLayout, layout
+from zeh_spark.sink.rows import Renderer
 
 BATCH = BatchCall("p", "query", "run", 17)
 TEXT = RowLayout(("data",), text=True)

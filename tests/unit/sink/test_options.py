@@ -8,7 +8,7 @@ import pytest
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options import declared, parse
-from zeh_spark.sink.options import SinkOptions, refused_for_a_write, sink_options
+from zeh_spark.sink.options import SinkOptions, sink_options
 
 URL = "https://orders.example/orders"
 REMEDIES = {
@@ -112,12 +112,13 @@ def test_an_unknown_option_is_refused_with_the_likely_one():
         options(producerd="p")
 
 
-def test_what_only_reads_is_no_option_of_a_write():
-    """Also before Spark says which of both is meant."""
-    given = {"url": URL, "startingCursors": "first"}
+def test_what_only_reads_is_passed_over_if_the_caller_says_so():
+    """A table in SQL has one set of options, for reads and for writes."""
+    given = {"url": URL, "producerId": "p", "startingCursors": "first"}
 
-    assert "unknown option 'startingcursors'" in str(refused_for_a_write(given))
-    assert refused_for_a_write({"url": URL, "batchId": "x"}) is None
+    assert "p" == sink_options(given, streaming=False, also={"startingCursors"}).producer_id
+    with pytest.raises(OptionError, match="unknown option 'startingcursors'"):
+        sink_options(given, streaming=False)
 
 
 def test_a_token_is_not_shown():

@@ -14,7 +14,8 @@ from zeh_spark.errors import OptionError, RowError
 from zeh_spark.protocol.event_origin import EventOrigin
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.sink.origins import SeenOrigins
-from zeh_spark.sink.rows import Renderer, layout
+from zeh_spark.sink.row_layout import layout
+from zeh_spark.sink.rows import Renderer
 
 TEXTS = T.MapType(T.StringType(), T.StringType())
 COLUMNS = [T.StructField("data", T.StringType()), T.StructField("headers", TEXTS)]

@@ -15,7 +15,7 @@ from zeh_spark.client.publish_client import BatchCall, TaskDone
 from zeh_spark.errors import OptionError, PublishError, RowError, ZeroEventHubError
 from zeh_spark.protocol.upload_format import Content, content_of
 from zeh_spark.sink.options import sink_options
-from zeh_spark.sink.rows import RowLayout, layout
+from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, Publishing, StagedTask, StreamWriter, stage
 
 URL = "http://127.0.0.1:1/orders"

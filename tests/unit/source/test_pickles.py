@@ -7,16 +7,16 @@ import pickle
 import pytest
 
 from zeh_spark.client.feed_client import PageRequest
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
 from zeh_spark.options import parse
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.source.batch import BatchReader, FeedPartition
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack
-from zeh_spark.source.staging import Staging
-from zeh_spark.source.stream import SegmentPartition, StreamReader
+from zeh_spark.source.staging import SegmentPartition, Staging
+from zeh_spark.source.stream import StreamReader
 
 IDENTITY = FeedIdentity("9f86d081884c7d65", (Epoch("9f86d081884c7d65"),))
 DECODER = Decoder(("partition", "data"), "_corrupt_record", False)

@@ -19,7 +19,7 @@ from zeh_spark.protocol.direct_reads import (
     parse_answer,
 )
 from zeh_spark.publisher import MemoryStore, Problem
-from zeh_spark.store import direct_reads
+from zeh_spark.store import direct_plans, direct_reads
 from zeh_spark.store.interface import Chunk, FeedState
 from zeh_spark.testing.writers import FEED, chunk, everything, publish, refusal
 
@@ -55,7 +55,7 @@ def test_a_plan_has_at_most_50_000_chunks(asked: dict[str, int]) -> None:
     """A publisher's memory is bounded, whatever a reader asks for."""
     store = Long()
     store.create(FEED, 2)
-    plan = direct_reads.plan(store, FEED, PlanRequest(2, FIRST, **asked))
+    plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST, **asked))
     assert (50_000, True) == (sum(each.chunks for each in plan.ranges), plan.more)
     assert "50000.0a1b2c3d" == plan.ends["0"]
 
@@ -65,7 +65,7 @@ def test_a_plan_ends_with_the_chunk_that_exceeds_its_bytes() -> None:
     store = MemoryStore()
     first, second, _ = filled(store, 0, 1, 0)
     request = PlanRequest(2, FIRST, max_bytes=first.size + 1)
-    plan = direct_reads.plan(store, FEED, request)
+    plan = direct_plans.plan(store, FEED, request)
     assert [(0, 1), (1, 1)] == counts(plan)
     assert {"0": first.cursor, "1": second.cursor} == plan.ends
     assert plan.more
@@ -76,11 +76,11 @@ def test_chunks_of_a_partition_far_behind_come_first() -> None:
     store = MemoryStore()
     chunks = filled(store, 0, 0, 0, 1, 1, 0)
     request = PlanRequest(2, {"0": "_first", "1": chunks[3].cursor}, max_chunks=2)
-    plan = direct_reads.plan(store, FEED, request)
+    plan = direct_plans.plan(store, FEED, request)
     assert [(0, 2)] == counts(plan)
     assert {"0": chunks[1].cursor, "1": chunks[3].cursor} == plan.ends
     request.cursors, request.max_chunks = plan.ends, 3
-    assert [(0, 2), (1, 1)] == counts(direct_reads.plan(store, FEED, request))
+    assert [(0, 2), (1, 1)] == counts(direct_plans.plan(store, FEED, request))
 
 
 def test_a_plan_ends_exactly_at_explicit_ends() -> None:
@@ -88,7 +88,7 @@ def test_a_plan_ends_exactly_at_explicit_ends() -> None:
     store = MemoryStore()
     chunks = filled(store, 0, 1, 0, 1, 0, 1)
     ends = {"0": chunks[0].cursor, "1": chunks[3].cursor}
-    plan = direct_reads.plan(store, FEED, PlanRequest(2, FIRST, ends=ends))
+    plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST, ends=ends))
     assert [(0, 1), (1, 2)] == counts(plan)
     assert (ends, False) == (plan.ends, plan.more)
 
@@ -99,7 +99,7 @@ def test_explicit_ends_hold_for_a_partition_that_is_far_behind() -> None:
     chunks = filled(store, 0, 0, 0, 1, 1)
     starts = {"0": "_first", "1": chunks[3].cursor}
     ends = {"0": chunks[1].cursor, "1": chunks[4].cursor}
-    plan = direct_reads.plan(store, FEED, PlanRequest(2, starts, ends=ends))
+    plan = direct_plans.plan(store, FEED, PlanRequest(2, starts, ends=ends))
     assert [(0, 2), (1, 1)] == counts(plan)
 
 
@@ -108,7 +108,7 @@ def test_a_plan_ends_at_the_head_that_it_is_given() -> None:
     store = MemoryStore()
     chunks = filled(store, 0, 1, 0)
     request = PlanRequest(2, FIRST, upto=chunks[1].cursor)
-    assert [(0, 1), (1, 1)] == counts(direct_reads.plan(store, FEED, request))
+    assert [(0, 1), (1, 1)] == counts(direct_plans.plan(store, FEED, request))
 
 
 def test_a_head_of_another_history_is_refused() -> None:
@@ -117,7 +117,7 @@ def test_a_head_of_another_history_is_refused() -> None:
     filled(store, 0, 1)
     request = PlanRequest(2, FIRST, upto="1.00000000")
     with pytest.raises(Problem) as caught:
-        direct_reads.plan(store, FEED, request)
+        direct_plans.plan(store, FEED, request)
     assert ("cursor-of-another-history", 409) == refusal(caught.value)
 
 
@@ -175,7 +175,7 @@ def test_a_plan_misses_nothing_that_goes_while_a_late_partition_is_looked_up(
     interrupted(
         method,
         upto,
-        lambda store, chunks: direct_reads.plan(
+        lambda store, chunks: direct_plans.plan(
             store, FEED, PlanRequest(2, {"0": origin(store), "1": chunks[2].cursor})
         ),
     )
@@ -187,7 +187,7 @@ def test_a_plan_misses_nothing_that_goes_while_all_partitions_are_scanned(upto: 
     interrupted(
         "scan",
         upto,
-        lambda store, chunks: direct_reads.plan(
+        lambda store, chunks: direct_plans.plan(
             store, FEED, PlanRequest(2, dict.fromkeys(FIRST, origin(store)))
         ),
     )
@@ -200,7 +200,7 @@ def test_a_plan_from_the_beginning_begins_after_what_goes_meanwhile(method: str)
     chunks = filled(store, 0, 0, 1)
     store.method, store.upto = method, 1
     late = {"0": "_first", "1": chunks[2].cursor}
-    plan = direct_reads.plan(store, FEED, PlanRequest(2, FIRST if method == "scan" else late))
+    plan = direct_plans.plan(store, FEED, PlanRequest(2, FIRST if method == "scan" else late))
     assert ("", chunks[0].cursor, 1) == (store.method, plan.ranges[0].from_, plan.ranges[0].chunks)
 
 

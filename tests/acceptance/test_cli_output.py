@@ -1,0 +1,303 @@
+"""What commands print and with which code they end: for people, and for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.fix_cli import COMMAND, Run, call, published
+from tests.fix_raw_server import RawServer, ok, refused
+from zeh_spark.access.gate import Gate
+from zeh_spark.cli import output
+from zeh_spark.cli.main import COMMANDS
+from zeh_spark.publisher import create_app, open_store
+from zeh_spark.testing import running_publisher
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
+PLAIN = {"admin-log", "dead-letters", "ddl", "lag", "quickstart", "serve", "tail"}
+"""Commands whose output is described elsewhere, or compared in tests of their own."""
+EXTRAS = ("anyio", "httptools", "jinja2", "jwt", "prometheus_client", "psycopg", "pyspark",
+          "sqlalchemy", "starlette", "uvicorn", "yaml")  # fmt: skip
+
+
+def members(command: str) -> set[str]:
+    """The members that the reference names for a command."""
+    (row,) = re.findall(rf"^\| `{command}` \| (.*) \|$", PAGE, re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", row))
+
+
+def json_of(run: Run, *words: str, stdin: str = "") -> dict[str, object]:
+    done = run(*words, "--json", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    found: dict[str, object] = json.loads(line)
+    return found
+
+
+def test_each_command_prints_the_members_that_the_reference_names(
+    run: Run, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that I wrote with the reference works."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # for doctor
+    seen: dict[str, set[str]] = {}
+
+    def ask(command: str, *words: str, stdin: str = "") -> dict[str, object]:
+        found = json_of(run, *command.split(), *words, stdin=stdin)
+        seen.setdefault(command, set()).update(found)
+        return found
+
+    ask("create", "orders")
+    ask("create", "dead")
+    loaded = ask("load", "orders", "-", stdin="1\n2\n")
+    assert ("published", 2) == (loaded["outcome"], loaded["events"])
+    with published(store_url) as base:
+        url = f"{base}/orders"
+        assert "repeated" not in ask("publish", url, "--producer", "p", stdin="1\n").values()
+        assert 2 == len(ask("feeds", base)["feeds"])  # type: ignore[arg-type]
+        ask("producers", url)
+        ask("producers", url, "p")
+        ask("audit", url)
+        ask("check", url)
+        ask("replay-dead", url)
+        ask("doctor", url)
+    ask("feeds")
+    ask("retention", "orders", "--age", "3650d")
+    ask("prune", "orders", "--now")
+    ask("cursor-sets", "orders")
+    with closing(open_store(store_url)) as store:
+        store.save_cursors("orders", "mailer", 4, {0: "_first"})
+    ask("cursor-sets", "orders", "--delete", "mailer")
+    ask("clock")
+    ask("migrate", "--dry-run")
+    ask("delete-producer", "orders", "p", "--yes")
+    ask("new-history", "orders", "--yes")
+    ask("backup", "copy.db")
+    ask("restore", "copy.db", "--yes")
+    made = ask("token create", "me", "--read", "orders")
+    ask("token list")
+    assert [made["id"]] == ask("token revoke", "me")["revoked"]
+
+    documented = {command: members(command) for command in seen}
+    documented["audit"] -= {"difference"}
+    documented["new-history"] -= {"history"}
+    assert seen == documented
+    assert COMMANDS.keys() - {"token"} - PLAIN == {each for each in seen if " " not in each}
+
+
+def test_quiet_prints_what_was_asked_for_alone(run: Run) -> None:
+    """Confirmations are for people who look."""
+    assert "" == run("create", "orders", "-q").stdout
+    assert "" == run("load", "orders", "-", "-q", stdin="1\n").stdout
+    assert "orders" in run("feeds", "-q").stdout
+
+
+def test_exit_codes_are_those_of_the_reference(run: Run, raw_server: RawServer) -> None:
+    """Each code that the code has is described."""
+    table = re.findall(r"^\| ([0-9]) \|", PAGE, re.MULTILINE)
+    codes = [output.FAILED, output.USAGE, output.DIFFERENT, output.DOWN, output.REFUSED]
+
+    assert [str(each) for each in (0, *codes, output.UNKNOWN)] == table
+
+
+REFUSALS = [(503, 4), (401, 5), (403, 5), (404, 1)]
+
+
+@pytest.mark.parametrize(("status", "code"), REFUSALS)
+def test_a_refusal_has_its_exit_code(raw_server: RawServer, status: int, code: int) -> None:
+    """My script knows whether to wait, to get another token, or to call somebody."""
+    raw_server.respond = lambda request: refused(status, "no")
+
+    done = call("tail", raw_server.url, "--no-follow", "-q")
+
+    assert (code, "", True) == (done.returncode, done.stdout, "Error: " in done.stderr)
+
+
+def test_an_error_is_json_if_that_was_asked_for(run: Run) -> None:
+    """My script finds the message, the code and the place in the docs."""
+    done = run("prune", "orders", "--json")
+
+    error = json.loads(done.stderr)["error"]
+    assert (1, 1, "") == (done.returncode, error["exitCode"], done.stdout)
+    assert {"message", "exitCode", "type", "help"} == error.keys()
+
+
+def test_verbose_logs_requests_without_secrets(raw_server: RawServer) -> None:
+    """I see what is asked for, and no token."""
+    raw_server.respond = lambda request: ok(b'{"server":"zeh-spark","feeds":[]}')
+    here = str(Path(__file__).parents[2])
+    env = {**os.environ, "ZEH_TOKEN": "secret-of-mine", "PYTHONPATH": here}
+
+    done = subprocess.run(
+        [*COMMAND, "feeds", raw_server.url, "-vv"],
+        env=env, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert "GET answered 200" in done.stderr
+    assert "secret-of-mine" not in done.stdout + done.stderr
+    assert "has no feeds that may be read" in done.stdout
+
+
+def test_feeds_of_a_publisher_are_those_that_the_token_may_read(run: Run, store_url: str) -> None:
+    """I see what I may read; a stranger sees nothing."""
+    run("create", "orders", "--partitions", "2")
+    run("create", "secrets")
+    token = run("token", "create", "me", "--read", "orders", "-q").stdout.strip()
+    with (
+        closing(open_store(store_url)) as store,
+        running_publisher(store, create_app(store, gate=Gate(store))) as base,
+    ):
+        stranger = call("feeds", base)
+        mine = call("feeds", base, ZEH_TOKEN=token)
+
+    assert (5, "", False) == (stranger.returncode, stranger.stdout, "secrets" in stranger.stderr)
+    assert "FEED    PARTITIONS  TAKES BATCHES\norders           2  yes\n" == mine.stdout
+
+
+def test_another_publisher_lists_no_feeds(raw_server: RawServer) -> None:
+    """I am told which publishers do."""
+    raw_server.respond = lambda request: refused(400, "n is missing")
+
+    done = call("feeds", raw_server.url)
+
+    assert (1, True) == (done.returncode, "Only publishers of zeh-spark list them" in done.stderr)
+
+
+def tail_of(url: str, *words: str) -> list[str]:
+    done = call("tail", url, "--no-follow", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_tail_reads_one_partition_from_a_cursor_up_to_a_limit(run: Run, store_url: str) -> None:
+    """I look at the place of the feed that I need."""
+    run("create", "orders", "--partitions", "2")
+    for number in range(4):
+        line = f'{{"partition": {number % 2}, "data": {number}}}\n'
+        run("load", "orders", "-", "--envelope", stdin=line)
+    with published(store_url) as base:
+        url = f"{base}/orders"
+        first = tail_of(url, "--from", "first", "--partition", "1")
+        limited = tail_of(url, "--from", "first", "--limit", "3")
+        with closing(open_store(store_url)) as store:
+            cursor = next(f"{each.g}.{each.tag}" for each in store.chunks("orders", {1: 0}, 4, 1))
+        later = tail_of(url, "--from", cursor, "--partition", "1")
+        wrong = call("tail", url, "--from", cursor)
+        beyond = call("tail", url, "--partition", "2")
+
+    assert (["1", "3"], 3, ["3"]) == (first, len(limited), later)
+    assert (2, True) == (wrong.returncode, "Give --partition" in wrong.stderr)
+    assert (2, True) == (beyond.returncode, "the feed has 2, from 0" in beyond.stderr)
+
+
+def test_tail_reads_a_publisher_that_does_not_tell_its_partitions(raw_server: RawServer) -> None:
+    """I give the number that its documentation names."""
+    page = b'{"partition":0,"data":7}\n{"partition":0,"cursor":"1"}\n'
+    end = b'{"partition":0,"cursor":"1"}\n'
+    raw_server.respond = lambda request: (
+        refused(400, "n is missing") if "n" not in request.query
+        else ok(page if request.query["cursor0"] == "_first" else end)
+    )  # fmt: skip
+
+    assert ["7"] == tail_of(raw_server.url, "--from", "first", "--partitions", "1")
+    assert 2 == call("tail", raw_server.url).returncode
+
+
+@pytest.mark.parametrize("command", ["publish", "backup", "prune"])
+def test_long_work_shows_a_bar_on_a_terminal(
+    env: dict[str, str], run: Run, store_url: str, tmp_path: Path, command: str
+) -> None:
+    """I see how far it is; without a terminal, or with --quiet, nothing is in the way."""
+    run("create", "orders")
+    (tmp_path / "a.ndjson").write_text("1\n" * 20_000)
+    run("load", "orders", "a.ndjson")
+    with published(store_url) as base, (tmp_path / "a.ndjson").open("rb") as stdin:
+        words = {
+            "publish": ["publish", f"{base}/orders", "--producer", "p"],
+            "backup": ["backup", "copy.db"],
+            "prune": ["prune", "orders", "--size", "1", "--now"],
+        }[command]
+        ours, theirs = pty.openpty()
+        subprocess.run(
+            [*COMMAND, *words], env=env, cwd=tmp_path, stdin=stdin, stderr=theirs,
+            stdout=subprocess.DEVNULL, check=True, timeout=60,
+        )  # fmt: skip
+        shown = os.read(ours, 65_536)
+        os.close(theirs)
+        os.close(ours)
+
+    label = {"publish": b"Publishing", "backup": b"Copying", "prune": b"Removing"}[command]
+    assert label in shown and b"100%" in shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(env: dict[str, str], shell: str) -> None:
+    """Tab knows the commands; the reference says how to set it up."""
+    assert f"_ZEH_SPARK_COMPLETE={shell}_source" in PAGE
+    program = "from zeh_spark.cli.main import zeh_spark; zeh_spark(prog_name='zeh-spark')"
+    more = {"COMP_WORDS": "zeh-spark ch", "COMP_CWORD": "1" if shell != "fish" else "ch"}
+    more["_ZEH_SPARK_COMPLETE"] = f"{shell}_complete"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**env, **more}, capture_output=True, text=True
+    )
+
+    assert "check" in done.stdout and "load" not in done.stdout
+
+
+def test_client_commands_work_without_the_extra(run: Run, store_url: str) -> None:
+    """`pip install zeh-spark` is enough to read, to publish and to check."""
+    run("create", "orders", "--partitions", "1")
+    with published(store_url) as base:
+        url = f"{base}/orders"
+        calls = [
+            ["publish", url, "--producer", "p"],
+            ["tail", url, "--from", "first", "--no-follow"],
+            ["producers", url],
+            ["audit", url],
+            ["check", url],
+            ["feeds", base],
+            ["dead-letters", url],
+            ["replay-dead", url],
+            ["--help"],
+        ]
+        program = (
+            "import io, sys\n"
+            f"for each in {EXTRAS}: sys.modules[each] = None\n"
+            "from zeh_spark.cli.main import zeh_spark\n"
+            f"for words in {calls}:\n"
+            "    sys.stdin = io.TextIOWrapper(io.BytesIO(b'1\\n' * (words[0] == 'publish')))\n"
+            "    try: zeh_spark(words)\n"
+            "    except SystemExit as exc: print(words[0], exc.code, file=sys.stderr)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+
+    ends = dict(line.rsplit(" ", 1) for line in done.stderr.splitlines() if line[-2:-1] == " ")
+    assert ends == {words[0]: "1" if words[0] == "dead-letters" else "0" for words in calls}
+
+
+def test_store_commands_name_the_extra(env: dict[str, str]) -> None:
+    """One line says what to install, whatever the command was given."""
+    program = (
+        f"import sys\nfor each in {EXTRAS}: sys.modules[each] = None\n"
+        "from zeh_spark.cli.main import zeh_spark\n"
+        "for words in (['serve', '--port', '1'], ['create', 'x'], ['retention', 'x'], ['feeds']):\n"
+        "    try: zeh_spark(words)\n"
+        "    except SystemExit as exc: assert exc.code == 1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+
+    lines = done.stderr.splitlines()
+    assert 4 == len(lines)
+    assert all(each.endswith('Install it: pip install "zeh-spark[publisher]"') for each in lines)

@@ -1,0 +1,110 @@
+"""How far a query is behind: in a command, in the progress, with a token."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import zeh_spark
+from tests.fix_cli import call, published
+from tests.fix_publisher import served
+from tests.fix_raw_server import refused
+from tests.patience import PATIENCE, eventually
+
+
+@pytest.fixture
+def told(run, collected, stream, spark):
+    """`told(base, …)`: run a query over feed `orders` once; its progress, and the checkpoint."""
+
+    def once(base, **options):
+        seen = []
+        listener = zeh_spark.ProgressListener(report=seen.append)
+        spark.streams.addListener(listener)
+        frame = stream(url=f"{base}/orders", cursorSet="warehouse", **options).load()
+        assert collected(frame, availableNow=True).awaitTermination(PATIENCE)
+        eventually(lambda: bool(seen), PATIENCE)
+        spark.streams.removeListener(listener)
+        return seen[-1], str(collected.folder / "checkpoint")
+
+    return once
+
+
+def test_a_command_tells_what_a_query_has_not_read(run, told, store_url):
+    """I see it by the checkpoint and by the cursor set, for people and for programs."""
+    run("create", "orders", "--partitions", "2")
+    run("load", "orders", "-", stdin="1\n2\n3\n")
+    with published(store_url) as base:
+        progress, checkpoint = told(base)
+        assert (3, 0, 0) == (progress.events, progress.events_behind, progress.seconds_behind)
+        by_checkpoint = "lag", f"{base}/orders", "--checkpoint", checkpoint
+        assert "Nothing is unread after batch 0." in run(*by_checkpoint).stdout
+        run("load", "orders", "-", "--producer", "more", stdin="4\n5\n")
+
+        shown = run(*by_checkpoint).stdout
+        assert "2 events unread, the oldest for" in shown and "PARTITION" in shown
+        document = json.loads(run(*by_checkpoint, "--json").stdout)
+        assert (f"{base}/orders", 0) == (document["feed"], document["batch"])
+        assert {"total": 2, "max": 2, "min": 0, "mean": 1.0} == document["eventsBehind"]
+        assert 0 < document["secondsBehind"]["max"] < PATIENCE
+
+        by_name = "lag", f"{base}/orders", "--cursorset", "warehouse", "--json"
+        eventually(lambda: total(run(*by_name)) == 2, PATIENCE)
+
+
+def total(done):
+    return json.loads(done.stdout)["eventsBehind"]["total"] if done.returncode == 0 else None
+
+
+def test_the_command_sends_a_token(run, tmp_path, monkeypatch):
+    """With a token it may read the lag of a cursor set; without one it is refused by name."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2\n")
+    file = tmp_path / "token"
+    file.write_text(run("token", "create", "all", "--admin").stdout.strip())
+    monkeypatch.delenv("ZEH_TOKEN", raising=False)
+    with served(tmp_path / "feeds.db") as (base, _):
+        words = "lag", f"{base}/orders", "--cursorset", "warehouse"
+        assert "unauthorized" in run(*words).stderr
+        with_token = (*words, "--token-file", str(file))
+        assert "tells no lag of the cursor set 'warehouse'" in run(*with_token).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "Give either --checkpoint or --cursorset."),
+        (("--checkpoint", "a", "--cursorset", "b"), 2, "Give either --checkpoint or --cursorset."),
+        (("--checkpoint", "nowhere"), 1, "nowhere is no checkpoint that can be read here"),
+        (("--checkpoint", "other"), 1, "it has 'http://other/feed'. Give the URL as in the query"),
+        (("--checkpoint", "torn"), 1, "torn is no checkpoint that can be read here"),
+    ],
+)
+def test_mistakes_are_explained(words, code, said, tmp_path):
+    """I see what to give, and scripts see the exit code."""
+    offset = {"version": 3, "feed": "http://other/feed", "partitionCount": 1, "partitions": {}}
+    for name, text in (("other", f"v1\n{{}}\n{json.dumps(offset)}"), ("torn", "v9\n")):
+        for folder in ("commits", "offsets"):
+            (tmp_path / name / folder).mkdir(parents=True)
+        (tmp_path / name / "commits" / "0").touch()
+        (tmp_path / name / "offsets" / "0").write_text(text)
+    done = call("lag", "http://127.0.0.1:1/orders", *words, folder=tmp_path)
+
+    assert (code, True) == (done.returncode, said in done.stderr)
+
+
+def test_another_publisher_tells_no_lag(raw_server, tmp_path):
+    """An unknown lag is an error, and never 0."""
+    raw_server.respond = lambda request: refused(404, "no such thing")
+    offset = {
+        "version": 3,
+        "feed": raw_server.url,
+        "partitionCount": 1,
+        "partitions": {"0": {"cursor": "7", "events": 1, "bytes": 1}},
+    }
+    for folder, text in (("commits", ""), ("offsets", f"v1\n{{}}\n{json.dumps(offset)}")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "4").write_text(text)
+    done = call("lag", raw_server.url, "--checkpoint", str(tmp_path))
+
+    assert 1 == done.returncode and "404" in done.stderr

@@ -1,0 +1,163 @@
+"""Sessions that an event's failure holds: decisions, replays and repaired events release them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.fix_lake import why_absent
+from tests.fix_processing import Processing
+from tests.fix_sessions import AT
+
+pytest.importorskip("delta", reason=why_absent())
+pytest.importorskip("google.protobuf", reason="protobuf is not installed")
+
+from zeh_spark import sessions
+from zeh_spark.publish import Producer
+
+
+@pytest.mark.slow
+def test_a_session_is_held_until_somebody_decides(processing):
+    """on_failure="hold": what follows waits; a decision names the number and the attempt.
+    [SB-07, SB-08]
+    """
+    add, decide = processing.orders.add, processing.decide
+    processing.options["on_failure"] = "hold"
+    add(("a", 0), ("x", 0))
+    add(("a", 1), fail="1")
+    add(("a", 2))
+    processing.run()
+    add(("a", 3), ("x", 1))
+    decide("a", "retry", 1, 7)  # it was attempt 1
+    decide("a", "retry", 2, 1)  # that one waits
+    decide("y", "skip", 0, 1)  # there is no such session
+    processing.run()
+    waiting = [(0, "ok", 1), (1, "failed", 1), (2, "waiting", 0), (3, "waiting", 0)]
+    assert waiting == [e for e in processing.verdicts("a") if e[1] not in ("ignored", "control")]
+    assert [(0, "ok", 1), (1, "ok", 1)] == processing.verdicts("x")
+    assert [
+        "retry of number 1, attempt 7: the session is held by number 1, attempt 1",
+        "retry of number 2, attempt 1: the session is held by number 1, attempt 1",
+        "skip of number 0, attempt 1: no event of the session is held",
+    ] == processing.details("ignored")
+
+    decide("a", "retry", 1, 1)
+    add(("a", 4))
+    processing.run()
+
+    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
+    assert [(0, "ok", 1), (1, "ok", 2), (2, "ok", 1), (3, "ok", 1), (4, "ok", 1)] == done
+    steps = [step for order, step, _ in processing.shop.calls() if order == "a"]
+    assert [0, 1, 1, 2, 3, 4] == steps
+    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
+
+
+@pytest.mark.slow
+def test_decisions_may_be_columns_and_need_no_time(processing):
+    """A frame without headers: `control`, `attempt` and `time` are columns of its own. While a
+    session is held, members of a STRUCT may change their places, and columns may be NOT NULL.
+    """
+    processing.options["on_failure"] = "hold"
+    columns = ("order", "step", "word", "tried", "fail")
+    named = [f"headers['{name}'] AS `{name}`" for name in columns]
+
+    def run(*members: str) -> None:
+        feed = processing.orders.feed(headers="_all")
+        pair = ", ".join(f"'{name}', concat('{name}', headers['step'])" for name in members)
+        more = [f"named_struct({pair}, 'one', 1) AS pair", "'fixed' AS fixed"]
+        more.append(f"CASE WHEN headers['word'] IS NULL THEN {AT} END AS at")
+        frame = feed.selectExpr(*named, *more)
+        ordered = sessions.in_order(
+            frame,
+            session="order",
+            sequence="step",
+            time="at",
+            control=frame["word"],
+            attempt=frame["tried"],
+            processing=True,
+        )
+        assert (False, False) == tuple(frame.schema[name].nullable for name in ("pair", "fixed"))
+        processing.write(ordered, handler=handler)
+
+    def handler(event: sessions.Event) -> int:
+        row = event.row
+        assert (f"a{event.number}", f"b{event.number}") == (row["pair"]["a"], row["pair"]["b"])
+        assert ("fixed", 1) == (row["fixed"], row["pair"]["one"])
+        return 1 // (row["fail"] != "1")
+
+    processing.options["result"] = "BIGINT"
+    processing.orders.add(("a", 0), fail="1")
+    processing.orders.add(("a", 1))
+    run("a", "b")
+    processing.orders.add(("a", 0), word="skip", tried="1")
+    run("b", "a")
+
+    assert [(0, "skipped", 1), (1, "ok", 1)] == [
+        each for each in processing.verdicts("a") if each[1] in ("ok", "skipped")
+    ]
+
+
+@pytest.mark.slow
+def test_a_skip_acts_once(processing):
+    """The second one finds nothing to skip, also if the next event fails."""
+    processing.options["on_failure"] = "hold"
+    processing.orders.add(("a", 0), fail="9")
+    processing.orders.add(("a", 1), fail="9")
+    processing.orders.add(("a", 2))
+    processing.run()
+    for _ in range(2):
+        processing.decide("a", "skip", 0, 1)
+        processing.run()
+
+    assert [
+        (0, "failed", 1),
+        (0, "skipped", 1),
+        (1, "waiting", 0),
+        (1, "failed", 1),
+        (2, "waiting", 0),
+    ] == [each for each in processing.verdicts("a") if each[1] not in ("ignored", "control")]
+    assert 1 == len(processing.details("control"))
+    assert 1 == len(processing.details("ignored"))
+    open_ = sessions.unresolved(processing.orders.spark, processing.at).orderBy("number").collect()
+    assert [(1, "failed"), (2, "waiting")] == [(row.number, row.status) for row in open_]
+
+
+@pytest.mark.slow
+def test_a_repaired_event_releases_its_session(processing):
+    """A replay of the event that holds the session is a retry with other content."""
+    processing.options["on_failure"] = "hold"
+    processing.orders.add(("a", 0), fail="9")
+    processing.orders.add(("a", 1))
+    processing.run()
+
+    processing.orders.add(("a", 0), **{"session-control": "replay"})
+    processing.run()
+
+    done = [each for each in processing.verdicts("a") if each[1] == "ok"]
+    assert [(0, "ok", 2), (1, "ok", 1)] == done
+    assert 0 == sessions.unresolved(processing.orders.spark, processing.at).count()
+
+
+@pytest.mark.slow
+def test_two_queries_keep_their_verdicts_in_one_table(processing, tmp_path):
+    """A session that one of them holds is not held for the other."""
+    processing.options["on_failure"] = "hold"
+    processing.orders.add(("a", 0), fail="1")
+    processing.run()
+    url = processing.orders.create("other")
+    changed = {"folder": tmp_path / "other", "url": url, "producer": Producer(url, "shop")}
+    other = Processing(replace(processing.orders, **changed))
+    other.at = processing.at
+    other.orders.add(("a", 0), ("a", 1))
+    other.run(name="other", handler=lambda event: "fine")
+    processing.orders.add(("a", 1))
+    processing.run()
+
+    rows = processing.table().select("processor", "number", "status").collect()
+    assert [
+        ("orders", 0, "failed"),
+        ("orders", 1, "waiting"),
+        ("other", 0, "ok"),
+        ("other", 1, "ok"),
+    ] == sorted(map(tuple, rows))

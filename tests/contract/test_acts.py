@@ -1,0 +1,113 @@
+"""An administrative act and its record are one transaction, in each database."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select, text
+
+from tests.contract.sites import PostgresqlSite, SqliteSite
+from zeh_spark.publisher import Store
+from zeh_spark.sql_store.schema import metadata
+from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.store.acts import Action
+from zeh_spark.store_contract import acts as contract
+from zeh_spark.testing.writers import FEED
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "administer.py"
+CHANGES: dict[str, Callable[[Store], object]] = {
+    **{action.value: change for action, (change, _) in contract.CHANGES.items()},
+    Action.CREATE_TOKEN.value: lambda store: store.add_token(contract.ANOTHER, by=contract.ALICE),
+    Action.NEW_HISTORY.value: lambda store: store.begin_epoch(FEED, by=contract.ALICE),
+}
+_REFUSE = {
+    SqliteSite: (
+        "CREATE TRIGGER full BEFORE INSERT ON acts BEGIN SELECT RAISE(ABORT, 'no room'); END",
+        "DROP TRIGGER full",
+    ),
+    PostgresqlSite: (
+        "ALTER TABLE zeroeventhub.acts ADD CONSTRAINT full_ CHECK (false) NOT VALID",
+        "ALTER TABLE zeroeventhub.acts DROP CONSTRAINT full_",
+    ),
+}
+
+
+def _content(store: SqlStore) -> dict[str, list[Any]]:
+    """Return all rows of a store, by table."""
+    with store._reading() as connection:
+        return {
+            table.name: [tuple(row) for row in connection.execute(select(table))]
+            for table in metadata.sorted_tables
+        }
+
+
+def _told(store: SqlStore, statement: str) -> None:
+    def work(connection: Connection) -> None:
+        connection.execute(text(statement))
+
+    store._write(work)
+
+
+def test_each_kind_of_act_is_tried_here() -> None:
+    """A new kind of act is held against a failure between change and record, too.
+
+    `migrate` and `restore` are tested where they are: an upgrade is one transaction as a whole, and
+    a restored copy takes its place as a whole.
+    """
+    assert {each.value for each in Action} - {"migrate", "restore"} == CHANGES.keys()
+
+
+@pytest.mark.parametrize("action", CHANGES)
+def test_change_whose_act_cannot_be_kept_is_undone(
+    shared_site: SqliteSite | PostgresqlSite, action: str
+) -> None:
+    """A change is undone if its act cannot be written. The next try succeeds."""
+    store = shared_site.open()
+    assert isinstance(store, SqlStore)
+    store.create(FEED, 2)
+    contract.prepare(store)
+    refuse, allow = _REFUSE[type(shared_site)]
+    _told(store, refuse)
+    before = _content(store)
+    with pytest.raises(Exception, match=r"no room|full_|exists already") as failed:
+        CHANGES[action](store)
+    assert before == _content(store), failed.value
+    _told(store, allow)
+    CHANGES[action](store)
+    after = _content(store)
+    assert action == store.acts(limit=1)[0].action
+    assert len(before.pop("acts")) + 1 == len(after.pop("acts"))
+    assert before != after
+
+
+def test_killed_programs_leave_acts_for_all_that_they_did_and_no_others(
+    shared_site: SqliteSite | PostgresqlSite,
+) -> None:
+    """`kill -9` in the middle: what is changed and what the log says are the same."""
+    rounds, done = 6, 0
+    shared_site.open().close()
+    for _ in range(rounds):
+        words = [sys.executable, str(PROGRAM), shared_site.url, str(done)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout
+            first = int(program.stdout.readline())
+            killer = threading.Timer(random.uniform(0, 0.3), program.kill)
+            killer.start()
+            printed = [first, *map(int, program.stdout.readlines())]
+            killer.join()
+        store = shared_site.open()
+        acts = store.acts(limit=1 << 31)
+        created = sorted(each.feed for each in acts if each.action == Action.CREATE_FEED.value)
+        deleted = {each.feed for each in acts if each.action == Action.DELETE_PRODUCER.value}
+        feeds = [each.name for each in store.feeds()]
+        assert sorted(feeds) == created
+        assert {feed for feed in feeds if store.producer(feed, "till").deleted} == deleted
+        assert {f"feed{number}" for number in printed} <= deleted
+        done = len(feeds)

@@ -1,0 +1,186 @@
+"""Locks and time limits in PostgreSQL: a statement that waits too long makes a busy store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+import requests
+from sqlalchemy import Connection, text
+
+from tests.contract.databases import in_threads, site, store
+from tests.contract.sites import PostgresqlSite
+from zeh_spark.postgresql_store import reads as postgresql_reads
+from zeh_spark.postgresql_store import writer as postgresql_writer
+from zeh_spark.postgresql_store.store import READERS
+from zeh_spark.postgresql_store.writer import TURN_SECONDS
+from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.store.interface import StoreBusyError
+from zeh_spark.store.outcome import attempted
+from zeh_spark.testing import running_publisher
+from zeh_spark.testing.writers import FEED, chunk, data, publish, until
+
+__all__ = ["site", "store"]
+
+
+def test_deadlock_is_tried_again(store: SqlStore) -> None:
+    """Two who lock in the opposite order both get through (A7)."""
+    store.create("other", 2)
+    both = threading.Barrier(2)
+    tries = []
+
+    def locked(first: str, second: str) -> Callable[[Connection], None]:
+        def work(db: Connection) -> None:
+            tries.append(first)
+            db.execute(text(_LOCK), {"name": first})
+            if tries.count(first) == 1:
+                both.wait(20)
+            db.execute(text(_LOCK), {"name": second})
+
+        return work
+
+    orders = [(FEED, "other"), ("other", FEED)]
+    assert [] == in_threads(2, lambda number: store._write(locked(*orders[number])))
+    assert 3 <= len(tries)  # more, if the second try meets the other one's first again
+
+
+_LOCK = "SELECT 1 FROM zeroeventhub.feeds WHERE name = :name FOR UPDATE"
+
+
+def set_lock_timeout(monkeypatch: pytest.MonkeyPatch, timeout: str) -> None:
+    begin = str(postgresql_writer._BEGIN).replace(f"{postgresql_writer.LOCK_SECONDS}s", timeout, 1)
+    monkeypatch.setattr(postgresql_writer, "_BEGIN", text(begin))
+
+
+@contextmanager
+def feed_locked(store: SqlStore) -> Iterator[None]:
+    """As by a publisher that hangs within a commit."""
+    begun, free = threading.Event(), threading.Event()
+
+    def hold(db: Connection) -> None:
+        db.execute(text(_LOCK), {"name": FEED})
+        begun.set()
+        assert free.wait(20)
+
+    holder = threading.Thread(target=store._write, args=(hold,))
+    holder.start()
+    assert begun.wait(20)
+    try:
+        yield
+    finally:
+        free.set()
+        holder.join()
+
+
+def test_statement_timeout_is_a_busy_store(store: SqlStore) -> None:
+    """The database's own limits make me wait, and nothing is half done."""
+
+    def slow(db: Connection) -> None:
+        db.execute(text("UPDATE zeroeventhub.feeds SET time = 99"))
+        db.execute(text("SET LOCAL statement_timeout = 20"))
+        db.execute(text("SELECT pg_sleep(10)"))
+
+    with pytest.raises(StoreBusyError, match="statement timeout"):
+        store._write(slow)
+    assert 0 == store.feed(FEED).time
+
+
+def test_lock_that_does_not_come_is_a_busy_store(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publisher that hangs within a commit does not hang the others for ever."""
+    set_lock_timeout(monkeypatch, "50ms")
+    with feed_locked(store), pytest.raises(StoreBusyError, match="lock timeout"):
+        publish(store, chunk(0, b"1"))
+    publish(store, chunk(0, b"1"))
+
+
+@contextmanager
+def table_locked(site: PostgresqlSite, table: str) -> Iterator[None]:
+    """As by an ALTER TABLE that does not end."""
+    with (
+        psycopg.connect(site.url.replace("+psycopg", "")) as other,
+        other.transaction(),
+    ):
+        other.execute(f"LOCK TABLE zeroeventhub.{table} IN ACCESS EXCLUSIVE MODE".encode())
+        yield
+
+
+def test_reads_behind_a_lock_end_and_others_go_on(store: SqlStore, site: PostgresqlSite) -> None:
+    """More reads than there are connections wait for one table: the process does not stop."""
+    publish(store, chunk(0, b"1"))
+    with table_locked(site, "chunks"):
+        began = time.monotonic()
+        with ThreadPoolExecutor(READERS) as pool:
+            stuck = [pool.submit(store.scan, FEED, 0, 9, 9) for _ in range(READERS)]
+            assert [] == store.tokens()
+            raised = [each.exception() for each in stuck]
+        lasted = time.monotonic() - began
+    assert [StoreBusyError] * READERS == [type(each) for each in raised]
+    assert all("lock timeout" in str(each) for each in raised)
+    assert lasted < TURN_SECONDS
+    assert [b"1"] == data(store)
+
+
+def test_readers_of_a_locked_table_are_asked_to_come_again(
+    store: SqlStore, site: PostgresqlSite
+) -> None:
+    """503 with Retry-After instead of silence, and the page once the lock is gone."""
+    publish(store, chunk(0, b"1"))
+    with running_publisher(store) as url:
+        page = f"{url}/{FEED}?n=2&cursor0=_first"
+        with table_locked(site, "chunks"):
+            refused = requests.get(page, timeout=TURN_SECONDS)
+        answer = requests.get(page, timeout=TURN_SECONDS)
+    assert (503, "store-busy") == (refused.status_code, refused.json()["type"].split(":")[-1])
+    assert refused.headers["Retry-After"]
+    assert (200, 1) == (answer.status_code, answer.text.count('"data"'))
+
+
+def test_a_look_for_commits_behind_a_lock_ends(store: SqlStore, site: PostgresqlSite) -> None:
+    """Readers that wait for events are told, and wait again when the lock is gone."""
+    with table_locked(site, "feeds"), pytest.raises(StoreBusyError, match="lock timeout"):
+        store.version()
+    seen = store.version()
+    with table_locked(site, "feeds"):
+        until(lambda: isinstance(attempted(store.version).exception(), StoreBusyError))
+    until(lambda: attempted(store.version).exception() is None)
+    publish(store, chunk(0, b"1"))
+    until(lambda: store.version() != seen)
+
+
+def test_a_read_that_takes_too_long_is_a_busy_store(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that the database does not finish does not hold its connection for ever."""
+    begin = postgresql_reads._BEGIN.replace(f"{postgresql_reads.STATEMENT_SECONDS}s", "50ms")
+    monkeypatch.setattr(postgresql_reads, "_BEGIN", begin)
+    with pytest.raises(StoreBusyError, match="statement timeout"), store._reading() as connection:
+        connection.execute(text("SELECT pg_sleep(10)"))
+    assert 0 == store.feed(FEED).time
+
+
+def test_the_bounds_of_a_read_end_with_it(store: SqlStore) -> None:
+    """A pooler may give the connection to others, who have not asked for bounds."""
+    with store._reading() as connection:
+        assert "2s" == connection.scalar(text("SHOW lock_timeout"))
+        driver = connection.connection.driver_connection
+    assert driver is not None
+    assert ("0",) == driver.execute("SHOW lock_timeout").fetchone()
+
+
+def test_failure_of_the_database_is_told_to_a_whole_group_at_once(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty commits that wait for a lock that does not come wait for it together."""
+    set_lock_timeout(monkeypatch, "300ms")
+    with feed_locked(store):
+        began = time.monotonic()
+        raised = in_threads(20, lambda number: store.producer(FEED, f"p{number}"))
+    assert [StoreBusyError] * 20 == [type(each) for each in raised]
+    assert time.monotonic() - began < 10 * 0.3

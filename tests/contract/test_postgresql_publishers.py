@@ -1,0 +1,174 @@
+"""Several publishers and several tasks at work on one store in PostgreSQL at the same time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from sqlalchemy import Connection, Engine, event
+
+from tests.contract.databases import commit_under_way, in_threads, site, stopped_at, store
+from tests.contract.sites import PostgresqlSite
+from zeh_spark.publisher import Problem
+from zeh_spark.sql_store import uploads as sql_uploads
+from zeh_spark.sql_store.store import SqlStore
+from zeh_spark.testing.writers import (
+    FEED,
+    call,
+    chunk,
+    commit,
+    data,
+    declared,
+    everything,
+    publish,
+    until,
+    upload,
+)
+
+__all__ = ["site", "store"]
+
+
+def test_two_publishers_commit_in_one_order(site: PostgresqlSite, store: SqlStore) -> None:
+    """Whoever I ask, batches are whole, and positions have no gaps (A7)."""
+    stores = [store, site.open()]
+
+    def write(number: int) -> None:
+        for batch in range(10):
+            by = call(batch, producer=f"p{number}")
+            commit(stores[number % 2], by, upload(chunk(0, b"%d" % number), chunk(1, b"0")))
+
+    assert [] == in_threads(8, write)
+    found = everything(stores[1])
+    assert list(range(1, 161)) == [each.g for each in found]
+    pairs = zip(found[::2], found[1::2], strict=True)
+    assert all((a.producer, a.batch) == (b.producer, b.batch) for a, b in pairs)
+
+
+def test_commits_of_two_feeds_do_not_wait_for_each_other(store: SqlStore) -> None:
+    """A long commit on one feed holds up no other feed, and no upload of its own."""
+    store.create("other", 2)
+    store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
+    with commit_under_way(store, call(0), one):
+        publish(store, chunk(0, b"2"), feed="other")
+        store.stage(FEED, call(0, producer="q"), upload(chunk(0, b"3")))
+    assert [b"1"] == data(store)
+
+
+def test_an_epoch_waits_for_the_commit_that_is_under_way(
+    store: SqlStore, site: PostgresqlSite
+) -> None:
+    """Its event is of the epoch before, although the epoch was asked for before it was there."""
+    store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
+    beginning = threading.Thread(target=site.open().begin_epoch, args=(FEED,))
+    with commit_under_way(store, call(0), one):
+        beginning.start()
+        until(site.somebody_waits_for_a_lock)
+    beginning.join()
+    identity = store.identity(FEED)
+    assert identity.epochs[0].id == identity.at(everything(store)[0].time)
+
+
+def test_a_batch_is_not_denied_while_its_first_commit_is_under_way(store: SqlStore) -> None:
+    """ "Not committed" is only said when nobody is about to commit it (PU-03)."""
+    store.stage(FEED, call(0), one := upload(chunk(0, b"1")))
+    answers: list[object] = []
+    asks = [
+        threading.Thread(target=lambda: answers.append(store.receipt(FEED, "p", 0, None))),
+        threading.Thread(target=lambda: answers.append(store.producer(FEED, "p").last + 1)),
+    ]
+    with commit_under_way(store, call(0), one):
+        for each in asks:
+            each.start()
+        lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined] # PostgreSQL's
+        until(lambda: len(lane._waiting) == 2)
+        assert not answers
+    for each in asks:
+        each.join()
+    assert None not in answers and 0 not in answers
+
+
+def test_uploads_of_a_batch_do_not_wait_for_each_other(store: SqlStore) -> None:
+    """Tasks write at the same time: the row they share is locked at the end only."""
+    store.stage(FEED, call(0), upload(chunk(0, b"0")))
+    one, two = (upload(chunk(0, b"%d" % task), task=task) for task in (1, 2))
+    with stopped_at("_touch", lambda: store.stage(FEED, call(0), one)):
+        store.stage(FEED, call(0), two)
+    store.commit(FEED, call(0), declared(one, two))
+    assert [b"1", b"2"] == data(store)
+
+
+def test_first_uploads_of_a_batch_may_come_at_once(store: SqlStore) -> None:
+    """Also the same one twice, as after a lost answer."""
+    sent = [upload(chunk(0, b"%d" % task), task=task) for task in range(8)]
+    assert [] == in_threads(16, lambda number: store.stage(FEED, call(0), sent[number % 8]))
+    store.commit(FEED, call(0), declared(*sent))
+    assert [b"%d" % task for task in range(8)] == data(store)
+
+
+def test_nothing_is_published_behind_the_deletion_of_a_producer(
+    store: SqlStore, site: PostgresqlSite
+) -> None:
+    """Also where a named batch of it was under way: the deletion waits for that."""
+    store.stage(FEED, call(0, producer="p#day"), one := upload(chunk(0, b"1")))
+    deleting = threading.Thread(target=store.delete_producer, args=(FEED, "p"))
+    with commit_under_way(store, call(0, producer="p#day"), one):
+        deleting.start()
+        until(site.somebody_waits_for_a_lock)
+    deleting.join()
+    assert [b"1"] == data(store)
+    with pytest.raises(Problem, match="deleted"):
+        store.stage(FEED, call(0, producer="p#other"), one)
+
+
+def test_refusal_of_one_commit_is_that_one_s_alone(store: SqlStore) -> None:
+    """Others that were committed together with it are there."""
+    lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined]
+    sent = upload(chunk(0, b"1"))
+    for number in range(6):
+        store.stage(FEED, call(0, producer=f"p{number}"), sent)
+    batches = [call(0 if number % 3 else 7, producer=f"p{number}") for number in range(6)]
+    raised: list[BaseException] = []
+    with lane.lead():
+        waiting = threading.Thread(
+            target=lambda: raised.extend(
+                in_threads(6, lambda number: store.commit(FEED, batches[number], declared(sent)))
+            )
+        )
+        waiting.start()
+        until(lambda: len(lane._waiting) == 6)
+    waiting.join()
+    assert ["batch-gap"] * 2 == [each.name for each in raised if isinstance(each, Problem)]
+    assert 2 == len(raised)
+    assert [b"1"] * 4 == data(store)
+
+
+def test_a_look_that_is_refused_holds_up_nobody(store: SqlStore) -> None:
+    """Who is overtaken asks again and again; what is committed beside that is committed at once."""
+    publish(store, chunk(0, b"0"))
+    store.stage(FEED, call(0, producer="q"), sent := upload(chunk(0, b"1")))
+    lane = store._database.writes._lanes.of(FEED)  # type: ignore[attr-defined]
+    commits: list[threading.Thread] = []
+
+    def ask() -> None:
+        with pytest.raises(Problem):
+            store._look(FEED, lambda connection, _: sql_uploads.admit(connection, FEED, call(7)))
+
+    asks = [ask, lambda: store.commit(FEED, call(0, producer="q"), declared(sent))]
+    threads = [threading.Thread(target=each) for each in asks]
+
+    def note(_: Connection) -> None:
+        commits.append(threading.current_thread())
+
+    event.listen(Engine, "commit", note)
+    try:
+        with lane.lead():
+            for at, each in enumerate(threads, 1):
+                each.start()
+                until(lambda at=at: len(lane._waiting) == at)
+            commits.clear()
+        for each in threads:
+            each.join()
+    finally:
+        event.remove(Engine, "commit", note)
+    assert 2 == len(data(store))
+    assert 1 == sum(each in threads for each in commits)  # others clean up

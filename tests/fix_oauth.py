@@ -1,0 +1,121 @@
+"""A token server (OAuth2 client credentials) and a publisher that takes its tokens, JWTs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from zeh_spark.access.gate import Gate
+from zeh_spark.access.jwt_tokens import JwtTokens
+from zeh_spark.publisher import MemoryStore, create_app
+from zeh_spark.testing import running_publisher
+
+ISSUER, AUDIENCE = "https://login.example/", "feeds"
+CLIENT, SECRET = "job:1", "canary%of+a/client-secret"
+_KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+@dataclass
+class TokenServer:
+    """Gives JWTs with these rights to who knows CLIENT and SECRET.
+
+    `script`: answers to give first, as (status, document); `asked`: the forms that came.
+    """
+
+    url: str = ""
+    rights: str = "read:* publish:*"
+    lifetime: float | None = 300
+    script: list[tuple[int, object]] = field(default_factory=list)
+    asked: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of a client."""
+        return {
+            "oauth.tokenUrl": self.url,
+            "oauth.clientId": CLIENT,
+            "oauth.clientSecret": SECRET,
+        }
+
+    def answer(self, authorization: str, form: dict[str, str]) -> tuple[int, object]:
+        self.asked.append(form)
+        if self.script:
+            return self.script.pop(0)
+        name, _, secret = base64.b64decode(authorization.removeprefix("Basic ")).partition(b":")
+        if (unquote(name.decode()), unquote(secret.decode())) != (CLIENT, SECRET):
+            return 401, {"error": "invalid_client", "error_description": "who are you?"}
+        if form.get("grant_type") != "client_credentials":
+            return 400, {"error": "unsupported_grant_type"}
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "exp": time.time() + 300,
+            "zeh": self.rights,
+            "jti": str(len(self.asked)),
+        }
+        token = jwt.encode(claims, _KEY, "ES256", {"kid": "1"})
+        lifetime = {} if self.lifetime is None else {"expires_in": self.lifetime}
+        return 200, {"access_token": token, "token_type": "Bearer", **lifetime}
+
+
+@contextmanager
+def _serving(server: TokenServer) -> Iterator[None]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            form = {name: value for name, [value] in parse_qs(body.decode()).items()}
+            status, document = server.answer(self.headers.get("Authorization", ""), form)
+            sent = document if isinstance(document, bytes) else json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, *words: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        server.url = f"http://127.0.0.1:{listening.server_port}/token"
+        thread = threading.Thread(target=listening.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def token_server() -> Iterator[TokenServer]:
+    """A token server."""
+    server = TokenServer()
+    with _serving(server):
+        yield server
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[str]:
+    """The base URL of a publisher of the feed `orders` that takes the JWTs of `token_server`."""
+    made = jwt.get_algorithm_by_name("ES256")
+    public = {**made.to_jwk(_KEY.public_key(), as_dict=True), "kid": "1"}
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [public]}))
+    store = MemoryStore()
+    store.create("orders", 2)
+    issued = JwtTokens(ISSUER, AUDIENCE, str(tmp_path / "keys.json"))
+    gate = Gate(store, is_open=False, issued=issued)
+    with running_publisher(store, create_app(store, gate=gate)) as base:
+        yield base

@@ -1,0 +1,305 @@
+"""The log of administrative acts: each command that changes a store leaves an act."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import click
+import pytest
+import requests
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tests.fix_cli import Run, call
+from zeh_spark.access.gate import Gate, actor_of
+from zeh_spark.cli import store_commands
+from zeh_spark.cli.main import zeh_spark
+from zeh_spark.publisher import Actor, MemoryStore, Via, create_app, open_store
+from zeh_spark.store.access import ADMIN, Need, Right, new_token
+from zeh_spark.store.acts import Action, process_actor
+from zeh_spark.store.interface import Retention
+from zeh_spark.testing import running_publisher
+
+CHANGING: dict[str, tuple[str, ...]] = {
+    "create": ("new", "--partitions", "2"),
+    "retention": ("orders", "--age", "30d"),
+    "prune": ("orders", "--size", "1", "--now"),
+    "cursor-sets": ("orders", "--delete", "mailer"),
+    "delete-producer": ("orders", "load", "--yes"),
+    "new-history": ("orders", "--yes"),
+    "clock": ("--accept",),
+    "token create": ("tills", "--publish", "orders"),
+    "token revoke": ("warehouse",),
+    "restore": ("copy.db", "--yes"),
+    "migrate": (),
+}
+"""Commands that change a store, with arguments with which they do."""
+
+LOOKING: dict[str, tuple[str, ...]] = {
+    "admin-log": (),
+    "feeds": (),
+    "token list": (),
+    "backup": ("another.db",),
+    "retention": ("orders",),
+    "prune": ("orders", "--size", "1"),
+    "cursor-sets": ("orders",),
+    "clock": (),
+    "migrate": ("--dry-run",),
+}
+"""Commands that only look at a store, with their arguments."""
+
+NO_ACTS = {
+    "load": "publishes",
+    "serve": "serves what others publish",
+    "quickstart": "makes a store of its own",
+    "ddl": "prints statements for a table of the user's own",
+    **dict.fromkeys(
+        (
+            "tail",
+            "publish",
+            "producers",
+            "audit",
+            "check",
+            "doctor",
+            "lag",
+            "dead-letters",
+            "replay-dead",
+        ),
+        "talks to a publisher, and opens no store",
+    ),
+}
+"""Other commands, with the reason for which they leave no act."""
+
+ACTION = {
+    "create": Action.CREATE_FEED,
+    "retention": Action.SET_RETENTION,
+    "cursor-sets": Action.DELETE_CURSOR_SET,
+    "clock": Action.ACCEPT_CLOCK,
+    "token create": Action.CREATE_TOKEN,
+    "token revoke": Action.REVOKE_TOKEN,
+}
+"""The acts of commands that are not called as they are."""
+
+
+def names(group: click.Group, prefix: str = "") -> set[str]:
+    """Return the names of all commands, like "token create"."""
+    found: set[str] = set()
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        each = group.get_command(context, name)
+        whole = f"{prefix}{name}"
+        found |= names(each, f"{whole} ") if isinstance(each, click.Group) else {whole}
+    return found
+
+
+@pytest.fixture
+def prepared(run: Run, store_url: str) -> str:
+    """A store with events, a reader, a token and a copy; returns its URL."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="1\n2")
+    run("token", "create", "warehouse", "--read", "orders")
+    with closing(open_store(store_url)) as store:
+        store.save_cursors("orders", "mailer", 1, {0: "1.x"})
+    run("backup", "copy.db")
+    return store_url
+
+
+def acts(url: str) -> list[dict[str, Any]]:
+    """Return all acts, as `admin-log --json` prints them, the newest first."""
+    done = call("admin-log", "--store", url, "--json", "--limit", "1000")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def as_version_8(url: str) -> None:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as other, other:
+        other.execute("DROP TABLE acts")
+        other.execute("PRAGMA user_version = 8")
+
+
+def test_each_command_is_known_here() -> None:
+    """A new command that changes a store is not forgotten: it is held against the log."""
+    assert names(zeh_spark) == CHANGING.keys() | LOOKING.keys() | NO_ACTS.keys()
+    assert {*ACTION.values()} | {Action(each) for each in CHANGING.keys() - ACTION.keys()} == {
+        *Action
+    }
+
+
+@pytest.mark.parametrize("command", CHANGING)
+def test_each_command_that_changes_a_store_leaves_its_act(
+    run: Run, prepared: str, command: str
+) -> None:
+    """I see what was done on the command line, by which user, on which host."""
+    before = len(acts(prepared))
+    if command == "migrate":
+        as_version_8(prepared)
+        before = 0
+    done = run(*command.split(), *CHANGING[command])
+    assert done.returncode == 0, done.stderr
+    action = ACTION.get(command) or Action(command)
+    new = acts(prepared)
+    new = new[: len(new) - before]
+    (act,) = [each for each in new if each["action"] == action.value]
+    by = process_actor(Via.CLI)
+    assert (by.name, "cli") == (act["actor"], act["via"])
+    assert {(by.name, "cli")} == {(each["actor"], each["via"]) for each in new}
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_commands_that_only_look_leave_no_act(run: Run, prepared: str, command: str) -> None:
+    """The log is not filled by those who look."""
+    before = acts(prepared)
+    done = run(*command.split(), *LOOKING[command])
+    assert (0, before) == (done.returncode, acts(prepared)), done.stderr
+
+
+def test_refused_commands_leave_no_act(run: Run, prepared: str) -> None:
+    """What did not happen is not told as done."""
+    before = acts(prepared)
+    for words in (
+        ("create", "orders"),
+        ("retention", "unknown", "--age", "1d"),
+        ("cursor-sets", "orders", "--delete", "nobody"),
+        ("delete-producer", "orders", "nobody", "--yes"),
+        ("token", "revoke", "nobody"),
+        ("new-history", "orders", "--yes", "--since", "9999999999999"),
+        ("prune", "unknown", "--now"),
+    ):
+        assert run(*words).returncode == 1, words
+    assert before == acts(prepared)
+
+
+def test_prune_tells_what_it_removed(run: Run, prepared: str) -> None:
+    """I find out later which events are gone, and who removed them."""
+    run("prune", "orders", "--size", "1", "--now")
+    act = acts(prepared)[0]
+    with closing(open_store(prepared)) as store:
+        assert 0 == store.feed("orders").events
+    assert ("prune", "orders", 1, 2) == (
+        act["action"], act["feed"], act["details"]["upto"], act["details"]["events"],
+    )  # fmt: skip
+
+
+def test_acts_survive_a_restore(run: Run, prepared: str) -> None:
+    """What was done since the backup is undone, and is still known."""
+    run("create", "forgotten")
+    run("token", "revoke", "warehouse")
+    before = acts(prepared)
+    run("restore", "copy.db", "--yes")
+    after = acts(prepared)
+    with closing(open_store(prepared)) as store:
+        assert ["orders"] == [each.name for each in store.feeds()]
+    assert ["revoke-token", "new-history", "restore"] == [
+        each["action"] for each in after[: len(after) - len(before)]
+    ]
+    assert [{**each, "id": 0} for each in before] == [
+        {**each, "id": 0} for each in after[len(after) - len(before) :]
+    ]
+    assert after[2]["details"]["copy"].endswith("copy.db")
+
+
+def test_what_is_done_while_a_copy_takes_its_place_is_named(
+    run: Run, prepared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that I revoked then is valid again: I am told to revoke it once more."""
+    renew = store_commands._renew
+
+    def beside(*given: Any, **more: Any) -> Any:
+        done = renew(*given, **more)
+        with closing(open_store(prepared)) as old:
+            old.revoke_token(old.tokens()[0].id, by=Actor("eve@host", Via.CLI))
+        return done
+
+    monkeypatch.setattr(store_commands, "_renew", beside)
+    done = run("restore", "copy.db", "--yes")
+    assert "cli:eve@host did revoke-token" in done.stderr
+    assert "The new one lacks it: do it again." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ((), ["create-token", "create-feed"]),
+        (("--limit", "1"), ["create-token"]),
+        (("--before", "2"), ["create-feed"]),
+        (("--feed", "orders"), ["create-feed"]),
+        (("--action", "create-token"), ["create-token"]),
+        (("--actor", "nobody"), []),
+        (("--since", "1d"), ["create-token", "create-feed"]),
+        (("--since", "2999-01-01"), []),
+        (("--since", "2020-01-01T00:00Z"), ["create-token", "create-feed"]),
+    ],
+)
+def test_acts_are_chosen(run: Run, prepared: str, words: tuple[str, ...], shown: list[str]) -> None:
+    """I find the act that I look for."""
+    lines = run("admin-log", "--json", *words).stdout.splitlines()
+    assert shown == [json.loads(line)["action"] for line in lines]
+
+
+def test_log_is_a_table_to_read(run: Run, prepared: str) -> None:
+    """I read it at the terminal."""
+    head, *rows = run("admin-log").stdout.splitlines()
+    assert ["ID", "TIME", "BY", "ACTION", "FEED", "SUBJECT", "DETAILS"] == head.split()
+    by = str(process_actor(Via.CLI))
+    assert [f"{by} create-token", f"{by} create-feed orders - partitions=1"] == [
+        " ".join(row.split()[4:6]) if "token" in row else " ".join(row.split()[4:]) for row in rows
+    ]
+    assert "There are no such acts.\n" == run("admin-log", "--feed", "unknown").stdout
+
+
+def test_a_time_that_is_none_is_refused(run: Run, prepared: str) -> None:
+    """I am told how to write a time."""
+    done = run("admin-log", "--since", "yesterday")
+    assert (2, True) == (done.returncode, "--since" in done.stderr)
+
+
+@pytest.mark.parametrize("option", ["--since", "--before", "--limit"])
+def test_a_number_that_is_too_large_is_refused(run: Run, prepared: str, option: str) -> None:
+    """A typing error is named; there is no traceback."""
+    done = run("admin-log", option, "9" * 400 + ("d" if option == "--since" else ""))
+    assert (2, True) == (done.returncode, option in done.stderr)
+
+
+def test_under_sudo_the_actor_is_the_one_who_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log says who it was, not that it was root."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("SUDO_USER", "alice")
+    assert "alice" == process_actor().name.partition("@")[0]
+    monkeypatch.setattr("os.geteuid", lambda: 4_000_000)
+    assert "4000000" == process_actor().name.partition("@")[0]
+    assert "cli:alice@host" == str(Actor("alice@host", Via.CLI))
+
+
+@pytest.mark.parametrize(("closed", "actor"), [(True, "ops"), (False, "anonymous@127.0.0.1")])
+def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
+    """What my own service changes over HTTP is in the log under the name of the caller's token."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    text, token = new_token("ops", ADMIN, store.now())
+    if closed:
+        store.add_token(token)
+    gate = Gate(store, is_open=True)
+
+    async def keep_a_byte(request: Request) -> Response:
+        store.set_retention("orders", Retention(bytes=1), by=actor_of(request))
+        return Response()
+
+    app = create_app(store, gate=gate)
+    app.router.routes.append(
+        gate.route("/retention/{feed}", keep_a_byte, publishes_all, methods=["POST"])
+    )
+    with running_publisher(store, app) as base:
+        headers = {"Authorization": f"Bearer {text}"} if closed else {}
+        answer = requests.post(f"{base}/retention/orders", headers=headers, timeout=30)
+        refused = requests.post(f"{base}/retention/orders", timeout=30) if closed else None
+    act, *_ = store.acts()
+    assert (200, 401) == (answer.status_code, refused.status_code if refused is not None else 401)
+    assert ("http", actor, "set-retention") == (act.via, act.actor, act.action)
+    assert 1 == sum(each.action == "set-retention" for each in store.acts())
+
+
+def publishes_all(request: Request) -> list[list[Need]]:
+    return [[Need(Right.PUBLISH, "orders", "*")]]

@@ -1,0 +1,174 @@
+"""What a commit refuses, as any HTTP client sees it, and how a remedy is used as printed.
+
+tests/README.md says where the ids in brackets come from.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fix_publish import Caller, Who, commit_of, events_of, published, rows
+from tests.fix_publisher import Publisher
+
+
+def test_reasons_come_in_one_order(publisher: Publisher, caller: Caller) -> None:
+    """A call that is wrong in many ways hears first what has to be healed first (DS-01)."""
+    published(caller, 1)
+    published(caller, 2, batch=1, run="r2")
+    caller.publish(Who(producer="gone"), 1)
+    publisher.store.delete_producer("orders", "gone")
+    right = Who(2, run="r2")
+    calls = [
+        (right.but(producer="gone", incarnation="b", run="r1", batch=9, n=3), "producer-deleted"),
+        (right.but(incarnation="b", run="r1", batch=9, n=3), "incarnation-changed"),
+        (right.but(run="r1", batch=9, n=3), "fenced"),
+        (right.but(batch=9, n=3), "batch-gap"),
+        (right.but(n=3), "layout-changed"),
+        (right, "upload-missing"),
+    ]
+    assert [name for _, name in calls] == [caller.commit(who, rows(3)).short[1] for who, _ in calls]
+    caller.upload(right, rows(3))
+    assert (422, "content-mismatch") == caller.commit(right, rows(4)).short
+    assert (200, "committed") == caller.commit(right, rows(3)).short
+
+
+@pytest.mark.parametrize(
+    ("who", "commit", "status", "name", "members"),
+    [
+        (Who(0, incarnation="b"), {}, 409, "incarnation-changed",
+         {"current": {"incarnation": "a", "lastBatch": 1}, "incarnation": "b",
+          "option": {"replaceIncarnation": "a@1:b"}}),
+        (Who(1, run="r1"), {}, 403, "fenced",
+         {"current": {"run": "r2", "level": 2, "lastBatch": 1}, "run": "r1"}),
+        (Who(1, run="r2"), {"digestVersion": 2}, 409, "digest-version",
+         {"expected": {"digestVersion": 1}, "given": {"digestVersion": 2}}),
+        (Who(4, run="r2"), {}, 409, "batch-gap",
+         {"current": {"incarnation": "a", "lastBatch": 1}, "batch": 4,
+          "option": {"acceptGap": "a@1:4"}}),
+        (Who(7, producer="new"), {}, 409, "batch-gap",
+         {"current": {"incarnation": None, "lastBatch": -1}, "option": {"acceptGap": "a@-1:7"}}),
+        (Who(2, run="r2", n=3), {}, 409, "layout-changed", {"partitionCount": 2}),
+        (Who(2, run="r2"), {}, 409, "upload-missing",
+         {"task": 0, "expected": {"uploads": 1, "events": 1},
+          "found": {"uploads": 0, "events": 0}}),
+    ],
+)  # fmt: skip
+def test_refusal_shows_both_sides(
+    caller: Caller, who: Who, commit: dict[str, object], status: int, name: str,
+    members: dict[str, object],
+) -> None:  # fmt: skip
+    """I see what the publisher has and what I sent, and what to do (EX-09, EH-10, KA-04, PU-13)."""
+    published(caller, 1)
+    published(caller, 2, batch=1, run="r2")
+    reply = caller.commit(who, rows(3), **commit)
+    asked = {"producer": who.producer, "batch": who.batch, "run": who.run}
+    assert (status, name) == reply.short
+    assert {**asked, **members, "status": status}.items() <= reply.document.items()
+    assert "application/problem+json" == reply.headers["Content-Type"]
+    assert reply.document["detail"].endswith(reply.document["remedy"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[4, 5, 6], [1, 2], [1, 2, 3, 4], [1, 1, 2, 2, 3]],
+    ids=["other", "less", "more", "double"],
+)
+def test_reused_number_is_refused_with_the_difference(
+    publisher: Publisher, caller: Caller, data: list[int]
+) -> None:
+    """Other rows under a number that is taken are never acknowledged, and old ones with
+    new ones neither (EX-03, EX-04, KA-01, PU-05, F9).
+    """
+    stored = published(caller, 1, 2, 3).document["receipt"]
+    reply = caller.commit(Who(run="r2"), rows(*data))
+    given = commit_of(rows(*data))
+    assert (409, "batch-conflict") == reply.short
+    assert (
+        {"events": 3, "digest": stored["digest"]},
+        {"events": given["events"], "digest": given["digest"]},
+    ) == (reply.document["published"], reply.document["given"])
+    assert [b"1", b"2", b"3"] == events_of(publisher.store)
+
+
+def test_content_that_is_not_the_drivers_is_shown(publisher: Publisher, caller: Caller) -> None:
+    """A body that was changed on its way is published by no means."""
+    caller.upload(Who(), rows(1, 2))
+    reply = caller.commit(Who(), rows(1, 3))
+    assert (422, "content-mismatch") == reply.short
+    assert commit_of(rows(1, 3))["digest"] == reply.document["given"]["digest"]
+    assert commit_of(rows(1, 2))["digest"] == reply.document["found"]["digest"]
+    assert [] == events_of(publisher.store)
+    caller.commit(Who(), rows(1, 2))
+    assert [b"1", b"2"] == events_of(publisher.store)
+
+
+@pytest.mark.parametrize("receipts", [2])
+def test_batch_whose_receipt_is_gone_is_no_guess(caller: Caller) -> None:
+    """A checkpoint rolled back too far is neither confirmed nor denied (KA-03, F13)."""
+    for batch in range(4):
+        published(caller, batch, batch=batch)
+    replies = [caller.commit(Who(batch), rows(batch)).short for batch in range(4)]
+    assert [(410, "batch-expired")] * 2 + [(200, "already-committed")] * 2 == replies
+    assert [410, 410, 200, 200, 404] == [caller.receipt(Who(batch)).status for batch in range(5)]
+
+
+@pytest.mark.parametrize("version", [2, 0, -1, 2**70])
+def test_new_batch_of_another_digest_version_is_refused(caller: Caller, version: int) -> None:
+    """A client of another version hears of it before its receipts say what was never checked."""
+    caller.upload(Who(), rows(1))
+    assert (409, "digest-version") == caller.commit(Who(), rows(1), digestVersion=version).short
+
+
+# Overrides: pasted as printed, they act once
+
+
+def test_gap_is_accepted_as_printed_and_once(caller: Caller) -> None:
+    """I continue where a restore left a hole, and the next hole is named again (F15, F18)."""
+    published(caller, 1)
+    remedy = caller.commit(Who(5), rows(2)).remedy
+    published(caller, 2, batch=5, overrides=remedy)
+    assert {"acceptGap": "a@5:9"} == caller.commit(Who(9, overrides=remedy), rows(3)).remedy
+
+
+def test_incarnation_is_replaced_as_printed_and_once(caller: Caller) -> None:
+    """A new checkpoint takes over once; the old one is then the stranger (F12, EH-13)."""
+    published(caller, 1)
+    remedy = caller.commit(Who(incarnation="b"), rows(2)).remedy
+    published(caller, 2, incarnation="b", run="r2", overrides=remedy)
+    back = caller.commit(Who(1, overrides=remedy), rows(3))
+    assert ((409, "incarnation-changed"), {"replaceIncarnation": "b@0:a"}) == (
+        back.short,
+        back.remedy,
+    )
+    lost_again = caller.commit(Who(0, incarnation="c", overrides=remedy), rows(1))
+    assert (409, "incarnation-changed") == lost_again.short
+
+
+def test_first_rows_are_kept_as_printed_and_only_those(
+    publisher: Publisher, caller: Caller
+) -> None:
+    """Where a query is not repeatable I keep what is published, of that batch alone (F9)."""
+    first = published(caller, 1).document["receipt"]
+    remedy = caller.commit(Who(), rows(2)).remedy
+    kept = caller.commit(Who(overrides=remedy), rows(2))
+    published(caller, 3, batch=1)
+    other = caller.commit(Who(1, overrides=remedy), rows(4))
+    assert ((200, "already-committed"), first) == (kept.short, kept.document["receipt"])
+    assert (409, "batch-conflict") == other.short
+    assert [b"1", b"3"] == events_of(publisher.store)
+
+
+REFUSED = {"acceptGap": Who(5), "replaceIncarnation": Who(incarnation="b"), "keepFirst": Who()}
+
+
+@pytest.mark.parametrize(("option", "who"), REFUSED.items())
+def test_remedy_that_is_not_quite_the_printed_one_does_nothing(
+    publisher: Publisher, caller: Caller, option: str, who: Who
+) -> None:
+    """A remedy for another state, or with a typing error, is inert, and printed anew."""
+    published(caller, 1)
+    right = caller.commit(who, rows(2)).remedy[option]
+    wrong = [right + "0", " " + right, right[1:], right.upper() + ":", "", "accept", "*"]
+    replies = [caller.commit(who.but(overrides={option: each}), rows(2)) for each in wrong]
+    assert [{option: right}] * len(wrong) == [each.remedy for each in replies]
+    assert [b"1"] == events_of(publisher.store)

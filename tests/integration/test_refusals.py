@@ -1,0 +1,150 @@
+"""What is refused before there is a request shows in the metrics and in the access log."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.fix_metrics import Scrape
+from tests.patience import eventually
+from zeh_spark.network.http_protocol import HEADER_BYTES, PIPELINED, URL_BYTES
+from zeh_spark.publisher import open_store
+
+# The serve command itself, with a time that a test can wait for.
+PROGRAM = (
+    "from zeh_spark.network import http_protocol\n"
+    "from zeh_spark.cli.main import main\n"
+    "http_protocol.HEAD_SECONDS = 0.5\n"
+    "main()\n"
+)
+GET = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@dataclass
+class Serving:
+    """A `zeh-spark serve`."""
+
+    base: str
+    log: Path
+
+    def connected(self) -> socket.socket:
+        port = int(self.base.rpartition(":")[2])
+        return socket.create_connection(("127.0.0.1", port), timeout=30)
+
+    def refused(self, problem: str) -> float:
+        return Scrape(self.base)("zeh_refusals_total", feed="(none)", problem=problem)
+
+    def lines(self, problem: str) -> list[dict[str, object]]:
+        lines = map(json.loads, self.log.read_text().splitlines())
+        return [
+            each
+            for each in lines
+            if each["message"] == "refused before a request" and each["problem"] == problem
+        ]
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with started(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def started(folder: Path, *words: str, files: int | None = None) -> Iterator[Serving]:
+    def limit() -> None:
+        if files:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+    with closing(open_store(f"sqlite:///{folder}/feeds.db")) as store:
+        store.create("orders", 1)
+    options = ["--port", "0", "--store", f"sqlite:///{folder}/feeds.db", "--log-format", "json"]
+    command = [sys.executable, "-c", PROGRAM, "serve", *options, *(words or ["--access-log"])]
+    log = folder / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=limit
+        ) as server,
+    ):
+        try:
+            assert server.stdout
+            found = next(filter(None, (re.search(r"http://[^/\s;]+", x) for x in server.stdout)))
+            yield Serving(found[0], log)
+        finally:
+            server.terminate()
+
+
+def sent(serving: Serving, head: bytes) -> bytes:
+    """All that the publisher says to these bytes, until it closes."""
+    said = b""
+    with serving.connected() as connection:
+        connection.sendall(head)
+        while some := connection.recv(1 << 16):
+            said += some
+    return said
+
+
+@pytest.mark.parametrize(
+    "head, status, problem",
+    [
+        (b"\x16\x03\x01\x02\x00 a TLS hello, or worse\r\n\r\n", 400, "bad-http"),
+        (b"GET /?x=%b HTTP/1.1\r\n\r\n" % (b"a" * URL_BYTES), 414, "url-too-long"),
+        (GET + b"X: %b\r\n\r\n" % (b"a" * HEADER_BYTES), 431, "headers-too-large"),
+        (GET, 408, "head-too-slow"),
+    ],
+    ids=["not HTTP", "a long URL", "long headers", "a head without an end"],
+)
+def test_a_refused_head_is_counted_and_logged(serving, head, status, problem):
+    """I see that somebody attacks my publisher, or that a client of mine is broken."""
+    assert 0 == serving.refused(problem)
+    for _ in range(3):
+        assert b"HTTP/1.1 %d " % status in sent(serving, head)
+
+    assert 3 == serving.refused(problem)
+    (line,) = serving.lines(problem)  # one a minute
+    assert (status, problem) == (line["status"], line["problem"])
+    assert str(line["peer"]).startswith("127.0.0.1:")
+    assert line["detail"]
+
+
+def test_a_refusal_that_cannot_be_answered_is_counted(serving):
+    """The connection is cut, because answers to the client's other requests are on their way."""
+    with serving.connected() as connection:
+        connection.sendall((GET + b"\r\n") * (PIPELINED * 4))
+        eventually(lambda: serving.refused("bad-http") == 1, 30)
+
+
+def test_refused_connections_are_counted_and_logged(tmp_path):
+    with started(tmp_path, files=64) as serving:
+        silent = [serving.connected() for _ in range(100)]
+        try:
+            eventually(lambda: len(serving.lines("too-many-connections")) == 1, 30)
+        finally:
+            for each in silent:
+                each.close()
+        eventually(lambda: is_reached(serving), 30)
+        assert serving.refused("too-many-connections") > 30
+    (line,) = serving.lines("too-many-connections")
+    assert 503 == line["status"]
+
+
+def is_reached(serving: Serving) -> bool:
+    return b" 200 OK" in sent(serving, GET + b"Connection: close\r\n\r\n")
+
+
+def test_without_an_access_log_they_are_only_counted(tmp_path):
+    with started(tmp_path, "--log-level", "info") as serving:
+        sent(serving, b"?\r\n\r\n")
+
+        assert 1 == serving.refused("bad-http")
+        assert [] == serving.lines("bad-http")

@@ -1,0 +1,194 @@
+"""A new query starts at a time, and waits for enough events, as with Spark's Kafka source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.fix_raw_server import refused
+from tests.fix_stream import DECODER, Log, wait_for
+from zeh_spark.errors import OptionError
+from zeh_spark.options import parse
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.testing import publish, running_publisher
+
+pytestmark = pytest.mark.timeout(60)
+BOTH = pytest.mark.parametrize("fetch", ["driver", "executors"])
+
+
+@dataclass
+class Timed:
+    """A feed of 2 partitions with the events 10, 20 and 30, committed at these times."""
+
+    store: MemoryStore
+    clock: list[int]
+    url: str
+
+    def publish(self, time: int, *events: int) -> None:
+        self.clock[0] = time
+        publish(self.store, "orders", events, partition=time // 10 % 2)
+
+
+@pytest.fixture
+def timed() -> Iterator[Timed]:
+    clock = [0]
+    store = MemoryStore(clock=lambda: clock[0])
+    store.create("orders", 2)
+    with running_publisher(store) as base:
+        feed = Timed(store, clock, f"{base}/orders")
+        for time in (10, 20, 30):
+            feed.publish(time, time)
+        yield feed
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("time", "rows"), [("0", [10, 20, 30]), ("20", [20, 30]), ("21", [30]), ("30", [30])]
+)
+def test_a_stream_starts_at_the_first_event_of_a_time(timed, start, fetch, time, rows):
+    """I get what was committed at that time or later, whoever fetches, in the first batch."""
+    run = start(url=timed.url, fetch=fetch, startingTimestamp=time, finite=True)
+
+    assert rows == sorted(v for part in run.next().values() for v in part)
+    assert run.next() is None
+
+
+@BOTH
+def test_the_first_batch_keeps_where_the_query_started(timed, start, fetch):
+    """A restart does not choose again, also if the options name another time then."""
+    run = start(url=timed.url, fetch=fetch, startingTimestamp="20")
+    first = run.next()
+
+    again = start(url=timed.url, fetch=fetch, startingTimestamp="30")
+
+    assert first == again.rows(again.reader.initialOffset(), run.offset)
+    assert run.offset["startingCursors"].keys() == {"0", "1"}
+    assert "startingTimestamp" not in run.offset
+
+
+@BOTH
+def test_nothing_since_that_time_is_the_end_of_the_feed(timed, start, fetch):
+    """Batch 0 has positions and no events, and what comes later is read."""
+    timed.clock[0] = 50
+    run = start(url=timed.url, fetch=fetch, startingTimestamp="40")
+    assert {} == run.next()
+    timed.publish(50, 50, 51)
+
+    later = start(url=timed.url, fetch=fetch, startingTimestamp="40", offset=run.offset)
+
+    assert [50, 51] == later.until(2)
+
+
+@BOTH
+def test_a_read_starts_at_a_time(timed, fetch):
+    """`spark.read` takes the option, too."""
+    reader = BatchReader(
+        parse(SourceOptions, {"url": timed.url, "fetch": fetch, "startingTimestamp": "20"}),
+        DECODER,
+    )
+
+    rows = [
+        int(row["data"])
+        for task in reader.partitions()
+        for batch in reader.read(task)
+        for row in batch.to_pylist()
+    ]
+
+    assert [20, 30] == sorted(rows)
+
+
+def test_a_time_ahead_is_refused(timed, start):
+    """The error tells both clocks, and what to set."""
+    run = start(url=timed.url, startingTimestamp="31")
+
+    with pytest.raises(OptionError, match=r"31, ahead of the publisher's clock, 30.*startingCurs"):
+        run.next()
+
+
+@pytest.mark.parametrize("answer", [refused(404, "?"), refused(405, "?"), refused(501, "?")])
+def test_another_publisher_is_refused_by_name(feed, start, answer):
+    """It has no such call: the error names startingCursors."""
+    other = feed(Log(5))
+    other.server.respond = lambda request: answer
+    run = start(other, startingTimestamp="2026-11-22T08:00:00Z")
+
+    with pytest.raises(OptionError, match=r"'startingTimestamp' is 1795334400000.*startingCursors"):
+        run.next()
+
+
+def test_an_answer_that_is_none_is_refused(feed, start):
+    """A publisher that answers everything with a page does not send me to a wrong place."""
+    other = feed(Log(5))
+    other.server.respond = lambda request: other.logs[0].body("_first", 5)
+    run = start(other, startingTimestamp="20")
+
+    with pytest.raises(OptionError, match=r"startingTimestamp.*its answer is none.*startingCurs"):
+        run.next()
+
+
+@BOTH
+def test_a_batch_waits_for_enough_events(timed, start, fetch):
+    """The first batch of a run does not wait, the next one does."""
+    run = start(url=timed.url, fetch=fetch, minEventsPerTrigger="3", maxTriggerDelay="1h")
+    assert [10, 20, 30] == sorted(run.until(3))
+    timed.publish(40, 40, 41)
+    assert [None] * 20 == [run.next() for _ in range(20)]
+
+    timed.publish(50, 50)
+
+    wait_for(lambda: run.next() is not None)
+    assert [40, 41, 50] == sorted(v for part in run.batches[-1].values() for v in part)
+
+
+@BOTH
+def test_a_batch_waits_no_longer_than_the_delay(timed, start, fetch):
+    """Few events come, too."""
+    run = start(url=timed.url, fetch=fetch, minEventsPerTrigger="3", maxTriggerDelay="200ms")
+    run.until(3)
+    timed.publish(40, 40)
+
+    assert [10, 20, 30, 40] == sorted(run.until(4))
+
+
+@BOTH
+def test_a_full_batch_does_not_wait(timed, start, fetch):
+    """With maxBytesPerTrigger a batch may never have as many events as it should wait for."""
+    run = start(
+        url=timed.url,
+        fetch=fetch,
+        minEventsPerTrigger="1000",
+        maxTriggerDelay="1h",
+        maxBytesPerTrigger="30",
+    )
+
+    assert [10, 20, 30] == sorted(run.until(3))
+
+
+@BOTH
+def test_a_finite_run_does_not_wait(timed, start, fetch):
+    """`availableNow` reads what is there."""
+    run = start(
+        url=timed.url,
+        fetch=fetch,
+        finite=True,
+        minEventsPerTrigger="1000",
+        maxTriggerDelay="1h",
+        maxEventsPerTrigger="1000",
+    )
+    first = run.next()
+    timed.publish(40, 40)
+    again = start(
+        url=timed.url,
+        fetch=fetch,
+        finite=True,
+        minEventsPerTrigger="1000",
+        offset=json.loads(json.dumps(run.offset)),
+    )
+
+    assert first
+    assert [40] == again.to_the_end()

@@ -1,0 +1,330 @@
+"""Chunks are decoded to the rows that the driver's way gives."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from zeh_spark.client.direct_client import FetchedGroup
+from zeh_spark.decoding import chunks as chunk_decode
+from zeh_spark.decoding.chunks import ChunkDecoder
+from zeh_spark.decoding.lines import Decoder
+from zeh_spark.errors import MalformedLineError, PublisherError
+from zeh_spark.options import parse
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.direct_reads import HEADERS, name_hash
+from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
+from zeh_spark.protocol.served_lines import Block, renderer
+from zeh_spark.protocol.served_lines import stamps as publisher_stamps
+from zeh_spark.protocol.stamp_columns import MAX_TIME, OF_HEADERS, POSITION
+from zeh_spark.protocol.upload_format import frame_of
+from zeh_spark.source.options import SourceOptions
+
+TRAPS = [
+    '},"data":',
+    '"},"data":{"',
+    '{"partition":0,"headers":{',
+    "\\",
+    "x",
+    "zeh-time",
+    "ø\u2028",
+]
+NAMES = ["a", "b", "ø", "zeh-origin", "zeh-key", 'quo"te']
+ONE = FeedIdentity("a" * 16, (Epoch("a" * 16),))
+TWO = FeedIdentity("a" * 16, (Epoch("a" * 16), Epoch("a" * 16 + "~1", 50)))
+
+events = st.tuples(
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TRAPS), max_size=3),
+    st.sampled_from(TRAPS) | st.integers() | st.dictionaries(st.sampled_from(TRAPS), st.none()),
+)
+chunks = st.tuples(
+    st.sampled_from([0, 2, 4]),  # stored partitions of the reader's partition 0
+    st.sampled_from([10, 50, 90]),  # time
+    st.sampled_from(["p", "q", None]),
+    st.lists(events, min_size=1, max_size=4),
+)
+Chunk = tuple[int, int, str | None, list[tuple[dict[str, str], object]]]
+columns = st.sampled_from([("partition", "headers", "data"), ("data",), ("data", "headers")])
+typed = st.lists(st.sampled_from([*OF_HEADERS, POSITION]), unique=True).map(tuple)
+
+
+def stored_lines(partition: int, given_events: Sequence[tuple[dict[str, str], object]]) -> bytes:
+    texts = [
+        wire.event_line(partition, headers, json.dumps(data, ensure_ascii=False).encode())
+        for headers, data in given_events
+    ]
+    return b"".join(text + b"\n" for text in texts)
+
+
+def group_of(given_chunks: Sequence[Chunk]) -> FetchedGroup:
+    texts = [stored_lines(chunk[0], chunk[3]) for chunk in given_chunks]
+    records = [
+        (
+            g,
+            time,
+            name_hash(producer),
+            -1 if producer is None else 7,
+            -1 if producer is None else 100 * g,
+            g,
+            partition,
+            len(own),
+            len(text),
+        )
+        for g, ((partition, time, producer, own), text) in enumerate(
+            zip(given_chunks, texts, strict=True), 1
+        )
+    ]
+    names = {name_hash(each): each for each in ("p", "q")}
+    return FetchedGroup(0, np.array(records, HEADERS), names, list(map(frame_of, texts)))
+
+
+def driver_rows(
+    given_chunks: Sequence[Chunk],
+    decoder: Decoder,
+    wanted: tuple[str, ...],
+    feed: FeedIdentity | None,
+) -> list[dict[str, object]]:
+    """What the driver's way makes of the same chunks."""
+    render, rows = renderer(wanted), []
+    for g, (partition, time, producer, own) in enumerate(given_chunks, 1):
+        batch = None if producer is None else 7
+        stamped = publisher_stamps(partition, time, producer, batch)
+        sequence = None if producer is None else 100 * g
+        block = Block(partition, stored_lines(partition, own), "", stamped, sequence)
+        for found in decoder.batches(render(block, 0), 0, feed, g):
+            rows += found.to_pylist()
+    return rows
+
+
+@given(
+    st.lists(chunks, min_size=1, max_size=5),
+    columns,
+    typed,
+    st.sampled_from(
+        ["_all", "none", "a,zeh-time", "zeh-sequence,ø,zeh-time", "a,ø", "zeh-key,zeh-time"]
+    ),
+    st.sampled_from(["headers", "columns", "none"]),
+    st.sampled_from([ONE, TWO]),
+)
+def test_rows_are_those_of_the_drivers_way(
+    given_chunks: list[Chunk],
+    names: tuple[str, ...],
+    stamp_names: tuple[str, ...],
+    headers: str,
+    stamps: str,
+    feed: FeedIdentity,
+) -> None:
+    """Whoever fetches, my rows are the same, headers in the same order."""
+    assume(stamps == "headers" or "zeh-" not in headers)
+    given_options = {"url": "http://h/f", "headers": headers, "stamps": stamps}
+    options = replace(parse(SourceOptions, given_options), columns=(*names, *stamp_names))
+    decoder = Decoder(options.columns, "_corrupt_record", False, options.hidden_headers)
+    wanted, identity = options.requested_headers, options.stamping(feed)
+    found = ChunkDecoder(decoder, wanted, identity).batches(group_of(given_chunks))
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert driver_rows(given_chunks, decoder, wanted, identity) == rows
+    if stamps != "headers":
+        shown = {name for row in rows for name, _ in row.get("headers", [])}
+        assert not {name for name in shown if name.startswith("zeh-")} - {"zeh-origin"}
+    for row, stamped in zip(rows, expected_stamps(given_chunks, feed), strict=True):
+        assert {name: stamped[name] for name in stamp_names} == {
+            name: row[name] for name in stamp_names
+        }
+
+
+def expected_stamps(given_chunks: list[Chunk], feed: FeedIdentity) -> list[dict[str, object]]:
+    """What the columns of stamps show, said once more and plainly."""
+    return [
+        {
+            "timestamp": datetime.fromtimestamp(time / 1000, timezone.utc),
+            "feed": feed.at(time),
+            "producer": producer,
+            "storedPartition": partition,
+            "sequence": None if producer is None else 100 * g + number,
+            "batch": None if producer is None else 7,
+            "position": g,
+            "key": own_headers.get("zeh-key"),
+        }
+        for g, (partition, time, producer, own) in enumerate(given_chunks, 1)
+        for number, (own_headers, _) in enumerate(own)
+    ]
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"a": "x", "b": "y"}, {"zeh-origin": "x"}, {"a": "x", "zeh-key": "ø"}]
+)
+def test_usual_events_are_not_parsed(monkeypatch, headers):
+    """What makes it fast is what happens."""
+    monkeypatch.setattr(ChunkDecoder, "_unusual", None)
+    group = group_of([(0, 10, "p", [(headers, {"id": 1})] * 3), (2, 60, "q", [({}, [2])])])
+    decoder = ChunkDecoder(Decoder(("headers", "data"), "c", False), ("_all",), TWO)
+    (batch,) = decoder.batches(group)
+    assert ['{"id": 1}'] * 3 + ["[2]"] == batch.column("data").to_pylist()
+    first = dict(batch.column("headers").to_pylist()[2])
+    assert {**headers, "zeh-producer": "p", "zeh-sequence": "102", "zeh-feed": "a" * 16} == {
+        name: value
+        for name, value in first.items()
+        if name not in ("zeh-batch", "zeh-partition", "zeh-time")
+    }
+    assert "a" * 16 + "~1" == dict(batch.column("headers").to_pylist()[3])["zeh-feed"]
+
+
+@pytest.mark.parametrize("shown", [(), ("headers",)])
+def test_keys_of_usual_events_are_cut(monkeypatch, shown):
+    """The column `key` needs no parser, and with typed stamps its header is not in the map."""
+    monkeypatch.setattr(ChunkDecoder, "_unusual", None)
+    keyed = [({"a": "x", "zeh-key": "ø"}, 1), ({}, 2), ({"zeh-key": ""}, 3), ({"b": "y"}, 4)]
+    group = group_of([(0, 10, "p", keyed), (2, 60, "q", [({}, 5)])])
+    decoder = Decoder(("data", "key", *shown), "c", False, ("zeh-key", "zeh-time"))
+    (batch,) = ChunkDecoder(decoder, ("_all",), None).batches(group)
+    assert ["ø", None, "", None, None] == batch.column("key").to_pylist()
+    if shown:
+        maps = [dict(each) for each in batch.column("headers").to_pylist()]
+        assert [{"a": "x"}, {}, {}, {"b": "y"}, {}] == maps
+
+
+@pytest.mark.parametrize("stamps", ["headers", "columns"])
+def test_without_the_column_no_headers_are_cut(monkeypatch, stamps):
+    """A query without keys does not pay for them."""
+    monkeypatch.setattr(chunk_decode._Lines, "headers", None)
+    options = parse(SourceOptions, {"url": "http://h/f", "headers": "none", "stamps": stamps})
+    decoder = Decoder(("headers", "data"), "c", False, options.hidden_headers)
+    group = group_of([(0, 10, "p", [({"zeh-key": "k"}, 1)])])
+    (batch,) = ChunkDecoder(decoder, options.requested_headers, None).batches(group)
+    assert [([], "1")] == [(row["headers"], row["data"]) for row in batch.to_pylist()]
+
+
+def changed(group: FetchedGroup, lines: bytes, events: int | None = None) -> FetchedGroup:
+    """The group's only chunk with other lines."""
+    headers = group.headers.copy()
+    headers["size"] = len(lines)
+    if events is not None:
+        headers["events"] = events
+    return FetchedGroup(group.partition, headers, group.producers, [frame_of(lines)])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":"\xff"}\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{}}{}\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":1\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":12\n',
+        b'{"partition":0,"headers":{},"data":1}\n{"partition":0,"headers":{},"data":}\n',
+    ],
+)
+def test_a_damaged_line_is_an_error(lines):
+    """What is no event never becomes a row."""
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines, 2)
+    decoder = ChunkDecoder(Decoder(("headers", "data"), "c", False), ("_all",), ONE)
+    with pytest.raises(MalformedLineError):
+        list(decoder.batches(group))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b'{"zeh-time":"5"}',
+        b'{"a":"b","zeh-sequence":"5"}',
+        b'{"zeh-other":"5"}',
+        b'{"a":"1","a":"2"}',
+    ],
+)
+@pytest.mark.parametrize("hidden", [(), ("zeh-time",)])
+def test_headers_that_no_publisher_stores_are_those_of_the_drivers_way(headers, hidden):
+    """A store that is older than the checks, or that another program wrote, changes no row."""
+    lines = b'{"partition":0,"headers":%b,"data":1}\n' % headers
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines)
+    decoder = Decoder(("headers", "data"), "c", False, hidden)
+    block = Block(0, lines, "", publisher_stamps(0, 10, "p", 7), 100)
+    driver = decoder.batches(renderer(("_all",))(block, 0), 0, ONE, 1)
+    expected = [row for batch in driver for row in batch.to_pylist()]
+    found = ChunkDecoder(decoder, ("_all",), ONE).batches(group)
+    assert expected == [row for batch in found for row in batch.to_pylist()]
+
+
+def test_a_time_that_no_timestamp_can_hold_is_an_error():
+    """It never becomes another time."""
+    group = group_of([(0, 10, "p", [({}, 1)]), (0, MAX_TIME, "p", [({}, 2)])])
+    decoder = ChunkDecoder(Decoder(("data", "timestamp"), "c", False), ("zeh-time",), ONE)
+    assert ["1", "2"] == [
+        row for each in decoder.batches(group) for row in each["data"].to_pylist()
+    ]
+    group.headers["time"][1] += 1
+    with pytest.raises(MalformedLineError):
+        list(decoder.batches(group))
+
+
+def test_a_line_of_another_partition_is_an_error():
+    """Events that are mixed up are not delivered."""
+    lines = b'{"partition":1,"headers":{},"data":1}\n'
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines)
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(Exception, match="has lines of another one"):
+        list(decoder.batches(group))
+
+
+def test_a_chunk_with_more_lines_than_events_is_an_error():
+    """Its sequence numbers would be wrong."""
+    lines = b'{"partition":0,"headers":{},"data":1}\n' * 2
+    group = changed(group_of([(0, 10, "p", [({}, 1)])]), lines, 1)
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="damaged"):
+        list(decoder.batches(group))
+
+
+def test_a_chunk_that_ends_within_a_line_is_an_error():
+    """Its lines and the next one's are events together, and their chunks would be others."""
+    group = group_of([(0, 10, "p", [({}, 1)]), (0, 20, "p", [({}, 2)])])
+    first, second = (stored_lines(0, [({}, number)]) for number in (1, 2))
+    texts = [first + second[:9], second[9:]]
+    group.headers["size"] = list(map(len, texts))
+    damaged = FetchedGroup(0, group.headers, group.producers, list(map(frame_of, texts)))
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="store is damaged"):
+        list(decoder.batches(damaged))
+
+
+@pytest.mark.parametrize(
+    "frame", [frame_of(b"x" * 5), b"no frame at all", frame_of(b"x" * 8)[:-3], frame_of(b"") * 2]
+)
+def test_a_damaged_frame_is_an_error(frame):
+    """It is never taken for fewer events."""
+    good = group_of([(0, 10, "p", [({}, 1)])])
+    group = FetchedGroup(0, good.headers, good.producers, [frame])
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="store is damaged"):
+        list(decoder.batches(group))
+
+
+def test_a_frame_that_would_unpack_to_more_than_a_chunk_is_refused_before():
+    """Memory is bounded, whatever the header says."""
+    frame = frame_of(b"\n" * (4 << 20))
+    good = group_of([(0, 10, "p", [({}, 1)])])
+    headers = good.headers.copy()
+    headers["size"] = 4 << 20
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    with pytest.raises(PublisherError, match="another size"):
+        list(decoder.batches(FetchedGroup(0, headers, good.producers, [frame])))
+
+
+def test_a_frame_that_tells_another_size_than_its_chunk_is_not_unpacked():
+    """A small frame that unpacks to 64 MiB takes no memory."""
+    good = group_of([(0, 10, "p", [({}, 1)])])
+    group = FetchedGroup(0, good.headers, good.producers, [frame_of(b"\n" * (64 << 20))])
+    decoder = ChunkDecoder(Decoder(("data",), "c", False), ("_all",), ONE)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PublisherError, match="another size"):
+            list(decoder.batches(group))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,172 @@
+"""What is asked of a lane is done once each, in order, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from zeh_spark.postgresql_store.group_commit import (
+    GROUP,
+    Asked,
+    CommitQueue,
+    CommitQueues,
+    Look,
+    QueuedCommit,
+)
+from zeh_spark.store.interface import StoreOutcomeUnknownError
+from zeh_spark.testing.writers import until
+
+
+def asked(number: int) -> Look:
+    return Look(lambda _: number)
+
+
+def answer(asked: Asked) -> int:
+    assert isinstance(asked, Look)
+    return int(asked.work(None))  # type: ignore[arg-type]
+
+
+def tell(group: Sequence[Asked]) -> None:
+    for each in group:
+        each.done.set_result(answer(each))
+
+
+def test_what_waits_is_done_together_and_in_order() -> None:
+    """While one commit runs, the others gather."""
+    groups: list[list[int]] = []
+    begun, free = threading.Event(), threading.Event()
+
+    def do(group: Sequence[Asked]) -> None:
+        groups.append(list(map(answer, group)))
+        begun.set()
+        assert free.wait(20)
+        tell(group)
+
+    lane, threads = CommitQueue(do), []
+    for number in range(GROUP + 10):
+        threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
+        threads[-1].start()
+        assert begun.wait(20)
+        until(lambda number=number: len(lane._waiting) == number)
+    free.set()
+    for each in threads:
+        each.join()
+    assert [1, GROUP, 9] == [len(each) for each in groups]
+    assert [*range(GROUP + 10)] == [number for group in groups for number in group]
+
+
+def test_failure_of_a_group_reaches_all_of_it() -> None:
+    """Who leads is interrupted; who waits hears that nothing is known, and the lane goes on."""
+    begun, free = threading.Event(), threading.Event()
+
+    def do(group: Sequence[Asked]) -> None:
+        begun.set()
+        assert free.wait(20)
+        if len(group) > 1:
+            group[0].done.set_result(0)
+            raise SystemExit
+        tell(group)
+
+    lane, ends = CommitQueue(do), []
+
+    def run(number: int) -> None:
+        try:
+            ends.append(lane.through(asked(number)))
+        except BaseException as exc:  # noqa: BLE001 - looked at below
+            ends.append(type(exc))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for at, each in enumerate(threads):
+        each.start()
+        assert begun.wait(20)
+        until(lambda at=at: len(lane._waiting) == at)
+    free.set()
+    for each in threads:
+        each.join()
+    assert [SystemExit] == [each for each in ends if each is SystemExit]
+    assert (
+        {0, SystemExit, StoreOutcomeUnknownError}
+        >= set(ends)
+        >= {SystemExit, StoreOutcomeUnknownError}
+    )
+    assert 7 == lane.through(asked(7))
+
+
+def test_feeds_have_lanes_of_their_own() -> None:
+    """One that is slow holds up no other."""
+    lanes = CommitQueues(tell)
+    one, other = lanes.of("a"), lanes.of("b")
+    assert one is lanes.of("a") is not other
+
+
+def test_what_a_work_raises_is_raised() -> None:
+    def fail(group: Sequence[Asked]) -> None:
+        for each in group:
+            each.done.set_exception(ValueError("mine"))
+
+    with pytest.raises(ValueError, match="mine"):
+        CommitQueue(fail).through(asked(1))
+
+
+def test_who_has_an_answer_does_not_wait_for_the_next_group() -> None:
+    """That is somebody else's."""
+    begun, free = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    numbers = itertools.count()
+
+    def do(group: Sequence[Asked]) -> None:
+        number = next(numbers)
+        begun[number].set()
+        assert free[number].wait(20)
+        tell(group)
+
+    lane, threads = CommitQueue(do), []
+    with lane.lead():
+        for number in range(2):
+            threads.append(threading.Thread(target=lane.through, args=(asked(number),)))
+            threads[-1].start()
+            until(lambda number=number: len(lane._waiting) == number + 1)
+    assert begun[0].wait(20)
+    last = threading.Thread(target=lane.through, args=(asked(2),))
+    last.start()
+    until(lambda: len(lane._waiting) == 1)
+    free[0].set()
+    assert begun[1].wait(20)
+    for each in threads:
+        each.join(20)
+        assert not each.is_alive()
+    free[1].set()
+    last.join()
+
+
+def test_a_group_ends_where_it_would_take_long() -> None:
+    """Other publishers wait for it; a commit that is too large by itself goes alone."""
+    sizes: list[int] = []
+
+    def do(group: Sequence[Asked]) -> None:
+        sizes.append(len(group))
+        for each in group:
+            each.done.set_result(0)
+
+    lane, threads = CommitQueue(do), []
+    with lane.lead():
+        for at, share in enumerate((0.4, 0.6, 0.1, 7.0, 0.2)):
+            commit = QueuedCommit(None, lambda *_: [], share)
+            threads.append(threading.Thread(target=lane.through, args=(commit,)))
+            threads[-1].start()
+            until(lambda at=at: len(lane._waiting) == at + 1)
+    for each in threads:
+        each.join()
+    assert [2, 1, 1, 1] == sizes
+
+
+def test_lanes_do_not_outlive_their_use() -> None:
+    """Anybody can ask for feeds that do not exist."""
+    lanes = CommitQueues(tell)
+    for number in range(100):
+        lanes.of(f"nope{number}").through(asked(1))
+    gc.collect()
+    assert not lanes._lanes

@@ -1,0 +1,91 @@
+"""Removing old events ends, whatever a store does."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.retention.pruner import Pruner
+from zeh_spark.retention.rules import STEP_CHUNKS, prune
+from zeh_spark.store.acts import Actor
+from zeh_spark.store.clock import DAY_MS
+from zeh_spark.store.interface import Retention
+from zeh_spark.testing.writers import chunk, publish
+
+
+class Forgetful(MemoryStore):
+    """A store that forgets that it removed events."""
+
+    def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None: ...
+
+
+@pytest.mark.timeout(20)
+def test_pruning_a_store_that_removes_nothing_is_an_error() -> None:
+    store = Forgetful()
+    store.create("f", 1)
+    for _ in range(3):
+        publish(store, chunk(0, b"1"), feed="f")
+    with pytest.raises(RuntimeError, match="feed 'f': events up to position 3 were removed and"):
+        prune(store, "f", Retention(bytes=1))
+
+
+def test_a_pruner_stops_between_two_steps() -> None:
+    """My publisher stops at once when it is told to, however much there is to remove."""
+    removed = threading.Event()
+
+    class Slow(MemoryStore):
+        """Tells that something was removed, and takes until the pruner is told to end."""
+
+        def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
+            super().remove(feed, upto, by=by)
+            removed.set()
+            assert pruner._ended.wait(30)
+
+    store = Slow()
+    store.create("orders", 1)
+    for _ in range(10 * STEP_CHUNKS):
+        publish(store, chunk(0, b"1"))
+    store.set_retention("orders", Retention(bytes=1))
+    pruner = Pruner(store)
+    with pruner:
+        assert removed.wait(30)
+
+    assert len(store.scan("orders", 0, 10 * STEP_CHUNKS, 10 * STEP_CHUNKS)) == 9 * STEP_CHUNKS
+
+
+def test_a_clock_that_jumps_while_events_are_removed_removes_no_more() -> None:
+    """It was right when the pruner looked at it; the rest is mine to decide about."""
+    ahead = [0]
+    jumped = threading.Event()
+
+    class Jumping(MemoryStore):
+        """Its clock jumps by 300 days after the first step."""
+
+        def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
+            super().remove(feed, upto, by=by)
+            ahead[0] = 300 * DAY_MS
+            jumped.set()
+
+    store = Jumping(clock=lambda: 1_000 * DAY_MS + ahead[0])
+    store.create("orders", 1)
+    for _ in range(3 * STEP_CHUNKS):
+        publish(store, chunk(0, b"1"))
+    ahead[0] = DAY_MS // 2
+    store.set_retention("orders", Retention(age_ms=1))
+    with Pruner(store):
+        assert jumped.wait(30)
+
+    assert 2 * STEP_CHUNKS == len(store.scan("orders", 0, 3 * STEP_CHUNKS, 3 * STEP_CHUNKS))
+
+
+def test_pruning_that_is_stopped_leaves_the_rest() -> None:
+    store = MemoryStore()
+    store.create("orders", 1)
+    for _ in range(3 * STEP_CHUNKS):
+        publish(store, chunk(0, b"1"))
+    asked = iter([False, True])
+    removal = prune(store, "orders", Retention(bytes=1), lambda: next(asked))
+
+    assert removal.chunks == STEP_CHUNKS

@@ -1,0 +1,55 @@
+"""The events of the last hour, by minutes."""
+
+from __future__ import annotations
+
+from zeh_spark.telemetry.rates import SLOT_SECONDS, SLOTS, Rate, Rates
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1e6
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_events_are_counted_in_the_minute_in_which_they_came() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    rates.add("orders", 3, 0)
+    clock.now += SLOT_SECONDS
+    rates.add("orders", 4, 1)
+    rates.add("orders", 5, 0)
+
+    found = rates.of("orders")
+
+    assert ((3, 9), (0, 1)) == (found.published[-2:], found.served[-2:])
+
+
+def test_an_hour_later_nothing_is_left() -> None:
+    """Also if nothing was counted in between."""
+    clock = Clock()
+    rates = Rates(clock)
+    rates.add("orders", 3, 2)
+    clock.now += SLOT_SECONDS * (SLOTS - 1)
+    before = rates.of("orders")
+    clock.now += SLOT_SECONDS
+
+    assert (3, 2) == (before.published[0], before.served[0])
+    assert Rate() == rates.of("orders")
+
+
+def test_a_feed_without_events_has_an_empty_hour() -> None:
+    assert Rate() == Rates().of("nothing")
+
+
+def test_the_ring_turns_over_many_hours() -> None:
+    """Each hour shows its own events, whatever was in the same slots before."""
+    clock = Clock()
+    rates = Rates(clock)
+    for count in range(1, 3 * SLOTS + 1):
+        rates.add("orders", count, 0)
+        clock.now += SLOT_SECONDS
+    clock.now -= SLOT_SECONDS
+
+    assert tuple(range(2 * SLOTS + 1, 3 * SLOTS + 1)) == rates.of("orders").published

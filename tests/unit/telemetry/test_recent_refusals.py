@@ -1,0 +1,53 @@
+"""The last refusals of publish requests."""
+
+from __future__ import annotations
+
+from zeh_spark.protocol import problems
+from zeh_spark.store.problems import Problem
+from zeh_spark.telemetry.recent_refusals import DETAIL_CHARACTERS, KEPT, RecentRefusals
+
+NAMED = {"feed": "orders", "producer": "till-1", "batch": "7"}
+
+
+def problem(detail: str = "no") -> Problem:
+    return Problem(problems.BAD_COMMIT, detail)
+
+
+def test_a_repeated_call_is_one_entry_that_counts() -> None:
+    """A client that repeats a call for hours does not push out the others."""
+    refusals = RecentRefusals()
+    refusals.note(NAMED, problem("first"), "r1", "")
+    refusals.note({**NAMED, "batch": "8"}, problem(), "r2", "")
+    refusals.note(NAMED, problem("last"), "r3", "")
+
+    newest, other = refusals.newest()
+
+    assert ("7", 2, "last", "r3") == (newest.batch, newest.count, newest.detail, newest.request_id)
+    assert newest.first <= newest.last
+    assert ("8", 1) == (other.batch, other.count)
+
+
+def test_only_the_last_ones_are_kept() -> None:
+    refusals = RecentRefusals()
+    for batch in range(KEPT + 10):
+        refusals.note({**NAMED, "batch": batch}, problem(), "", "")
+
+    assert [str(each) for each in reversed(range(10, KEPT + 10))] == [
+        each.batch for each in refusals.newest()
+    ]
+
+
+def test_a_long_detail_is_cut() -> None:
+    refusals = RecentRefusals()
+    refusals.note(NAMED, problem("x" * 10_000), "", "")
+
+    assert DETAIL_CHARACTERS == len(refusals.newest()[0].detail)
+
+
+def test_requests_without_the_right_are_left_out() -> None:
+    """A stranger cannot push out what I look for."""
+    refusals = RecentRefusals()
+    for kind in (problems.UNAUTHORIZED, problems.FORBIDDEN, problems.FOREIGN_ORIGIN):
+        refusals.note(NAMED, Problem(kind, "no"), "", "")
+
+    assert [] == refusals.newest()

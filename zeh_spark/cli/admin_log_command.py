@@ -1,0 +1,124 @@
+"""The command `admin-log`, which shows who changed what in a store (see `store.acts`).
+
+It works on the store itself, also while it is served.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from zeh_spark.cli.parameters import STORE, Age, moment, opened, table
+from zeh_spark.store.acts import ActFilter, Action
+
+_MOST = (1 << 63) - 1
+
+
+class _Since(Age):
+    """A parameter type for a duration, like 7d, or a time in UTC, like 2026-11-24T18:00.
+
+    The value tells which of them it is, and its milliseconds.
+    """
+
+    name = "since"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, int]:  # type: ignore[override]
+        """Return ("ago", duration) or ("at", time) (see `click.ParamType.convert`)."""
+        try:
+            at = datetime.fromisoformat(f"{value}".replace("Z", "+00:00"))
+        except ValueError:
+            return "ago", super().convert(value, param, ctx)
+        return "at", round(
+            (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp() * 1000
+        )
+
+
+@click.command("admin-log")
+@STORE
+@click.option("--feed", metavar="FEED", help="Only acts on this feed.")
+@click.option(
+    "--actor", metavar="NAME",
+    help="Only acts of this actor, as the log shows it: cli:alice@host, or alice@host.",
+)  # fmt: skip
+@click.option(
+    "--action", type=click.Choice([each.value for each in Action]), help="Only acts of this kind."
+)
+@click.option(
+    "--since", type=_Since(), metavar="TIME",
+    help="Only acts since a time in UTC, like 2026-11-24 or 2026-11-24T18:00, or of a last time, "
+    "like 7d.",
+)  # fmt: skip
+@click.option(
+    "--before",
+    type=click.IntRange(1, _MOST),
+    metavar="ID",
+    help="Only acts with a lower id: the next page.",
+)
+@click.option(
+    "--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), metavar="N",
+    help="How many acts to show, the newest first.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print each act as a line of JSON.")
+def admin_log(
+    url: str,
+    feed: str | None,
+    actor: str | None,
+    action: str | None,
+    since: tuple[str, int] | None,
+    before: int | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show the log of administrative acts: who changed what in a store, and when.
+
+    Each command that changes a store, except for publishing, leaves an act in the same transaction
+    as the change. What was refused or has changed nothing is not there. BY is the way and the
+    actor: cli:USER@HOST for a command, http:TOKEN for a request with a token.
+
+    Acts cannot be changed or deleted, and are kept as long as the store. To check that events are
+    as they were published, use zeh-spark audit.
+
+    \b
+    Examples:
+      zeh-spark admin-log --since 7d
+      zeh-spark admin-log --feed orders --action prune --store sqlite:///feeds.db
+      zeh-spark admin-log --json --limit 1000
+    """
+    with opened(url) as store:
+        first = None
+        if since:
+            kind, ms = since
+            first = ms if kind == "at" else store.now() - ms
+        found = store.acts(ActFilter(feed, actor, action, first, before), limit)
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(each.document(), ensure_ascii=False))
+        return
+    if not found:
+        click.echo("There are no such acts.")
+        return
+    rows = [
+        (
+            str(each.id),
+            moment(each.time),
+            f"{each.via}:{each.actor}",
+            each.action,
+            each.feed or "-",
+            each.subject or "-",
+            _details(each.details),
+        )
+        for each in found
+    ]
+    click.echo(table(("ID", "TIME", "BY", "ACTION", "FEED", "SUBJECT", "DETAILS"), rows))
+
+
+def _details(details: Mapping[str, Any]) -> str:
+    """Return details on one line, like `partitions=2 copy=false`."""
+    return " ".join(
+        f"{name}={json.dumps(each, ensure_ascii=False, separators=(',', ':'))}"
+        for name, each in details.items()
+    )

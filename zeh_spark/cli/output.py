@@ -1,0 +1,191 @@
+"""What commands print: results as text or JSON, progress, messages, and exit codes.
+
+Results go to standard output; progress, warnings and errors to standard error. With --json a
+command prints one JSON object on one line, whose members keep their names and meanings; later
+versions may add members. An error is then the object {"error": …} on standard error.
+
+Rule for editors: a command tells its result with `tell` or `tell_rows`, never with `click.echo`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, NoReturn
+
+import click
+
+from zeh_spark.cli.parameters import table
+from zeh_spark.errors import ZeroEventHubError
+
+FAILED, USAGE, DIFFERENT, DOWN, REFUSED, UNKNOWN = 1, 2, 3, 4, 5, 6
+"""Exit codes: failed for another reason, wrong usage, differences or failures found, the publisher
+does not answer, it refuses the credentials, it is not known whether it published.
+"""
+
+_JSON, _QUIET = f"{__name__}.json", f"{__name__}.quiet"
+_PLAIN = {"dead-letters", "ddl", "serve", "tail"}
+"""Commands whose output has one form alone: lines of JSON, SQL, or a publisher's log."""
+
+COMMON = {"as_json_object", "quiet", "verbose"}
+"""The names of the parameters that `equipped` adds. The reference describes them once."""
+
+
+class Failure(click.ClickException):
+    """A message for the user with an exit code.
+
+    Args:
+        message: what is wrong, and what to do.
+        code: the exit code.
+        error: the error that the message is about, if there is one.
+    """
+
+    def __init__(self, message: str, code: int, error: ZeroEventHubError | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # of the class in click
+        self.error = error
+        self.as_json = _is(_JSON)  # asked here, because it is shown after its context has ended
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message, as text or as JSON (see `click.ClickException`)."""
+        if not self.as_json:
+            return super().show(file)
+        said: dict[str, Any] = {"message": self.message.partition("\nSee ")[0]}
+        said["exitCode"] = self.exit_code
+        if self.error:
+            said |= {"type": type(self.error).__name__, "help": self.error.help}
+        click.echo(json.dumps({"error": said}, ensure_ascii=False), err=True, file=file)
+
+
+def equipped(command: click.Command) -> click.Command:
+    """Give a command, or the commands of a group, the options that all commands have."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            equipped(each)
+        return command
+    if command.name in ("serve", "quickstart") or any(
+        each.name in COMMON for each in command.params
+    ):
+        return command
+    if command.name not in _PLAIN and not any(each.name == "as_json" for each in command.params):
+        command.params.append(
+            click.Option(
+                ["--json", "as_json_object"], is_flag=True, expose_value=False,
+                callback=_keep(_JSON), help="Print the result as a JSON object.",
+            )
+        )  # fmt: skip
+    command.params += [
+        click.Option(
+            ["-q", "--quiet"], is_flag=True, expose_value=False, callback=_keep(_QUIET),
+            help="Print neither confirmations nor progress.",
+        ),
+        click.Option(
+            ["-v", "--verbose"], count=True, expose_value=False, callback=_log,
+            help="Log to standard error; -vv logs each request.",
+        ),
+    ]  # fmt: skip
+    return command
+
+
+def _keep(key: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def callback(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        ctx.meta[key] = value
+
+    return callback
+
+
+def _log(_ctx: click.Context, _param: click.Parameter, count: int) -> None:
+    if count:
+        level = logging.INFO if count == 1 else logging.DEBUG
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        logging.getLogger("zeh_spark").setLevel(level)
+
+
+def _is(key: str) -> bool:
+    context = click.get_current_context(silent=True)
+    return bool(context and context.meta.get(key))
+
+
+def tell(text: str, **facts: Any) -> None:
+    """Print the result of a command.
+
+    Args:
+        text: the result in words.
+        **facts: the same as members of the JSON object.
+    """
+    if _is(_JSON):
+        click.echo(json.dumps(facts, ensure_ascii=False))
+    elif not _is(_QUIET):
+        click.echo(text)
+
+
+def tell_answer(text: str, **facts: Any) -> None:
+    """Print what was asked for: as `tell`, also with --quiet."""
+    click.echo(json.dumps(facts, ensure_ascii=False) if _is(_JSON) else text)
+
+
+def differs(text: str, **facts: Any) -> NoReturn:
+    """Print differences that were found, and end with the exit code that says so.
+
+    The text goes to standard error, the JSON object to standard output.
+    """
+    if _is(_JSON):
+        click.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        click.echo(text, err=True)
+    click.get_current_context().exit(DIFFERENT)
+
+
+def tell_more(text: str) -> None:
+    """Print a remark on standard error, without --json and --quiet."""
+    if not _is(_JSON) and not _is(_QUIET):
+        click.echo(text, err=True)
+
+
+def tell_rows(
+    name: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    items: Sequence[dict[str, Any]],
+    none: str = "",
+) -> None:
+    """Print a list.
+
+    Args:
+        name: the member of the JSON object that has the list.
+        heads: the heads of the table.
+        rows: the rows of the table.
+        items: the same as JSON objects.
+        none: what to print instead of a table without rows.
+    """
+    tell_answer(table(heads, rows) if rows or not none else none, **{name: list(items)})
+
+
+@contextmanager
+def progress(
+    label: str, length: int | Callable[[], int] | None
+) -> Iterator[Callable[[int], object]]:
+    """Show a progress bar if standard error is a terminal, without --quiet and --json.
+
+    Args:
+        label: what is done.
+        length: the number of steps, or what counts them, which is called only for a bar; None if
+            it is not known, which shows no bar.
+
+    Yields:
+        A function that is called with the number of steps done since the last call.
+    """
+    shown = sys.stderr.isatty() and not _is(_JSON) and not _is(_QUIET)
+    length = length() if shown and callable(length) else length
+    if not shown or callable(length) or not length:
+        yield lambda more: None
+        return
+    steps = max(1, length // 50)
+    with click.progressbar(
+        length=length, label=label, file=sys.stderr, update_min_steps=steps
+    ) as bar:
+        yield bar.update
+        bar.update(length - bar.pos)  # what was counted may differ a little from the length

@@ -1,0 +1,189 @@
+"""Follow a feed in a terminal: one thread for each partition, one queue, one printer.
+
+Runs in the commands `tail` and `dead-letters`. Rule for editors: a line of the feed is printed byte
+for byte, apart from the header `zeh-feed`, so that `replay-dead` can read it again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
+from zeh_spark.errors import OptionError, PublisherError, ZeroEventHubError
+from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.stamps import parse_stamped
+
+WAIT = 20
+PAUSE = 1.0
+_HINT = 1000
+
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def follow(
+    url: str,
+    start: str,
+    connect: Mapping[str, str],
+    *,
+    whole: bool,
+    endless: bool,
+    partition: int | None = None,
+    partition_count: int | None = None,
+) -> Iterator[list[bytes]]:
+    """Yield the events of all partitions as they arrive, in order within a partition.
+
+    Args:
+        url: The feed's address.
+        start: The cursor to begin with: `_first` or `_last`; of one partition, any other, too.
+        connect: How to talk to the publisher, as options of the format.
+        whole: Whether to yield whole events, with the id of their feed's epoch in the header
+            `zeh-feed`, instead of their data alone.
+        endless: Whether to wait for more events at the end, instead of stopping there.
+        partition: The only partition to read; None for all.
+        partition_count: The number of partitions; None to ask the publisher.
+
+    Yields:
+        Events that came together, each as JSON without a newline.
+
+    Raises:
+        OptionError: There is no such partition, or a cursor is given for several.
+        ZeroEventHubError: The feed cannot be read.
+    """
+    at_once = FeedClient(parse(ClientOptions, {**connect, "url": url, "retryTimeout": "0"}))
+    asked = at_once.discover(
+        partition_count
+    )  # without retries, so that a wrong address is refused at once
+    count = asked.partition_count
+    partitions = _read_partitions(count, partition, start)
+    feed = asked.named(at_once.transport.url.identity) if whole else None
+    client = FeedClient(parse(ClientOptions, {**connect, "url": url}))
+    arrived: queue.Queue[list[bytes] | ZeroEventHubError | None] = queue.Queue(64)
+    for each in partitions:
+        request = PageRequest(
+            each,
+            start,
+            count,
+            _HINT,
+            (wire.ALL_HEADERS,) if whole else (),
+            WAIT if endless else 0,
+        )
+        worker = threading.Thread(
+            target=_read, args=(client, request, feed, arrived.put), daemon=True
+        )
+        worker.start()
+    left = len(partitions)
+    while left:
+        found = arrived.get()
+        if isinstance(found, ZeroEventHubError):
+            raise found
+        if found is None:
+            left -= 1
+        else:
+            yield found
+
+
+def _read_partitions(count: int, partition: int | None, start: str) -> Sequence[int]:
+    """Return the partitions to read. Raises OptionError if they do not fit the feed or a cursor."""
+    if partition is not None and partition >= count:
+        raise OptionError(
+            f"there is no partition {partition}: the feed has {count}, from 0. Give a number up to "
+            f"{count - 1}"
+        )
+    if partition is None and count > 1 and start not in (wire.FIRST, wire.LAST):
+        raise OptionError(
+            f"the cursor {start!r} is of one partition, and the feed has {count}. Give --partition "
+            f"with its number, or --from first or last"
+        )
+    return range(count) if partition is None else [partition]
+
+
+def _read(
+    client: FeedClient,
+    request: PageRequest,
+    feed: FeedIdentity | None,
+    put: Callable[[list[bytes] | ZeroEventHubError | None], object],
+) -> None:
+    """Put the events of a partition into the queue; then None, or the error that ended it."""
+    told = feed is not None and feed.told
+    try:
+        for lines in _lines(client, request, joined=told):
+            if feed and told:  # asked after the page, so an epoch that began meanwhile is known
+                feed = _again(client, request, feed)
+            put(shown(lines, request.partition, feed))
+        put(None)
+    except ZeroEventHubError as exc:
+        put(exc)
+
+
+def _again(client: FeedClient, request: PageRequest, feed: FeedIdentity) -> FeedIdentity:
+    """Return the identity that the publisher tells now. Raises PublisherError for another feed."""
+    url = client.transport.url
+    now = client.discover(request.partition_count, told=True).named(url.identity)
+    if feed.id not in now.feeds:
+        raise PublisherError(
+            f"the publisher of {url} served the feed {feed.id!r}, and now it serves {now.id!r}. "
+            f"Run the command again if that is the one you mean."
+        )
+    return now
+
+
+def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterator[bytes]:
+    """Yield the lines after a cursor, page after page.
+
+    Without `wait` in the request, it ends at a page without events. The lines of a page are yielded
+    as they come or, with `joined`, all together at its end.
+    """
+    cursor = request.cursor
+    while True:
+        begun, events = time.monotonic(), 0
+        held: list[bytes] = []
+        for item in client.page(replace(request, cursor=cursor)):
+            cursor = item.cursor
+            if isinstance(item, PageEnd):
+                break
+            events += item.events
+            held.append(item.lines)
+            if not joined:
+                yield held.pop()
+        if events and held:
+            yield b"".join(held)
+        if not events and not request.wait:
+            return
+        if not events and time.monotonic() - begun < PAUSE:
+            time.sleep(PAUSE)  # the publisher does not know `wait`
+
+
+def shown(lines: bytes, partition: int, feed: FeedIdentity | None) -> list[bytes]:
+    """Return lines of a feed as they are printed.
+
+    Args:
+        lines: Whole lines of a page, as the publisher sent them.
+        partition: The partition that was asked for.
+        feed: The feed's identity, to print whole events with the header `zeh-feed`; None, to print
+            their data alone.
+
+    Raises:
+        MalformedLineError: A line is not an event.
+    """
+    found = []
+    for line in lines.split(b"\n"):
+        event = parse_stamped(line, partition, feed) if line.strip() else None
+        if event and feed:
+            found.append(_with_headers(line, event.headers))
+        elif event:
+            found.append(b"null" if event.data is UNSET else bytes(event.data))
+    return found
+
+
+def _with_headers(line: bytes, headers: object) -> bytes:
+    """Return the line with other headers; everything else in it stays byte for byte."""
+    return msgspec.json.encode({**_members(line), "headers": headers})

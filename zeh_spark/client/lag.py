@@ -1,0 +1,182 @@
+"""How far a reader is behind the end of a feed, as its publisher tells.
+
+Our publisher tells it with each plan. A reader that fetches page by page asks for a plan of
+nothing, from its cursors to its cursors. Of another publisher the lag is unknown: the protocol has
+no call for the end of a feed.
+
+Rule for editors: what is unknown is None, and never 0. Runs on the driver and in commands.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zeh_spark.client import direct_client
+from zeh_spark.client.responses import TransientError
+from zeh_spark.client.transport import Transport
+from zeh_spark.errors import PublisherError, ZeroEventHubError
+from zeh_spark.options import ClientOptions
+from zeh_spark.protocol.direct_reads import Plan, PlanRequest
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT = 5.0
+"""Seconds for which a query waits for its lag: a connection, and then an answer."""
+
+_PAUSE = 60.0
+"""Seconds for which a publisher is not asked after it did not answer."""
+
+_NOT_OFFERED = {404, 405, 501}
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind.
+
+    Args:
+        events: for each partition, the events that it has not read.
+        seconds: for each partition, the age of the oldest of them, by the publisher's clock.
+    """
+
+    events: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def total(self) -> int:
+        """The events of all partitions that are not read."""
+        return sum(self.events)
+
+    @property
+    def age(self) -> float:
+        """The age of the oldest event that is not read, in seconds; 0 without one."""
+        return max(self.seconds)
+
+
+def lag_of(plan: Plan, n: int) -> Lag | None:
+    """Return the lag after a plan; None if the publisher did not tell it.
+
+    Args:
+        plan: the plan.
+        n: the number of partitions that the reader works with.
+    """
+    told = plan.lag
+    if not told or any(str(each) not in told for each in range(n)):
+        return None
+    found = [told[str(each)] for each in range(n)]
+    return Lag(tuple(each.events for each in found), tuple(each.ms / 1000 for each in found))
+
+
+def metrics(lag: Lag | None) -> dict[str, Any]:
+    """Return the lag as it stands in a query's progress.
+
+    Returns:
+        `eventsBehind` with the total, and the least, the mean and the most of a partition, and
+        `secondsBehind` with these but the total. Each is None if the lag is unknown.
+    """
+    if lag is None:
+        return {"eventsBehind": None, "secondsBehind": None}
+    events = {"total": lag.total, **_spread(lag.events)}
+    return {"eventsBehind": events, "secondsBehind": _spread(lag.seconds)}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    mean = round(sum(values) / len(values), 3)
+    return {"min": min(values), "mean": mean, "max": max(values)}
+
+
+def numbered(cursors: Sequence[str]) -> dict[str, str]:
+    """Return cursors by the text of their partition's number, as requests have them."""
+    return {str(partition): cursor for partition, cursor in enumerate(cursors)}
+
+
+def lag_at(transport: Transport, cursors: Sequence[str]) -> tuple[Plan, Lag | None]:
+    """Ask a publisher how far cursors are behind.
+
+    Args:
+        transport: sends the request.
+        cursors: one for each partition.
+
+    Returns:
+        A plan of nothing, which tells the feed's head, and the lag; None if it is not told.
+
+    Raises:
+        PublisherError: the answer is final, for example because plans are not offered.
+        UnavailableError: there was no answer for `retryTimeout`.
+    """
+    at = numbered(cursors)
+    plan = direct_client.plan(transport, PlanRequest(len(cursors), at, ends=at), transport.retry())
+    return plan, lag_of(plan, len(cursors))
+
+
+class LagProbe:
+    """Asks for the lag of a query that fetches page by page.
+
+    Guarantee: `ask` takes a few seconds at most, and raises nothing because of the publisher.
+
+    Args:
+        options: how to talk to the publisher.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        short = replace(
+            options, retry_timeout=0.0, read_timeout=min(options.read_timeout, _TIMEOUT)
+        )
+        self._transport = Transport(short)
+        self._next = 0.0
+
+    def ask(self, cursors: Sequence[str]) -> tuple[str, Lag] | None:
+        """Return the cursor of the feed's head, and the lag; None if it is unknown."""
+        if time.monotonic() < self._next:
+            return None
+        try:
+            plan, lag = lag_at(self._transport, cursors)
+        except (TransientError, ZeroEventHubError) as exc:
+            never = isinstance(exc, PublisherError) and exc.status in _NOT_OFFERED
+            self._next = float("inf") if never else time.monotonic() + _PAUSE
+            log.info("the lag is unknown, because the publisher did not tell it: %s", exc)
+            return None
+        return (plan.head, lag) if lag else None
+
+
+def report(feed: str, head: str | None, lag: Lag | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a query's progress tells as its latest offset.
+
+    Args:
+        feed: the feed's name.
+        head: the cursor of the feed's newest event; None if it is unknown.
+        lag: how far the query is behind it.
+        more: other numbers.
+    """
+    document: dict[str, Any] = {"feed": feed, "head": head, **metrics(lag), **more}
+    if head is not None and lag is not None:
+        document["partitionCount"] = len(lag.events)
+        document["partitions"] = {
+            str(each): {"cursor": head, "eventsBehind": events, "secondsBehind": seconds}
+            for each, (events, seconds) in enumerate(zip(lag.events, lag.seconds, strict=True))
+        }
+    return document
+
+
+def warn_of_rest(url: object, lag: Lag | None) -> None:
+    """Warn that a run, which may have one batch only, leaves events of the feed at `url`."""
+    log.warning(
+        "the first batch of this run leaves %s of %s unread. On Spark 4.0 and 4.1 a run with "
+        "availableNow or once has one batch: read the feed to its end with zeh_spark.drain. A "
+        "query with another trigger goes on",
+        f"{lag.total:,} events" if lag else "events whose number is unknown",
+        url,
+    )
+
+
+def warn_of_repetition(url: object) -> None:
+    """Warn that a run, which may have one batch only, repeats one of the feed at `url`."""
+    log.warning(
+        "this run repeats the last batch of %s, which an earlier run has not finished. On Spark "
+        "4.0 and 4.1 a run with availableNow or once reads no new events after that: read the feed "
+        "to its end with zeh_spark.drain. A query with another trigger goes on",
+        url,
+    )

@@ -1,0 +1,174 @@
+"""Tokens of OAuth2 client credentials (RFC 6749, 4.4): asked for, kept until they expire, renewed.
+
+All transports of a process that have the same credentials share one token. Rejected: a library
+(requests-oauthlib, authlib), because the grant is one request, and what remains here, to keep and
+to renew the token for many threads, they leave to their callers.
+
+Rule for editors: no error and no log shows the secret or a token. Runs wherever a client runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import requests
+import urllib3
+from requests.auth import HTTPBasicAuth
+
+from zeh_spark.client.credentials import masked
+from zeh_spark.client.responses import TransientError, body_text, innermost, problem_document
+from zeh_spark.errors import AccessError, OptionAdvice, UnavailableError
+from zeh_spark.options import ClientOptions, parse_token
+from zeh_spark.protocol import problems
+
+_MARGIN = 30.0
+"""Seconds before a token expires from which on another one is asked for."""
+
+_CREDENTIALS = OptionAdvice(
+    "check {}, {}, {} and {}",
+    ("oauth.tokenUrl", "oauth.clientId", "oauth.clientSecret", "oauth.scope"),
+)
+_ANCHOR = "the-token-server-gives-no-token"
+
+
+class OAuthTokens:
+    """The tokens that a token server gives for some credentials.
+
+    Args:
+        options: the credentials, and how to reach the server.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, options: ClientOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._renew_at = self._expires_at = 0.0
+        masked.add(options.oauth_client_secret)
+
+    def token(self) -> str:
+        """Return a token that is valid now, as far as the server has told.
+
+        Raises:
+            AccessError: the server refuses, or its answer is no token.
+            TransientError: it did not answer, or its answer may change.
+        """
+        with self._lock:
+            if self._token is None or self._clock() >= self._renew_at:
+                try:
+                    self._fetch()
+                except TransientError:
+                    if self._token is None or self._clock() >= self._expires_at:
+                        raise
+            assert self._token is not None
+            return self._token
+
+    def instead_of(self, refused: str | None) -> str:
+        """Return another token than one that the publisher refused (errors as in `token`).
+
+        Any thread may have asked for it before. It is the same one if the server gives it again.
+        """
+        with self._lock:
+            if self._token is None or self._token == refused:
+                self._fetch()
+            assert self._token is not None
+            return self._token
+
+    def _fetch(self) -> None:
+        began = self._clock()
+        document = self._asked()
+        try:
+            token = parse_token(str(document["access_token"]))
+            lifetime = float(document.get("expires_in", float("inf")))
+            kind = str(document.get("token_type", "bearer")).lower()
+        except (KeyError, ValueError, TypeError):
+            raise self._refused("its answer has no valid access_token and expires_in") from None
+        if kind != "bearer":
+            raise self._refused(f"its token is of type {kind[:50]!r} instead of 'Bearer'")
+        masked.add(token)
+        self._token = token
+        self._expires_at = began + lifetime
+        self._renew_at = self._expires_at - min(_MARGIN, lifetime / 5)
+
+    def _asked(self) -> dict[str, Any]:
+        options = self._options
+        form = {"grant_type": "client_credentials"}
+        if options.oauth_scope:
+            form["scope"] = options.oauth_scope
+        name, secret = (
+            quote(each or "", safe="")
+            for each in (options.oauth_client_id, options.oauth_client_secret)
+        )
+        try:
+            with (
+                requests.Session() as session,
+                session.post(
+                    options.oauth_token_url or "",
+                    data=form,
+                    auth=HTTPBasicAuth(name, secret),
+                    headers={"Accept": "application/json"},
+                    allow_redirects=False,
+                    stream=True,
+                    verify=options.ca_file or True,
+                    timeout=(options.connect_timeout, options.read_timeout),
+                ) as response,
+            ):
+                status, text = response.status_code, body_text(response)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
+            reason = innermost(exc)
+            raise self._unavailable(f"({type(reason).__name__}: {reason})") from reason
+        document = problem_document(text)
+        if status == 200:
+            return document
+        said = [str(document[each]) for each in ("error", "error_description") if each in document]
+        answer = masked(": ".join([str(status), *said]))[:500]
+        if problems.is_transient(status):
+            raise self._unavailable(f"(it answered {answer})")
+        raise self._refused(f"it answered {answer}", status)
+
+    def _refused(self, why: str, status: int | None = None) -> AccessError:
+        return AccessError(
+            f"the token server {self._server} gives no token: {why}",
+            status=status,
+            advice=_CREDENTIALS,
+            anchor=_ANCHOR,
+        )
+
+    def _unavailable(self, why: str) -> TransientError:
+        final = UnavailableError(
+            f"the token server {self._server} does not answer {why}. Start again once it does",
+            advice=OptionAdvice("check {}", ("oauth.tokenUrl",)),
+            anchor=_ANCHOR,
+        )
+        within = self._options.first_contact if self._token is None else None
+        return TransientError(final, within=within)
+
+    @property
+    def _server(self) -> str:
+        return (self._options.oauth_token_url or "").partition("?")[0]
+
+
+_tokens: dict[tuple[object, ...], OAuthTokens] = {}
+"""The tokens of this process by their credentials."""
+
+_lock = threading.Lock()
+
+
+def tokens_for(options: ClientOptions) -> OAuthTokens | None:
+    """Return the tokens for some options; None if they have no OAuth2 credentials."""
+    if not options.oauth_token_url:
+        return None
+    key = (
+        options.oauth_token_url,
+        options.oauth_client_id,
+        options.oauth_client_secret,
+        options.oauth_scope,
+        options.ca_file,
+    )
+    with _lock:
+        return _tokens.setdefault(key, OAuthTokens(options))

@@ -1,0 +1,1 @@
+"""Feeds in this process, for tests and examples: `store.MemoryStore`. They end with it."""

@@ -1,0 +1,5 @@
+"""Follow a feed's cursors page by page until its end, with any publisher.
+
+`finite_read` reads one partition. `end_detection` decides when it has reached the end, `end_probes`
+asks publishers that do not say so, `cursor_loops` stops at cursors that come again.
+"""

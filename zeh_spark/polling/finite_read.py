@@ -1,0 +1,287 @@
+"""Read a partition to its end: page after page, until `end_detection` says that it has ended.
+
+Every read that has to end uses this: a batch read, a stream's run with the trigger AvailableNow or
+Once, and a batch that Spark repeats.
+
+Rule for editors: an end that cannot be proven is an EndUnknownError, never a silent end. Each of
+the three reads handles it in its own way.
+
+Runs in threads of the driver and in tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from zeh_spark.client.feed_client import FeedClient, PageEnd, PageItems, PageRequest, Statistics
+from zeh_spark.client.responses import TransientError
+from zeh_spark.client.retry import Retry
+from zeh_spark.errors import PublisherError, UnavailableError
+from zeh_spark.polling.cursor_loops import CursorRounds
+from zeh_spark.polling.end_detection import SETTLED, Ending
+from zeh_spark.polling.end_probes import GONE, UNKNOWN, EndProbes
+from zeh_spark.protocol import wire
+
+log = logging.getLogger(__name__)
+
+_LONG_WITHOUT_TARGET = 100
+
+
+class Doubt(Enum):
+    """Why it is not known where a partition ends. The value is the message of a batch query."""
+
+    SILENT = (
+        "the publisher gives nothing after cursor {cursor!r}, though the feed was at {target!r} "
+        "when the query began (perhaps a replica of it lags). Run the query again later, or wait "
+        "longer with 'retryTimeout'. If this publisher's '_last' always lies beyond its last "
+        "event, read with endingCursors=quiet"
+    )
+    SKIPPING = (
+        "{skipped} answers in a row moved the cursor without an event, up to {cursor!r}, and the "
+        "cursor {target!r}, where the feed was when the query began, did not come, so it is not "
+        "known whether this is the end. Set 'endingCursors', or read a stream with the trigger "
+        "availableNow, whose next run continues where the last one stopped"
+    )
+    MISSED = (
+        "up to cursor {cursor!r} the checkpoint {target!r} of 'endingCursors' did not come. Check "
+        "that it is of this feed and partition, that it is not before 'startingCursors', and that "
+        "the publisher sends the same checkpoints each time"
+    )
+    REMOVED = (
+        "the publisher removed what is after {target!r}, the cursor of 'endingCursors', while the "
+        "query was at {cursor!r}, so the place where it has to end cannot be found. Run the query "
+        "again with new ending cursors; zeh_spark.last_cursors(url) gives them"
+    )
+
+
+class EndUnknownError(Exception):
+    """The end of a partition cannot be proven. This error never leaves the source."""
+
+    def __init__(self, doubt: Doubt, request: PageRequest, ending: Ending) -> None:
+        said = doubt.value.format(
+            cursor=request.cursor, target=ending.target, skipped=ending.most_without_events
+        )
+        super().__init__(f"partition {request.partition}: {said}")
+        self.doubt = doubt
+        self.request = request
+        self.target = ending.target
+
+    def as_error(self) -> PublisherError | UnavailableError:
+        """Return the error that a batch query ends with."""
+        kind = UnavailableError if self.doubt is Doubt.SILENT else PublisherError
+        about_target = self.doubt in {Doubt.MISSED, Doubt.REMOVED}
+        cursor = self.target if about_target else self.request.cursor
+        anchors = {
+            Doubt.MISSED: "the-checkpoint-of-endingcursors-did-not-come",
+            Doubt.REMOVED: "the-cursor-of-endingcursors-was-removed",
+        }
+        return kind(
+            str(self),
+            partition=self.request.partition,
+            cursor=cursor,
+            anchor=anchors.get(self.doubt, "it-is-not-known-where-a-batch-read-ends"),
+        )
+
+
+def read_to_end(
+    client: FeedClient,
+    request: PageRequest,
+    ending: Ending,
+    *,
+    exact: bool = False,
+    hold: Callable[[int], object] = lambda size: None,
+    statistics: Statistics | None = None,
+) -> PageItems:
+    """Read a partition from `request.cursor` to its end.
+
+    Args:
+        client: asks the publisher.
+        request: the first page.
+        ending: decides where the end is. After an error, another read may continue with it.
+        exact: whether the target has to come. Then nothing after it is yielded.
+        hold: as in `FeedClient.page`.
+        statistics: as in `FeedClient.page`; probes are not counted.
+
+    Yields:
+        The intervals in their order, and a `PageEnd` after each page but the last one. It may pause
+        there if nothing new comes.
+
+    Raises:
+        EndUnknownError: the end cannot be proven, as `Doubt` says.
+        PublisherError: the answer to a page is final, or the publisher's cursors form a loop.
+        UnavailableError: there was no progress within a page for `retryTimeout`.
+    """
+    reading = _FiniteRead(client, request, ending, client.retry(), exact)
+    return reading.items(hold, statistics)
+
+
+@dataclass(slots=True)
+class _FiniteRead:
+    """The state of one finite read.
+
+    `request` is the next page, or the one that is being read. `gone_since` is when a target that
+    the user named was found to be gone, in seconds of the clock of `retry`.
+    """
+
+    client: FeedClient
+    request: PageRequest
+    ending: Ending
+    retry: Retry
+    exact: bool
+    gone_since: float | None = None
+
+    def items(self, hold: Callable[[int], object], statistics: Statistics | None) -> PageItems:
+        usual, ending = self.request, self.ending
+        rounds = CursorRounds(usual.partition, usual.cursor)
+        while not self._ends_before_page():
+            with closing(self.client.page(self.request, hold, statistics=statistics)) as page:
+                cursor = self.request.cursor
+                for item in page:
+                    if isinstance(item, PageEnd):
+                        self._page_ended(item)
+                        if ending.ended:
+                            break
+                    else:
+                        ending.sees(item)
+                        if self.exact and not ending.met and self._passes_target():
+                            break  # ask again for this interval, up to the target inside it
+                        rounds.follow(item.cursor, item.events)
+                    yield item
+                    cursor = item.cursor
+                    if ending.ended:
+                        break
+            self.request = replace(usual, cursor=cursor)
+        if self.exact and not ending.met:
+            raise EndUnknownError(Doubt.MISSED, self.request, ending)
+
+    def _ends_before_page(self) -> bool:
+        """Return whether the read has ended; if not, prepare the request for the next page."""
+        ending = self.ending
+        if ending.ended:
+            return True
+        if ending.place:  # the events before the target, with which the read ends
+            cursor, events = ending.place
+            self.request = replace(self.request, cursor=cursor, page_size_hint=events)
+        ending.page_begins(self.request.cursor)
+        if ending.wants_line and not ending.ended:
+            self._ask_for_line()
+        return ending.ended
+
+    def _ask_for_line(self) -> None:
+        """Ask for the first event after the target, and at first whether this read starts there."""
+        ending, probes, cursor = self.ending, self._probes, self.request.cursor
+        assert ending.target is not None
+        try:
+            if ending.pages == 0 and cursor != wire.FIRST:
+                ending.ended = probes.leads_to(ending.target, cursor)[0]
+            line = probes.first_line(ending.target)
+            self.gone_since = None
+            ending.line_is(line, cursor)
+            if line is not None and ending.quiet_at is not None:
+                ending.ended |= probes.was_passed(ending, line)
+        except PublisherError as exc:
+            if exc.status not in UNKNOWN:
+                raise
+            if exc.status == GONE:
+                self._target_is_gone()
+
+    def _target_is_gone(self) -> None:
+        """Ask `_last` for another target, after a 410 for the one that it told before.
+
+        Raises EndUnknownError if the user has named the target, and it stays gone.
+        """
+        if not self.exact:
+            self.ending.target_is_gone(self._probes.target())
+            return
+        now = self.retry.clock()
+        self.gone_since = now if self.gone_since is None else self.gone_since
+        if now - self.gone_since >= SETTLED:
+            raise EndUnknownError(Doubt.REMOVED, self.request, self.ending)
+
+    def _passes_target(self) -> bool:
+        """Return whether the target was passed at one of the candidates. Case (c)."""
+        ending = self.ending
+        candidates, ending.candidates = ending.candidates, []
+        for candidate in candidates:
+            if candidate.events and not ending.place:
+                place = self._probes.place(candidate, ending.target)
+                if place:
+                    ending.passed(place)
+        return ending.place is not None
+
+    def _page_ended(self, end: PageEnd) -> None:
+        """Decide after a page, whose intervals were all yielded, whether to continue.
+
+        Pauses if the partition is quiet before it came to where it should be.
+        """
+        ending = self.ending
+        ending.page_ended(end)
+        if ending.undecided and not ending.settles:
+            raise EndUnknownError(Doubt.SKIPPING, replace(self.request, cursor=end.cursor), ending)
+        asked_about = bool(ending.candidates)
+        if ending.ended:
+            return
+        if ending.target is None:
+            self._warn_without_target()
+            return  # the next answer decides; during a pause more events would come
+        if self._passes_target():
+            assert ending.place
+            ending.ended |= ending.place.cursor != end.cursor
+        elif ending.quiet_answers:
+            if self._probes.is_gone(ending.target):
+                self._target_is_gone()
+            ending.ended = self._probes.leads_on(ending, end.cursor)
+        elif asked_about:
+            ending.ended = self._probes.leads_to(ending.target, end.cursor)[0]
+            self._warn_of_doubt()
+        if not ending.quiet_answers:
+            self.retry.progress()
+        elif not ending.ended and ending.target is not None:
+            self._await_target(ending.target, end)
+
+    def _await_target(self, target: str, end: PageEnd) -> None:
+        """Wait for what has to come before the target, or accept the silence as the end."""
+        request = replace(self.request, cursor=end.cursor)
+        may_settle = self.ending.settles or end.cursor == wire.FIRST
+        if may_settle and self._is_settled and self._probes.is_empty_after(target):
+            log.warning(
+                "partition %d: cursor %r is taken for the end, because nothing is after it, nor "
+                "after %r, where the feed was when the query began",
+                request.partition,
+                end.cursor,
+                target,
+            )
+            self.ending.ended = True
+        else:
+            doubt = Doubt.MISSED if self.exact else Doubt.SILENT
+            self.retry.wait(TransientError(EndUnknownError(doubt, request, self.ending)))
+
+    @property
+    def _is_settled(self) -> bool:
+        return self.retry.lasted >= min(SETTLED, self.retry.timeout / 4)
+
+    @property
+    def _probes(self) -> EndProbes:
+        return EndProbes(self.client, self.request)
+
+    def _warn_without_target(self) -> None:
+        if self.ending.pages == _LONG_WITHOUT_TARGET:
+            log.warning(
+                "partition %d: the publisher answers '_last' without a checkpoint, so this read "
+                "continues until the feed is quiet for a moment",
+                self.request.partition,
+            )
+
+    def _warn_of_doubt(self) -> None:
+        if not self.ending.ended and not self.ending.doubtful:
+            self.ending.doubtful = True
+            log.warning(
+                "partition %d: this read may have passed %r, where the feed was when it began, but "
+                "the publisher gives no proof; it continues until the feed is quiet",
+                self.request.partition,
+                self.ending.target,
+            )

@@ -1,0 +1,183 @@
+"""What the columns of a DataFrame mean, decided once from its schema.
+
+Data that is text holds JSON and stays as it is; other data is rendered by `arrow_json`. A frame
+without a column `data` is published with each row as an object. A column that has no meaning is an
+error before the query starts, so that no task finds it.
+
+Runs on the driver; pure. A RowLayout is sent to executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import types as T
+
+from zeh_spark.errors import OptionError
+from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
+from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
+
+_ENVELOPE = ("data", "headers", "partition", "key")
+ORIGIN_PART = "origin_part"
+"""The column that numbers the events which a relay makes of one (option `keepOrigin`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """What the columns of a frame mean, decided once from its schema. It is sent to executors.
+
+    Attributes:
+        columns: The names of the columns in order.
+        text: Whether the column `data` holds JSON already.
+        keeps_origin: Whether events keep where they were first published (`keepOrigin`).
+        keeps_key: Whether events keep their keys (`keepKey`).
+    """
+
+    columns: tuple[str, ...]
+    text: bool
+    keeps_origin: bool = False
+    keeps_key: bool = False
+
+
+def layout(
+    schema: T.StructType, *, keeps_origin: bool = False, keeps_key: bool = False
+) -> RowLayout:
+    """Return what the columns of a frame mean.
+
+    Args:
+        schema: The frame's schema.
+        keeps_origin: Whether events keep where they were first published (`keepOrigin`).
+        keeps_key: Whether events keep their keys (`keepKey`).
+
+    Raises:
+        OptionError: A column cannot be published; its name is the error's `option`.
+    """
+    columns = tuple(schema.names)
+    if not columns:
+        raise OptionError("a frame without columns cannot be published", option="data")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise _refused(name, "is there twice: rename or drop one of them")
+    if keeps_origin:
+        schema = _check_origin(schema)
+    if "data" in columns:
+        _check_beside_data(schema)
+    else:
+        _check_object(schema)
+    if "key" in columns and not isinstance(schema["key"].dataType, (*STRINGS, *INTEGERS)):
+        raise _refused("key", f"is {named(schema['key'].dataType)}: CAST it AS STRING")
+    if keeps_key and "key" not in columns:
+        raise _without_key(columns)
+    text = "data" in columns and isinstance(schema["data"].dataType, STRINGS)
+    return RowLayout(columns, text, keeps_origin, keeps_key)
+
+
+def _without_key(columns: Sequence[str]) -> OptionError:
+    """Return the error for `keepKey` without keys, with what is probably missing."""
+    others = [name for name in columns if name.lower() == "key"]
+    if others:
+        remedy = f"Rename the column {others[0]!r}: upper and lower case differ here"
+    elif "partition" in columns:
+        remedy = "Put the column key in the place of partition, or leave out keepKey"
+    else:
+        remedy = "Add the column, like customer AS key, or leave out keepKey"
+    return OptionError(
+        f"keepKey=true needs the column key, and the frame has {', '.join(columns)}. {remedy}",
+        option="keepKey",
+        anchor="keepkey-needs-the-column-key",
+    )
+
+
+def _check_origin(schema: T.StructType) -> T.StructType:
+    """Check what `keepOrigin` needs, and return the schema without the column that is for it."""
+    if missing := [name for name in ("data", "headers") if name not in schema.names]:
+        raise OptionError(
+            f"keepOrigin=true needs the columns data and headers, and there is no {missing[0]}. "
+            f"Read the feed with headers=_all, and keep its columns",
+            option="keepOrigin",
+        )
+    if ORIGIN_PART in schema.names and not isinstance(schema[ORIGIN_PART].dataType, INTEGERS):
+        raise _refused(ORIGIN_PART, f"is {named(schema[ORIGIN_PART].dataType)}: CAST it AS INT")
+    return T.StructType([field for field in schema if field.name != ORIGIN_PART])
+
+
+def _check_beside_data(schema: T.StructType) -> None:
+    columns = schema.names
+    for name in columns:
+        if name in BY_NAME or name == POSITION:
+            raise _refused(
+                name,
+                "is a stamp of the feed that was read, and the event gets new ones: drop "
+                "it, or put it into the event, to_json(struct(*)) AS data",
+            )
+        if name not in _ENVELOPE:
+            raise _refused(
+                name,
+                f"has no meaning beside 'data': put it into the event, to_json(struct(*)) AS data, "
+                f"or drop it{_case(name)}",
+            )
+    if "partition" in columns and "key" in columns:
+        raise _refused("key", "contradicts 'partition': keep the one that says where events go")
+    if "partition" in columns and not isinstance(schema["partition"].dataType, INTEGERS):
+        raise _refused(
+            "partition",
+            f"is {named(schema['partition'].dataType)}: CAST it AS INT, or name it key",
+        )
+    if "headers" in columns:
+        _check_headers(schema["headers"].dataType)
+    _check_data(schema["data"].dataType)
+
+
+def _check_headers(kind: T.DataType) -> None:
+    if not (
+        isinstance(kind, T.MapType)
+        and isinstance(kind.keyType, STRINGS)
+        and isinstance(kind.valueType, STRINGS)
+    ):
+        raise _refused("headers", f"is {named(kind)}: CAST it AS MAP<STRING, STRING>")
+
+
+def _check_data(kind: T.DataType) -> None:
+    if isinstance(kind, STRINGS):
+        return
+    if isinstance(kind, T.VariantType):
+        raise _refused("data", "is VARIANT: publish to_json(data)")
+    if not isinstance(kind, (T.StructType, T.MapType, T.ArrayType)):
+        raise _refused(
+            "data",
+            f"is {named(kind)}, which is no event: publish to_json(struct(data)), or CAST it AS "
+            f"STRING if it holds JSON",
+        )
+    _check_inside("data", kind)
+
+
+def _check_object(schema: T.StructType) -> None:
+    for name in schema.names:
+        if name in ("partition", "headers"):
+            raise _refused(
+                name,
+                f"has a meaning only beside 'data': put the columns of the event into one, "
+                f"to_json(struct(…)) AS data, or rename it{''.join(map(_case, schema.names))}",
+            )
+    for field in schema:
+        _check_inside(field.name, field.dataType)
+
+
+def _check_inside(column: str, kind: T.DataType) -> None:
+    for problem in problems(column, kind):
+        raise _refused(column, problem)
+
+
+def _refused(column: str, problem: str) -> OptionError:
+    return OptionError(
+        f"the column {column!r} {problem}",
+        option=column,
+        anchor="the-column-has-no-meaning-beside-data",
+    )
+
+
+def _case(name: str) -> str:
+    if name in _ENVELOPE or name.lower() not in _ENVELOPE:
+        return ""
+    return f" ({name!r} is not {name.lower()!r}: upper and lower case differ here)"

@@ -1,0 +1,129 @@
+"""Plan a batch of direct reads again that Spark repeats, and compare it with what it had.
+
+Each partition has to have the events and the digest of the first time, or the query fails with what
+to do; the option `replay=accept` takes what the feed has now.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from zeh_spark.client import direct_client
+from zeh_spark.client.lag import numbered
+from zeh_spark.client.transport import Transport
+from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
+from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
+from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, lost_partitions
+from zeh_spark.source.offsets import Position
+from zeh_spark.source.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+_OTHER_HISTORY = 409
+
+
+def planned_again(
+    transport: Transport,
+    options: SourceOptions,
+    start: Sequence[Position],
+    end: Sequence[Position],
+) -> PlannedBatch:
+    """Plan a batch again that Spark repeats.
+
+    Args:
+        transport: sends the requests.
+        options: the query's options.
+        start: where the batch begins, for each partition.
+        end: where it ends, and the events and digest that it has to have.
+
+    Returns:
+        The batch. Each partition has the events and the digest of `end`, unless `replay` is
+        `accept`.
+
+    Raises:
+        CursorGoneError: events of the batch were removed.
+        ReplayError: a partition has other events now.
+    """
+    cursors = [each.cursor for each in start]
+    ends = [each.cursor for each in end]
+    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
+    accepts = options.replay == "accept"
+    while True:
+        request = PlanRequest(len(cursors), numbered(cursors), ends=numbered(ends))
+        try:
+            plan = direct_client.plan(transport, request, transport.retry())
+        except CursorGoneError as exc:
+            lost = lost_partitions(exc)
+            if not accepts or not lost:
+                partition = min(lost, default=0)
+                found = f"the publisher no longer has them ({exc})"
+                raise _other(partition, start[partition], end[partition], found) from exc
+            if all(cursors[partition] == oldest for partition, oldest in lost.items()):
+                raise  # it says the same again
+            for partition, oldest in lost.items():
+                cursors[partition] = oldest
+                if direct_client.position(ends[partition]) <= direct_client.position(oldest):
+                    ends[partition] = oldest
+            continue
+        except PublisherError as exc:
+            refused = about_a_cursor(exc)
+            if accepts or exc.status != _OTHER_HISTORY or refused.partition is None:
+                raise refused from exc
+            partition = refused.partition
+            found = f"the feed has another history now ({exc})"
+            raise _other(partition, start[partition], end[partition], found) from exc
+        batch.add(plan, checked_ranges(plan, request))
+        if not plan.more:
+            break
+        cursors = list(batch.ends)
+    for partition, (now, then) in enumerate(zip(batch.positions(), end, strict=True)):
+        if (now.events, now.digest) != (then.events, then.digest):
+            if not accepts:
+                raise _other_events(partition, start[partition], then, now)
+            log.warning(
+                "partition %d: replay=accept: the batch from %r to %r had %d events, now it has %d",
+                partition,
+                start[partition].cursor,
+                then.cursor,
+                then.events,
+                now.events,
+            )
+    return batch
+
+
+def _other_events(partition: int, start: Position, then: Position, now: Position) -> ReplayError:
+    found = f"the feed gives {now.events} now" if now.events != then.events else "it gives others"
+    return _other(partition, start, then, found, now.events)
+
+
+def _other(
+    partition: int, start: Position, then: Position, found: str, got: object = None
+) -> ReplayError:
+    return ReplayError(
+        f"partition {partition}: Spark has to repeat a batch of {then.events} events from cursor "
+        f"{start.cursor!r} to {then.cursor!r}, but {found}. Check whether the sink has committed "
+        f"that batch. If it has not, restart once with replay=accept, which takes what the feed "
+        f"gives now; if it has, start with a new checkpointLocation from the end cursors. To "
+        f"prevent this, keep events for longer, name this reader with 'cursorSet' and have "
+        f"retention wait for it, or set 'stagingLocation', which keeps batches until they are done",
+        partition=partition,
+        cursor=start.cursor,
+        expected=then.events,
+        got=got,
+    )
+
+
+def check_columns(options: SourceOptions, then: str) -> None:
+    """Refuse to repeat a batch with options with which its rows would hold other values."""
+    if then != options.fingerprint and options.replay != "accept":
+        raise ReplayError(
+            "Spark has to repeat a batch that was planned with another option 'headers' or "
+            "'stamps', so its rows would differ. Set both as they were, until the batch is "
+            "done; or, if the sink has not committed that batch, restart once with "
+            "replay=accept",
+            expected=then,
+            got=options.fingerprint,
+        )

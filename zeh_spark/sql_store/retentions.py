@@ -1,0 +1,32 @@
+"""What feeds keep, in a SQL database: parts of a transaction (see `Store.set_retention`).
+
+Runs inside a transaction of the caller, in the publisher and in commands that write.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from sqlalchemy import Connection, delete, insert, select
+
+from zeh_spark.sql_store.schema import feeds, retentions
+from zeh_spark.store.interface import Retention
+
+_COLUMNS = [retentions.c[name] for name in ("age_ms", "bytes", "readers", "names_ms")]
+
+
+def find(connection: Connection, feed: str) -> Retention:
+    """Return what a feed keeps; everything if nothing is set."""
+    query = select(*_COLUMNS).join(feeds, feeds.c.id == retentions.c.feed)
+    row = connection.execute(query.where(feeds.c.name == feed)).one_or_none()
+    if row is None:
+        return Retention()
+    return Retention(row.age_ms, row.bytes, tuple(json.loads(row.readers)), row.names_ms)
+
+
+def replace(connection: Connection, feed_id: int, retention: Retention) -> None:
+    """Set what a feed keeps."""
+    values = {**asdict(retention), "readers": json.dumps(retention.readers)}
+    connection.execute(delete(retentions).where(retentions.c.feed == feed_id))
+    connection.execute(insert(retentions), {"feed": feed_id, **values})

@@ -1,0 +1,185 @@
+"""The contract for administrative acts: who changed what."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from zeh_spark.errors import StoreError
+from zeh_spark.publisher import Store
+from zeh_spark.store.access import ADMIN, new_token
+from zeh_spark.store.acts import (
+    MOST_CHARACTERS,
+    Act,
+    ActFilter,
+    Action,
+    Actor,
+    Via,
+    new_act,
+    process_actor,
+)
+from zeh_spark.store.interface import Retention, UnknownFeedError
+from zeh_spark.testing.site import Opened, StoppedClock
+from zeh_spark.testing.writers import FEED, chunk, publish
+
+ALICE = Actor("alice@host", Via.CLI)
+_TEXT, _TOKEN = new_token("warehouse", ADMIN, 5, expires=9)
+ANOTHER = new_token("tills", ADMIN, 5)[1]
+_RIGHTS = [str(each) for each in ADMIN]
+_OLD: dict[str, object] = {
+    "age_ms": None,
+    "bytes": None,
+    "readers": [],
+    "names_ms": Retention().names_ms,
+}
+
+
+def prepare(store: Store) -> None:
+    """Publish two chunks, keep cursors, and make a token."""
+    publish(store, chunk(0, b"1", b"2"), chunk(1, b"3"))
+    store.save_cursors(FEED, "mailer", 2, {0: "1.x"})
+    store.add_token(_TOKEN)
+
+
+CHANGES: dict[str, tuple[Callable[[Store], object], tuple[str, str, dict[str, object]]]] = {
+    Action.CREATE_FEED: (
+        lambda store: store.create("new", 3, by=ALICE),
+        ("new", "", {"partitions": 3}),
+    ),
+    Action.SET_RETENTION: (
+        lambda store: store.set_retention(FEED, Retention(5, None, ("mailer",)), by=ALICE),
+        (FEED, "", {"before": _OLD, "after": {**_OLD, "age_ms": 5, "readers": ["mailer"]}}),
+    ),
+    Action.PRUNE: (
+        lambda store: store.remove(FEED, 1, by=ALICE),
+        (FEED, "", {"upto": 1, "chunks": 1, "events": 2, "bytes": 76}),
+    ),
+    Action.DELETE_PRODUCER: (
+        lambda store: store.delete_producer(FEED, "till", by=ALICE),
+        (FEED, "till", {}),
+    ),
+    Action.DELETE_CURSOR_SET: (
+        lambda store: store.delete_cursor_set(FEED, "mailer", by=ALICE),
+        (FEED, "mailer", {}),
+    ),
+    Action.REVOKE_TOKEN: (
+        lambda store: store.revoke_token("warehouse", by=ALICE),
+        ("", "warehouse", {"ids": [_TOKEN.id]}),
+    ),
+    Action.ACCEPT_CLOCK: (
+        lambda store: store.see_clock(7, by=ALICE),
+        ("", "", {"before": 0, "accepted": 7}),
+    ),
+}
+
+
+@pytest.mark.parametrize("action", CHANGES)
+def test_each_change_leaves_its_act(store: Store, opened: Opened, action: Action) -> None:
+    """I see who did it, when, and to what, also after a restart."""
+    prepare(store)
+    before = store.acts()
+    change, (feed, subject, details) = CHANGES[action]
+    change(store)
+    (act,) = store.acts(limit=len(before) + 1)[: -len(before)]
+    expected = Act(store.now(), "alice@host", "cli", action.value, feed, subject, details, act.id)
+    assert expected == act == opened().acts(limit=1)[0]
+    assert act.id > before[0].id
+
+
+def test_new_history_and_new_token_leave_their_acts(store: Store) -> None:
+    """I see who told readers of a restore, and who gave which rights; never a secret."""
+    epoch = store.begin_epoch(FEED, copy=True, by=ALICE).epochs[-1].id
+    store.add_token(_TOKEN, by=ALICE)
+    token, history = store.acts(limit=2)
+    assert (FEED, {"epoch": epoch, "copy": True}) == (history.feed, history.details)
+    told = {"name": "warehouse", "rights": _RIGHTS, "expires": 9}
+    assert (_TOKEN.id, told) == (token.subject, token.details)
+    assert _TEXT.rpartition("_")[2] not in repr(store.acts())
+
+
+def test_what_changes_nothing_leaves_no_act(store: Store) -> None:
+    """The log has what was done, not what was tried."""
+    prepare(store)
+    store.delete_producer(FEED, "till")
+    store.revoke_token("warehouse")
+    before = store.acts()
+    store.delete_producer(FEED, "till", by=ALICE)
+    store.delete_cursor_set(FEED, "nobody", by=ALICE)
+    store.revoke_token("warehouse", by=ALICE)
+    store.set_retention(FEED, store.retention(FEED), by=ALICE)
+    store.remove(FEED, 0, by=ALICE)
+    with pytest.raises(StoreError):
+        store.create(FEED, 2, by=ALICE)
+    for refused in (store.begin_epoch, lambda feed, by: store.remove(feed, 1, by=by)):
+        with pytest.raises(UnknownFeedError):
+            refused("unknown", by=ALICE)
+    assert before == store.acts()
+
+
+def test_upkeep_and_publishing_leave_no_acts(store: Store) -> None:
+    """What the publisher does by itself all day does not hide what people did."""
+    before = store.acts()
+    publish(store, chunk(0, b"1"))
+    store.save_cursors(FEED, "mailer", 2, {0: "1.x"})
+    store.remove(FEED, 1)
+    store.see_clock(7)
+    store.tidy()
+    assert before == store.acts()
+
+
+def test_act_without_an_actor_is_of_the_program(store: Store) -> None:
+    """A script that names nobody is found by its user and host."""
+    (act,) = store.acts()
+    assert process_actor() == Actor(act.actor, Via(act.via))
+    assert (Via.LIBRARY, "create-feed", FEED) == (act.via, act.action, act.feed)
+
+
+def test_acts_are_found_by_feed_actor_kind_and_time(store: Store, clock: StoppedClock) -> None:
+    """I find what was done to my feed, or by whom, or since yesterday, page by page."""
+    bob = Actor("bob", Via.HTTP)
+    clock.now += 10
+    begun = store.now()
+    for number, by in enumerate((ALICE, bob, ALICE)):
+        store.create(f"feed{number}", 1, by=by)
+    store.add_token(_TOKEN, by=bob)
+
+    def found(wanted: ActFilter, limit: int = 100) -> list[str]:
+        return [each.feed or each.action for each in store.acts(wanted, limit)]
+
+    assert ["create-token", "feed1"] == found(ActFilter(actor="bob"))
+    assert found(ActFilter(actor="bob")) == found(ActFilter(actor="http:bob"))
+    assert [] == found(ActFilter(actor="cli:bob"))
+    assert ["feed1"] == found(ActFilter(feed="feed1"))
+    assert ["create-token"] == found(ActFilter(action="create-token"))
+    assert ["create-token", "feed2", "feed1", "feed0"] == found(ActFilter(since=begun))
+    assert ["create-token", "feed2"] == found(ActFilter(), limit=2)
+    last = store.acts(limit=2)[-1].id
+    assert ["feed1", "feed0"] == found(ActFilter(before=last), limit=2)
+
+
+def test_recorded_acts_come_back_in_order(store: Store, opened: Opened) -> None:
+    """What was done before a restore is still known after it."""
+    given = [new_act(ALICE, Action.RESTORE, time, subject="ä", n=time) for time in (3, 1)]
+    store.record(given)
+    kept = opened().acts(limit=2)
+    assert [(1, "ä", {"n": 1}), (3, "ä", {"n": 3})] == [
+        (each.time, each.subject, each.details) for each in kept
+    ]
+
+
+def test_acts_stay_small(store: Store) -> None:
+    """A token with a thousand rights, or a long name, does not blow the log up."""
+    long = "x" * 1000
+    store.record([new_act(Actor(long), Action.PRUNE, 1, subject=long, texts=[long] * 1000)])
+    act = store.acts(limit=1)[0]
+    assert (MOST_CHARACTERS, MOST_CHARACTERS) == (len(act.actor), len(act.subject))
+    assert ("… and 980 more", 21) == (act.details["texts"][-1], len(act.details["texts"]))
+
+
+def test_each_act_is_a_line_in_the_log(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """My log collection has it, too."""
+    with caplog.at_level(logging.INFO, "zeh_spark.acts"):
+        store.create("new", 3, by=ALICE)
+    assert ["cli:alice@host did create-feed new {'partitions': 3}"] == caplog.messages

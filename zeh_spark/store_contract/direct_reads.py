@@ -1,0 +1,97 @@
+"""The contract for direct reads: what a plan and its chunks need of a store."""
+
+from __future__ import annotations
+
+from zeh_spark.protocol.direct_reads import (
+    ChunksRequest,
+    Group,
+    Plan,
+    PlanRequest,
+    RangeEnd,
+    WantedRange,
+    checked_ranges,
+    parse_answer,
+)
+from zeh_spark.protocol.upload_format import lines_of
+from zeh_spark.publisher import Store
+from zeh_spark.store import direct_plans, direct_reads
+from zeh_spark.testing.writers import FEED, chunk, everything, publish
+
+
+def test_a_scan_has_the_chunks_of_all_partitions_between_two_positions(store: Store) -> None:
+    """I find what comes next without asking partition by partition."""
+    for g in range(1, 9):
+        publish(store, chunk(g % 2, b"%d" % g))
+    chunks = everything(store)
+    assert chunks[2:5] == store.scan(FEED, 2, 8, 3)
+    assert chunks[2:6] == store.scan(FEED, 2, 6, 100)
+    assert [] == store.scan(FEED, 8, 9, 100)
+
+
+def test_a_scan_has_chunks_of_its_own_feed_only(store: Store) -> None:
+    """Two feeds of a store do not meet."""
+    store.create("others", 2)
+    publish(store, chunk(0, b"1"))
+    publish(store, chunk(1, b"2"), feed="others")
+    assert everything(store) == store.scan(FEED, 0, 9, 9)
+
+
+def test_partitions_are_unread_if_a_chunk_is_after_their_position(store: Store) -> None:
+    """I look only into partitions that have something."""
+    publish(store, chunk(0, b"1"))
+    publish(store, chunk(1, b"2"))
+    publish(store, chunk(0, b"3"))
+    found = [store.unread(FEED, {0: at[0], 1: at[1]}, upto) for at, upto in UNREAD]
+    assert [{0, 1}, {0}, {0}, set(), {0}, set()] == found
+    assert set() == store.unread(FEED, {}, 3)
+
+
+UNREAD = [((0, 0), 3), ((0, 2), 3), ((1, 2), 3), ((1, 2), 2), ((0, 0), 1), ((3, 2), 3)]
+
+
+def test_a_store_can_be_asked_for_many_partitions_and_tags(store: Store) -> None:
+    """A feed may have a thousand partitions."""
+    store.create("wide", 1024)
+    publish(store, *(chunk(each, b"1") for each in range(1024)), feed="wide")
+    positions = dict.fromkeys(range(1024), 0)
+    assert set(positions) == store.unread("wide", positions, 1024)
+    assert set(range(1, 1025)) == store.tags("wide", range(2000)).keys()
+
+
+def test_a_plan_leads_to_the_bytes_that_were_published(store: Store) -> None:
+    """I read what was written, byte for byte, and the sums show it."""
+    chunks = [chunk(each % 2, b'"%d"' % each) for each in range(9)]
+    for each in chunks:
+        publish(store, each)
+    request = PlanRequest(2, {"0": "_first", "1": "_first"}, range_bytes=1)
+    plan = direct_plans.plan(store, FEED, request)
+    assert [lines_of(each.frame) for each in chunks[::2] + chunks[1::2]] == fetched(
+        store, request, plan
+    )
+
+
+def fetched(store: Store, request: PlanRequest, plan: Plan) -> list[bytes]:
+    """Return the lines of a plan's chunks, after all sums were compared."""
+    groups = fetched_groups(store, request, plan)
+    return [lines_of(frame) for group in groups for frame in group.frames]
+
+
+def fetched_groups(store: Store, request: PlanRequest, plan: Plan) -> list[Group]:
+    """Return the groups of chunks of a plan, after all sums were compared."""
+    found = checked_ranges(plan, request)
+    ranges = [each for partition in sorted(found) for each in found[partition]]
+    if not ranges:
+        return []
+    wanted = [WantedRange(each.partition, each.from_, each.to) for each in ranges]
+    answer = direct_reads.requested_chunks(store, FEED, ChunksRequest(request.n, wanted))
+    groups: list[Group] = []
+    ends: list[RangeEnd] = []
+    for part in parse_answer(answer):
+        if isinstance(part, Group):
+            groups.append(part)
+        else:
+            ends.append(part)
+    assert [(number, r.to, r.chunks, r.events, r.digest) for number, r in enumerate(ranges)] == [
+        (end.range, end.to, end.chunks, end.events, end.digest) for end in ends
+    ]
+    return groups
