@@ -7,17 +7,22 @@ BASE_PYTHON ?= python3
 PYTHON := $(CURDIR)/.venv/bin/python
 PIP := -m pip install --quiet --disable-pip-version-check
 OTHER_SPARKS := 4.0 4.1 4.3
-# Three processes keep two cores busy: tests wait for sockets and for processes that they start.
-# One of them has the only Spark session, and runs all tests that share it (tests/conftest.py).
-TEST := -m pytest -n 3 --dist loadgroup
-COMMA := ,
+# The oldest Delta with each of them, beside that of `make test`. There is none for Spark 4.3.
+DELTA_OF_SPARK_4.0 := 4.0.1
+DELTA_OF_SPARK_4.1 := 4.2.0
+PATCH_OF_SPARK_4.1 := 4.1.1# Delta 4.2 needs a class that 4.1.2 has no more
+# Old versions of libraries have no wheels for new Pythons.
+OLDEST_PYTHON ?= $(shell command -v python3.10 || command -v python3.11 || echo $(BASE_PYTHON))
+# Four processes keep two cores busy: tests wait for sockets and for processes that they start.
+# Two of them have a Spark session, and run all tests that share one (tests/conftest.py).
+TEST := -m pytest -n 4 --dist loadgroup
 
 export PYSPARK_PYTHON := $(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench bench-cluster docs notebooks python java $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench bench-cluster docs notebooks python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -25,7 +30,7 @@ help:  ## what there is
 
 demo: .venv/.installed | java  ## a year of real flights through a feed into a table, with a crash half way
 	PYSPARK_SUBMIT_ARGS="--driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties pyspark-shell" \
-	$(PYTHON) -m zeh_spark.demo
+	$(PYTHON) -m zeh_spark.demo $(ARGS)
 
 test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and the campaigns
 	$(PYTHON) $(TEST) -m "not slow and not campaign" --durations=20 $(ARGS)
@@ -33,11 +38,17 @@ test: .venv/.jars .venv-reference/.installed  ## all tests but the slow ones and
 test-slow: .venv/.jars .venv-reference/.installed  ## what takes more than 5 s: a cluster, notebooks, killed drivers
 	$(PYTHON) -m pytest -n 3 --dist loadfile -m "slow and not campaign" --durations=20 $(ARGS)
 
-test-all: .venv/.jars .venv-reference/.installed  ## all tests with campaigns and coverage, and other Sparks
+test-all: .venv/.jars .venv-reference/.installed .venv-azurite/.installed  ## all tests with campaigns and coverage, other Sparks, oldest libraries
 	HYPOTHESIS_PROFILE=campaign $(PYTHON) $(TEST) --cov --cov-report=term $(ARGS)
 	ZEH_TEST_STORE=postgresql $(PYTHON) $(TEST) $(wildcard tests/*/test_publish_*.py tests/*/test_producer*.py) \
 	tests/acceptance/test_from_delta.py tests/acceptance/test_dedup.py tests/integration/test_feed_identity.py $(ARGS)
-	$(MAKE) $(OTHER_SPARKS:%=test-spark-%)
+	$(MAKE) $(OTHER_SPARKS:%=test-spark-%) test-oldest
+
+test-oldest: .venv-oldest/.installed .venv-reference/.installed | java  ## unit and integration tests with the oldest versions that setup.py allows
+	export PYSPARK_PYTHON=$(CURDIR)/.venv-oldest/bin/python; \
+	export PYSPARK_DRIVER_PYTHON=$$PYSPARK_PYTHON; \
+	$$PYSPARK_PYTHON -m tests.class_archive && \
+	$$PYSPARK_PYTHON $(TEST) -W default -m "not slow and not campaign" tests/unit tests/integration $(ARGS)
 
 lint: .venv/.installed  ## style, types and import layers
 	$(PYTHON) -m ruff check .
@@ -111,5 +122,20 @@ java:
 	echo "Spark 4.3 is left out: it needs Python 3.11, and $(BASE_PYTHON) is older" > $@; else \
 	$(BASE_PYTHON) -m venv .venv-spark-$* && \
 	.venv-spark-$*/bin/python $(PIP) --upgrade pip && \
-	.venv-spark-$*/bin/python $(PIP) --editable '.[publisher,test$(if $(filter-out 4.3,$*),$(COMMA)delta)]' \
-	'pyspark[sql]==$*.*' && touch $@; fi
+	.venv-spark-$*/bin/python $(PIP) --editable '.[publisher,test]' 'pyspark[sql]==$(or $(PATCH_OF_SPARK_$*),$*.*)' && \
+	$(if $(DELTA_OF_SPARK_$*),.venv-spark-$*/bin/python $(PIP) --no-deps delta-spark==$(DELTA_OF_SPARK_$*) &&) \
+	touch $@; fi
+
+.venv-oldest/.installed: setup.py tests/oldest.py | python
+	$(OLDEST_PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m tests.oldest > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python $(PIP) --upgrade pip
+	.venv-oldest/bin/python $(PIP) --constraint .venv-oldest/constraints.txt --editable '.[publisher,test]' \
+	'pyspark[sql]==4.0.0'
+	.venv-oldest/bin/python $(PIP) --no-deps delta-spark==4.0.1
+	touch $@
+
+# Azure Blob Storage for campaigns. Later versions need a newer Node.
+.venv-azurite/.installed:
+	npm install --silent --no-audit --no-fund --prefix .venv-azurite azurite@3.34.0
+	touch $@

@@ -20,45 +20,56 @@ def readme() -> str:
 
 
 # PySpark is deliberately not here: clusters and Databricks bring their own, and pip must never
-# replace it. The lower bounds are what runs with Spark 4.0; pip leaves newer ones alone.
+# replace it. The lower bounds are what runs with Spark 4.0; pip leaves newer ones alone. `make
+# test-oldest` runs the tests with these versions, and those of PUBLISHER and SESSIONS.
 REQUIRES = [
-    "msgspec>=0.19",  # the first with Python 3.13 and sorted keys
+    "click>=8.3",  # the command line; 8.2 takes a flag of the environment for its default
+    "msgspec>=0.21",  # the first whose errors are ValueErrors, and whose `replace` checks the copy
     "numpy>=1.26",
     "orjson>=3.10",
     "pyarrow>=15",
     "requests>=2.31",
-    "urllib3>=2",  # raises for a body shorter than its Content-Length; 1.x took it for whole
+    "urllib3>=2.0.2",  # 1.x took a body cut short for whole, and 2.0.0 cut compressed ones
     "xxhash>=3.2",
     "zstandard>=0.22",
 ]
 
 PUBLISHER = [
-    "click>=8.1",
     "httptools>=0.6",
+    "jinja2>=3.1",  # the pages of the console
     "prometheus-client>=0.20",
     "psycopg[binary]>=3.2.10",  # earlier ones lose notifications between two waits
     "pyjwt[crypto]>=2.10",  # the first that checks by the algorithm of the key
     "pyyaml>=6",
     "sqlalchemy>=2.0.42",
-    "starlette>=0.40",
+    "starlette>=0.42",  # gives middleware the application as its first argument
+    'tomli>=2.2.1; python_version < "3.11"',  # reads the file of settings; later Pythons have it
     "uvicorn>=0.30",
 ]
 
-# What Spark's state for Python needs. PySpark 4.1 to 4.3 refuse an older protobuf, and the next
-# major refuses them. PySpark 4.2 warns of pandas 3 whenever it starts.
-SESSIONS = ["pandas>=2.2,<3", "protobuf>=6.33.5,<7"]
+# What Spark's state for Python needs, and so wide that pip leaves alone what Databricks has: it
+# installs protobuf 5.29.4, which its own PySpark 4.0 and 4.1 need. Apache's PySpark 4.0 needs
+# 5.28.3, and 4.1 to 4.3 need 6.33.5; `stateful.requirements` asks PySpark itself. PySpark 4.2 warns
+# of pandas 3 whenever it starts.
+SESSIONS = ["pandas>=2.2,<3", "protobuf>=5.28.3,<7"]
 
 TEST = [
     *SESSIONS,
+    "axe-playwright-python>=0.1.8",  # looks at the console in Chromium, with axe-core 4.12
     "chispa>=0.10",
     "cryptography>=42",  # reads the certificates that tests make
-    "click>=8.2",  # its CliRunner keeps standard error apart
+    "databricks-bundles>=1",  # knows what the bundle in conf/ may say
     "fastapi>=0.115",  # the example service is written with it
+    "gcp-storage-emulator>=2024.8",  # stages batches in Google's protocol
+    "googleapis-common-protos>=1.65",  # with both grpcio: PySpark's extra `connect`
+    "grpcio>=1.67",
+    "grpcio-status>=1.67",
     "hypothesis>=6.100",
     "ipykernel>=6.29",  # the notebooks run in it
     "jsonschema>=4.20",
     "markdown-it-py>=3",  # finds the code blocks of the docs
     "matplotlib>=3.9",  # and draw with this
+    "moto[server]>=5",  # stages batches in S3's protocol
     "nbclient>=0.10",
     "openapi-spec-validator>=0.7",
     "psutil>=6",
@@ -67,7 +78,7 @@ TEST = [
     "pytest-randomly>=3.15",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
-    "schemathesis>=4.32",  # calls a publisher with whatever its OpenAPI document allows
+    "schemathesis>=4.30",  # calls a publisher with whatever its OpenAPI document allows
     "setuptools>=77",  # the tests build the wheel and look into it
     "trustme>=1.1",
 ]
@@ -75,15 +86,12 @@ TEST = [
 # The site, which `make docs` builds. The reference of the Python API is read from the sources.
 DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.27"]
 
-# 4.4.1 names jars that Maven Central does not have. Its Spark is 4.2, as in DEV.
-DELTA = ["delta-spark==4.4.0"]
-
 # Pinned: what decides whether `make lint` is green, and the Spark that is developed on. A Python
 # data source needs pyarrow of PySpark's `sql` extra; pandas comes with it for what is grouped and
-# stateful. Its `connect` extra (grpc) is not needed.
+# stateful. What its `connect` extra needs is in TEST.
 DEV = [
-    *DELTA,
     *TEST,
+    "delta-spark==4.4.0",  # 4.4.1 names jars that Maven Central does not have
     "mypy==2.4.1",
     "pandas-stubs<3",
     "pyspark[sql]==4.2.0",
@@ -112,6 +120,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Software Development :: Libraries",
         "Typing :: Typed",
     ],
@@ -121,11 +130,10 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["zeh_spark", "zeh_spark.*"]),
     py_modules=["pyspark_zeroeventhub"],
-    package_data={"zeh_spark": ["py.typed", "publisher/openapi.yaml"]},
+    package_data={"zeh_spark": ["py.typed", "publisher/openapi.yaml", "console/templates/*"]},
     install_requires=REQUIRES,
     extras_require={
         "publisher": PUBLISHER,
-        "delta": DELTA,
         "sessions": SESSIONS,
         "docs": DOCS,
         "test": TEST,

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import psutil
 from pyspark.sql import DataFrame
 
 from benchmarks import queries
+from benchmarks.feeds import PARTITIONS, build, serving
+from benchmarks.rows import Row
 from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.decoding.lines import Decoder
 from zeh_spark.options import parse
 from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.page_scanner import PageScanner
-from zeh_spark.source.decode import Decoder
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.segments import Segment, pack, unpack
 
@@ -147,3 +150,22 @@ def scanned(bodies: Iterable[Iterable[bytes]]) -> list[wire.Interval]:
             intervals += scanner.feed(data)
         intervals += scanner.close()
     return intervals
+
+
+def spent(work: Path, events: int) -> Iterator[Row]:
+    """CPU time of each piece by itself, then of each process while a stream runs."""
+    spark = queries.session()
+    with serving(build(work, events)) as (url, publisher):
+        for name, seconds in pieces(url, publisher, PARTITIONS):
+            yield f"piece: {name}", f"{seconds * 1e6:.2f} µs", ""
+        for fetch in ("executors", "driver"):
+            frame = queries.feed(spark, url, fetch=fetch)
+            shares = dict(processes(frame, publisher))
+            aims = (
+                {"driver's reader": "<= 5 %", "publisher": "<= 10 %"}
+                if fetch == "executors"
+                else {}
+            )
+            for name, seconds in shares.items():
+                share = f"{seconds * 1e6:.2f} µs, {seconds / shares['in all']:.0%}"
+                yield f"stream, fetch={fetch}: {name}", share, aims.get(name, "")

@@ -208,10 +208,14 @@ class Waiter(asyncio.Protocol):
 
 @dataclass
 class Waited:
-    """CPU of the server while readers wait, and while a commit wakes them; when they had it."""
+    """CPU of the server while readers wait, and while a commit wakes them; when they had it.
+
+    `memory` is what the readers add to the server's, `resident` all that it has then.
+    """
 
     idle: float
     memory: int
+    resident: int
     wake_cpu: list[float]
     spread: list[float]
     last: list[float]
@@ -240,10 +244,12 @@ async def _waiting(url: str, pid: int, commit: list[str], readers: int) -> Waite
     cursor = _LAST_CURSOR.findall(answer)[-1].decode()
     woken: list[float] = []
     before = psutil.Process(pid).memory_info().rss
+    connections = []
     for number in range(readers):
-        await loop.create_connection(
+        connection, _ = await loop.create_connection(
             lambda: Waiter(found.path, cursor, woken), found.hostname, found.port
         )
+        connections.append(connection)
         if number % 50 == 49:  # WAIT ends for them at different times, as in life
             await asyncio.sleep(0.25)
     await asyncio.sleep(3)
@@ -251,22 +257,26 @@ async def _waiting(url: str, pid: int, commit: list[str], readers: int) -> Waite
     begun, spent = time.perf_counter(), cpu_of(pid)
     await asyncio.sleep(IDLE_SECONDS)
     idle = (cpu_of(pid) - spent) / (time.perf_counter() - begun)
-    result = Waited(idle, memory, [], [], [])
-    writer = subprocess.Popen(commit, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert writer.stdin and writer.stdout
-    for _ in range(6):
-        woken.clear()
-        spent = cpu_of(pid)
-        print("go", file=writer.stdin, flush=True)
-        committed = float(await asyncio.to_thread(writer.stdout.readline))
-        while len(woken) < readers:
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(2)
-        result.wake_cpu.append(cpu_of(pid) - spent)
-        result.spread.append(woken[-1] - woken[0])
-        result.last.append(woken[-1] - committed)
-    writer.stdin.close()
-    writer.wait()
+    result = Waited(idle, memory, psutil.Process(pid).memory_info().rss, [], [], [])
+    with subprocess.Popen(
+        commit, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdin and writer.stdout
+        for _ in range(6):
+            woken.clear()
+            spent = cpu_of(pid)
+            print("go", file=writer.stdin, flush=True)
+            committed = float(await asyncio.to_thread(writer.stdout.readline))
+            while len(woken) < readers:
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(2)
+            result.wake_cpu.append(cpu_of(pid) - spent)
+            result.spread.append(woken[-1] - woken[0])
+            result.last.append(woken[-1] - committed)
+        writer.stdin.close()
+    for each in connections:
+        each.abort()
+    await asyncio.sleep(0.1)  # in which the loop closes them
     return result
 
 

@@ -11,17 +11,14 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-
-import psutil
 
 from benchmarks import queries
 from benchmarks.feeds import PARTITIONS, Filling, fill, filling, flights, serving
-from benchmarks.rows import Row, ratio
+from benchmarks.rows import MIB, Row, ratio
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store.feed import ChunkFeed
@@ -33,7 +30,6 @@ CONSUMERS = 10_000
 MANY_PARTITIONS = 1024
 _EVENT_BYTES = 400
 _TURNS = 30
-_MIB = 1 << 20
 
 Calls = Mapping[str, Callable[[], object]]
 
@@ -48,7 +44,7 @@ def measured(
     peaks = {size: memory(work, size) for size in sorted(gigabytes)}
     for size, found in peaks.items():
         for name, peak in found.items():
-            yield f"{name}, {size:g} GB feed", f"{peak / _MIB:.0f} MiB", ""
+            yield f"{name}, {size:g} GB feed", f"{peak / MIB:.0f} MiB", ""
     if len(peaks) > 1:
         least, most = min(peaks), max(peaks)
         for name, peak in peaks[most].items():
@@ -152,37 +148,9 @@ def memory(work: Path, gigabytes: float) -> dict[str, int]:
     events = int(gigabytes * 1e9 / _EVENT_BYTES)
     url = fill(work, f"memory-{events}", PARTITIONS, flights(events))
     with serving(url) as (url, publisher):
-        peaks = watched(lambda: queries.stream(queries.feed(spark, url)))
+        peaks = queries.peaks_of(lambda: queries.stream(queries.feed(spark, url)))
         peaks["publisher"] = queries.peak_memory(publisher)
     Path(work, f"memory-{events}.db").unlink()
-    return peaks
-
-
-def watched(run: Callable[[], object]) -> dict[str, int]:
-    """The highest VmHWM while `run` runs, of the program that plans and of the Python workers."""
-    programs = {
-        "python_streaming_source_runner": "driver's reader",
-        "pyspark.daemon": "Python worker",
-    }
-    peaks = dict.fromkeys(programs.values(), 0)
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.2):
-            for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error, OSError, StopIteration):  # it has ended meanwhile
-                    command = " ".join(process.cmdline())
-                    for program, name in programs.items():
-                        if program in command:
-                            peaks[name] = max(peaks[name], queries.peak_memory(process.pid))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        run()
-    finally:
-        done.set()
-        thread.join()
     return peaks
 
 

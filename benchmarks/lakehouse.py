@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +21,7 @@ import zeh_spark
 from benchmarks import publishing
 from benchmarks.feeds import build, serving
 from benchmarks.queries import Run
+from benchmarks.rows import Row, rate, ratio
 from zeh_spark.lakehouse import from_delta, to_delta
 
 BATCHES = 4
@@ -132,6 +133,21 @@ def measure_published(spark: SparkSession, url: str, rows: int, folder: str) -> 
             producer = f"{turn}-{list(frames).index(name)}"
             rates[name] = max(rates[name], stream(frame(), url, producer).rate)
     return rates
+
+
+def delta_tables(work: Path, events: int) -> Iterator[Row]:
+    """A feed into a Delta table, and Delta tables onto a feed, of half as many rows as `events`."""
+    rates = kept(work, events // 2)
+    for name, measured in rates.items():
+        yield rate(f"a feed into Delta, {name}", measured)
+    own, ours = rates["Delta's own sink"], rates["to_delta"]
+    yield ratio("time of to_delta / of Delta's own sink", own / ours, "<= 1.15")
+    rates = published(work, events // 2)
+    for name, measured in rates.items():
+        yield rate(f"onto a feed: {name}", measured)
+    yield ratio(
+        "Delta table / Parquet files", rates["Delta table"] / rates["Parquet files"], ">= 0.8"
+    )
 
 
 def main() -> None:

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import kafka, queries
-from benchmarks.feeds import PARTITIONS, serving
+from benchmarks import costs, kafka, queries
+from benchmarks.feeds import PARTITIONS, build, fill, filling, serving
 from benchmarks.queries import Run
+from benchmarks.rows import MIB, Row, rate, ratio
 from zeh_spark.protocol.upload_format import Chunker, Content, rest_of
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import Store, open_store
@@ -203,6 +204,74 @@ def named_batches(folder: Path, batches: int, events: int) -> tuple[float, float
     each, size = publish({f"pay-{number}": 1 for number in range(batches)})
     together, _ = publish({"all": events})
     return each, together, size / batches
+
+
+def sink(work: Path, events: int) -> Iterator[Row]:
+    """Onto a feed, against Spark's JSON files and against ourselves without any check."""
+    ours, unchecked, files = [], [], []
+    for _ in range(2):  # turn by turn, because the machine is shared
+        ours.append(onto_a_feed(work, events))
+        unchecked.append(onto_a_feed(work, events, checked=False))
+        files.append(measured("json", events, {}))
+    mine, bare, json = (max(each.rate for each in runs) for runs in (ours, unchecked, files))
+    yield rate("sink, inside triggers", mine)
+    yield rate("sink without any check", bare)
+    yield rate("Spark's json file sink", json)
+    yield ratio("sink / json file sink", mine / json, ">= 0.25")
+    yield ratio("effectively once costs", 1 - mine / bare, "<= 0.20")
+
+
+def kafka_sink(work: Path, events: int) -> Iterator[Row]:
+    """Spark's Kafka sink beside ours, on the same frame, turn by turn."""
+    runs = [(onto_a_feed(work, events), onto_kafka(work / str(each), events)) for each in range(2)]
+    mine, peer = (max(each.rate for each in several) for several in zip(*runs, strict=True))
+    yield rate("sink, beside Kafka", mine)
+    yield rate("Spark's Kafka sink", peer)
+    yield ratio("sink / Kafka sink", mine / peer, ">= 1")
+
+
+def commit(work: Path, events: int) -> Iterator[Row]:
+    """What a commit takes, and what a repeated batch and a batch for each event cost."""
+    for size, seconds in commits(work):
+        name = f"commit of 1,000 chunks, {size / MIB:.1f} MiB"
+        yield name, f"{seconds * 1000:.0f} ms", "< 50 ms"
+    first, again = replay(queries.session(), work, events)
+    yield ratio("publishing a batch again / publishing it", again / first, "<= 0.60")
+    each, together, size = named_batches(work, 1_000, events // 4)
+    yield "events in a named batch each", f"{each:.0f} events/s", ""
+    yield rate("events in one batch of a Producer", together)
+    yield "a named batch of one event in the store", f"{size / 1000:.1f} kB", ""
+
+
+def small(work: Path, events: int) -> Iterator[Row]:
+    """Reading what 1,000 small batches of 200 tasks wrote, and a quarter as many events in chunks
+    of one event each, against a feed of full chunks.
+    """
+    spark = queries.session()
+    of_one = (filling(each % PARTITIONS, [each]) for each in range(events // 4))
+    stores = {
+        "full chunks": build(work, events),
+        "small batches": small_batches(work, events // 2000, 2000, 200),
+        "chunks of one event": fill(work, "one", PARTITIONS, of_one),
+    }
+    rates, costs_of = {}, {}
+    for name, store in stores.items():
+        with serving(store) as (url, publisher):
+            frame = queries.feed(spark, url)
+            queries.stream(frame)  # warms up
+            rates[name] = best(lambda frame=frame: queries.stream(frame)).rate
+            costs_of[name] = dict(costs.processes(frame, publisher))
+    for name, measured in rates.items():
+        yield rate(f"stream of {name}", measured)
+    for name in list(rates)[1:]:
+        yield ratio(f"{name} / full chunks", rates[name] / rates["full chunks"], ">= 0.3")
+    for name, spent in costs_of.items():
+        told = ", ".join(f"{part} {seconds * 1e6:.2f}" for part, seconds in spent.items())
+        yield f"CPU time of an event, µs: {name}", told, ""
+
+
+def best(run: Callable[[], Run]) -> Run:
+    return max((run() for _ in range(3)), key=lambda each: each.rate)
 
 
 def main() -> None:

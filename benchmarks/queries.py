@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 Sink = Callable[[DataFrame, int], None]
 SCHEMA = "partition INT, headers MAP<STRING, STRING>, data STRING"
+_RUNNER = "python_streaming_source_runner"
+"""The program of the process that plans, and perhaps reads, for a query."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def source_runner() -> psutil.Process | None:
     """The process that plans, and perhaps reads, for a running query of this program."""
     for process in psutil.Process().children(recursive=True):
         try:
-            if "python_streaming_source_runner" in " ".join(process.cmdline()):
+            if _RUNNER in " ".join(process.cmdline()):
                 return process
         except psutil.Error:
             continue  # it has ended meanwhile
@@ -176,3 +180,31 @@ def peak_memory(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(each for each in status.splitlines() if each.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
+
+
+def peaks_of(run: Callable[[], object]) -> dict[str, int]:
+    """Return the highest VmHWM while `run` runs, of the driver's reader and of a Python worker."""
+    programs = {
+        _RUNNER: "driver's reader",
+        "pyspark.daemon": "Python worker",
+    }
+    peaks = dict.fromkeys(programs.values(), 0)
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error, OSError, StopIteration):  # it has ended meanwhile
+                    command = " ".join(process.cmdline())
+                    for program, name in programs.items():
+                        if program in command:
+                            peaks[name] = max(peaks[name], peak_memory(process.pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        run()
+    finally:
+        done.set()
+        thread.join()
+    return peaks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MIB = 1 << 20
 Row = tuple[str, str, str]
 """What, measured, aim."""
 

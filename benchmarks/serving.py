@@ -21,6 +21,7 @@ import requests
 from benchmarks import fanout
 from benchmarks.fanout import READERS, WAITING, Load, get, load, post
 from benchmarks.feeds import PARTITIONS, build, serving
+from benchmarks.rows import MIB, Row
 
 EVENTS, ROUNDS = 250_000, 3
 """Most events of the feed, which are more than the publisher keeps; how often all is measured."""
@@ -29,8 +30,6 @@ AGAIN = 8
 """How often each of many readers asks for all that is compressed, which else takes no time."""
 
 TASK_BYTES = 64 << 20
-MIB = 1 << 20
-Row = tuple[str, str, str]
 
 
 def fanned_out(work: Path, events: int) -> Iterator[Row]:

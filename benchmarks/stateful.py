@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 import zeh_spark
 from benchmarks import publishing
 from benchmarks.feeds import serving
+from benchmarks.rows import Row, rate, ratio
 from zeh_spark import dedup, sessions
 from zeh_spark.sessions.routing import Writer
 
@@ -107,7 +108,7 @@ def run(
     return rows, size or memory
 
 
-def rate(frame: DataFrame, write: Callable[[str], Writer] | None = None) -> tuple[float, int]:
+def rate_of(frame: DataFrame, write: Callable[[str], Writer] | None = None) -> tuple[float, int]:
     batches, size = run(frame, write)
     some = batches[1:]
     return sum(each["rows"] for each in some) / sum(each["seconds"] for each in some), size
@@ -118,7 +119,7 @@ def best(frames: dict[str, Callable[[], DataFrame]], times: int) -> dict[str, fl
     found: dict[str, list[tuple[float, int]]] = {name: [] for name in frames}
     for _ in range(times):
         for name, frame in frames.items():
-            found[name].append(rate(frame()))
+            found[name].append(rate_of(frame()))
     rates = {name: max(each for each, _ in some) for name, some in found.items()}
     return rates | {f"{name} state": float(some[-1][1]) for name, some in found.items()}
 
@@ -165,7 +166,7 @@ def process(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
         options = {"headers": "_all", "maxEventsPerTrigger": rows // BATCHES}
         feed = spark.readStream.format("zeroeventhub").options(**options).load(url)
         runs = [
-            (rate(in_order(feed))[0], rate(in_order(feed, processing=True), write)[0])
+            (rate_of(in_order(feed))[0], rate_of(in_order(feed, processing=True), write)[0])
             for _ in range(2)
         ]
     ordered, processed = map(max, zip(*runs, strict=True))
@@ -215,6 +216,29 @@ def large(spark: SparkSession, rows: int, folder: Path) -> dict[str, float]:
         "holding": beside[0]["seconds"],
         "beside": statistics.median(each["seconds"] for each in beside[2:]),
     }
+
+
+def operators(work: Path, events: int) -> Iterator[Row]:
+    """Sessions and deduplication beside Spark's own operators, a million rows at least."""
+    ordered = measured("sessions", max(events, 1_000_000), work)
+    yield rate("sessions in order", ordered["sessions"])
+    yield rate("dropDuplicates", ordered["dropDuplicates"])
+    yield ratio(
+        "sessions / dropDuplicates", ordered["sessions"] / ordered["dropDuplicates"], ">= 0.3"
+    )
+    found = measured("process", max(events // 4, 250_000), work)
+    yield rate("a feed's sessions in order", found["ordered"])
+    yield rate("and processed, with a handler that does nothing", found["processed"])
+    found = measured("dedup", max(4 * events, 4_000_000), work)
+    peer = "dropDuplicatesWithinWatermark"
+    yield rate("drop_seen", found["drop_seen"])
+    yield rate(peer, found[peer])
+    yield ratio(f"drop_seen / {peer}", found["drop_seen"] / found[peer], ">= 0.5")
+    smaller = found[f"{peer} state"] / found["drop_seen state"]
+    yield "state of that / of drop_seen", f"{smaller:.0f}", ">= 100"
+    seconds = measured("large", max(events, 1_000_000), work)
+    beside = seconds["beside"] / seconds["alone"]
+    yield ratio("batches beside a session that holds a million / without it", beside, "<= 1.5")
 
 
 def main() -> None:

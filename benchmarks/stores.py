@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from benchmarks import publishing
 from benchmarks.feeds import PARTITIONS, event, serving
 from benchmarks.publishing import new_feed
+from benchmarks.rows import Row, rate, ratio
 from tests import postgresql
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.upload_format import StagedChunk, rest_of, upload_body
@@ -146,3 +148,27 @@ def many_writers(server: postgresql.Server) -> tuple[float, float, float]:
         statistics.median(together),
         together[len(together) * 99 // 100],
     )
+
+
+def beside_sqlite(work: Path, events: int) -> Iterator[Row]:
+    """The sink onto PostgreSQL beside SQLite, turn by turn; then writers without Spark."""
+    with durable_server() as server:
+        ours, theirs = [], []
+        for _ in range(2):
+            ours.append(publishing.onto_a_feed(work, events))
+            new = publishing.new_feed(server.url(server.create_database()))
+            theirs.append(publishing.onto_store(new, events))
+        sqlite, mine = (max(each.rate for each in runs) for runs in (ours, theirs))
+        yield rate("sink, into SQLite", sqlite)
+        yield rate("sink, into PostgreSQL", mine)
+        yield ratio("PostgreSQL / SQLite", mine / sqlite, ">= 0.5")
+        runs = [dict(throughput(work, server)) for _ in range(2)]
+        rates = {name: max(run[name].rate for run in runs) for name in runs[0]}
+        for name, measured in rates.items():
+            yield rate(f"4 writers, {name}", measured)
+        one, two = rates["PostgreSQL"], rates["PostgreSQL, two publishers"]
+        yield ratio("two publishers / one", two / one, ">= 1.3")
+        alone, median, slowest = many_writers(server)
+        yield "commit of one writer alone, median", f"{alone * 1000:.1f} ms", ""
+        yield "commit with 16 writers, median", f"{median * 1000:.1f} ms", ""
+        yield ratio("99th of a hundred with 16 / one alone", slowest / alone, "< 20")

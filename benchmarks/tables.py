@@ -19,7 +19,9 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 import psycopg
 
+from benchmarks import stores
 from benchmarks.feeds import PARTITIONS, served
+from benchmarks.rows import Row, ratio
 from tests import postgresql
 from zeh_spark.outbox.postgresql_ddl import INSERTS
 from zeh_spark.protocol import wire
@@ -245,3 +247,38 @@ def answered(fetch: Fetch, cursor: str) -> tuple[float, str]:
     arrived = time.perf_counter()
     assert page.count(b'"headers":{') == 1, page
     return arrived, last_cursor(page)
+
+
+def own_tables(work: Path, events: int) -> Iterator[Row]:
+    """A service's own table as a feed, of half as many rows as `events`; and one of five times as
+    many, read far in.
+    """
+    with stores.durable_server() as server:
+        orders = filled(server, events // 2)
+        yield from table_rates(work, orders, events // 2)
+        for name, notify, aim in (("", True, "< 50 ms"), (" without the trigger", False, "")):
+            median, slow = delays(orders, work, notify=notify)
+            times = f"{median * 1000:.0f}, {slow * 1000:.0f} ms"
+            yield f"commit of a row to answer{name}, median and p95", times, aim
+        begin, second, far = far_in(server, 5 * events)
+        yield "page of 1,000 rows at row 0", f"{begin * 1000:.1f} ms", ""
+        yield ratio(f"page behind row {5 * events:,} / at row 0", far / begin, "<= 1.2")
+        yield ratio("the same / behind row 1,000", far / second, "")
+
+
+def table_rates(work: Path, orders: Outbox, rows: int) -> Iterator[Row]:
+    """Pages, in process and over HTTP, against a bare COPY."""
+    with orders.serving(work) as url:
+        measures: dict[str, Callable[[], float]] = {
+            "COPY": lambda: copied(orders, rows),
+            "one reader of pages, n = 1": lambda: in_process(orders, rows, 1),
+            "one reader of pages, n = 4": lambda: in_process(orders, rows, PARTITIONS),
+            "over HTTP, one reader": lambda: over_http(url, rows, 1),
+            "over HTTP, two readers": lambda: over_http(url, rows, 2),
+        }
+        runs = [{name: run() for name, run in measures.items()} for _ in range(3)]
+    rates = {name: max(run[name] for run in runs) for name in measures}
+    for name, measured in rates.items():
+        yield f"table: {name}", f"{measured / 1000:,.0f}k rows/s", ""
+    for name in list(rates)[1:]:
+        yield ratio(f"{name} / COPY", rates[name] / rates["COPY"], ">= 0.3")

@@ -29,5 +29,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA zeroeventhub TO :"r
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA zeroeventhub TO :"runtime";
 -- The version of the tables is the owner's to change, and who may do what is told by the owner.
 REVOKE INSERT, UPDATE, DELETE ON zeroeventhub.store, zeroeventhub.tokens FROM :"runtime";
+-- The log of administrative acts is only added to.
+REVOKE UPDATE, DELETE ON zeroeventhub.acts FROM :"runtime";
 
 COMMIT;

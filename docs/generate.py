@@ -16,7 +16,8 @@ from pathlib import Path
 
 import click
 
-from zeh_spark.cli.commands import zeh_spark
+from zeh_spark.cli.main import zeh_spark
+from zeh_spark.cli.output import COMMON
 from zeh_spark.options import ClientOptions, Declared, declared
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
@@ -76,7 +77,7 @@ def _command(command: click.Command, parent: click.Context) -> str:
     options = [
         (f"`{names}`".replace("|", "\\|"), _meaning(text))
         for option in command.params
-        if isinstance(option, click.Option)
+        if isinstance(option, click.Option) and option.name not in COMMON
         for names, text in filter(None, [option.get_help_record(context)])
     ]
     path = context.command_path

@@ -1,0 +1,281 @@
+"""A publisher under strain: slow clients, access checks, and a stop in the middle of work.
+
+`python -m benchmarks.strain slow PORT` is the process of the slow clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from benchmarks import fanout
+from benchmarks.fanout import Load, load
+from benchmarks.feeds import build, fill, filling, serving
+from zeh_spark.network.draining import StopTimes
+from zeh_spark.publisher import open_store
+from zeh_spark.store.access import ADMIN, new_token
+
+EVENTS, ROUNDS, READERS = 100_000, 5, 4
+SLOW = 5_000
+"""Sockets that send a byte of a head at a time."""
+
+PAUSE = 10.0
+"""Seconds between two bytes of each of them."""
+
+ASKED = 3_000
+"""Requests of the other client in a round."""
+
+STOPS, CHUNKS = 5, 300_000
+"""How often it is stopped, and the small chunks that it prunes then."""
+
+Row = tuple[str, str, str]
+
+# A publisher that checks and counts nothing, and one that does; otherwise the same.
+_PROGRAM = """
+import sys
+from zeh_spark.access.gate import Gate
+from zeh_spark.publisher import create_app, open_store
+from zeh_spark.publisher.server import Server, collect_rarely, keep_freed_memory, listen
+keep_freed_memory()
+collect_rarely()
+store = open_store(sys.argv[1])
+checks = sys.argv[2] == "checks"
+app = create_app(store, gate=Gate(store, checks_origin=False) if checks else None)
+if not checks:
+    app.user_middleware.clear()
+listener = listen("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+Server(app, app.state.stop).run(sockets=[listener])
+"""
+
+
+def measured(work: Path, events: int) -> Iterator[Row]:
+    """All of it, one after the other."""
+    store = build(work, min(events, EVENTS))
+    yield from beside_slow_clients(store)
+    yield from with_checks(store)
+    yield from stopped(work)
+
+
+# Slow clients
+
+
+def beside_slow_clients(store: str) -> Iterator[Row]:
+    """Turn by turn without and with them: how long a small page takes."""
+    without, beside, ratios = [], [], []
+    with serving(store) as (url, pid):
+        port, path = urlsplit(url).port or 0, urlsplit(url).path
+        request = fanout.get(f"{path}?n=4&cursor0=_first&pagesizehint=10").encode()
+        seconds_of(port, request)
+        for _ in range(ROUNDS):
+            alone = p99(seconds_of(port, request))
+            with slow_clients(port):
+                begun, spent = time.perf_counter(), fanout.cpu_of(pid)
+                crowded = p99(seconds_of(port, request))
+                share = (fanout.cpu_of(pid) - spent) / (time.perf_counter() - begun)
+            without.append(alone)
+            beside.append(crowded)
+            ratios.append(crowded / alone)
+        resident = psutil.Process(pid).memory_info().rss
+    yield (
+        f"{SLOW:,} slow clients: 99th of a hundred of other requests, without and with",
+        f"{statistics.median(without) * 1000:.1f}, {statistics.median(beside) * 1000:.1f} ms",
+        "",
+    )
+    low, high = min(ratios), max(ratios)
+    yield (
+        f"{SLOW:,} slow clients: with / without",
+        f"{statistics.median(ratios):.2f} ({low:.2f}-{high:.2f})",
+        "<= 2",
+    )
+    yield (
+        f"{SLOW:,} slow clients: publisher's memory, and CPU beside the other client",
+        f"{resident >> 20} MiB, {share:.0%} of a core",
+        "",
+    )
+
+
+def seconds_of(port: int, request: bytes) -> list[float]:
+    """How long each of many requests takes, on one connection."""
+    import socket
+
+    buffer, found = memoryview(bytearray(1 << 20)), []
+    with socket.create_connection(("127.0.0.1", port)) as reader:
+        for _ in range(ASKED):
+            begun = time.perf_counter()
+            reader.sendall(request)
+            fanout.received(reader, buffer)
+            found.append(time.perf_counter() - begun)
+    return found
+
+
+def p99(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[98]
+
+
+@contextlib.contextmanager
+def slow_clients(port: int) -> Iterator[None]:
+    """SLOW sockets, all connected, in a process of their own."""
+    command = [sys.executable, "-m", "benchmarks.strain", "slow", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as clients:
+        assert clients.stdout
+        try:
+            if clients.stdout.readline() != "connected\n":
+                raise OSError("the slow clients could not connect")
+            yield
+        finally:
+            clients.kill()
+
+
+class SlowClient(asyncio.Protocol):
+    """Sends a head that does not end. A new one takes its place when it is cut off."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(b"GET /flights HTTP/1.1\r\nHost: x\r\nX: ")
+        self._later = asyncio.get_running_loop().call_later(PAUSE, self._send)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._later.cancel()
+        self._again = asyncio.ensure_future(connected(self._port))
+
+    def _send(self) -> None:
+        self._transport.write(b"x")
+        self._later = asyncio.get_running_loop().call_later(PAUSE, self._send)
+
+
+async def connected(port: int) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.create_connection(lambda: SlowClient(port), "127.0.0.1", port)
+
+
+async def be_slow(port: int) -> None:
+    """Connect within PAUSE seconds, so that the bytes come at different times, and stay."""
+    for number in range(SLOW):
+        await connected(port)
+        if number % 100 == 99:
+            await asyncio.sleep(PAUSE * 100 / SLOW)
+    print("connected", flush=True)
+    await asyncio.Event().wait()
+
+
+# Access checks and metrics
+
+
+def with_checks(store: str) -> Iterator[Row]:
+    """Turn by turn: the same pages, read without tokens and counters, and with them."""
+    with serving(store) as (url, _):
+        targets, _ = fanout.fetched_pages(url, 4)
+    opened = open_store(store)
+    text, token = new_token("bench", ADMIN, opened.now())
+    opened.add_token(token)
+    opened.close()
+    plain = [fanout.get(each) for each in targets] * 8
+    given = [
+        each.replace("\r\n\r\n", f"\r\nAuthorization: Bearer {text}\r\n\r\n") for each in plain
+    ]
+    rates, per_cpu = [], []
+    for number in range(2 * ROUNDS):
+        if number % 2:
+            bare, checked = read(store, "bare", plain), read(store, "checks", given)
+        else:
+            checked, bare = read(store, "checks", given), read(store, "bare", plain)
+        rates.append(checked.rate / bare.rate)
+        per_cpu.append(checked.per_cpu / bare.per_cpu)
+    yield "tokens and metrics / neither: bytes a second", between(rates), ">= 0.95"
+    yield (
+        "tokens and metrics / neither: bytes a second of the publisher's CPU",
+        between(per_cpu),
+        "",
+    )
+
+
+def read(store: str, what: str, wanted: list[str]) -> Load:
+    command = [sys.executable, "-c", _PROGRAM, store, what]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        try:
+            port = int(server.stdout.readline())
+            load(server.pid, port, wanted, 1)
+            return load(server.pid, port, wanted, READERS)
+        finally:
+            server.terminate()
+
+
+def between(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+# Stopping
+
+
+def stopped(work: Path) -> Iterator[Row]:
+    """SIGTERM while readers read, and while the feed is pruned."""
+    seconds = []
+    made = [filling(each, range(10)) for each in range(4)]
+    for number in range(STOPS):
+        store = fill(work, f"stop-{number}", 4, itertools.islice(itertools.cycle(made), CHUNKS))
+        with contextlib.closing(open_store(store)) as opened:
+            before = opened.feed("flights").events
+            opened.set_retention("flights", replace(opened.retention("flights"), bytes=1))
+            with serving(store) as (url, pid), reading(url):
+                while opened.feed("flights").events == before:
+                    time.sleep(0.01)
+                begun = time.perf_counter()
+                os.kill(pid, signal.SIGTERM)
+                psutil.Process(pid).wait(60)
+                seconds.append(time.perf_counter() - begun)
+            if opened.feed("flights").events <= 10:
+                raise OSError("the publisher had pruned all before it was stopped")
+    yield (
+        "stop with 8 readers, and while pruning, median and most of 5",
+        f"{statistics.median(seconds):.1f}, {max(seconds):.1f} s",
+        f"<= {StopTimes().bound:.0f} s",
+    )
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Eight readers that read the feed's beginning again and again, until the publisher is gone."""
+    port, path = urlsplit(url).port or 0, urlsplit(url).path
+    wanted = [fanout.get(f"{path}?n=4&cursor0=_first&cursor1=_first&headers=_all")] * 1_000
+
+    def read_on() -> None:
+        with contextlib.suppress(OSError):
+            fanout.read_all(port, wanted)
+
+    threads = [threading.Thread(target=read_on) for _ in range(8)]
+    for each in threads:
+        each.start()
+    yield
+    for each in threads:
+        each.join()
+
+
+def main() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    asyncio.run(be_slow(int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()
