@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -17,8 +18,10 @@ from tests.fix_cli import Run, call
 from zeh_spark.access.gate import Gate, actor_of
 from zeh_spark.cli import store_commands
 from zeh_spark.cli.main import zeh_spark
+from zeh_spark.errors import PublishError
+from zeh_spark.publish import Producer
 from zeh_spark.publisher import Actor, MemoryStore, Via, create_app, open_store
-from zeh_spark.store.access import ADMIN, Need, Right, new_token
+from zeh_spark.store.access import ADMIN, Grant, Need, Right, new_token
 from zeh_spark.store.acts import Action, process_actor
 from zeh_spark.store.interface import Retention
 from zeh_spark.testing import running_publisher
@@ -123,9 +126,8 @@ def as_version_8(url: str) -> None:
 def test_each_command_is_known_here() -> None:
     """A new command that changes a store is not forgotten: it is held against the log."""
     assert names(zeh_spark) == CHANGING.keys() | LOOKING.keys() | NO_ACTS.keys()
-    assert {*ACTION.values()} | {Action(each) for each in CHANGING.keys() - ACTION.keys()} == {
-        *Action
-    }
+    by_commands = {*ACTION.values(), *map(Action, CHANGING.keys() - ACTION.keys())}
+    assert by_commands | {Action.ACCEPT_OVERRIDE} == {*Action}  # which is a commit's
 
 
 @pytest.mark.parametrize("command", CHANGING)
@@ -299,6 +301,36 @@ def test_a_request_acts_as_its_token(closed: bool, actor: str) -> None:
     assert (200, 401) == (answer.status_code, refused.status_code if refused is not None else 401)
     assert ("http", actor, "set-retention") == (act.via, act.actor, act.action)
     assert 1 == sum(each.action == "set-retention" for each in store.acts())
+
+
+@pytest.mark.parametrize(("closed", "actor"), [(True, "tills"), (False, "anonymous@127.0.0.1")])
+def test_an_override_is_in_the_log_under_the_name_of_its_token(closed: bool, actor: str) -> None:
+    """I see which job was started again with `keepFirst`, and how many rows that dropped."""
+    store = MemoryStore()
+    store.create("orders", 1)
+    text, token = new_token("tills", [Grant(Right.PUBLISH, "orders", "till")], store.now())
+    if closed:
+        store.add_token(token)
+    options: dict[str, Any] = {"token": text} if closed else {}
+    with running_publisher(store, create_app(store, gate=Gate(store, is_open=True))) as base:
+        till = Producer(f"{base}/orders", "till", **options)
+
+        def publish(*amounts: int, allow: Mapping[str, str] | None = None) -> None:
+            with till.batch("monday", allow=allow) as batch:
+                for amount in amounts:
+                    batch.add(amount)
+
+        publish(1)
+        with pytest.raises(PublishError) as refused:
+            publish(2, 3)
+        allowed = refused.value.facts["option"]
+        publish(2, 3, allow=allowed)
+    act, *_ = store.acts()
+    told = {name: act.details[name] for name in ("keepFirst", "kept_events", "dropped_events")}
+    assert {**allowed, "kept_events": 1, "dropped_events": 2} == told
+    assert ("http", actor, "accept-override", "orders", "till#monday") == (
+        act.via, act.actor, act.action, act.feed, act.subject,
+    )  # fmt: skip
 
 
 def publishes_all(request: Request) -> list[list[Need]]:

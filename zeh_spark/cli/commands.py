@@ -142,7 +142,7 @@ def load(
             call = loading.named_batch(store, feed, name, batch) if batch else None
             call = call or loading.next_batch(store, feed, name)
             overrides = Overrides.named(allowed)
-            call = replace(call, overrides=overrides)
+            call = replace(call, overrides=overrides, by=operator())
             loaded = loading.load(store, feed, sources, bar, call)
         except UnknownFeedError as exc:
             raise StoreError(

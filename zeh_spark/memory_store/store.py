@@ -233,7 +233,9 @@ class MemoryStore:
         with self._lock:
             known = self._known(feed, call)
             decision = unwrapped(commit_decision.decide(known, call, declared))
+            act = commit_decision.accepted_override(feed, known, call, declared, self.now())
             if isinstance(decision, StoredReceipt):
+                self._keep([act] if act else [])
                 return decision, False
             staging = self._staging(feed, call)
             named = {(each.task, each.attempt) for each in declared.attempts}
@@ -248,6 +250,7 @@ class MemoryStore:
             if not staging.uploads:
                 self._stagings[feed].remove(staging)
             receipt = self._publish(feed, known, call, declared, moved)
+            self._keep([act] if act else [])
             self._tidy(feed, STAGED_FOR)
         return receipt, True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import IO, Any, TypeVar
 
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeh_spark.access.gate import Gate, Needs, publishes, sees_producer, sees_producers
+from zeh_spark.access.gate import Gate, Needs, actor_of, publishes, sees_producer, sees_producers
 from zeh_spark.access.shares import SharedBudget, client_of
 from zeh_spark.network.bodies import Budget, check_length, received
 from zeh_spark.publisher import publish_requests
@@ -153,6 +154,7 @@ class PublishApi:
         """Answer POST …/batches/{batch}/commit: publish the staged uploads as one batch."""
         feed, producer, batch = _names(request)
         call = publish_requests.parse_call(_query(request), producer, batch)
+        call = replace(call, by=actor_of(request))
         length = check_length(
             request.headers.get("content-length"), publish_requests.MAX_COMMIT_BODY
         )

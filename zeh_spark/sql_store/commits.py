@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 
 from zeh_spark.protocol.upload_format import Content
+from zeh_spark.sql_store import acts
 from zeh_spark.sql_store.producers import (
     Committed,
     Lock,
@@ -46,9 +47,10 @@ from zeh_spark.sql_store.uploads import (
     place_of,
 )
 from zeh_spark.store import commit_decision
+from zeh_spark.store.acts import Act
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.store.clock import check_commit
-from zeh_spark.store.commit_decision import Decision, Step, unwrapped
+from zeh_spark.store.commit_decision import Step, accepted_override, unwrapped
 from zeh_spark.store.commit_plan import (
     Moved,
     Publication,
@@ -62,8 +64,10 @@ from zeh_spark.store.interface import Clock, FeedState
 from zeh_spark.store.problems import Problem
 
 Commit = tuple[Call, Declared]
-Done = tuple[StoredReceipt, bool] | Problem
-"""The receipt and whether it is new; or the Problem with which the commit is refused."""
+Done = tuple[StoredReceipt, bool, Act | None] | Problem
+"""The receipt, whether it is new, and the act if the commit needed an override; or the Problem with
+which the commit is refused.
+"""
 
 _ROWS = 2_000
 """How many chunks are written at a time; the rows of a large batch would take as much memory."""
@@ -139,8 +143,19 @@ def _commit(
         _append(connection, feed, [each.publication for each in batches])
         write_receipts(connection, feed, batches, receipts)
         state = batches[-1].publication.feed
-    new = {at: (each.receipt, True) for at, each in zip(wanted, batches, strict=True)}
-    return [new.get(at) or _answer(decision) for at, decision in enumerate(decisions)], state
+    receipts_of = {at: each.receipt for at, each in zip(wanted, batches, strict=True)}
+    answers: list[Done] = []
+    for at, decision in enumerate(decisions):
+        receipt = receipts_of.get(at, decision)
+        if isinstance(receipt, Problem):
+            answers.append(receipt)
+            continue
+        assert isinstance(receipt, StoredReceipt)
+        act = accepted_override(state.name, certain[at][1], *asked[at], clock())
+        if act:
+            acts.add(connection, [act])
+        answers.append((receipt, at in receipts_of, act))
+    return answers, state
 
 
 def _moved(
@@ -172,12 +187,6 @@ def _latest(connection: Connection) -> int:
     """Return the latest time that the store knows; 0 if it knows none."""
     seen = connection.scalar(select(func.max(clocks.c.seen))) or 0
     return max(int(seen), int(connection.scalar(select(func.max(feeds.c.time))) or 0))
-
-
-def _answer(decision: Decision) -> Done:
-    """Return the answer to a commit that needed nothing to be moved."""
-    assert not isinstance(decision, Step)
-    return decision if isinstance(decision, Problem) else (decision, False)
 
 
 def _move(

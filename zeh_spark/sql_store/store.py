@@ -327,9 +327,13 @@ class SqlStore:
             return commits.commit(connection, feed, asked, self.now, self._receipts)
 
         with self._errors():
-            done = self._database.writes.commit(feed, (call, declared), work, _share(declared))
+            receipt, new, act = self._database.writes.commit(
+                feed, (call, declared), work, _share(declared)
+            )
+        if act:
+            log_act(act)
         self.tidy()
-        return done
+        return receipt, new
 
     def tidy(self) -> None:
         """Have what is staged and needed no more deleted (see `Store.tidy`)."""

@@ -6,7 +6,8 @@ act. Acts are only added, and are kept as long as the store. Each one is small: 
 what is long.
 
 Not acts: what publishers and readers do all the time (uploads, commits, cursors), and what the
-publisher removes by itself under a feed's retention. The act is the setting of the retention.
+publisher removes by itself under a feed's retention. The act is the setting of the retention. A
+commit is an act only if it needed an override: then an operator allowed what would be refused.
 
 Runs in the publisher and in commands that write.
 """
@@ -52,6 +53,7 @@ class Action(str, Enum):
     ACCEPT_CLOCK = "accept-clock"
     MIGRATE = "migrate"
     RESTORE = "restore"
+    ACCEPT_OVERRIDE = "accept-override"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content, StagedChunk
+from zeh_spark.store.acts import Actor
 
 RECEIPTS = 1000
 """Receipts that a store keeps for each producer, unless it is opened with another number.
@@ -53,6 +54,7 @@ class Call:
         partition_count: The number of the feed's partitions, as the caller knows it.
         overrides: What an operator allows.
         starting: (partition, number): with which numbers a new producer begins, if not with 0.
+        by: Who calls, for the administrative log; None for who runs this process.
     """
 
     producer: str
@@ -62,6 +64,7 @@ class Call:
     partition_count: int
     overrides: Overrides = Overrides()
     starting: tuple[tuple[int, int], ...] = ()
+    by: Actor | None = None
 
 
 class Numbers(NamedTuple):

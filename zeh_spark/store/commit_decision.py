@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
+from typing import Any
 
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 from zeh_spark.store import refusals
+from zeh_spark.store.acts import Act, Action, new_act
 from zeh_spark.store.batches import Call, CommitFacts, Declared, Found, StoredReceipt
 from zeh_spark.store.problems import Problem
 
@@ -151,6 +153,37 @@ def keeping(call: Call, receipt: StoredReceipt, content: Content) -> str:
         given = content.digest[:8]
         return f"{receipt.producer}:{receipt.batch}:{receipt.identity}:{given}"
     return f"{receipt.incarnation}:{receipt.batch}:{receipt.identity}"
+
+
+def accepted_override(
+    feed: str, known: CommitFacts, call: Call, declared: Declared, time: int
+) -> Act | None:
+    """Return the administrative act that a commit is which `decide` did not refuse.
+
+    It is one if `decide` would have refused the commit without an override, else None.
+
+    Args:
+        feed: The feed's name.
+        known: What the store knew when it decided.
+        call: The call.
+        declared: What the caller says its batch holds.
+        time: The time by the store's clock, in ms since 1970.
+    """
+    producer, receipt, given = known.producer, known.receipt, call.overrides
+    batch = known.last + 1 if call.batch is None else call.batch
+    told: dict[str, Any] = {}
+    if producer.receipts and call.incarnation != producer.incarnation:
+        told["replaceIncarnation"] = given.replace_incarnation
+    if batch > known.last + 1:
+        told["acceptGap"] = given.accept_gap
+    content = declared.content.events, declared.content.digest
+    if batch <= known.last and receipt and content != (receipt.events, receipt.digest):
+        told["keepFirst"] = given.keep_first
+        told |= {"kept_events": receipt.events, "dropped_events": declared.content.events}
+    if not told:
+        return None
+    about = {"batch": batch, "run": call.run, **told}
+    return new_act(call.by, Action.ACCEPT_OVERRIDE, time, feed=feed, subject=call.producer, **about)
 
 
 def _published_by(call: Call, declared: Declared | None, receipt: StoredReceipt | None) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from zeh_spark.errors import StoreError
-from zeh_spark.publisher import Store
+from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.access import ADMIN, new_token
 from zeh_spark.store.acts import (
     MOST_CHARACTERS,
@@ -20,9 +21,10 @@ from zeh_spark.store.acts import (
     new_act,
     process_actor,
 )
+from zeh_spark.store.batches import Call, Overrides
 from zeh_spark.store.interface import Retention, UnknownFeedError
 from zeh_spark.testing.site import Opened, StoppedClock
-from zeh_spark.testing.writers import FEED, chunk, publish
+from zeh_spark.testing.writers import FEED, call, chunk, commit, publish, upload
 
 ALICE = Actor("alice@host", Via.CLI)
 _TEXT, _TOKEN = new_token("warehouse", ADMIN, 5, expires=9)
@@ -126,6 +128,45 @@ def test_upkeep_and_publishing_leave_no_acts(store: Store) -> None:
     store.remove(FEED, 1)
     store.see_clock(7)
     store.tidy()
+    assert before == store.acts()
+
+
+OVERRIDES: dict[str, tuple[Call, str, dict[str, object]]] = {
+    "acceptGap": (call(2), "a@0:2", {}),
+    "replaceIncarnation": (call(0, incarnation="b"), "a@0:b", {}),
+    "keepFirst": (call(0), "a:0:{identity}", {"kept_events": 1, "dropped_events": 1}),
+}
+"""For each override: a call that needs it, its value, and more details of the act."""
+
+
+@pytest.mark.parametrize("override", OVERRIDES)
+def test_accepted_override_leaves_an_act(store: Store, opened: Opened, override: str) -> None:
+    """I see later who let a gap, a new checkpoint or other rows pass, and what was dropped."""
+    receipt, _ = commit(store, call(0), upload(chunk(0, b"1")))
+    needs, text, more = OVERRIDES[override]
+    value = text.format(identity=receipt.identity)
+    before = store.acts()
+
+    def allowed(value: str) -> Call:
+        return replace(needs, overrides=Overrides.named({override: value}), by=ALICE)
+
+    with pytest.raises(Problem):
+        commit(store, allowed(f"{value}0"), upload(chunk(0, b"2")))
+    assert before == store.acts()
+    commit(store, allowed(value), upload(chunk(0, b"2")))
+    (act,) = store.acts(limit=len(before) + 1)[: -len(before)]
+    details = {"batch": needs.batch, "run": "r1", override: value, **more}
+    expected = Act(store.now(), "alice@host", "cli", "accept-override", FEED, "p", details, act.id)
+    assert expected == act == opened().acts(limit=1)[0]
+
+
+def test_override_that_was_not_needed_leaves_no_act(store: Store) -> None:
+    """An option that stays in the code of a job does not fill the log."""
+    before = store.acts()
+    for number in range(2):
+        by = call(number, accept_gap="a@0:2", replace_incarnation="x@0:a", keep_first="a:0:1")
+        commit(store, by, upload(chunk(0, b"1")))
+        commit(store, by, upload(chunk(0, b"1")))
     assert before == store.acts()
 
 
