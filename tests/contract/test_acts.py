@@ -19,13 +19,14 @@ from zeh_spark.sql_store.schema import metadata
 from zeh_spark.sql_store.store import SqlStore
 from zeh_spark.store.acts import Action
 from zeh_spark.store_contract import acts as contract
-from zeh_spark.testing.writers import FEED
+from zeh_spark.testing.writers import FEED, call, commit
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "administer.py"
 CHANGES: dict[str, Callable[[Store], object]] = {
     **{action.value: change for action, (change, _) in contract.CHANGES.items()},
     Action.CREATE_TOKEN.value: lambda store: store.add_token(contract.ANOTHER, by=contract.ALICE),
     Action.NEW_HISTORY.value: lambda store: store.begin_epoch(FEED, by=contract.ALICE),
+    Action.ACCEPT_OVERRIDE.value: lambda store: commit(store, call(2, accept_gap="a@-1:2")),
 }
 _REFUSE = {
     SqliteSite: (
