@@ -70,8 +70,8 @@ docs: .venv-docs/.installed  ## build the documentation into site/
 	.venv-docs/bin/mkdocs build --strict
 
 docs-publish: .venv-docs/.installed  ## commit this version's documentation to the branch gh-pages; ARGS=--push pushes it
-	.venv-docs/bin/mike deploy --update-aliases $(ARGS) "$(MINOR_VERSION)" latest
-	.venv-docs/bin/mike set-default $(ARGS) latest
+	export PATH="$(CURDIR)/.venv-docs/bin:$$PATH"; \
+	mike deploy --update-aliases $(ARGS) "$(MINOR_VERSION)" latest && mike set-default $(ARGS) latest
 
 notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them
 	$(PYTHON) notebooks/run.py $(ARGS)
