@@ -7,8 +7,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
+from tests.release import smoke
 from zeh_spark import __version__
 
 ROOT = Path(__file__).parents[2]
@@ -77,3 +79,16 @@ def test_targets_of_make_that_are_named_exist():
 
     assert len(named) >= 20
     assert [] == [each for each in named if each[1] not in targets]
+
+
+def test_a_release_is_tried_with_each_spark():
+    """What the workflow tries before it publishes is each version that the docs name."""
+    workflow = ROOT / ".github" / "workflows" / "release.yml"
+    if not workflow.exists():
+        pytest.skip("an sdist has no workflows")
+    jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+    matrix = jobs["smoke"]["strategy"]["matrix"]["include"]
+    page = (ROOT / "docs" / "operate" / "where-it-runs.md").read_text(encoding="utf-8")
+
+    assert list(smoke.NAMES) == [row["name"] for row in matrix]
+    assert f"| Spark | {', '.join(smoke.SPARKS)} |" in page
