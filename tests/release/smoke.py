@@ -44,6 +44,10 @@ SLOW_MS = 300
 """What `import zeh_spark` and `zeh-spark --help` must not take, with the start of Python."""
 
 
+class BrokenError(Exception):
+    """Something does not work in an environment as users expect it."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """An environment of Python in `folder`, and a working directory beside it."""
@@ -64,7 +68,7 @@ class Environment:
         )  # fmt: skip
         if done.returncode != code:
             said = "\n".join(done.stdout.splitlines()[-40:])
-            raise SystemExit(f"{self.folder.name}: {command} ended with {done.returncode}:\n{said}")
+            raise BrokenError(f"{command} ended with {done.returncode}:\n{said}")
         return done.stdout
 
     @property
@@ -135,7 +139,7 @@ def _await(url: str, process: subprocess.Popen[bytes]) -> None:
             return
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the publisher does not answer at {url}") from None
+                raise BrokenError(f"the publisher does not answer at {url}") from None
             time.sleep(0.1)
 
 
@@ -236,12 +240,18 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := sorted(set(given.names) - set(NAMES)):
         parser.error(f"{unknown[0]} is none of {', '.join(NAMES)}")
-    rows = []
+    rows, broken = [], []
     for name in given.names or NAMES:
         print(f"trying {name} …", flush=True)
-        rows.append(tried(name, given.python))
+        try:
+            rows.append(tried(name, given.python))
+        except (AssertionError, BrokenError, subprocess.SubprocessError) as exc:
+            print(f"{name} does not work: {exc}", file=sys.stderr)
+            broken.append(name)
     print(f"\nzeh-spark {version()}: installed, served, read, published and compared\n")
     print(table(rows))
+    if broken:
+        sys.exit(f"\nBROKEN: {', '.join(broken)}")
 
 
 if __name__ == "__main__":
