@@ -11,6 +11,8 @@ OTHER_SPARKS := 4.0 4.1 4.3
 DELTA_OF_SPARK_4.0 := 4.0.1
 DELTA_OF_SPARK_4.1 := 4.2.0
 PATCH_OF_SPARK_4.1 := 4.1.1# Delta 4.2 needs a class that 4.1.2 has no more
+MINOR_VERSION = $(shell sed -n 's/^__version__ = "\([0-9]*\.[0-9]*\).*/\1/p' zeh_spark/__init__.py)
+RELEASE := $(CURDIR)/.venv-release/bin/python
 # Old versions of libraries have no wheels for new Pythons.
 OLDEST_PYTHON ?= $(shell command -v python3.10 || command -v python3.11 || echo $(BASE_PYTHON))
 # Four processes keep two cores busy: tests wait for sockets and for processes that they start.
@@ -22,7 +24,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench bench-cluster docs notebooks python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish notebooks release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -67,8 +69,28 @@ docs: .venv-docs/.installed  ## build the documentation into site/
 	.venv-docs/bin/python -m tests.requirement_ids
 	.venv-docs/bin/mkdocs build --strict
 
+docs-publish: .venv-docs/.installed  ## commit this version's documentation to the branch gh-pages; ARGS=--push pushes it
+	export PATH="$(CURDIR)/.venv-docs/bin:$$PATH"; \
+	mike deploy --update-aliases $(ARGS) "$(MINOR_VERSION)" latest && mike set-default $(ARGS) latest
+
 notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them
 	$(PYTHON) notebooks/run.py $(ARGS)
+
+release: | java  ## build, check and try what would be published: dist, sbom, then smoke; ARGS=4.1 tries that Spark alone
+	$(MAKE) dist ARGS=
+	$(MAKE) sbom ARGS=
+	$(MAKE) smoke
+
+dist: .venv-release/.installed  ## build wheel and sdist into dist/, and check them; ARGS="--publish v0.1.0" asks more
+	$(RELEASE) -m check_jsonschema --builtin-schema vendor.compose-spec conf/docker/compose.yaml
+	$(RELEASE) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE) -m tests.release.artifacts $(ARGS)
+
+sbom: .venv-release/.installed  ## write what the wheel in dist/ brings along: documents in dist/, and the docs' table of licences
+	$(RELEASE) -m tests.release.sbom $(ARGS)
+
+smoke: .venv-release/.installed | java  ## install the files of dist/ with each Spark, and try them; ARGS="4.1 plain" tries these
+	$(RELEASE) -m tests.release.smoke --python $(BASE_PYTHON) $(ARGS)
 
 $(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-reference/.installed | java
 	@if [ ! -x .venv-spark-$*/bin/python ]; then cat .venv-spark-$*/.installed; else set -x; \
@@ -105,6 +127,11 @@ java:
 .venv-docs/.installed: setup.py | python
 	$(BASE_PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python $(PIP) --editable '.[publisher,docs]'
+	touch $@
+
+.venv-release/.installed: | python
+	$(BASE_PYTHON) -m venv .venv-release
+	$(RELEASE) $(PIP) 'build>=1.2' 'twine>=6.1' 'cyclonedx-bom>=7' 'check-jsonschema>=0.31'
 	touch $@
 
 # The reference implementation, as a peer in tests. Its pins do not fit ours, and it needs Python 3.11.

@@ -1,11 +1,16 @@
 """What is installed, and what it needs. Settings of tools are in pyproject.toml."""
 
+import os
 import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+
+# The address of the repository, which the release workflow tells. With it, the links of the
+# description lead somewhere on PyPI.
+REPOSITORY = os.environ.get("ZEH_REPOSITORY", "").rstrip("/")
 
 
 def version() -> str:
@@ -15,8 +20,27 @@ def version() -> str:
 
 
 def readme() -> str:
+    """The description: the README, whose links to files lead to those of this version."""
     path = ROOT / "README.md"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if not REPOSITORY:
+        return text
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if link[0].startswith("!") else "blob"
+        return f"{link[0]}{REPOSITORY}/{kind}/v{version()}/"
+
+    return re.sub(r"!?\[[^\]]*\]\((?!https?:|#)", absolute, text)
+
+
+def addresses() -> dict[str, str]:
+    """The links beside the description."""
+    found = {"ZeroEventHub specification": "https://github.com/vippsas/zeroeventhub"}
+    if REPOSITORY:
+        found["Source"] = REPOSITORY
+        found["Changelog"] = f"{REPOSITORY}/blob/v{version()}/CHANGELOG.md"
+        found["Issues"] = f"{REPOSITORY}/issues"
+    return found
 
 
 # PySpark is deliberately not here: clusters and Databricks bring their own, and pip must never
@@ -83,8 +107,9 @@ TEST = [
     "trustme>=1.1",
 ]
 
-# The site, which `make docs` builds. The reference of the Python API is read from the sources.
-DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=0.27"]
+# The site, which `make docs` builds. The reference of the Python API is read from the sources. mike
+# publishes a version of it beside the others.
+DOCS = ["mike>=2.1", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.27"]
 
 # Pinned: what decides whether `make lint` is green, and the Spark that is developed on. A Python
 # data source needs pyarrow of PySpark's `sql` extra; pandas comes with it for what is grouped and
@@ -107,7 +132,7 @@ setup(
     description="ZeroEventHub feeds for Apache Spark, effectively once, both ways",
     long_description=readme(),
     long_description_content_type="text/markdown",
-    project_urls={"ZeroEventHub specification": "https://github.com/vippsas/zeroeventhub"},
+    project_urls=addresses(),
     license="Apache-2.0",
     license_files=["LICENSE"],
     keywords=["zeroeventhub", "spark", "pyspark", "structured streaming", "events", "ndjson"],

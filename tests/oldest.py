@@ -16,13 +16,13 @@ LISTS = ("REQUIRES", "PUBLISHER", "SESSIONS")
 """The lists of setup.py whose requirements users install."""
 
 
-def requirements() -> list[str]:
-    """Return what users install, with and without extras, as setup.py has it."""
+def declared() -> dict[str, list[str]]:
+    """Return what users install, with and without extras, as setup.py has it, by list."""
     found = {}
     for node in ast.parse(SETUP.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             found[node.targets[0].id] = node.value
-    return [each for name in LISTS for each in ast.literal_eval(found[name])]
+    return {name: ast.literal_eval(found[name]) for name in LISTS}
 
 
 def pinned(requirement: str) -> str:
@@ -38,4 +38,5 @@ def pinned(requirement: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{pinned(each)}\n" for each in requirements())
+    needed = [each for needs in declared().values() for each in needs]
+    sys.stdout.writelines(f"{pinned(each)}\n" for each in needed)

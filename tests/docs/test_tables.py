@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.generate import PARTS, REFERENCE, generated
+from tests.release import sbom
 from tests.unit.test_package import ON_DATABRICKS
 from zeh_spark import errors
 from zeh_spark.audit.findings import Difference, Tally
@@ -166,3 +167,15 @@ def test_the_page_of_databricks_lists_the_versions_that_are_tested():
     there = {row[0]: row[1] for row in rows("operate/databricks.md", "library")}
 
     assert there == ON_DATABRICKS
+
+
+def test_the_table_of_licences_is_of_what_is_required():
+    """Each library that pip brings is there, as setup.py requires it, with a licence that fits."""
+    (table,) = [rows for rows in tables("explanation/libraries.md", "library") if len(rows[0]) == 4]
+    licences = {sbom.normal(row[0].partition("[")[0]): row[3] for row in table}
+    text = (DOCS / "explanation/libraries.md").read_text(encoding="utf-8")
+
+    assert f"\n{sbom.table(licences)}\n" in text, "stale: run make dist sbom"
+    for name, each in licences.items():
+        component = {"name": name, "version": "", "licenses": [{"expression": each}]}
+        assert each == sbom.licence(component)

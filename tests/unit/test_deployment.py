@@ -22,6 +22,7 @@ from zeh_spark.publisher.config import load_config
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "conf" / "docker"
+IMAGES = ["Dockerfile", "job.Dockerfile"]
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
 UNIT = ROOT / "conf" / "zeh-spark.service"
@@ -43,9 +44,10 @@ def parsed(words: list[str]) -> str:
     return words[0]
 
 
-def instruction(name: str) -> list[str]:
-    """The words of the last such line of the Dockerfile, in JSON."""
-    found = re.findall(rf"^\s*{name} (\[.+\])$", DOCKERFILE, re.MULTILINE)
+def instruction(name: str, image: str = "Dockerfile") -> list[str]:
+    """The words of the last such line of a Dockerfile, in JSON."""
+    text = (DOCKER / image).read_text(encoding="utf-8")
+    found = re.findall(rf"^\s*{name} (\[.+\])$", text, re.MULTILINE)
     return list(json.loads(found[-1]))
 
 
@@ -54,22 +56,57 @@ def test_the_image_runs_a_command_that_exists() -> None:
     assert "serve" == parsed(instruction("CMD"))
 
 
-def test_the_image_copies_files_that_exist() -> None:
-    """And its context lets them through."""
-    let_through = (DOCKER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_image_copies_files_that_exist(image: str) -> None:
+    """And its context lets them through, and no others."""
+    let_through = (DOCKER / f"{image}.dockerignore").read_text(encoding="utf-8").splitlines()
     copied = [
         name
-        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+        for line in re.findall(r"^COPY (.+)$", (DOCKER / image).read_text(), re.MULTILINE)
         for name in line.split()[:-1]
         if not name.startswith("--")
     ]
     assert "zeh_spark" in copied
     assert [] == [name for name in copied if not (ROOT / name).exists()]
-    assert [] == [name for name in copied if f"!{name}" not in let_through]
+    assert {f"!{name}" for name in copied} == {*let_through} - {"*", "**/__pycache__"}
 
 
-def test_the_image_does_not_run_as_root() -> None:
-    assert ["10001:10001"] == re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE)
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_image_does_not_run_as_root(image: str) -> None:
+    text = (DOCKER / image).read_text(encoding="utf-8")
+    assert ["10001:10001"] == re.findall(r"^USER (.+)$", text, re.MULTILINE)
+
+
+def test_the_job_documents_its_variables() -> None:
+    """What it reads is what its docstring lists, and all that image and service set."""
+    text = (DOCKER / "job.py").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^    ([A-Z_]+): ", text, re.MULTILINE))
+    read = set(re.findall(r'environ(?:\.get\(|\[)"(?!PYSPARK)(\w+)"', text))
+    image = (DOCKER / "job.Dockerfile").read_text(encoding="utf-8")
+    given = {*COMPOSE["services"]["job"]["environment"], *re.findall(r"^ +([A-Z_]+)=", image, re.M)}
+
+    assert {"FEED_URL", "FOLDER", "TOKEN_FILE", "TRIGGER"} == documented == read
+    assert {"FEED_URL", "FOLDER", "TOKEN_FILE"} == {each for each in given if each in documented}
+    assert ["python", "/usr/local/lib/zeh-spark/job.py"] == instruction(
+        "ENTRYPOINT", "job.Dockerfile"
+    )
+
+
+def test_the_job_keeps_its_files_and_can_load_javas_libraries() -> None:
+    """The folder is a volume, and /tmp is not mounted noexec."""
+    image = (DOCKER / "job.Dockerfile").read_text(encoding="utf-8")
+    (folder,) = re.findall(r"^ +FOLDER=(.+)$", image, re.MULTILINE)
+    job = COMPOSE["services"]["job"]
+
+    assert [f"lake:{folder}"] == job["volumes"]
+    assert {"lake", "data"} == set(COMPOSE["volumes"])
+    assert (True, ["/tmp:exec"]) == (job["read_only"], job["tmpfs"])
+
+
+def test_the_job_has_the_spark_that_the_readme_installs() -> None:
+    image = (DOCKER / "job.Dockerfile").read_text(encoding="utf-8")
+    spark = re.search(r'pip install (?:--\S+ )*("pyspark\S+" "pandas\S+")', image)
+    assert spark and spark[1] in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_variables_of_image_and_services_are_settings() -> None:

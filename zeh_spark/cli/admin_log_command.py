@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from zeh_spark.cli.parameters import STORE, Age, moment, opened, table
+from zeh_spark.cli.parameters import STORE, Age, opened
+from zeh_spark.cli.text import moment, table
 from zeh_spark.store.acts import ActFilter, Action
 
 _MOST = (1 << 63) - 1

@@ -23,15 +23,12 @@ from zeh_spark.cli.parameters import (
     KEEP_KEY,
     KEY,
     STORE,
-    counted,
-    kept_first,
-    moment,
     name_of,
     opened,
     operator,
     refuse_contradicting_keys,
-    size_of,
 )
+from zeh_spark.cli.text import counted, kept_first, moment, size_of
 from zeh_spark.errors import StoreError
 from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat

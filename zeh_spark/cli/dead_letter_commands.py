@@ -17,7 +17,8 @@ import click
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.dead_letter_replay import Outcome
 from zeh_spark.cli.output import progress, tell
-from zeh_spark.cli.parameters import PATIENCE, connects, counted
+from zeh_spark.cli.parameters import PATIENCE, connects
+from zeh_spark.cli.text import counted
 from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError
 from zeh_spark.options import origin

@@ -23,7 +23,8 @@ import click
 
 from zeh_spark.cli import output
 from zeh_spark.cli.output import tell_answer
-from zeh_spark.cli.parameters import PATIENCE, Age, Size, connects, counted, table
+from zeh_spark.cli.parameters import PATIENCE, Age, Size, connects
+from zeh_spark.cli.text import counted, table
 from zeh_spark.client.lag import Lag, lag_at, metrics
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.conformance.judge import judge

@@ -26,13 +26,10 @@ from zeh_spark.cli.parameters import (
     KEY,
     PATIENCE,
     connects,
-    counted,
-    kept_first,
-    moment,
     name_of,
     refuse_contradicting_keys,
-    table,
 )
+from zeh_spark.cli.text import counted, kept_first, moment, table
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import PublishError, RowError, StoreError
 from zeh_spark.loading.load import Loaded, Source, bad_line, events_of

@@ -1,10 +1,11 @@
 """The group `zeh-spark`: it loads commands, and turns errors into messages and exit codes.
 
 A command is loaded only when it is used, so that client commands need nothing but the core, and
-start fast.
+start fast. The list of commands loads none: shells ask for it at each Tab.
 
-Rule for editors: a new command is a line of `COMMANDS`. An exit code keeps its meaning for ever,
-because scripts decide by it. A traceback is always a bug of ours.
+Rule for editors: a new command is a line of `_OVER_HTTP` or, if it needs the extra `publisher`, of
+`_ON_STORES`. An exit code keeps its meaning for ever, because scripts decide by it. A traceback is
+always a bug of ours.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import zeh_spark as package
 from zeh_spark.cli import output
@@ -25,35 +27,44 @@ from zeh_spark.errors import (
     ZeroEventHubError,
 )
 
-COMMANDS = {
-    "admin-log": "admin_log_command:admin_log",
-    "audit": "feed_commands:audit",
-    "backup": "store_commands:backup",
-    "check": "diagnosis_commands:check",
-    "clock": "store_commands:clock",
-    "create": "commands:create",
-    "cursor-sets": "retention_commands:list_cursor_sets",
-    "ddl": "outbox_commands:ddl",
-    "dead-letters": "dead_letter_commands:list_letters",
-    "delete-producer": "commands:delete_producer",
-    "doctor": "diagnosis_commands:doctor",
-    "feeds": "reader_commands:feeds",
-    "lag": "diagnosis_commands:lag",
-    "load": "commands:load",
-    "migrate": "store_commands:migrate",
-    "new-history": "outbox_commands:new_history",
-    "producers": "feed_commands:producers",
-    "prune": "retention_commands:prune",
-    "publish": "feed_commands:publish",
-    "quickstart": "serve_command:quickstart",
-    "replay-dead": "dead_letter_commands:replay_dead",
-    "restore": "store_commands:restore",
-    "retention": "retention_commands:retention",
-    "serve": "serve_command:serve",
-    "tail": "reader_commands:tail",
-    "token": "token_commands:token",
+_OVER_HTTP = {
+    "audit": ("feed_commands", "Check that what was published is on a feed, unaltered."),
+    "check": ("diagnosis_commands", "Judge any publisher by the ZeroEventHub specification."),
+    "dead-letters": ("dead_letter_commands", "Print the dead letters of a feed."),
+    "doctor": ("diagnosis_commands", "Find what keeps Spark from reading and publishing."),
+    "feeds": ("reader_commands", "List the feeds of a publisher, or of a store (extra)."),
+    "lag": ("diagnosis_commands", "Tell how far a reader is behind the end of a feed."),
+    "producers": ("feed_commands", "List the producers of a feed, or the batches of one."),
+    "publish": ("feed_commands", "Publish events from standard input as one batch."),
+    "replay-dead": ("dead_letter_commands", "Publish dead letters that were repaired."),
+    "tail": ("reader_commands", "Print the events of a feed, and wait for more."),
 }
-"""The commands by name: module and attribute."""
+_ON_STORES = {
+    "admin-log": ("admin_log_command", "Show who changed what in a store, and when."),
+    "backup": ("store_commands", "Copy a SQLite store to a file, also while it is served."),
+    "clock": ("store_commands", "Compare the clock with the last time that a store knows."),
+    "create": ("commands", "Create an empty feed, and the store if it is missing."),
+    "cursor-sets": ("retention_commands", "Show or delete the positions kept for readers."),
+    "ddl": ("outbox_commands", "Print the SQL that prepares a table to be a feed."),
+    "delete-producer": ("commands", "Delete a producer for good."),
+    "load": ("commands", "Load files into a feed: NDJSON, CSV or Parquet."),
+    "migrate": ("store_commands", "Upgrade a store that an older version has made."),
+    "new-history": ("outbox_commands", "Tell readers that a feed was restored from a backup."),
+    "prune": ("retention_commands", "Show or remove the events that are past the retention."),
+    "quickstart": ("serve_command", "Serve a feed with sample data, and print a script."),
+    "restore": ("store_commands", "Put a backup in the place of a SQLite store."),
+    "retention": ("retention_commands", "Show or set how long a feed keeps its events."),
+    "serve": ("serve_command", "Serve the feeds of a store, and tables, over HTTP."),
+    "token": ("token_commands", "Make, list and revoke tokens."),
+}
+COMMANDS = _OVER_HTTP | _ON_STORES
+"""The commands by name: the module, and what `zeh-spark --help` and shell completion say of it."""
+
+_FUNCTIONS = {
+    "cursor-sets": "list_cursor_sets",
+    "dead-letters": "list_letters",
+}
+"""The functions that are not called as their commands."""
 
 INSTALL = 'pip install "zeh-spark[publisher]"'
 _EXTRA = {
@@ -78,13 +89,29 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
-            module, _, attribute = COMMANDS[cmd_name].partition(":")
+            module, _ = COMMANDS[cmd_name]
+            function = _FUNCTIONS.get(cmd_name, cmd_name.replace("-", "_"))
             try:
-                command = getattr(import_module(f"zeh_spark.cli.{module}"), attribute)
+                command = getattr(import_module(f"zeh_spark.cli.{module}"), function)
             except ModuleNotFoundError as exc:
                 return _not_installed(cmd_name, _missing(exc))
             self.add_command(output.equipped(command), cmd_name)
         return self.commands[cmd_name]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of the commands, without loading them (see `click.Group`)."""
+        for head, group in (
+            ("Commands that talk to a publisher", _OVER_HTTP),
+            ("Commands that work on a store, or serve it (extra: publisher)", _ON_STORES),
+        ):
+            with formatter.section(head):
+                formatter.write_dl([(name, about) for name, (_, about) in group.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what may follow, without loading commands (see `click.Group`)."""
+        fitting = (name for name in sorted(COMMANDS) if name.startswith(incomplete))
+        named = [CompletionItem(name, help=COMMANDS[name][1]) for name in fitting]
+        return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for (see `click.Group`)."""

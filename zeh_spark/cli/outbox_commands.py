@@ -16,7 +16,8 @@ import msgspec
 from click.core import ParameterSource
 
 from zeh_spark.cli.output import tell
-from zeh_spark.cli.parameters import CONFIG, STORE, moment, opened, operator
+from zeh_spark.cli.parameters import CONFIG, STORE, opened, operator
+from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import shown_url

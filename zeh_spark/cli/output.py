@@ -18,7 +18,7 @@ from typing import IO, Any, NoReturn
 
 import click
 
-from zeh_spark.cli.parameters import table
+from zeh_spark.cli.text import table
 from zeh_spark.errors import ZeroEventHubError
 
 FAILED, USAGE, DIFFERENT, DOWN, REFUSED, UNKNOWN = 1, 2, 3, 4, 5, 6

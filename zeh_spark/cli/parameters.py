@@ -1,4 +1,4 @@
-"""What the commands share: parameter types, options, and how tables, sizes and times are printed.
+"""What the commands share: parameter types and options.
 
 Rule for editors: an option that several commands have is declared here once, so that it means the
 same everywhere. Client commands import this module, so it must not import the extra `publisher` at
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +22,6 @@ from zeh_spark.store.acts import Actor, Via, process_actor
 
 if TYPE_CHECKING:
     from zeh_spark.publisher import Store
-
-_NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic in some versions only
@@ -238,55 +234,3 @@ def opened(url: str, *, must_exist: bool = True) -> Iterator[Store]:
 def operator() -> Actor:
     """Return who runs the command, for the log of administrative acts."""
     return process_actor(Via.CLI)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as text, in columns as wide as their longest cell, numbers to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
-    align = [
-        ">" if rows and all(_NUMBER.fullmatch(cell) for cell in column) else "<"
-        for column in zip(*rows, strict=True)
-    ] or ["<"] * len(heads)
-    lines = []
-    for row in [heads, *rows]:
-        cells = (f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def kept_first(kept: str, when: str, dropped: int) -> str:
-    """Return what `keepFirst` did: the batch stays as it was, and the new events are dropped.
-
-    Args:
-        kept: The number of events that stay, in words.
-        when: When they were published.
-        dropped: How many events were given now.
-    """
-    return (
-        f"Published before, at {when}, with other events. keepFirst kept {kept} of then; the "
-        f"{counted(dropped, 'event')} given now were dropped: nothing was added."
-    )
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, like "1 event" or "2,000 events"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def size_of(size: float) -> str:
-    """Return a number of bytes in the unit that suits it, like "75 B" or "1.5 GiB"."""
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024 or unit == "GiB":
-            break
-    return f"{size:,.1f} {unit}"
-
-
-def moment(time_ms: int) -> str:
-    """Return a time in ms since 1970 as a date in UTC, or "never" for 0."""
-    if not time_ms:
-        return "never"
-    moment = datetime.fromtimestamp(time_ms / 1000, timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

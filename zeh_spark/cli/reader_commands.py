@@ -14,15 +14,8 @@ import click
 from click.core import ParameterSource
 
 from zeh_spark.cli.output import tell_rows
-from zeh_spark.cli.parameters import (
-    CONFIG,
-    PATIENCE,
-    connects,
-    moment,
-    opened,
-    size_of,
-    store_option,
-)
+from zeh_spark.cli.parameters import CONFIG, PATIENCE, connects, opened, store_option
+from zeh_spark.cli.text import moment, size_of
 from zeh_spark.client.discovery import index
 from zeh_spark.client.following import follow
 from zeh_spark.client.transport import Transport

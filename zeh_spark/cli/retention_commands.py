@@ -11,16 +11,8 @@ from typing import Any
 import click
 
 from zeh_spark.cli.output import progress, tell, tell_answer, tell_rows
-from zeh_spark.cli.parameters import (
-    STORE,
-    Age,
-    Size,
-    counted,
-    moment,
-    opened,
-    operator,
-    size_of,
-)
+from zeh_spark.cli.parameters import STORE, Age, Size, opened, operator
+from zeh_spark.cli.text import counted, moment, size_of
 from zeh_spark.errors import StoreError
 from zeh_spark.retention import rules as retaining
 from zeh_spark.retention.rules import Removal

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zeh_spark.cli.output import progress, tell, tell_answer
-from zeh_spark.cli.parameters import STORE, moment, opened, operator, size_of
+from zeh_spark.cli.parameters import STORE, opened, operator
+from zeh_spark.cli.text import moment, size_of
 from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.publisher import Store, migrate_store, shown_url

@@ -8,15 +8,8 @@ from __future__ import annotations
 import click
 
 from zeh_spark.cli.output import tell, tell_answer, tell_more, tell_rows
-from zeh_spark.cli.parameters import (
-    STORE,
-    Age,
-    counted,
-    moment,
-    name_of,
-    opened,
-    operator,
-)
+from zeh_spark.cli.parameters import STORE, Age, name_of, opened, operator
+from zeh_spark.cli.text import counted, moment
 from zeh_spark.errors import StoreError
 from zeh_spark.store.access import ADMIN, Right, new_token, parse_grant
 

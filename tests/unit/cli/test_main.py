@@ -1,0 +1,88 @@
+"""The group `zeh-spark`: what it loads, and what it says of its commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from zeh_spark.cli import main
+
+LOADED = """
+import json, os, sys
+there = set(sys.modules)
+try:
+    {statement}
+except SystemExit:
+    pass
+loaded = set(sys.modules) - there
+ours = sorted(name for name in loaded if name.startswith("zeh_spark."))
+others = sorted({{name.partition(".")[0] for name in loaded}} - sys.stdlib_module_names)
+print(json.dumps([ours, others]), file=sys.__stderr__)
+"""
+
+
+def loaded(statement: str, **environment: str) -> tuple[set[str], set[str]]:
+    """What a fresh process loads: modules of ours, and packages that Python does not bring."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(statement=statement)],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ours, others = json.loads(done.stderr.splitlines()[-1])
+    return set(ours), set(others)
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    """`import zeh_spark` takes milliseconds: PySpark, PyArrow and the rest wait for their use."""
+    assert ({"zeh_spark._lazy"}, {"zeh_spark"}) == loaded("import zeh_spark")
+
+
+HELP = "from zeh_spark.cli.main import zeh_spark; zeh_spark(['--help'], prog_name='zeh-spark')"
+TAB = "from zeh_spark.cli.main import zeh_spark; zeh_spark(prog_name='zeh-spark')"
+TAB_ENVIRONMENT = {
+    "COMP_WORDS": "zeh-spark ",
+    "COMP_CWORD": "1",
+    "_ZEH_SPARK_COMPLETE": "bash_complete",
+}
+
+
+@pytest.mark.parametrize(("statement", "environment"), [(HELP, {}), (TAB, TAB_ENVIRONMENT)])
+def test_the_list_of_commands_loads_no_command(statement: str, environment: dict[str, str]) -> None:
+    """`zeh-spark --help` and each Tab answer at once."""
+    ours, others = loaded(statement, **environment)
+
+    assert {"zeh_spark", "click"} == others
+    assert {
+        "zeh_spark.cli",
+        "zeh_spark.cli.main",
+        "zeh_spark.cli.output",
+        "zeh_spark.cli.text",
+    } == {name for name in ours if name.startswith("zeh_spark.cli")}
+
+
+def test_each_command_is_in_the_list_of_what_it_talks_to() -> None:
+    """`zeh-spark --help` is right about which commands need a publisher alone."""
+    context = click.Context(main.zeh_spark)
+    commands = {name: main.zeh_spark.get_command(context, name) for name in main.COMMANDS}
+
+    sending = {
+        name
+        for name, command in commands.items()
+        if command and any("--token-file" in option.opts for option in command.params)
+    }
+
+    assert set(main._OVER_HTTP) == sending
+    assert main._OVER_HTTP.keys() & main._ON_STORES.keys() == set()
+
+
+def test_what_is_said_of_a_command_fits_a_terminal() -> None:
+    """The list has one line for each command, 80 columns wide, in the order of the alphabet."""
+    for group in (main._OVER_HTTP, main._ON_STORES):
+        room = 80 - len("    ") - max(map(len, group))
+        assert [] == [name for name, (_, about) in group.items() if len(about) > room]
+        assert sorted(group) == list(group)
+        assert all(about.endswith(".") for _, about in group.values())
