@@ -213,7 +213,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     message = f"{url} answered {status}{f' {name}' if name else ''}: {said}"
     has_remedy = bool(document.get(problems.REMEDY))
     anchor = problems.anchor(name)
-    if problems.is_transient(status):
+    if problems.is_transient(status, name):
         pause = _retry_after(response)
         if pause:
             message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"
