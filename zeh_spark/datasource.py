@@ -136,7 +136,9 @@ class ZeroEventHubDataSource(DataSource):
                 anchor="modeoverwrite-is-refused",
             )
         options = sink_options(self._given, streaming=False, also=_TO_READ)
-        return BatchWriter(options, _layout(schema, options))
+        writer = BatchWriter(options, _layout(schema, options))
+        writer.check()
+        return writer
 
     @at_spark_border
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
