@@ -12,14 +12,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from zeh_spark.options import SECRET_HEADER_PREFIX, parse_age_ms, parse_size
-from zeh_spark.protocol import wire
+from zeh_spark.protocol import phrases, wire
 from zeh_spark.store.acts import Actor, Via, process_actor
 
 if TYPE_CHECKING:
@@ -254,25 +253,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def kept_first(kept: str, when: str, dropped: int) -> str:
-    """Return what `keepFirst` did: the batch stays as it was, and the new events are dropped.
-
-    Args:
-        kept: The number of events that stay, in words.
-        when: When they were published.
-        dropped: How many events were given now.
-    """
-    return (
-        f"Published before, at {when}, with other events. keepFirst kept {kept} of then; the "
-        f"{counted(dropped, 'event')} given now were dropped: nothing was added."
-    )
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, like "1 event" or "2,000 events"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def size_of(size: float) -> str:
     """Return a number of bytes in the unit that suits it, like "75 B" or "1.5 GiB"."""
     if size < 1024:
@@ -286,7 +266,4 @@ def size_of(size: float) -> str:
 
 def moment(time_ms: int) -> str:
     """Return a time in ms since 1970 as a date in UTC, or "never" for 0."""
-    if not time_ms:
-        return "never"
-    moment = datetime.fromtimestamp(time_ms / 1000, timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return phrases.moment(time_ms) if time_ms else "never"

@@ -15,13 +15,13 @@ from zeh_spark.cli.parameters import (
     STORE,
     Age,
     Size,
-    counted,
     moment,
     opened,
     operator,
     size_of,
 )
 from zeh_spark.errors import StoreError
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.retention import rules as retaining
 from zeh_spark.retention.rules import Removal
 from zeh_spark.store import clock
