@@ -188,9 +188,9 @@ def vacuum(spark: SparkSession, path: str) -> None:
 
 
 def said(error: BaseException) -> str:
-    """Our line of an error, which has to be the last one of its traceback."""
+    """Our line of an error."""
     text = str(error)
-    found = re.findall(r"^zeh_spark\.errors\.\w+: (.*)$", text, re.MULTILINE)
+    found = re.findall(r"^(?:.*: )?zeh_spark\.errors\.\w+: (.*)$", text, re.MULTILINE)
     if found:
         return without_code(found[0])
     assert type(error).__module__ == "zeh_spark.errors", text

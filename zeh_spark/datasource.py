@@ -2,8 +2,10 @@
 
 Rule for editors: Spark does not say whether a DataSource is made to read or to write. Unknown
 options are refused when it is made; all others when the direction is known. Each direction passes
-over the options of the other one, because a table in SQL has one set of options for both. Errors of
-a stream wait for the reader's first call. Rejected: to raise in `streamReader` itself, because the
+over the options of the other one, because a view in SQL has one set of options for both. A read
+refuses its own options of the other kind of query (`maxEventsPerTrigger` of `spark.read`), but
+passes over those of a table, which serves both kinds. Errors of a stream wait for the reader's
+first call. Rejected: to raise in `streamReader` itself, because the
 user then sees an unrelated UnboundLocalError of Spark before our error.
 
 Runs on the driver and in the Python process in which Spark plans a query.
@@ -37,7 +39,7 @@ from zeh_spark.sink.options import OF_SPARK, SinkOptions, sink_options
 from zeh_spark.sink.row_layout import RowLayout, layout
 from zeh_spark.sink.writer import BatchWriter, StreamWriter
 from zeh_spark.source.batch import BatchReader
-from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.options import SourceOptions, refuse_of_other_query
 from zeh_spark.source.stream import StreamReader
 
 if TYPE_CHECKING:
@@ -62,12 +64,6 @@ _COLUMNS: dict[str, DataType] = {
 }
 
 _TO_READ, _TO_WRITE = frozenset(declared(SourceOptions)), frozenset(declared(SinkOptions))
-
-_ENDLESS = OptionError(
-    "option 'endingCursors' is for spark.read only: a stream has no end. Remove it, or use the "
-    "trigger availableNow, which reads what the feed holds when the run begins",
-    option="endingCursors",
-)
 
 
 class ZeroEventHubDataSource(DataSource):
@@ -116,17 +112,18 @@ class ZeroEventHubDataSource(DataSource):
     @at_spark_border
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of `spark.read` (see `DataSource.reader`)."""
+        refuse_of_other_query(self._given, streaming=False)
         options = self._source_options(schema)
         return BatchReader(options, decoder(schema, options))
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """Return the reader of `spark.readStream`, which raises later if something is wrong."""
         try:
+            refuse_of_other_query(self._given, streaming=True)
             options = self._source_options(schema)
+            options.check_stream()
         except OptionError as exc:
             return StreamReader(None, exc)
-        if options.ending_cursors != "last":
-            return StreamReader(options, _ENDLESS)
         return StreamReader(options, decoder(schema, options))
 
     @at_spark_border
@@ -139,7 +136,9 @@ class ZeroEventHubDataSource(DataSource):
                 anchor="modeoverwrite-is-refused",
             )
         options = sink_options(self._given, streaming=False, also=_TO_READ)
-        return BatchWriter(options, _layout(schema, options))
+        writer = BatchWriter(options, _layout(schema, options))
+        writer.check()
+        return writer
 
     @at_spark_border
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:

@@ -32,6 +32,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -404,10 +405,11 @@ class StoreError(ZeroEventHubError):
 
 
 def at_spark_border(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function`, whose errors leave for Spark with one frame of this package.
+    """Return `function`, whose errors leave for Spark without a traceback.
 
-    Spark prints the Python traceback into its own error, and so ends with the message and the
-    address of its description. The full traceback, with the cause, is logged at level INFO.
+    Spark prints the traceback of a Python process into its own error, and that error up to four
+    times. What our errors say needs no traceback. The full one, with the cause, is logged at level
+    INFO. Errors of other types keep theirs.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -432,4 +434,8 @@ def at_spark_border(function: Callable[P, R]) -> Callable[P, R]:
 
 def _bare(exc: ZeroEventHubError) -> ZeroEventHubError:
     log.info("this error goes to Spark", exc_info=exc)  # at WARNING it would be printed twice
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec and spec.name.startswith("pyspark."):
+        # One of Spark's own Python processes, which ends after it has told Spark this error.
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     return exc.with_traceback(None)

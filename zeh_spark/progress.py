@@ -22,6 +22,7 @@ import orjson
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from zeh_spark.errors import OptionError, ZeroEventHubError
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.sink.commits import SinkCommit, SinkCommits
 from zeh_spark.source.offsets import is_of_a_feed
 
@@ -84,7 +85,7 @@ class FeedProgress:
     def __str__(self) -> str:
         line = f"{self.query}  " if self.query else ""
         line += (
-            f"{self.feed}  batch {self.batch_id}  {self.events:,} events  "
+            f"{self.feed}  batch {self.batch_id}  {counted(self.events, 'event')}  "
             f"{self.bytes / 1e6:,.1f} MB  {self.events_per_second:,.0f} events/s"
         )
         if self.events_behind is not None:
@@ -95,7 +96,7 @@ class FeedProgress:
         if self.ready_events:
             line += f"  {self.ready_events:,} ready"
         if self.retries:
-            line += f"  {self.retries} retries"
+            line += f"  {counted(self.retries, 'retry', 'retries')}"
         return line
 
 
@@ -125,7 +126,7 @@ def _feed_progress(
     events = sum(each.get("events", 0) for each in partitions)
     seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
     behind = report if "eventsBehind" in report else end.get("behind") or {}
-    counted, aged = behind.get("eventsBehind") or {}, behind.get("secondsBehind") or {}
+    unread, aged = behind.get("eventsBehind") or {}, behind.get("secondsBehind") or {}
     return FeedProgress(
         run_id=progress["runId"],
         query=progress.get("name"),
@@ -139,8 +140,8 @@ def _feed_progress(
         ignored_lines=report.get("ignoredLines"),
         fetch_seconds=report.get("fetchSeconds"),
         ready_events=report.get("readyEvents"),
-        events_behind=counted.get("total"),
-        max_events_behind=counted.get("max"),
+        events_behind=unread.get("total"),
+        max_events_behind=unread.get("max"),
         seconds_behind=aged.get("max"),
         has_more=end.get("behind", {}).get("more"),
     )

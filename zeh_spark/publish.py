@@ -12,6 +12,7 @@ Runs in services and in the command line.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import uuid
@@ -26,6 +27,7 @@ from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedR
 from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import problems
+from zeh_spark.protocol.phrases import kept_first
 from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "PublishedRange", "Receipt",
 ]  # fmt: skip
 
+
+log = logging.getLogger(__name__)
 
 _MOST_PARTITION, _MOST_NUMBER = 1023, 2**53 - 1
 
@@ -395,12 +399,20 @@ class OpenBatch:
     def dropped(self) -> int:
         """The number of this block's events that were dropped by the override `keepFirst`.
 
-        The override keeps the events with which the batch was published before. 0 if the events of
-        this block are those that are published.
+        The override keeps the events with which the batch was published before, and a warning is
+        logged. 0 if the events of this block are those that are published.
         """
         given, receipt = self._attempt.content, self.receipt
         same = (receipt.events, receipt.digest) == (given.events, given.digest)
         return 0 if same else given.events
+
+    @property
+    def drops(self) -> str:
+        """What `dropped` counts, in words: which events stay, and which were dropped."""
+        given, kept = self._attempt.content, self.receipt
+        return kept_first(
+            "keepFirst", kept.events, kept.digest, kept.time, given.events, given.digest
+        )
 
     @property
     def _attempt(self) -> BatchAttempt:
@@ -509,6 +521,11 @@ class OpenBatch:
                 self._attempt.add_all_of(before)
             if self._complete:
                 self._attempt.commit()
+                if self.dropped:
+                    which = self._attempt.batch
+                    log.warning(
+                        "batch %s of producer %s: %s", which.number, which.producer, self.drops
+                    )
             else:
                 self._attempt.release()
         except PublishError as refusal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -45,12 +46,15 @@ def test_standard_input_is_published_whole_and_by_name(run: Run, store_url: str)
     line = "standard input, line 2: 'partition' and 'key' exclude each other; nothing was published"
     assert (1, True) == (bad.returncode, line in bad.stderr)
     assert (1, True) == (other.returncode, "batch-conflict" in other.stderr)
-    assert (1, True) == (empty.returncode, "no events: nothing was published" in empty.stderr)
+    said = "there are no events; nothing was published"
+    assert (1, True) == (empty.returncode, said in empty.stderr)
     assert ["1", "2", "3", "4"] == found.stdout.splitlines()
 
 
 def test_events_that_keep_first_drops_are_told(run: Run, store_url: str) -> None:
-    """The command says that what was given now is not published, and how much of it there is."""
+    """The command says what was given now and not published, and how much of it there is. The
+    refusal before it names the option of the command, ready to paste.
+    """
     run("create", "orders", "--partitions", "1")
     load = ["load", "orders", "-", "--producer", "till-7", "--batch", "night"]
     run(*load, stdin="1\n")
@@ -59,14 +63,84 @@ def test_events_that_keep_first_drops_are_told(run: Run, store_url: str) -> None
         run(*publish, stdin="4\n")
         for command in (publish, load):
             refused = run(*command, stdin="5\n6\n").stderr
-            allowed = re.search(r"keepFirst=[^\s'\"]+", refused)
+            allowed = re.search(r"set once (--allow keepFirst=\S+)$", refused, re.MULTILINE)
             assert allowed, refused
-            kept = run(*command, "--allow", allowed[0].rstrip(".,;"), stdin="5\n6\n").stdout
-            assert "keepFirst kept 1 event of then; the 2 events given now were dropped" in kept
+            assert refused.startswith("Error: [ZEH_BATCH_CONFLICT] ")
+            assert "errors.md#batch-conflict" in refused
+            kept = run(*command, *allowed[1].split(), stdin="5\n6\n")
+            name = command[-1]
+            assert re.fullmatch(
+                rf"Batch 'till-7#{name}': keepFirst keeps the 1 event published under this name at "
+                r".* \(content [0-9a-f]{8}\); the 2 events given now \(content [0-9a-f]{8}\) were "
+                r"dropped\. Nothing was added\.\n",
+                kept.stdout,
+            )
+            assert "" == kept.stderr  # once, not in a warning, too
             same = run(*command, stdin="4\n" if command is publish else "1\n").stdout
             assert "with the same 1 event: no change" in same
         found = run("tail", f"{base}/orders", "--from", "first", "--no-follow")
     assert ["1", "4"] == found.stdout.splitlines()
+
+
+@pytest.mark.parametrize("given", ["", "\n \n"], ids=["nothing", "blank lines"])
+def test_input_without_events_is_refused_by_all_commands(
+    run: Run, store_url: str, tmp_path: Path, given: str
+) -> None:
+    """The program before the pipe has failed, and the commands agree about it."""
+    run("create", "orders")
+    (tmp_path / "a.csv").write_text("id,name\n")
+    with published(store_url) as base:
+        said = [
+            run("load", "orders", "-", stdin=given),
+            run("load", "orders", "a.csv"),
+            run("publish", f"{base}/orders", "--producer", "till-7", stdin=given),
+            run("replay-dead", f"{base}/orders", stdin=given),
+        ]
+        published_by = json.loads(run("producers", f"{base}/orders", "--json").stdout)
+    assert {"producers": []} == published_by
+    for each in said:
+        assert (1, "") == (each.returncode, each.stdout)
+        assert "there are no events; nothing was published" in each.stderr
+    assert ["standard input", "a.csv", "standard input", "standard input"] == [
+        each.stderr.partition("] ")[2].partition(":")[0] for each in said
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        ([], "1\nhello world\n", "line 2: not JSON: JSON is malformed"),
+        (["--key", "id"], '{"a": "hello world"}\n', "line 1: there is no field 'id' for the key"),
+        (["--key", "id"], '"hello world"\n', "line 1: it is no object"),
+        (["--envelope"], '{"dat": "hello world"}\n', "line 1: Object contains unknown field `dat`"),
+    ],
+)
+def test_a_line_that_cannot_be_loaded_is_shown(
+    run: Run, words: list[str], given: str, said: str
+) -> None:
+    """I see its text, and need not count lines."""
+    run("create", "orders")
+
+    refused = run("load", "orders", "-", *words, stdin=given).stderr
+
+    assert said in refused
+    assert "hello world" in refused
+    assert "; nothing was published" in refused
+
+
+def test_dead_letters_of_an_ordinary_feed_are_given_up(run: Run, store_url: str) -> None:
+    """A wrong address does not fill my terminal."""
+    run("create", "orders", "--partitions", "1")
+    run("load", "orders", "-", stdin="".join(f"{i}\n" for i in range(1000)))
+    with published(store_url) as base:
+        found = run("dead-letters", f"{base}/orders")
+    *named, error, help = found.stderr.splitlines()
+    assert (1, "") == (found.returncode, found.stdout)
+    assert [f"Left out: event {i} of {base}/orders" for i in range(1, 6)] == [
+        each.rpartition(": its data")[0] for each in named
+    ]
+    assert error.startswith(f"Error: [ZEH_STORE] {base}/orders is no dead-letter feed: the first 6")
+    assert help.endswith("#the-feed-is-no-dead-letter-feed")
 
 
 def test_feeds_are_shown_as_a_table(run: Run) -> None:

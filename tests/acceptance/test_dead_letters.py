@@ -204,7 +204,7 @@ def test_dead_letters_of_a_write_within_foreachbatch_are_there_once(
 ):
     """They take the stream's own batch, as the rows do."""
     inbox.add(range(300), range(300, 600), broken=range(0, 600, 7))
-    sink.repeat_a_batch(inbox.rows(spark), lambda frame: write(frame, **dead))
+    sink.repeat_a_batch(inbox.rows(spark), lambda frame: write(frame, batchId="stream", **dead))
 
     sink.target.check_once(set(range(600)) - set(range(0, 600, 7)))
     assert list(range(0, 600, 7)) == numbers(sink.target)

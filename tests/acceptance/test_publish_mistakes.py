@@ -76,8 +76,8 @@ def test_a_query_that_gives_other_rows_is_refused(sink, inbox, spark):
     sink.target.check_once(range(600))
 
 
-def test_a_first_batch_is_kept_as_the_error_says(sink, inbox, spark):
-    """F9, A2: keepFirst, left switched on, keeps no other batch."""
+def test_a_first_batch_is_kept_as_the_error_says(sink, inbox, spark, spark_log):
+    """F9, A2: keepFirst, left switched on, keeps no other batch. The log says what was dropped."""
     inbox.add(range(300), range(300, 600))
     sink.run(with_chance(inbox, spark))
     sink.forget(1)
@@ -85,6 +85,7 @@ def test_a_first_batch_is_kept_as_the_error_says(sink, inbox, spark):
     inbox.add(range(600, 900))
 
     sink.run(with_chance(inbox, spark), **option)
+    assert "keepFirst keeps the 300 events published under this name at" in spark_log()
     sink.forget(2)
     again = remedy(sink.fail(with_chance(inbox, spark), **option))
 
@@ -178,8 +179,8 @@ def test_two_writes_in_a_streams_batch_need_two_producers(sink, inbox, spark, wr
     inbox.add(range(100))
 
     def publish(frame, batch):
-        write(frame.where("data NOT LIKE '%5}'"), producerId="most")
-        write(frame.where("data LIKE '%5}'"), producerId=others)
+        write(frame.where("data NOT LIKE '%5}'"), producerId="most", batchId="stream")
+        write(frame.where("data LIKE '%5}'"), producerId=others, batchId="stream")
 
     def run():
         writer = inbox.rows(spark).writeStream.foreachBatch(publish).trigger(availableNow=True)

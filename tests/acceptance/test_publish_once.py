@@ -212,7 +212,7 @@ def test_a_write_within_foreachbatch_is_published_once(sink, inbox, spark, write
     again.
     """
     inbox.add(range(300), range(300, 600), range(600, 900))
-    sink.repeat_a_batch(inbox.rows(spark), write)
+    sink.repeat_a_batch(inbox.rows(spark), partial(write, batchId="stream"))
 
     sink.target.check_once(range(900))
     assert sink.target.batches() == [0, 1, 2]

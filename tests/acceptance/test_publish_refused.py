@@ -151,10 +151,22 @@ def test_a_querys_name_is_its_producer(sink, inbox, spark):
 
 
 def test_a_write_needs_a_name(target, spark, fail_write):
-    """Else the same rows, written again, would be there twice."""
-    said = fail_write(numbers(spark, 10))
+    """Else the same rows, written again, would be there twice. It is told before they are computed:
+    the first of them would fail.
+    """
+    rows = spark.sql("SELECT raise_error('computed') AS data").repartition(2)
+
+    said = fail_write(rows)
 
     assert said.startswith("OptionError: option 'batchId' is missing: df.write needs a name")
+    assert target.gateway.requests == []
+
+
+def test_a_write_that_takes_the_streams_name_needs_a_stream(target, spark, fail_write):
+    """batchId=stream means nothing outside of a foreachBatch."""
+    said = fail_write(numbers(spark, 10), batchId="stream")
+
+    assert said.startswith("OptionError: option 'batchId' is 'stream', and this write is not in a")
     assert target.events() == []
 
 
@@ -182,6 +194,15 @@ def test_an_unknown_feed_is_named(target, spark, fail_write):
 
     assert "there is no feed 'nope'" in said
     assert "make the feed: zeh-spark create" in said
+
+
+def test_rows_that_are_too_long_are_shown_as_they_are(spark, fail_write):
+    """Not as a line of the feed."""
+    said = fail_write(spark.sql("SELECT 7 AS id, repeat('x', 70000) AS text"), batchId="a")
+
+    assert "the event takes 70,0" in said
+    assert """: '{"id":7,"text":"xxx""" in said
+    assert '"headers"' not in said
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Queries as users write them, in a real Spark session, on a real publisher."""
 
 import json
+import re
 import threading
 from collections import Counter
 
@@ -231,11 +232,53 @@ def test_events_are_typed_by_spark(spark, url):
 
 
 def test_an_event_that_does_not_fit_its_type_stops_the_query(spark, url):
-    """A mistyped field is an error, not a NULL."""
-    frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "i DATE")
+    """A mistyped field is an error, not a NULL. The error names it, the event, and corrupt=.
+    Spark's own advice, mode=PERMISSIVE, is for something else here.
+    """
+    frame = zeh_spark.parsed(spark.read.format("zeroeventhub").load(url), "i DATE, j INT")
 
-    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+    with pytest.raises(Exception) as raised:
         frame.collect()
+
+    said = str(raised.value)
+    assert re.search(
+        r"an event does not fit the schema of zeh_spark\.parsed, in partition \d: "
+        r'\{"i":\d+\} \(not read: i date\)\. Correct the schema, or keep such events in a column '
+        r"of their own: parsed\(df, schema, corrupt='bad'\)\. "
+        r"See docs/operate/errors\.md#an-event-does-not-fit-the-schema",
+        said,
+    )
+    assert "PERMISSIVE" not in said and "MALFORMED" not in said
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "said"),
+    [
+        ("ARRAY<INT>", '[1,"x"]', '[1,"x"] (it is no array<int>)'),
+        ("a STRUCT<b: INT>, c INT", '{"a":{"b":"x"},"c":1}', "(not read: a value inside a field)"),
+        ("a INT, b INT, c INT", '{"a":1,"b":"x","c":[]}', "(not read: b int, c int)"),
+        ("a INT", "[", "[ (not read: a value inside a field)"),
+        ("VARIANT", '{"a":1,"a":2}', '{"a":1,"a":2} (it is no VARIANT: an object may have a key'),
+    ],
+)
+def test_what_does_not_fit_is_named(spark, schema, data, said):
+    """The field with its type, or the type."""
+    frame = spark.createDataFrame([(data,)], "data STRING")
+
+    with pytest.raises(Exception) as raised:
+        zeh_spark.parsed(frame, schema).collect()
+
+    assert said in str(raised.value)
+
+
+def test_values_that_are_no_objects_are_parsed(spark):
+    """Arrays, and numbers alone; without data they are NULL."""
+    frame = spark.createDataFrame([("[1,2]",), (None,), ("null",)], "data STRING")
+
+    rows = zeh_spark.parsed(frame, "ARRAY<INT>").collect()
+
+    assert [[1, 2], None, None] == [row.data for row in rows]
+    assert frame.columns == zeh_spark.parsed(frame, "ARRAY<INT>").columns
 
 
 def test_an_event_that_does_not_fit_goes_to_the_corrupt_column(spark, url):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import orjson
 import pytest
 from pyspark.errors import AnalysisException
@@ -69,8 +71,7 @@ def published(sql, base, feed):
 
 def last_line(error):
     """Our part of an error: the line that names it."""
-    lines = str(error.value).partition("SQLSTATE")[0].splitlines()
-    return without_code(next(line for line in lines if line.startswith("zeh_spark.errors.")))
+    return without_code(re.findall(r"zeh_spark\.errors\.(.*)", str(error.value))[0])
 
 
 def test_a_table_is_selected_from(sql, table):
@@ -126,6 +127,24 @@ def test_a_table_is_read_as_a_stream(sql, table, tmp_path):
         ).trigger(availableNow=True).start().awaitTermination()
 
     assert list(range(6)) == sorted(found)
+
+
+def test_a_table_serves_streams_and_reads(sql, table, tmp_path):
+    """Each query passes over the table's options for the other kind, but not over its own."""
+    name = table(maxEventsPerTrigger="2", endingCursors="quiet")
+    found = []
+
+    assert list(range(6)) == numbers(sql.table(name).collect())
+    sql.readStream.table(name).writeStream.foreachBatch(
+        lambda frame, _: found.append(numbers(frame.collect()))
+    ).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    with pytest.raises(Exception) as error:
+        sql.sql(f"SELECT * FROM {name} WITH (`maxEventsPerTrigger` = '2')").collect()
+
+    assert list(range(6)) == sorted(number for batch in found for number in batch)
+    assert "option 'maxEventsPerTrigger' is for spark.readStream only" in last_line(error)
 
 
 def test_a_location_may_be_the_feed(sql, base):

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import requests
+from sqlalchemy import create_engine
 
 from tests import postgresql
 from tests.fix_cli import Run, call
 from tests.fix_publisher import served_tables
 from tests.fix_shop import Shop
+from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher import open_store
 
 HERE = Path(__file__).parents[2]
@@ -31,6 +33,18 @@ def run(tmp_path: Path) -> Run:
 def file(tmp_path: Path) -> Path:
     """Settings, with an address that the test fills in."""
     return tmp_path / "publisher.toml"
+
+
+@pytest.fixture
+def sqlite_outbox(tmp_path: Path) -> Path:
+    """A database with a table that is ready to be a feed, and has an event."""
+    found = tmp_path / "shop.db"
+    with closing(sqlite3.connect(found)) as database:
+        database.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, data JSON)")
+        database.executescript(call("ddl", "outbox", "--url", f"sqlite:///{found}").stdout)
+        database.execute("INSERT INTO outbox (data) VALUES ('{\"order\":1}')")
+        database.commit()
+    return found
 
 
 def settings(file: Path, url: str, more: str = "") -> None:
@@ -105,15 +119,30 @@ def test_printing_what_is_there_prints_a_comment(run: Run, shop: Shop, file: Pat
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("port = 'x'", "Expected `int`, got `str` - at `$.port`"),
-        ("hots = '::1'", "unknown field `hots`"),
+        ("port = 'x'", "port = 'x' is not allowed: expected `int`, got `str`"),
+        ("hots = '::1'", "there is no key 'hots'; did you mean 'host'? Known: host, port, "),
+        ("log_format = 'xml'", "log_format = 'xml' is not allowed: it must be console or json"),
+        ("feeds = 1", "[feeds.NAME]"),
+        ("[feeds]\norders = 1", "feeds.orders has to be a section: [feeds.orders]"),
         ("x = [", "is not TOML"),
         (
             "[feeds.a]\nurl = 'sqlite:///nowhere.db'\ntable = 'a'\ndata = 'b'",
             "no database nowhere.db",
         ),
         ("[feeds.a]\nurl = 'mysql://x'\ntable = 'a'\ndata = 'b'", "is not understood"),
-        ("[feeds.a]\nurl = 'sqlite:///x'\ntable = 'a'", "missing required field `data`"),
+        ("[feeds.a]\nurl = 'sqlite:///x'", "[feeds.a] table is missing. Set it; known keys are "),
+        (
+            "[feeds.a]\nurl = 'sqlite:///x'\ntabel = 'a'",
+            "[feeds.a] there is no key 'tabel'; did you mean 'table'? Known: url, table, data, ",
+        ),
+        (
+            "[feeds.a]\nurl = 'sqlite:///x'\ntable = 'a'\npartitions = 'four'",
+            "[feeds.a] partitions = 'four' is not allowed: expected `int`, got `str`",
+        ),
+        (
+            "[feeds.a]\nurl = 'postgresql://u:secret@h/d'\ntable = 'a'\nstatement_timeout = 'soon'",
+            "[feeds.a] statement_timeout = 'soon': it must be a duration",
+        ),
         (
             "[feeds.a]\nurl = 'postgresql://u:secret@h/d'\ntable = 'a'\ndata = 'b'\npartitions = 0",
             "[feeds.a] partitions is 0; it must be a number of 1 to 64",
@@ -126,6 +155,57 @@ def test_wrong_settings_are_named(run: Run, file: Path, more: str, said: str) ->
     done = run("serve", "--config", str(file), "--port", "0")
     assert (True, said in done.stderr) == (done.returncode > 0, True), done.stderr
     assert "secret" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_data_is_in_the_column_data_unless_i_say_otherwise(
+    run: Run, file: Path, sqlite_outbox: Path
+) -> None:
+    """In the file of settings, for `ddl`, and in Python."""
+    file.write_text(f'[feeds.orders]\nurl = "sqlite:///{sqlite_outbox}"\ntable = "outbox"\n')
+    with served_tables(file) as (base, _):
+        answer = requests.get(f"{base}/orders?n=1&cursor0=_first", timeout=30)
+    ddl = run("ddl", "outbox", "--url", f"sqlite:///{sqlite_outbox}").stdout
+    engine = create_engine(f"sqlite:///{sqlite_outbox}")
+    with closing(SqlTableFeed(engine, table="outbox")) as feed:
+        (block,) = feed.page({0: "_first"}, 1, 1, ())
+    engine.dispose()
+    assert 1 == answer.text.count('"data":{"order":1}') == block.lines.count(b'"data":{"order":1}')
+    assert "-- outbox has all that it needs\n" == ddl
+
+
+def test_commands_say_that_a_table_takes_no_batches(
+    run: Run, file: Path, sqlite_outbox: Path
+) -> None:
+    """They do not advise to make the feed, which is there."""
+    file.write_text(f'[feeds.orders]\nurl = "sqlite:///{sqlite_outbox}"\ntable = "outbox"\n')
+    with served_tables(file) as (base, _):
+        url = f"{base}/orders"
+        said = [
+            run("publish", url, "--producer", "till-7", stdin="1\n"),
+            run("producers", url),
+            run("producers", url, "till-7"),
+            run("audit", url),
+            run("replay-dead", url, stdin="1\n"),
+        ]
+    for each in said:
+        assert (1, "") == (each.returncode, each.stdout)
+        assert "[ZEH_TABLE_FEED]" in each.stderr and "errors.md#table-feed" in each.stderr
+        assert "'orders' is a table feed: its events are the rows of a table" in each.stderr
+        assert "takes no batches, and has no producers and no receipts" in each.stderr
+        assert "zeh-spark create" not in each.stderr and "audited" not in each.stderr
+
+
+def test_a_bad_row_ends_a_reader_at_once(run: Run, file: Path, sqlite_outbox: Path) -> None:
+    """It stays bad while I would try again."""
+    with closing(sqlite3.connect(sqlite_outbox)) as database:
+        database.execute("INSERT INTO outbox (data) VALUES ('{')")
+        database.commit()
+    file.write_text(f'[feeds.orders]\nurl = "sqlite:///{sqlite_outbox}"\ntable = "outbox"\n')
+    with served_tables(file) as (base, _):
+        found = run("tail", f"{base}/orders", "--from", "first", "--no-follow")
+    assert (1, '{"order":1}\n') == (found.returncode, found.stdout)
+    assert "[ZEH_BAD_ROW]" in found.stderr and "with id 2 cannot be an event" in found.stderr
+    assert "trying again" not in found.stderr
 
 
 def test_file_that_is_not_there_is_named(run: Run) -> None:

@@ -129,7 +129,7 @@ def test_batch_routed_for_other_partitions_would_tear_a_key_apart(
     key = next(str(each) for each in range(99) if partition_of(str(each), 2) == 1)
     commit(store, call(0), upload(chunk(partition_of(key, 2), b"1")))
     one = upload(chunk(partition_of(key, 1), b"2"))
-    with pytest.raises(Problem, match="made for 1 partitions, the feed has 2"):
+    with pytest.raises(Problem, match="made for 1 partition, the feed has 2"):
         commit(store, call(1, partitions=1), one)
     monkeypatch.setattr(commit_decision, "decide", any_layout)
     commit(store, call(1, partitions=1), one)

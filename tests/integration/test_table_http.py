@@ -17,10 +17,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests import postgresql
+from tests.fix_client import client, read
 from tests.fix_publisher import served_tables
 from tests.fix_reference import ReferencePage
 from tests.fix_shop import Shop
-from zeh_spark.errors import PublisherError
+from zeh_spark.client.feed_client import FeedClient, PageRequest
+from zeh_spark.errors import PublisherError, PublishError
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.testing import publish, running_publisher
@@ -164,9 +166,13 @@ def test_who_publishes_to_a_table_is_told(shop: Shop) -> None:
     for app in (create_app(tables), create_app(MemoryStore(), tables)):
         with (
             running_publisher({}, app) as base,
-            pytest.raises(PublisherError, match="'orders' takes no batches: its events are what"),
+            pytest.raises(
+                PublishError, match=r"'orders' is a table feed: .* takes no batches"
+            ) as told,
         ):
-            Producer(f"{base}/orders", "till").last()
+            _ = Producer(f"{base}/orders", "till").last
+        assert ("table-feed", 404) == (told.value.problem, told.value.status)
+        assert "zeh-spark create" not in str(told.value)
 
 
 def test_database_that_is_down_is_asked_again(shop: Shop) -> None:
@@ -201,6 +207,21 @@ def test_bad_row_stops_its_partition_by_name(shop: Shop) -> None:
         stopped.json()["type"].rpartition(":")[2],
         stopped.json()["id"],
     )
+
+
+def test_bad_row_ends_readers_at_once_and_is_logged_once(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not pass while they try again, and fills no log."""
+    shop.sell(1)
+    shop.execute("ALTER TABLE outbox ADD COLUMN body text DEFAULT '{'")
+    with running_publisher({"orders": shop.feed(data="body")}) as base:
+        reader = client(None, FeedClient, url=f"{base}/orders", retryTimeout="1h")
+        for _ in range(3):
+            with pytest.raises(PublisherError, match=r"500 bad-row: .* with id 1") as told:
+                read(reader.page(PageRequest(0, "_first", 1, 10)))
+    assert ("ZEH_BAD_ROW", 500) == (told.value.code, told.value.status)
+    assert 1 == sum("with id 1 cannot be an event" in each.message for each in caplog.records)
 
 
 def test_command_serves_tables(shop: Shop, tmp_path: Path) -> None:

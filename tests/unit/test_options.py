@@ -8,7 +8,7 @@ import pytest
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options import ClientOptions, declared, option_name, parse
-from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.options import SourceOptions, refuse_of_other_query
 
 URL = "https://orders.example/feed/v1"
 
@@ -246,7 +246,6 @@ def test_an_unknown_option_like_no_other_is_refused_with_all_that_are_known():
         ({"token": "t", "tokenFile": "/t"}, "tokenFile", "exclude each other"),
         ({"token": "t", "http.secret.header.authorization": "x"}, "token", "exclude each other"),
         ({"clientKeyFile": "/k"}, "clientKeyFile", "needs 'clientCertFile'"),
-        ({"wait": "60s"}, "readTimeout", "must be more than 'wait'"),
         ({"path": "http://other/"}, "url", "different feeds"),
         ({"paths": '["http://a/"]'}, "url", "one feed"),
         ({"endingCursors": "first"}, "endingCursors", "must be last"),
@@ -265,6 +264,29 @@ def test_options_that_contradict_each_other_are_refused(options, option, words):
 
     assert option == error.option
     assert words in str(error)
+
+
+def test_a_stream_waits_longer_for_an_answer_than_the_publisher_for_an_event():
+    """A batch read does not wait, so it may have any readTimeout."""
+    found = read(readTimeout="10s", wait="10s")
+
+    with pytest.raises(OptionError, match=r"'readTimeout'.*must be more than 'wait'"):
+        found.check_stream()
+
+
+STREAMING = [name for name, each in declared(SourceOptions).items() if each.query == "streaming"]
+
+
+@pytest.mark.parametrize(
+    ("names", "streaming"), [(STREAMING, False), (["endingCursors"], True)], ids=["read", "stream"]
+)
+def test_an_option_without_effect_is_refused_by_its_name(names, streaming):
+    """I do not believe that spark.read keeps to maxEventsPerTrigger."""
+    for name in names:
+        with pytest.raises(OptionError, match=f"option '{name}' is for spark.read") as raised:
+            refuse_of_other_query({"url": URL, name.lower(): "1"}, streaming=streaming)
+        assert name == raised.value.option
+        refuse_of_other_query({name: "1"}, streaming=not streaming)
 
 
 # Secrets

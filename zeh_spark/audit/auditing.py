@@ -26,6 +26,7 @@ from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError, StoreError
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol.problems import TABLE_FEED
 from zeh_spark.protocol.upload_format import DIGEST_VERSION
 from zeh_spark.store.batches import MAX_NUMBER, StoredReceipt
 
@@ -89,7 +90,15 @@ class Audit:
         self._reader = FeedReader(options, partitions)
         self._client = PublishClient(options)
         self._only = only
-        self.head = self._reader.head()
+        self.head = self._head()
+
+    def _head(self) -> int:
+        """Return the feed's last position. Of a feed without positions, the refusal tells why."""
+        try:
+            return self._reader.head()
+        except PublisherError:
+            next(self._names(), None)
+            raise
 
     def run(self, progress: Callable[[int], object] = lambda positions: None) -> Difference | Tally:
         """Read the receipts and the feed, and compare them.
@@ -172,7 +181,7 @@ class Audit:
                 if each["receipts"] and (self._only is None or belongs(name, self._only)):
                     yield name
         except PublisherError as exc:
-            if exc.status not in {404, 405}:
+            if exc.status not in {404, 405} or getattr(exc, "problem", None) == TABLE_FEED.name:
                 raise
             raise not_ours(self._url, "it has no list of producers") from exc
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zeh_spark.protocol.phrases import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -87,8 +89,8 @@ class Tally:
             "Every batch once, unaltered" if self.batches else "No difference; batches left whole"
         )
         return (
-            f"{said}: {_counted(self.batches, 'batch', 'batches')} of "
-            f"{_counted(self.producers, 'producer')}, {_counted(self.events, 'event')}, {where}."
+            f"{said}: {counted(self.batches, 'batch', 'batches')} of "
+            f"{counted(self.producers, 'producer')}, {counted(self.events, 'event')}, {where}."
         )
 
     def _parts(self) -> list[str]:
@@ -96,22 +98,18 @@ class Tally:
         batches = {
             f"without events, among these: {self.empty:,}": self.empty,
             f"removed in part (numbers checked, not content): {self.partial:,}, with "
-            f"{_counted(self.partial_events, 'event')} left": self.partial,
+            f"{counted(self.partial_events, 'event')} left": self.partial,
             f"removed from the feed before position {self.first:,} (receipts checked, nothing "
             f"else): {self.removed:,}": self.removed,
             f"whose receipt has expired (numbers checked, not content): {self.expired:,}, with "
-            f"{_counted(self.expired_events, 'event')}": self.expired,
+            f"{counted(self.expired_events, 'event')}": self.expired,
         }
         said = [f"Batches {words}." for words, count in batches.items() if count]
         if self.unstamped:
             said.append(
                 f"Chunks older than producers (not checked): {self.unstamped:,}, with "
-                f"{_counted(self.unstamped_events, 'event')}."
+                f"{counted(self.unstamped_events, 'event')}."
             )
         if self.gaps:
             said.append(f"Gaps in batch numbers that an operator accepted: {self.gaps:,}.")
         return said
-
-
-def _counted(count: int, noun: str, plural: str | None = None) -> str:
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -28,11 +28,12 @@ from zeh_spark.cli.parameters import (
     operator,
     refuse_contradicting_keys,
 )
-from zeh_spark.cli.text import counted, kept_first, moment, size_of
+from zeh_spark.cli.text import size_of
 from zeh_spark.errors import StoreError
 from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
+from zeh_spark.protocol.phrases import counted, kept_first
 from zeh_spark.publisher import shown_url
 from zeh_spark.store.batches import Overrides, base
 from zeh_spark.store.interface import UnknownFeedError
@@ -105,7 +106,7 @@ def load(
 
     The feed may be served at the same time. A line or row becomes the data of one event. FILE is
     NDJSON (.ndjson, .jsonl, .json) or CSV with a header (.csv), either also with .gz, or Parquet
-    (.parquet); - is NDJSON from standard input.
+    (.parquet); - is NDJSON from standard input. Input without events is an error.
 
     An event without a key (no --key, or the key is null) goes to the next partition in turn: 1,000
     events to each. Each load begins with another partition.
@@ -152,9 +153,12 @@ def load(
         tell, feed=feed, outcome=outcome, events=loaded.events, bytes=loaded.bytes,
         dropped=loaded.dropped, seconds=round(seconds, 3),
     )  # fmt: skip
-    if loaded.dropped and loaded.receipt:
-        kept = counted(loaded.receipt.events, "event")
-        say(kept_first(kept, moment(loaded.receipt.time), loaded.dropped))
+    if loaded.dropped and (kept := loaded.receipt):
+        given = loaded.content
+        said = kept_first(
+            "keepFirst", kept.events, kept.digest, kept.time, given.events, given.digest
+        )
+        say(f"Batch {call.producer!r}: {said}. Nothing was added.")
         return
     if loaded.repeated:
         say(f"Published before with the same {counted(loaded.events, 'event')}: no change.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 
@@ -18,13 +18,17 @@ from zeh_spark.cli import dead_letter_replay
 from zeh_spark.cli.dead_letter_replay import Outcome
 from zeh_spark.cli.output import progress, tell
 from zeh_spark.cli.parameters import PATIENCE, connects
-from zeh_spark.cli.text import counted
 from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError
+from zeh_spark.loading.load import without_events
 from zeh_spark.options import origin
 from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.protocol.dead_letters import Unreadable
 from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.phrases import counted
+
+_NAMED = 5
+"""How many events that are no dead letters are named. If one more comes, the others are counted."""
 
 
 @click.command("dead-letters")
@@ -35,8 +39,9 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
 
     URL is a dead-letter feed: a sink with the option deadLetterUrl publishes there the rows that it
     could not publish. A long dead letter, which is stored in several parts, is printed as one. The
-    command leaves out events that are not dead letters: it names each on standard error, and ends
-    with exit code 1.
+    command leaves out events that are not dead letters: it names the first five on standard error,
+    counts the others, and ends with exit code 1. If the first six events are no dead letters, it
+    stops.
 
     \b
     Example:
@@ -44,20 +49,31 @@ def list_letters(url: str, connect: dict[str, str]) -> None:
     """
     out = sys.stdout.buffer
     pages = follow(url, wire.FIRST, connect, whole=True, endless=False)
-    others = 0
+    printed = others = 0
 
     def left_out(other: Unreadable) -> None:
         nonlocal others
         others += 1
-        click.echo(f"Left out: event {other.line} of {url}: {other.reason}", err=True)
+        if others <= _NAMED:
+            click.echo(f"Left out: event {other.line} of {url}: {other.reason}", err=True)
+        elif not printed:
+            raise StoreError(
+                f"{url} is no dead-letter feed: the first {others} events are no dead letters. "
+                f"Give the address that the sink has as deadLetterUrl; tail reads other feeds",
+                anchor="the-feed-is-no-dead-letter-feed",
+            )
 
     try:
         for letter in dead_letters.letters(chain.from_iterable(pages), left_out):
             out.write(letter.whole + b"\n")
+            printed += 1
         out.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` has enough
     if others:
+        if others > _NAMED:
+            more = counted(others - _NAMED, "more event")
+            click.echo(f"Left out: {more} of {url}, no dead letters either.", err=True)
         sys.exit(1)
 
 
@@ -82,6 +98,8 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
     partition and headers in data.row. If one of the dead letters still cannot be published, none is
     published, and the error names its line.
 
+    Input without dead letters is an error.
+
     The command can be repeated, also with other files that hold the same dead letters: each is
     published once, as it was repaired first.
 
@@ -96,9 +114,12 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
     """
     feed = None if letters_of is None else _dead_letter_feed(letters_of, url, connect)
     count = dead_letter_replay.partition_count(url, **connect, **PATIENCE)
+    lines = _Lines(sys.stdin.buffer)
     with _named("standard input", "; nothing was published"):
-        read = dead_letters.letters(sys.stdin.buffer)
+        read = dead_letters.letters(lines)
         letters = dead_letter_replay.repaired(read, count, feed, keep_key=keep_key)
+    if not lines.given:
+        raise without_events("-")
     outcomes: Counter[Outcome] = Counter()
     refused: list[dict[str, object]] = []
     try:
@@ -114,6 +135,19 @@ def replay_dead(url: str, letters_of: str | None, keep_key: bool, connect: dict[
         _tell(outcomes, len(letters), refused)
     if outcomes[Outcome.REFUSED]:
         sys.exit(1)
+
+
+class _Lines:
+    """Lines, of which it is known whether one was not blank."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = lines
+        self.given = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._lines:
+            self.given = self.given or bool(line.strip())
+            yield line
 
 
 def _dead_letter_feed(url: str, target: str, connect: dict[str, str]) -> FeedIdentity:

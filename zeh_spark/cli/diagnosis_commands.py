@@ -24,7 +24,7 @@ import click
 from zeh_spark.cli import output
 from zeh_spark.cli.output import tell_answer
 from zeh_spark.cli.parameters import PATIENCE, Age, Size, connects
-from zeh_spark.cli.text import counted, table
+from zeh_spark.cli.text import table
 from zeh_spark.client.lag import Lag, lag_at, metrics
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.conformance.judge import judge
@@ -33,6 +33,7 @@ from zeh_spark.doctor import installed_spark, machine, peer, trial
 from zeh_spark.doctor.checks import Check, State
 from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.options import MAX_PARTITIONS, ClientOptions, FeedUrl, parse
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.offset_log import source_offsets
 from zeh_spark.source.offsets import is_of_a_feed, reached
 

@@ -17,7 +17,7 @@ import click
 
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference, Tally
-from zeh_spark.cli.output import differs, progress, tell, tell_answer, tell_rows
+from zeh_spark.cli.output import differs, progress, tell, tell_answer, tell_rows, told_here
 from zeh_spark.cli.parameters import (
     ALLOW,
     BATCH,
@@ -29,11 +29,12 @@ from zeh_spark.cli.parameters import (
     name_of,
     refuse_contradicting_keys,
 )
-from zeh_spark.cli.text import counted, kept_first, moment, table
+from zeh_spark.cli.text import moment, table
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import PublishError, RowError, StoreError
-from zeh_spark.loading.load import Loaded, Source, bad_line, events_of
+from zeh_spark.loading.load import Loaded, Source, bad_line, events_of, without_events
 from zeh_spark.options import ClientOptions, option_name, parse
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.problems import FORBIDDEN
 from zeh_spark.publish import Producer
 
@@ -74,6 +75,7 @@ def publish(
     how: dict[str, Any] = {**connect, **PATIENCE}
     by = Producer(url, producer, **how)
     with (
+        told_here("zeh_spark.publish"),
         progress("Publishing", _size_of_stdin()) as bar,
         by.batch(batch, allow=allowed) as open_batch,
     ):
@@ -92,10 +94,7 @@ def publish(
             except RowError as exc:
                 raise bad_line(source, event.line, exc.reason) from None
         if not given:
-            raise StoreError(
-                "standard input has no events: nothing was published",
-                anchor="the-input-cannot-be-loaded",
-            )
+            raise without_events("-")
     receipt = open_batch.receipt
     repeated = receipt.run != by.run
     outcome = "dropped" if open_batch.dropped else "repeated" if repeated else "published"
@@ -106,7 +105,7 @@ def publish(
     )  # fmt: skip
     events = counted(receipt.events, "event")
     if open_batch.dropped:
-        say(kept_first(events, moment(receipt.time), open_batch.dropped))
+        say(f"Batch {name!r}: {open_batch.drops}. Nothing was added.")
         return
     if repeated:
         when = moment(receipt.time)

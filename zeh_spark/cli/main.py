@@ -17,12 +17,11 @@ import click
 from click.shell_completion import CompletionItem
 
 import zeh_spark as package
-from zeh_spark.cli import output
+from zeh_spark.cli import output, spelling
 from zeh_spark.errors import (
     AccessError,
     OptionError,
     OutcomeUnknownError,
-    PublisherError,
     UnavailableError,
     ZeroEventHubError,
 )
@@ -120,10 +119,9 @@ class _Commands(click.Group):
         except ModuleNotFoundError as exc:
             raise _needs(_missing(exc)) from exc
         except OptionError as exc:
-            raise click.UsageError(_with_help(str(exc), exc)) from exc
+            raise click.UsageError(_with_help(spelling.option_error(exc), exc)) from exc
         except ZeroEventHubError as exc:
-            # Advice on Spark's options is for publishers' refusals alone.
-            said = str(exc) if isinstance(exc, PublisherError) else f"[{exc.code}] {exc.what}"
+            said = f"[{exc.code}] {spelling.message(exc)}"
             raise output.Failure(_with_help(said, exc), exit_code(exc), exc) from exc
 
 

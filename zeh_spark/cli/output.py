@@ -165,6 +165,18 @@ def tell_rows(
 
 
 @contextmanager
+def told_here(logger: str) -> Iterator[None]:
+    """Keep a logger from warning of what the command tells as its result."""
+    log = logging.getLogger(logger)
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+@contextmanager
 def progress(
     label: str, length: int | Callable[[], int] | None
 ) -> Iterator[Callable[[int], object]]:

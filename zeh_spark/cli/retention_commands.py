@@ -12,8 +12,9 @@ import click
 
 from zeh_spark.cli.output import progress, tell, tell_answer, tell_rows
 from zeh_spark.cli.parameters import STORE, Age, Size, opened, operator
-from zeh_spark.cli.text import counted, moment, size_of
+from zeh_spark.cli.text import moment, size_of
 from zeh_spark.errors import StoreError
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.retention import rules as retaining
 from zeh_spark.retention.rules import Removal
 from zeh_spark.store import clock

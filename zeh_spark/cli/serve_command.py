@@ -16,11 +16,11 @@ from zeh_spark.access.gate import Gate, is_loopback, own_hosts
 from zeh_spark.cli.outbox_commands import settings_of
 from zeh_spark.cli.parameters import STORE, opened
 from zeh_spark.cli.serve_options import CONFIG, takes_settings, with_given
-from zeh_spark.cli.text import counted
 from zeh_spark.errors import StoreError
 from zeh_spark.network.certificates import Certificates
 from zeh_spark.network.connections import Listener
 from zeh_spark.network.draining import stop_on_signals
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.publisher import SqlTableFeed, Store, server, shown_url
 from zeh_spark.publisher.config import Config, opened_tables
 from zeh_spark.publisher.reload import Hangups, Reload, Use

@@ -1,14 +1,15 @@
-"""How results are written as text: tables, counts, sizes and times.
+"""How results are written as text: tables, sizes and times. `protocol.phrases` has the counts.
 
 Rule for editors: `zeh-spark --help` and shell completion load this module, so it imports nothing
-but what Python brings.
+that takes long to load.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timezone
+
+from zeh_spark.protocol import phrases
 
 _NUMBER = re.compile(r"-?[0-9.,]+( [KMG]?i?B)?")
 
@@ -27,25 +28,6 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def kept_first(kept: str, when: str, dropped: int) -> str:
-    """Return what `keepFirst` did: the batch stays as it was, and the new events are dropped.
-
-    Args:
-        kept: The number of events that stay, in words.
-        when: When they were published.
-        dropped: How many events were given now.
-    """
-    return (
-        f"Published before, at {when}, with other events. keepFirst kept {kept} of then; the "
-        f"{counted(dropped, 'event')} given now were dropped: nothing was added."
-    )
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, like "1 event" or "2,000 events"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def size_of(size: float) -> str:
     """Return a number of bytes in the unit that suits it, like "75 B" or "1.5 GiB"."""
     if size < 1024:
@@ -59,7 +41,4 @@ def size_of(size: float) -> str:
 
 def moment(time_ms: int) -> str:
     """Return a time in ms since 1970 as a date in UTC, or "never" for 0."""
-    if not time_ms:
-        return "never"
-    moment = datetime.fromtimestamp(time_ms / 1000, timezone.utc)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return phrases.moment(time_ms) if time_ms else "never"

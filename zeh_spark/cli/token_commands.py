@@ -9,8 +9,9 @@ import click
 
 from zeh_spark.cli.output import tell, tell_answer, tell_more, tell_rows
 from zeh_spark.cli.parameters import STORE, Age, name_of, opened, operator
-from zeh_spark.cli.text import counted, moment
+from zeh_spark.cli.text import moment
 from zeh_spark.errors import StoreError
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.store.access import ADMIN, Right, new_token, parse_grant
 
 

@@ -21,6 +21,7 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, ZeroEventHubError
 from zeh_spark.options import ClientOptions
 from zeh_spark.protocol.direct_reads import Plan, PlanRequest
+from zeh_spark.protocol.phrases import counted
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ def warn_of_rest(url: object, lag: Lag | None) -> None:
         "the first batch of this run leaves %s of %s unread. On Spark 4.0 and 4.1 a run with "
         "availableNow or once has one batch: read the feed to its end with zeh_spark.drain. A "
         "query with another trigger goes on",
-        f"{lag.total:,} events" if lag else "events whose number is unknown",
+        counted(lag.total, "event") if lag else "events whose number is unknown",
         url,
     )
 

@@ -31,6 +31,7 @@ from zeh_spark.errors import (
 )
 from zeh_spark.options import ClientOptions
 from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content
 
 log = logging.getLogger(__name__)
@@ -279,10 +280,11 @@ class PublishClient:
             raise self._unknown(batch, content) from exc
 
     def _unknown(self, batch: BatchCall, content: Content) -> OutcomeUnknownError:
+        was = "was" if content.events == 1 else "were"
         return OutcomeUnknownError(
-            f"whether {content.events} events were published is not known: the publisher of "
-            f"{self._transport.url} left a commit of batch {batch.number} without an answer. "
-            f"Before you publish them again, see whether it has that batch of run {batch.run}: "
+            f"whether {counted(content.events, 'event')} {was} published is not known: the "
+            f"publisher of {self._transport.url} left a commit of batch {batch.number} without an "
+            f"answer. Before you publish again, see whether it has that batch of run {batch.run}: "
             f"zeh-spark producers {self._transport.url} '{batch.producer}'",
             batch=batch.number,
             run=batch.run,

@@ -36,6 +36,11 @@ _REFUSAL_BYTES = 64 << 10
 _DONE = {200, 201, 203, 204}
 _RETRY_TIMEOUT = OptionAdvice("{} says how long to retry", ("retryTimeout",))
 _NEVER_REACHED = OptionAdvice("check {}, or set {} to wait longer", ("url", "retryTimeout"))
+_CERTIFICATE = OptionAdvice("set {} to one that its owner accepts", ("clientCertFile",))
+_TLS = OptionAdvice(
+    "check {}, {}, the host name, and whether the address should begin with http:",
+    ("caFile", "clientCertFile"),
+)
 _NO_CONNECTION = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,
@@ -61,7 +66,7 @@ class TransientError(Exception):
     Args:
         final: the error to raise when there is no time for another try.
         retry_after: the seconds that the publisher asks to wait, if it does.
-        reason: what happened, for the log; by default the text of `final`.
+        reason: what happened, for the log; by default what `final` says, without its advice.
         within: the seconds after which there is no other try, if they are less than usual.
         status: the HTTP status of the answer; None if there was no answer.
         body: the answer's text, if there was one.
@@ -77,7 +82,7 @@ class TransientError(Exception):
         body: str | None = None,
         within: float | None = None,
     ) -> None:
-        super().__init__(reason or str(final))
+        super().__init__(reason or getattr(final, "what", None) or str(final))
         self.within = within
         self.final = final
         self.retry_after = retry_after
@@ -103,14 +108,14 @@ def network_failure(
     reason = innermost(exc)
     if isinstance(reason, ssl.SSLError) and "CERTIFICATE_REQUIRED" in (reason.reason or ""):
         return PublisherError(
-            f"{url}: TLS: the publisher asks for a certificate of the client. Set "
-            f"'clientCertFile' to one that its owner accepts",
+            f"{url}: TLS: the publisher asks for a certificate of the client",
+            advice=_CERTIFICATE,
             anchor="tls",
         )
     if isinstance(reason, ssl.SSLError) and _TLS_FINAL.search(reason.reason or ""):
         return PublisherError(
-            f"{url}: TLS: {reason}. Check 'caFile', 'clientCertFile', the host name, and whether "
-            f"the address should begin with http:",
+            f"{url}: TLS: {reason}",
+            advice=_TLS,
             anchor="tls",
         )
     if isinstance(exc, requests.exceptions.InvalidProxyURL) or _is_socks(exc):
@@ -122,14 +127,16 @@ def network_failure(
     if isinstance(exc, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
         return invalid_redirect(url)
     if not reached and isinstance(_cause(exc), _NO_CONNECTION):
-        final = UnavailableError(
+        what = (
             f"the publisher of {url} does not answer: there is no connection "
-            f"({type(reason).__name__}: {reason}). Is the publisher running? Start it, or correct "
-            f"the address",
+            f"({type(reason).__name__}: {reason})"
+        )
+        final = UnavailableError(
+            f"{what}. Is the publisher running? Start it, or correct the address",
             advice=_NEVER_REACHED,
             anchor="the-publisher-cannot-be-reached",
         )
-        return TransientError(final, within=within)
+        return TransientError(final, reason=what, within=within)
     what = (
         f"the publisher of {url} does not answer, or broke off ({type(reason).__name__}: {reason})"
         f"{request}"
@@ -213,7 +220,7 @@ def check_status(response: requests.Response, url: FeedUrl, *, proven: bool = Fa
     message = f"{url} answered {status}{f' {name}' if name else ''}: {said}"
     has_remedy = bool(document.get(problems.REMEDY))
     anchor = problems.anchor(name)
-    if problems.is_transient(status):
+    if problems.is_transient(status, name):
         pause = _retry_after(response)
         if pause:
             message += f"; it asks for a pause of {pause:.0f} s (Retry-After)"

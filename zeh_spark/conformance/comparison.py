@@ -11,15 +11,16 @@ from collections.abc import Iterator
 
 from zeh_spark.conformance.lines import Page
 from zeh_spark.conformance.rules import Verdict
+from zeh_spark.protocol.phrases import counted
 
 
 def compared(known: Page, other: Page, partition: int, upto: int, same: int) -> tuple[Verdict, str]:
     """Return whether two answers to the same request have the same events up to a checkpoint."""
     first, second = known.of(partition)[:upto], other.of(partition)[:same]
     if first == second:
-        return Verdict.PASS, f"{len(first)} events came again as before"
+        return Verdict.PASS, f"{counted(len(first), 'event')} came again as before"
     how = "in another order" if Counter(first) == Counter(second) else "and others"
-    return Verdict.DEVIATION, f"{len(first)} events, then {len(second)} {how}"
+    return Verdict.DEVIATION, f"{counted(len(first), 'event')}, then {len(second)} {how}"
 
 
 def events_before(page: Page, partition: int, cursor: str) -> int | None:

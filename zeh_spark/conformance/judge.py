@@ -17,6 +17,7 @@ from zeh_spark.conformance.lines import Page, judged
 from zeh_spark.conformance.rules import Judgement, Verdict
 from zeh_spark.options import ClientOptions
 from zeh_spark.protocol import wire
+from zeh_spark.protocol.phrases import counted
 
 HINT = 100
 _PAGES = 5
@@ -201,7 +202,7 @@ class _Judge:
                 self._found.fails("first", f"{_shown(answer.query)} answered {answer.told}")
                 continue
             page = self._page(answer, [each])
-            self._found.passes("first", f"{page.count} events in partition {each}")
+            self._found.passes("first", f"{counted(page.count, 'event')} in partition {each}")
             if page.count > most:
                 partition, most = each, page.count
         return self._follow(partition)
@@ -229,18 +230,21 @@ class _Judge:
             if cursor in used:
                 found.fails("progress", f"after events, the cursor {cursor[:80]!r} came again")
                 return pages
-            found.passes("progress", f"partition {partition}, {len(pages)} pages")
+            found.passes("progress", f"partition {partition}, {counted(len(pages), 'page')}")
             used.add(cursor)
         return pages
 
     def _closed(self, page: Page, partition: int, cursor: str) -> None:
         cursors, events = page.cursors(partition), len(page.of(partition))
         if events and not cursors:
-            self._found.fails("checkpoint", f"{events} events and no checkpoint")
+            self._found.fails("checkpoint", f"{counted(events, 'event')} and no checkpoint")
         elif events and (left := events - cursors[-1].events):
             self._found.deviates("checkpoint", f"{left} of {events} events have none after them")
         elif events:
-            self._found.passes("checkpoint", f"{len(cursors)} checkpoints for {events} events")
+            self._found.passes(
+                "checkpoint",
+                f"{counted(len(cursors), 'checkpoint')} for {counted(events, 'event')}",
+            )
         elif cursors:
             self._found.passes("idle", f"cursor {cursors[-1].cursor[:40]!r}")
         else:
@@ -261,7 +265,7 @@ class _Judge:
         self._accepted("page-size-hint", answer, "without pagesizehint")
         answer = self._get({0: wire.FIRST}, "pagesizehint=1")
         if answer.ok and (events := self._page(answer, [0]).count) > 1000:
-            found.deviates("page-size-hint", f"{events:,} events for pagesizehint=1")
+            found.deviates("page-size-hint", f"{counted(events, 'event')} for pagesizehint=1")
         if count > 1:
             answer = self._get({0: wire.FIRST, 1: wire.FIRST}, "pagesizehint=10")
             self._accepted("several-cursors", answer, "cursor0 and cursor1")
@@ -339,7 +343,7 @@ class _Judge:
         if not cursors:
             found.deviates("last", "no checkpoint came with it")
             return
-        found.passes("last", f"{page.count} events, cursor {cursors[-1].cursor[:40]!r}")
+        found.passes("last", f"{counted(page.count, 'event')}, cursor {cursors[-1].cursor[:40]!r}")
         answer = self._get({0: cursors[-1].cursor}, f"pagesizehint={HINT}&wait=1")
         if not answer.ok:
             found.deviates("wait", f"wait=1 answered {answer.told}")

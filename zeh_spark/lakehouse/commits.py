@@ -26,6 +26,7 @@ from typing import Any
 import orjson
 
 from zeh_spark.errors import LakehouseError
+from zeh_spark.protocol.phrases import counted
 
 FORMAT = 1
 _REWRITES = {"OPTIMIZE", "DELETE", "REORG", "RESTORE"}
@@ -50,7 +51,7 @@ class BatchContent:
     sum: str
 
     def __str__(self) -> str:
-        return f"{self.rows} rows with the sum {self.sum}"
+        return f"{counted(self.rows, 'row')} with the sum {self.sum}"
 
 
 @dataclass(frozen=True, slots=True)

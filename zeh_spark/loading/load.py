@@ -153,7 +153,8 @@ def load(
         call: The batch; by default the next one of PRODUCER.
 
     Raises:
-        StoreError: A file cannot be read or the store failed; nothing was published.
+        StoreError: A file cannot be read, there are no events, or the store failed; nothing was
+            published.
         Problem: The batch was refused; nothing was published.
     """
     loaded = Loaded()
@@ -163,6 +164,8 @@ def load(
 
     def fill(batch: BatchUploader) -> None:
         _add_all(batch, sources, which.partition_count, loaded, progress)
+        if not loaded.events:
+            raise without_events(*(each.name for each in sources))
 
     loaded.receipt, new, loaded.content = publish(store, feed, which, fill)
     loaded.repeated = not new
@@ -317,7 +320,7 @@ def ndjson(source: Source, stream: IO[bytes]) -> Iterator[FileEvent]:
                 raise ValueError(f"the line is longer than {INPUT_LINE:,} bytes")
             yield parse(number, line)
         except (ValueError, msgspec.MsgspecError, RecursionError) as exc:
-            raise bad_line(source, number, exc) from None
+            raise bad_line(source, number, f"{exc}: {wire.excerpt(line.strip())}") from None
 
 
 def _bare(number: int, line: bytes) -> FileEvent:
@@ -340,9 +343,7 @@ def _keyed(name: str) -> Callable[[int, bytes], FileEvent]:
     def parse(number: int, line: bytes) -> FileEvent:
         data = wire.validated_json(line)
         if not data.startswith(b"{"):
-            raise ValueError(
-                f"{wire.excerpt(data)} is no object, so it has no {name!r} for the key"
-            )
+            raise ValueError(f"it is no object, so it has no {name!r} for the key")
         key = getattr(decode(data), "key")  # noqa: B009 - a struct that mypy cannot see
         if key is UNSET:
             raise ValueError(f"there is no field {name!r} for the key; null goes anywhere")
@@ -359,6 +360,16 @@ def _key_text(value: bytes) -> str | None:
     if _INTEGER.fullmatch(value):
         return value.decode()
     raise ValueError(f"the key is {value.decode()}; a key is text or an integer")
+
+
+def without_events(*names: str) -> StoreError:
+    """Return the error for input that has no events: files by name, or `-`."""
+    shown = ", ".join("standard input" if name == "-" else name for name in names)
+    return StoreError(
+        f"{shown}: there are no events; nothing was published. Check the program that writes the "
+        f"input",
+        anchor="the-input-cannot-be-loaded",
+    )
 
 
 def bad_line(source: Source, number: int, exc: Exception | str | None) -> StoreError:

@@ -117,7 +117,7 @@ class SqlTableFeed:
         engine: Engine,
         *,
         table: str,
-        data: str | Sequence[str],
+        data: str | Sequence[str] = "data",
         headers: Sequence[str] = (),
         partition_by: str | None = None,
         partition: str | None = None,

@@ -75,7 +75,7 @@ class OutboxTable:
     """
 
     name: str
-    data: str | Sequence[str]
+    data: str | Sequence[str] = "data"
     headers: Sequence[str] = ()
     partition_by: str | None = None
     partition: str | None = None

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zeh_spark.errors import PublisherError
+from zeh_spark.protocol.phrases import counted
 
 _NEAR = 1_000
 
@@ -81,8 +82,8 @@ class CursorRounds:
     def _round(self, mark: _Mark) -> PublisherError:
         return PublisherError(
             f"partition {self._partition}: the publisher's cursors form a loop: {mark.age + 1} "
-            f"checkpoints and {mark.events} events after the cursor {mark.cursor!r}, the "
-            f"checkpoint after {self._last!r} is {mark.cursor!r} again. The read would never "
+            f"checkpoints and {counted(mark.events, 'event')} after the cursor {mark.cursor!r}, "
+            f"the checkpoint after {self._last!r} is {mark.cursor!r} again. The read would never "
             f"end: tell the publisher's owner",
             partition=self._partition,
             cursor=mark.cursor,

@@ -240,7 +240,8 @@ class DeadLetter:
             return msgspec.json.decode(_decode_line(self.whole).data, type=_Whole).row
         except msgspec.MsgspecError as exc:
             # "Expected `str`, got `null` - at `$.row.headers[...]`"
-            raise ValueError(f"it cannot be published like this: {str(exc)!r}") from None
+            said = f"{exc}".replace("`$", "`data")
+            raise ValueError(f"it cannot be published like this: {said!r}") from None
 
 
 class Unreadable(ValueError):
@@ -305,7 +306,10 @@ def _read(line: bytes) -> tuple[DeadLetterId, _Part | None]:
     except (msgspec.DecodeError, RecursionError) as exc:
         raise ValueError(f"not JSON: {wire.why_not(line, exc)}") from None
     place = _place(parsed.headers)
-    fields = _decode_data(parsed.data)
+    try:
+        fields = _decode_data(parsed.data)
+    except msgspec.ValidationError:
+        fields = {}
     if "part" not in fields:
         if "row" not in fields:
             raise ValueError("its data has no 'row': it is no dead letter")

@@ -63,7 +63,7 @@ class ProblemType:
     @property
     def is_transient(self) -> bool:
         """Whether the same call may have another answer a little later."""
-        return is_transient(self.status)
+        return is_transient(self.status, self.name)
 
     @property
     def has_retry_after(self) -> bool:
@@ -78,9 +78,18 @@ class ProblemType:
             raise TypeError(f"problem {self.name!r} needs the member {sorted(missing)[0]!r}")
 
 
-def is_transient(status: int) -> bool:
-    """Return whether the same call may have another answer a little later."""
-    return status in {408, 425, 429} or status >= 500
+_LASTING = {"bad-row"}
+"""The problems with a status of a fault of the server that do not pass by themselves."""
+
+
+def is_transient(status: int, name: str | None = None) -> bool:
+    """Return whether the same call may have another answer a little later.
+
+    Args:
+        status: the HTTP status.
+        name: the name of our problem in the answer, if it has one.
+    """
+    return name not in _LASTING and (status in {408, 425, 429} or status >= 500)
 
 
 def name_in(document: Mapping[str, object]) -> str | None:
@@ -146,6 +155,13 @@ _BATCH = {"producer": _TEXT, "incarnation": _TEXT, "run": _TEXT, "batch": _COUNT
 # Of any call.
 
 UNKNOWN_FEED = _problem("unknown-feed", 404, "There is no such feed, or no such address at all.")
+TABLE_FEED = _problem(
+    "table-feed",
+    404,
+    "The feed is a table of its owner's service, and can only be read: it takes no batches, and "
+    "has no producers and no receipts.",
+    remedy=_TEXT,
+)
 UNAUTHORIZED = _problem(
     "unauthorized",
     401,
@@ -192,7 +208,7 @@ RESTORED_TABLE = _problem(
 BAD_ROW = _problem(
     "bad-row",
     500,
-    f"The next row of the feed's table cannot be an event; its owner has to repair it. {_AGAIN}",
+    "The next row of the feed's table cannot be an event. Stop: its owner has to repair it first.",
     partition=_COUNT,
     id={"type": ["integer", "string"]},
 )

@@ -234,10 +234,12 @@ def _document(mounted: str, **offers: bool) -> bytes:
 
 async def _not_published_to(request: Request) -> Response:
     name = request.url.path.rpartition("/producers")[0].rpartition("/")[2]
-    raise UnknownFeedError(
-        f"feed {name!r} takes no batches: its events are what its service writes. It can only be "
-        f"read",
-        anchor="unknown-feed",
+    remedy = "to publish to it, write rows to that table"
+    raise Problem(
+        problems.TABLE_FEED,
+        f"{name!r} is a table feed: its events are the rows of a table of its service, so it takes "
+        f"no batches, and has no producers and no receipts; {remedy}",
+        remedy=remedy,
     )
 
 

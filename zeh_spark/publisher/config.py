@@ -5,11 +5,12 @@ It says where the publisher listens, which store it serves, and which tables are
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from urllib.parse import quote
 
 import msgspec
@@ -35,6 +36,9 @@ _PINNED = {
 
 
 T = TypeVar("T")
+Section = TypeVar("Section", bound=msgspec.Struct)
+
+_ANCHOR = "a-setting-of-the-publisher-is-not-valid"
 
 
 class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -42,7 +46,7 @@ class FeedConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     url: str
     table: str
-    data: str | list[str]
+    data: str | list[str] = "data"
     headers: list[str] = []
     partition_by: str | None = None
     partition: str | None = None
@@ -142,7 +146,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Return the settings of a table that is a feed. Raises OptionError for an unknown name."""
         if name not in self.feeds:
             known = ", ".join(self.feeds) or "none"
-            raise OptionError(f"there is no [feeds.{name}] in the file; there are {known}")
+            raise OptionError(
+                f"there is no [feeds.{name}] in the file; there are {known}. Give one of these",
+                anchor=_ANCHOR,
+            )
         return self.feeds[name]
 
 
@@ -158,17 +165,65 @@ def _check_network(text: str) -> None:
 
 
 def load_config(file: Path) -> Config:
-    """Return the settings in a file. Raises StoreError, with the place, if they are not valid."""
+    """Return the settings in a file.
+
+    Raises:
+        StoreError: The file cannot be read, or a setting is not valid. The error names the file,
+            the feed's section, the key, its value, and what is allowed.
+    """
     try:
-        return msgspec.toml.decode(file.read_bytes(), type=Config)
+        given = msgspec.toml.decode(file.read_bytes())
     except OSError as exc:
         raise StoreError(
-            f"{file} cannot be read: {exc.strerror}. Check the path and its permissions"
+            f"{file} cannot be read: {exc.strerror}. Check the path and its permissions",
+            anchor=_ANCHOR,
         ) from exc
-    except msgspec.ValidationError as exc:
-        raise StoreError(f"{file}: {exc}") from exc
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:  # the last two are tomllib's
-        raise StoreError(f"{file} is not TOML: {exc}") from exc
+        raise StoreError(f"{file} is not TOML: {exc}. Correct it there", anchor=_ANCHOR) from exc
+    try:
+        return _config(given)
+    except ValueError as exc:
+        raise StoreError(f"{file}: {exc}", anchor=_ANCHOR) from exc
+
+
+def _config(given: dict[str, Any]) -> Config:
+    """Return the settings of a TOML document. Raises ValueError with the place of a mistake."""
+    sections = given.get("feeds", {})
+    if not isinstance(sections, dict):
+        raise ValueError("feeds has to be sections, one for each table: [feeds.NAME]")
+    feeds = {}
+    for name, each in sections.items():
+        if not isinstance(each, dict):
+            raise ValueError(f"feeds.{name} has to be a section: [feeds.{name}]")
+        try:
+            feeds[name] = _converted(each, FeedConfig)
+        except ValueError as exc:
+            raise ValueError(f"[feeds.{name}] {exc}") from None
+    return _converted({**given, "feeds": feeds}, Config)
+
+
+def _converted(given: dict[str, Any], kind: type[Section]) -> Section:
+    """Return a section as a value. Raises ValueError with the key that is wrong."""
+    known = {each.name: each for each in msgspec.structs.fields(kind)}
+    for key, value in given.items():
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else "."
+            raise ValueError(f"there is no key {key!r}{meant} Known: {', '.join(known)}")
+        try:
+            msgspec.convert(value, known[key].type)
+        except msgspec.ValidationError as exc:
+            choices = " or ".join(map(str, get_args(known[key].type)))
+            said = f"{exc}"[:1].lower() + f"{exc}"[1:]
+            why = f"it must be {choices}" if get_origin(known[key].type) is Literal else said
+            raise ValueError(f"{key} = {value!r} is not allowed: {why}. Correct it") from None
+    for key, each in known.items():
+        if each.required and key not in given:
+            raise ValueError(
+                f"{key} is missing. Set it; known keys are {', '.join(known)}, of which "
+                f"{' and '.join(name for name, one in known.items() if one.required)} are needed"
+            )
+    return msgspec.convert(given, kind)
 
 
 @contextmanager
@@ -185,7 +240,8 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
     engines = []
     try:
         for name, each in config.feeds.items():
-            engines.append(engine_of(each))
+            with _in_section(name):
+                engines.append(engine_of(each))
             feeds[name] = table_feed(each, engines[-1], name)
         yield feeds
     finally:
@@ -193,6 +249,15 @@ def opened_tables(config: Config) -> Iterator[Mapping[str, SqlTableFeed]]:
             feed.close()
         for engine in engines:
             engine.dispose()
+
+
+@contextmanager
+def _in_section(name: str) -> Iterator[None]:
+    """Name the section of a feed in an error about its settings."""
+    try:
+        yield
+    except (OptionError, StoreError) as exc:
+        raise StoreError(f"[feeds.{name}] {exc}", anchor=_ANCHOR) from exc
 
 
 def _check_name(name: str) -> None:
@@ -228,7 +293,11 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
     try:
         timeout = round(parse_duration(config.statement_timeout) * 1000)
     except ValueError as exc:
-        raise OptionError(f"statement_timeout {exc}", option="statement_timeout") from None
+        raise OptionError(
+            f"statement_timeout = {config.statement_timeout!r}: it {exc}",
+            option="statement_timeout",
+            anchor=_ANCHOR,
+        ) from None
     reading = {"default_transaction_read_only": "on", "lock_timeout": "3s", "row_security": "off"}
     settings = {**_PINNED, **({} if writes else reading), "statement_timeout": timeout}
     return postgresql.engine(config.url, config.pool_size, settings)
@@ -236,7 +305,7 @@ def engine_of(config: FeedConfig, *, writes: bool = False) -> Engine:
 
 def _sqlite(file: Path, pool_size: int, writes: bool) -> Engine:
     if not file.is_file():
-        raise StoreError(f"there is no database {file}")
+        raise StoreError(f"there is no database {file}. Correct the path in url", anchor=_ANCHOR)
     engine = create_engine(
         f"sqlite:///file:{quote(str(file))}?mode=rw&uri=true", pool_size=pool_size, max_overflow=0
     )

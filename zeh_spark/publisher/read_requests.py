@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from zeh_spark.protocol import problems
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.store.cursor_sets import NAME, NOBODY, parse_consumer
 from zeh_spark.store.interface import MAX_PARTITIONS
 from zeh_spark.store.problems import Problem
@@ -157,7 +158,7 @@ def _n(text: str | None, partition_count: int) -> int:
         raise Problem(
             problems.BAD_PARTITION_COUNT,
             f"n is {text!r}; allowed are whole numbers from 1 to {MAX_N}; the feed has "
-            f"{partition_count} partitions",
+            f"{counted(partition_count, 'partition')}",
             partitionCount=partition_count,
             maximum=MAX_N,
         )

@@ -47,7 +47,8 @@ def to_feed(url: str, producerId: str, **options: str) -> Writer:
 
     def write(batch: DataFrame, number: int) -> None:
         written = letters(batch, producerId, number).write.format("zeroeventhub")
-        written.options(url=url, producerId=producerId, **options).mode("append").save()
+        given = {"url": url, "producerId": producerId, "batchId": "stream", **options}
+        written.options(**given).mode("append").save()
 
     return write
 

@@ -18,6 +18,7 @@ from typing import Any
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import ZeroEventHubError
 from zeh_spark.options import ClientOptions, parse
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.sink.options import SinkOptions
 
 TIMEOUT = 2.0
@@ -64,11 +65,11 @@ class SinkCommit:
         if len(self.ranges) > _RANGES:
             shown.append(f"{len(self.ranges) - _RANGES} more")
         line = (
-            f"batch {self.batch_id} to {self.feed} as {self.producer!r}  {self.events:,} events "
-            f"committed at {self.time:%H:%M:%S} UTC"
+            f"batch {self.batch_id} to {self.feed} as {self.producer!r}  "
+            f"{counted(self.events, 'event')} committed at {self.time:%H:%M:%S} UTC"
         )
         if self.dead_letters:
-            line += f"  {self.dead_letters:,} dead letters"
+            line += f"  {counted(self.dead_letters, 'dead letter')}"
         return f"{line}  ({', '.join(shown)})" if shown else line
 
 

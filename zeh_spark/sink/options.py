@@ -32,6 +32,14 @@ DEAD_LETTER = "deadLetter"
 OF_SPARK = {"checkpointlocation", "queryname"}
 """Options that Spark passes to the sink of its own accord, in lower case."""
 
+NO_NAME, OF_STREAM = "none", "stream"
+"""The `batchId` of a write that adds its rows each time, and of one whose name is the stream's
+micro-batch, in lower case.
+
+Rejected: to take the micro-batch without being told so. Only tasks see whether a write is inside a
+foreachBatch, so a forgotten name would be found after all work before the write was done.
+"""
+
 
 def parse_name(text: str) -> str:
     """Return a name of a producer or a batch. Raises ValueError if it is not valid."""
@@ -78,8 +86,9 @@ class SinkOptions(ClientOptions):
     batch_id: str | None = option(
         parse_name,
         None,
-        "name of what `df.write` writes: the same rows written again under it add nothing. With "
-        "`none` each write adds its rows",
+        "name of what `df.write` writes, which needs one: the same rows written again under it add "
+        "nothing. With `none` each write adds its rows; with `stream`, in a foreachBatch, the "
+        "stream's micro-batch is the name",
         query="batch",
     )
     partition_count: int | None = option(
@@ -220,6 +229,14 @@ def sink_options(
             "life. Set it, or for a stream queryName, which does the same",
             option="producerId",
             anchor="producerid-is-missing",
+        )
+    if not streaming and options.batch_id is None:
+        raise OptionError(
+            "option 'batchId' is missing: df.write needs a name for what it writes, so that the "
+            "same rows written again under it add nothing. Set one, like batchId=2026-11-20; "
+            "batchId=stream in a foreachBatch; or batchId=none to add the rows each time",
+            option="batchId",
+            anchor="batchid-is-missing",
         )
     if streaming and options.batch_id:
         raise OptionError(

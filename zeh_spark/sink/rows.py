@@ -163,7 +163,7 @@ class Renderer:
         headers = stored_headers(columns.get("headers"), added)
         rests = joined('"headers":', headers, ',"data":', data, "}")
         partitions = self._partitions(columns)
-        self._check_sizes(rests, partitions, added)
+        self._check_sizes(rests, data, partitions, added)
         return Rendered(partitions, rests.cast(pa.large_binary()).to_pylist())
 
     def _data(self, columns: dict[str, pa.Array]) -> pa.Array:
@@ -183,7 +183,11 @@ class Renderer:
         return None
 
     def _check_sizes(
-        self, rests: pa.Array, partitions: np.ndarray | None, added: Collection[str]
+        self,
+        rests: pa.Array,
+        data: pa.Array,
+        partitions: np.ndarray | None,
+        added: Collection[str],
     ) -> None:
         """Raise Unfit for a row that is too long for a line of its partition.
 
@@ -201,7 +205,7 @@ class Renderer:
                 f"the event takes {size:,} bytes as a line of the feed"
                 f"{with_headers if grown else ''}; at most "
                 f"{upload_format.LINE_BYTES:,} are allowed",
-                rest,
+                data[row].as_py().encode(),
             )
 
 

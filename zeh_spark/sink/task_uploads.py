@@ -16,6 +16,7 @@ from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OptionError, PublishError, ZeroEventHubError
 from zeh_spark.protocol import event_key, event_origin, problems
 from zeh_spark.protocol.batch_uploader import BatchUploader
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.sink.rows import Rendered
@@ -51,7 +52,7 @@ class TaskUploads:
         self._batch = batch
         self._task = task
         receipt, self.partition_count, self.feed_id = client.look_up(batch)
-        _check_partition_count(options, self.partition_count)
+        check_partition_count(options, self.partition_count)
         self._executor = ThreadPoolExecutor(1, "zeh-upload")
         self._uploader = BatchUploader(
             self._send,
@@ -119,12 +120,13 @@ def _of_older_publisher(exc: PublishError, options: SinkOptions) -> PublishError
     return None
 
 
-def _check_partition_count(options: SinkOptions, count: int) -> None:
+def check_partition_count(options: SinkOptions, count: int) -> None:
+    """Raise OptionError if the feed has other partitions than the option says."""
     if options.partition_count not in (None, count):
         raise OptionError(
-            f"option 'partitionCount' is {options.partition_count}, but the feed {options.url} has "
-            f"{count} partitions. A feed's number never changes: correct the option, or create "
-            f"another feed",
+            f"option 'partitionCount' is {options.partition_count}, but the feed {options.url} "
+            f"has {counted(count, 'partition')}. A feed's number never changes: correct the "
+            f"option, or create another feed",
             option="partitionCount",
             anchor="partitioncount-is-8-but-the-feed-has-4-partitions",
         )

@@ -28,22 +28,20 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from zeh_spark._compat import DataSourceStreamArrowWriter
-from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
+from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.protocol.arrow_json import slices
+from zeh_spark.protocol.phrases import counted, kept_first
 from zeh_spark.protocol.upload_format import EMPTY_UPLOAD, Content
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.sink.dead_letter_client import DeadLetterClient
 from zeh_spark.sink.letters import letters_of
-from zeh_spark.sink.options import SinkOptions, same_feed
+from zeh_spark.sink.options import NO_NAME, OF_STREAM, SinkOptions, same_feed
 from zeh_spark.sink.row_layout import RowLayout
 from zeh_spark.sink.rows import Rendered, Renderer
-from zeh_spark.sink.task_uploads import TaskUploads
+from zeh_spark.sink.task_uploads import TaskUploads, check_partition_count
 
 log = logging.getLogger("zeh_spark.sink")
-
-NO_NAME = "none"
-"""The `batchId` of a write that adds its rows each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +95,18 @@ class Publishing:
         """Return the batch to publish: a named one, or the stream's, also inside foreachBatch."""
         options = self._options
         assert options.producer_id is not None
-        if options.batch_id is not None:
-            named = options.batch_id.lower() != NO_NAME
-            producer = f"{options.producer_id}#{options.batch_id if named else self._run}"
+        name = options.batch_id or OF_STREAM
+        if name.lower() != OF_STREAM:
+            named = name.lower() != NO_NAME
+            producer = f"{options.producer_id}#{name if named else self._run}"
             return BatchCall(
                 producer, BATCH_INCARNATION, self._run, 0, options.overrides, repeatable=named
             )
         if number is None or query is None:
             raise OptionError(
-                "option 'batchId' is missing: df.write needs a name for what it writes, so that "
-                "the same rows written again under it add nothing. Set one, like "
-                "batchId=2026-11-20, or batchId=none to add the rows each time. (Inside "
-                "foreachBatch the stream's batch is the name, but not in threads that you start.)",
+                "option 'batchId' is 'stream', and this write is not in a foreachBatch, or is in a "
+                "thread that you started there. Write in the thread in which Spark calls the "
+                "function, or give the write a name of its own, like batchId=2026-11-20",
                 option="batchId",
                 anchor="batchid-is-missing",
             )
@@ -137,7 +135,8 @@ class Publishing:
                 f"Spark commits batch {number}, but its tasks wrote batch {batch.number}. Nothing "
                 f"was published. Report this, with the version of Spark"
             )
-        client = PublishClient(replace(self._options, first_contact=None))  # it answered to tasks
+        options = replace(self._options, first_contact=None)  # it answered to tasks
+        client = PublishClient(options)
         count = staged[0].partition_count
         done = [each.done for each in staged]
         letters = [each.letters for each in staged if each.letters]
@@ -147,6 +146,9 @@ class Publishing:
             client.upload(batch, count, len(done), 0, 0, EMPTY_UPLOAD)
         self._commit_letters(batch, letters)
         receipt = client.commit(batch, count, done)
+        given = sum((each.content for each in done), Content())
+        if (receipt.events, receipt.digest) != (given.events, given.digest):
+            _tell_dropped("keepFirst", options, batch, given, receipt)
         log.info(
             "batch %s of producer %s: %s events %s",
             batch.number, batch.producer, receipt.events, receipt.status,
@@ -167,16 +169,14 @@ class Publishing:
         done, rows = [each.done for each in staged], sum(each.rows for each in staged)
         named = replace(batch, overrides=options.overrides)
         receipt = client.commit(named, staged[0].partition_count, done)
-        if receipt.digest != sum((each.content for each in done), Content()).digest:
-            log.warning(
-                "batch %s of producer %s: %s rows cannot be published and are dropped, because "
-                "deadLetterKeepFirst keeps the %s dead letters that the batch had before in %s",
-                batch.number, batch.producer, rows, receipt.events, options.url,
-            )  # fmt: skip
+        given = sum((each.content for each in done), Content())
+        if receipt.digest != given.digest:
+            _tell_dropped("deadLetterKeepFirst", options, batch, given, receipt)
         elif rows:
+            are = "is a dead letter" if rows == 1 else "are dead letters"
             log.warning(
-                "batch %s of producer %s: %s rows cannot be published and are dead letters in %s",
-                batch.number, batch.producer, rows, options.url,
+                "batch %s of producer %s: %s cannot be published and %s in %s",
+                batch.number, batch.producer, counted(rows, "row"), are, options.url,
             )  # fmt: skip
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -193,6 +193,27 @@ class BatchWriter(Publishing, DataSourceArrowWriter):
 
     Guarantee: after `commit` each row is on the feed once, for ever under its `batchId`.
     """
+
+    def check(self) -> None:
+        """Ask the publisher about the batch, so that a mistake is found before rows are computed.
+
+        A stream does not ask: Spark makes two writers for each of its batches.
+
+        Raises:
+            OptionError: The feed has other partitions than `partitionCount`.
+            PublisherError: The publisher refuses the credentials or the batch, or is of another
+                kind.
+            UnavailableError: The publisher did not answer within `retryTimeout`.
+        """
+        options = self._options
+        assert options.producer_id is not None
+        batch = BatchCall(options.producer_id, BATCH_INCARNATION, self._run, 0)
+        if (options.batch_id or OF_STREAM).lower() != OF_STREAM:
+            batch = self._batch(None, None, None)
+        check_partition_count(options, PublishClient(options).look_up(batch).partition_count)
+        if options.dead_letters:
+            DeadLetterClient(options.dead_letters).look_up(batch)
+        self._options = replace(options, first_contact=None)
 
     @at_spark_border
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -287,6 +308,16 @@ def _sift_all(
             letters.add(written(some, reasons, letters.partition_count))
             refused += len(reasons)
     return refused
+
+
+def _tell_dropped(
+    option: str, options: SinkOptions, batch: BatchCall, given: Content, kept: Receipt
+) -> None:
+    """Log which rows an override has dropped."""
+    said = kept_first(option, kept.events, kept.digest, kept.time, given.events, given.digest)
+    log.warning(
+        "batch %s of producer %s in %s: %s", batch.number, batch.producer, options.url, said
+    )
 
 
 def _is_random(text: str) -> bool:

@@ -16,6 +16,7 @@ from zeh_spark.client.lag import numbered
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError, ReplayError
 from zeh_spark.protocol.direct_reads import PlanRequest, checked_ranges
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.direct_planner import PlannedBatch, about_a_cursor, lost_partitions
 from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
@@ -103,12 +104,13 @@ def _other(
     partition: int, start: Position, then: Position, found: str, got: object = None
 ) -> ReplayError:
     return ReplayError(
-        f"partition {partition}: Spark has to repeat a batch of {then.events} events from cursor "
-        f"{start.cursor!r} to {then.cursor!r}, but {found}. Check whether the sink has committed "
-        f"that batch. If it has not, restart once with replay=accept, which takes what the feed "
-        f"gives now; if it has, start with a new checkpointLocation from the end cursors. To "
-        f"prevent this, keep events for longer, name this reader with 'cursorSet' and have "
-        f"retention wait for it, or set 'stagingLocation', which keeps batches until they are done",
+        f"partition {partition}: Spark has to repeat a batch of {counted(then.events, 'event')} "
+        f"from cursor {start.cursor!r} to {then.cursor!r}, but {found}. Check whether the sink "
+        f"has committed that batch. If it has not, restart once with replay=accept, which takes "
+        f"what the feed gives now; if it has, start with a new checkpointLocation from the end "
+        f"cursors. To prevent this, keep events for longer, name this reader with 'cursorSet' and "
+        f"have retention wait for it, or set 'stagingLocation', which keeps batches until they "
+        f"are done",
         partition=partition,
         cursor=start.cursor,
         expected=then.events,

@@ -49,6 +49,7 @@ from typing import Any, TypeGuard
 from zeh_spark.errors import CheckpointError
 from zeh_spark.protocol import direct_reads, wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.options import SourceOptions
 
 ORDERED_VERSION, DIRECT_VERSION, VERSION = 1, 2, 3
@@ -337,8 +338,9 @@ def _check_feed(offset: Offset, options: SourceOptions) -> None:
     asked = options.partition_count
     if asked is not None and offset.partition_count not in {None, asked}:
         raise CheckpointError(
-            f"the checkpoint has {offset.partition_count} partitions, option 'partitionCount' says "
-            f"{asked}. Continue with partitionCount={offset.partition_count}, or start with a new "
+            f"the checkpoint has {counted(offset.partition_count or 0, 'partition')}, option "
+            f"'partitionCount' says {asked}. Continue with "
+            f"partitionCount={offset.partition_count}, or start with a new "
             f"checkpointLocation and 'startingCursors' (see docs/operate/recover.md)",
             expected=offset.partition_count,
             got=asked,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Literal
@@ -18,6 +19,7 @@ import xxhash
 from zeh_spark.errors import OptionError
 from zeh_spark.options import (
     ClientOptions,
+    declared,
     option,
     parse_bool,
     parse_choice,
@@ -31,6 +33,7 @@ from zeh_spark.options import (
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER as FEED_HEADER
 from zeh_spark.protocol.feed_identity import FeedIdentity
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.stamp_columns import HEADERS as STAMP_HEADERS
 from zeh_spark.protocol.stamp_columns import OF_HEADERS
 from zeh_spark.source.staging_location import parse_staging
@@ -131,7 +134,6 @@ class SourceOptions(ClientOptions):
         parse_count,
         "32",
         "maximum number of requests at a time; no long polling if there are more partitions",
-        query="streaming",
     )
     partition_count: int | None = option(
         parse_partition_count,
@@ -209,8 +211,8 @@ class SourceOptions(ClientOptions):
     min_partitions: int | None = option(
         parse_count,
         None,
-        "minimum number of Spark partitions for a large micro-batch; by default the driver's cores",
-        query="streaming",
+        "minimum number of Spark partitions for a large micro-batch, or for a large batch that "
+        "executors fetch; by default the driver's cores",
     )
     wait: float = option(
         parse_wait,
@@ -365,15 +367,14 @@ class SourceOptions(ClientOptions):
         ):
             if isinstance(cursors, dict) and len(cursors) != partition_count:
                 raise OptionError(
-                    f"option {name!r} has cursors for {len(cursors)} partitions, but the feed "
-                    f"{self.url} has {partition_count}. Give one for each of 0 to "
+                    f"option {name!r} has cursors for {counted(len(cursors), 'partition')}, but "
+                    f"the feed {self.url} has {partition_count}. Give one for each of 0 to "
                     f"{partition_count - 1} ('_first' for a partition's beginning)",
                     option=name,
                 )
 
-    def check(self) -> None:
-        """Refuse options that contradict each other (see `ClientOptions.check`)."""
-        ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
+    def check_stream(self) -> None:
+        """Refuse options that contradict each other in a stream alone. Raises OptionError."""
         if self.wait and self.read_timeout <= self.wait:
             raise OptionError(
                 f"option 'readTimeout' ({self.read_timeout:g} s) must be more than 'wait' "
@@ -381,6 +382,10 @@ class SourceOptions(ClientOptions):
                 f"them",
                 option="readTimeout",
             )
+
+    def check(self) -> None:
+        """Refuse options that contradict each other (see `ClientOptions.check`)."""
+        ClientOptions.check(self)  # super() needs __class__, which slots=True has replaced
         if self.fetch == "executors" and self.staging_location:
             raise OptionError(
                 "option 'stagingLocation' works only if the driver fetches, and 'fetch' is "
@@ -415,3 +420,33 @@ class SourceOptions(ClientOptions):
             )
         if self.partition_count is not None:
             self.check_partitions(self.partition_count)
+
+
+_ENDLESS = (
+    "option 'endingCursors' is for spark.read only: a stream has no end. Remove it, or use the "
+    "trigger availableNow, which reads what the feed holds when the run begins"
+)
+
+
+def refuse_of_other_query(given: Mapping[str, str], *, streaming: bool) -> None:
+    """Raise OptionError for an option that has no effect on this kind of query.
+
+    Args:
+        given: the query's own options. Those of a table are not among them, because a table serves
+            both kinds.
+        streaming: whether the query is a stream.
+    """
+    other = "batch" if streaming else "streaming"
+    of_other = {
+        name.lower(): name for name, each in declared(SourceOptions).items() if each.query == other
+    }
+    for key in given:
+        if name := of_other.get(key.lower()):
+            raise OptionError(
+                _ENDLESS
+                if streaming
+                else f"option {name!r} is for spark.readStream only: spark.read has no "
+                f"micro-batches, and reads once. Remove it; 'endingCursors' says where a read ends",
+                option=name,
+                anchor="an-option-of-the-other-kind-of-query",
+            )

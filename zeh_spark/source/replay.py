@@ -22,6 +22,7 @@ from zeh_spark.errors import CursorGoneError, ReplayError
 from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
 from zeh_spark.protocol import hashes, wire
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.offsets import Offset, Position
 from zeh_spark.source.options import SourceOptions
 
@@ -135,11 +136,12 @@ def _counted(client: FeedClient, request: PageRequest, end: Position) -> list[by
 
 def _mismatch(request: PageRequest, end: Position, found: str, got: object = None) -> ReplayError:
     return ReplayError(
-        f"partition {request.partition}: Spark has to repeat a batch of {end.events} events from "
-        f"cursor {request.cursor!r} to {end.cursor!r}, but {found}. Check whether the sink has "
-        f"committed that batch. If it has not, restart once with replay=accept, which takes what "
-        f"the feed gives now; if it has, start with a new checkpointLocation from the end cursors. "
-        f"To prevent this, set 'stagingLocation', which keeps batches until they are done",
+        f"partition {request.partition}: Spark has to repeat a batch of "
+        f"{counted(end.events, 'event')} from cursor {request.cursor!r} to {end.cursor!r}, but "
+        f"{found}. Check whether the sink has committed that batch. If it has not, restart once "
+        f"with replay=accept, which takes what the feed gives now; if it has, start with a new "
+        f"checkpointLocation from the end cursors. To prevent this, set 'stagingLocation', which "
+        f"keeps batches until they are done",
         partition=request.partition,
         cursor=request.cursor,
         expected=end.events if isinstance(got, int) else end.digest,

@@ -28,7 +28,7 @@ class Problem(ZeroEventHubError):
 
     def __init__(self, type: ProblemType, detail: str, **members: Any) -> None:
         type.check(members.keys())
-        super().__init__(detail)
+        super().__init__(detail, anchor=problems.anchor(type.name))
         self.type = type
         self.detail = detail
         self.members = members

@@ -6,10 +6,10 @@ Rule for editors: a remedy is printed here and nowhere else, in the form that
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any
 
 from zeh_spark.protocol import problems, wire
+from zeh_spark.protocol.phrases import counted, moment
 from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.protocol.upload_format import Content
 from zeh_spark.store.batches import (
@@ -35,14 +35,15 @@ def producer_deleted(call: Call) -> Problem:
 
 def incarnation_changed(call: Call, producer: ProducerState, option: str) -> Problem:
     """Return the refusal of a batch of another incarnation."""
+    name = "producer name" if call.incarnation == wire.PLAIN_INCARNATION else "producerId"
     return _refused(
         problems.INCARNATION_CHANGED,
         call,
         f"producer {call.producer!r} is used by incarnation {producer.incarnation!r} (a Spark "
         f"checkpoint), which has published up to batch {producer.last}, the last one at "
         f"{moment(producer.time)}; this call comes from incarnation {call.incarnation!r}: a new "
-        f"or lost checkpoint, or another job with the same producerId",
-        f"go back to the old checkpoint; or publish under another producerId; or, if this "
+        f"or lost checkpoint, or another job with the same {name}",
+        f"go back to the old checkpoint; or publish under another {name}; or, if this "
         f"checkpoint replaces the old one (events that the old one has published and this one "
         f"reads again are doubled, those that neither reads are missing), set once "
         f"replaceIncarnation={option}",
@@ -130,8 +131,9 @@ def batch_conflict(call: Call, content: Content, receipt: StoredReceipt, option:
         problems.BATCH_CONFLICT,
         call,
         f"batch {call.batch} of producer {call.producer!r} was published at "
-        f"{moment(receipt.time)} with other rows: {_events(receipt.events)}, "
-        f"content {receipt.digest}; now it has {_events(content.events)}, content {content.digest}",
+        f"{moment(receipt.time)} with other rows: {counted(receipt.events, 'event')}, "
+        f"content {receipt.digest}; now it has {counted(content.events, 'event')}, content "
+        f"{content.digest}",
         f"{cause}; to keep what is published and drop these rows, set once keepFirst={option}",
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
@@ -145,8 +147,8 @@ def number_taken(call: Call, content: Content, receipt: StoredReceipt) -> Proble
         problems.NUMBER_TAKEN,
         call,
         f"another program published under the name {call.producer!r} at the same time: batch "
-        f"{call.batch}, {_events(receipt.events)}; nothing of these "
-        f"{_events(content.events)} was published",
+        f"{call.batch}, {counted(receipt.events, 'event')}; nothing of these "
+        f"{counted(content.events, 'event')} was published",
         "publish them again, and give each program a producer name of its own",
         published={"events": receipt.events, "digest": receipt.digest},
         given={"events": content.events, "digest": content.digest},
@@ -184,7 +186,8 @@ def layout_changed(call: Call, partition_count: int) -> Problem:
     return _refused(
         problems.LAYOUT_CHANGED,
         call,
-        f"the batch is made for {call.partition_count} partitions, the feed has {partition_count}",
+        f"the batch is made for {counted(call.partition_count, 'partition')}, the feed has "
+        f"{partition_count}",
         "run the batch again; nothing was published",
         partitionCount=partition_count,
     )
@@ -195,8 +198,9 @@ def upload_missing(call: Call, named: TaskAttempt, here: Found) -> Problem:
     return _refused(
         problems.UPLOAD_MISSING,
         call,
-        f"task {named.task}, attempt {named.attempt}, has staged {here.uploads} uploads with "
-        f"{here.content.events} events here; the commit names {named.uploads} with {named.events}",
+        f"task {named.task}, attempt {named.attempt}, has staged "
+        f"{counted(here.uploads, 'upload')} with {counted(here.content.events, 'event')} here; the "
+        f"commit names {named.uploads} with {named.events}",
         "run the batch again; nothing was published",
         task=named.task,
         expected={"uploads": named.uploads, "events": named.events},
@@ -209,8 +213,8 @@ def content_mismatch(call: Call, declared: Content, found: Content) -> Problem:
     return _refused(
         problems.CONTENT_MISMATCH,
         call,
-        f"what arrived is not what was sent: {found.events} events, content {found.digest}, "
-        f"against {declared.events} events, content {declared.digest}",
+        f"what arrived is not what was sent: {counted(found.events, 'event')}, content "
+        f"{found.digest}, against {counted(declared.events, 'event')}, content {declared.digest}",
         "run the batch again; if that does not help, something between driver, executors and "
         "publisher changes bodies. Nothing was published",
         given={"events": declared.events, "digest": declared.digest},
@@ -277,15 +281,6 @@ def unknown_batch(
         partitionCount=partition_count,
         feedId=origin[:16].hex(),
     )
-
-
-def _events(count: int) -> str:
-    return f"{count} event{'' if count == 1 else 's'}"
-
-
-def moment(time_ms: int) -> str:
-    """Return a time, given in milliseconds since 1970, as text."""
-    return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _refused(type: ProblemType, call: Call, detail: str, remedy: str, **members: Any) -> Problem:

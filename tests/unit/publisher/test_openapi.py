@@ -262,9 +262,10 @@ def is_tried_again(kind: problems.ProblemType) -> bool:
     """As our client sees an answer."""
     answer = requests.Response()
     answer.request = requests.Request("GET", "http://127.0.0.1/orders").prepare()
+    document = json.dumps({"type": kind.type}).encode()
     answer.status_code, answer.raw = (
         kind.status,
-        urllib3.HTTPResponse(io.BytesIO(b"{}"), preload_content=False),
+        urllib3.HTTPResponse(io.BytesIO(document), preload_content=False),
     )
     try:
         responses.check_status(answer, FeedUrl("http://127.0.0.1/orders"))

@@ -18,7 +18,8 @@ REMEDIES = {
 
 
 def options(*, streaming=True, **given):
-    return sink_options({"url": URL, "producerId": "p", **given}, streaming=streaming)
+    named = {} if streaming else {"batchId": "day"}
+    return sink_options({"url": URL, "producerId": "p", **named, **given}, streaming=streaming)
 
 
 def test_a_sink_needs_little():
@@ -61,9 +62,17 @@ def test_a_querys_name_has_to_be_fit_for_that():
 def test_a_write_without_a_producer_is_refused(given):
     """A write has no query whose name could stand in."""
     with pytest.raises(OptionError, match="'producerId' is missing") as raised:
-        sink_options({"url": URL, **given}, streaming=False)
+        sink_options({"url": URL, "batchId": "day", **given}, streaming=False)
 
     assert "producerId" == raised.value.option
+
+
+def test_a_write_without_a_name_is_refused():
+    """On the driver, where the options are read: not after the rows were computed."""
+    with pytest.raises(OptionError, match=r"'batchId' is missing.*batchId=stream") as raised:
+        sink_options({"url": URL, "producerId": "p"}, streaming=False)
+
+    assert "batchId" == raised.value.option
 
 
 def test_a_streams_batches_have_sparks_numbers():
@@ -114,7 +123,7 @@ def test_an_unknown_option_is_refused_with_the_likely_one():
 
 def test_what_only_reads_is_passed_over_if_the_caller_says_so():
     """A table in SQL has one set of options, for reads and for writes."""
-    given = {"url": URL, "producerId": "p", "startingCursors": "first"}
+    given = {"url": URL, "producerId": "p", "batchId": "day", "startingCursors": "first"}
 
     assert "p" == sink_options(given, streaming=False, also={"startingCursors"}).producer_id
     with pytest.raises(OptionError, match="unknown option 'startingcursors'"):

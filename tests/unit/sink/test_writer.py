@@ -82,12 +82,17 @@ def test_a_batch_of_no_name_is_another_one_each_time(none):
 @pytest.mark.parametrize(
     ("number", "query"), [(None, None), ("3", None), (None, QUERY)], ids=["neither", "3", "query"]
 )
-def test_a_write_without_any_name_is_refused(number, query):
+def test_a_write_that_takes_the_streams_name_needs_a_stream(number, query):
     """One of Spark's properties alone may be the user's own."""
-    with pytest.raises(OptionError, match="'batchId' is missing") as raised:
-        Publishing(batch_options(), NUMBERS)._batch(number, query, None)
+    with pytest.raises(OptionError, match=r"'batchId' is 'stream'.*not in a foreachBatch"):
+        Publishing(batch_options(batchId="stream"), NUMBERS)._batch(number, query, None)
 
-    assert "foreachBatch" in str(raised.value)
+
+@pytest.mark.parametrize("stream", ["stream", "Stream"])
+def test_a_write_in_foreach_batch_is_the_streams_batch(stream):
+    found = Publishing(batch_options(batchId=stream), NUMBERS)._batch("17", QUERY, RUN)
+
+    assert BatchCall("p", QUERY, RUN, 17) == found
 
 
 def test_remedies_travel_with_the_batch():
