@@ -60,6 +60,7 @@ def test_the_list_of_commands_loads_no_command(statement: str, environment: dict
         "zeh_spark.cli",
         "zeh_spark.cli.main",
         "zeh_spark.cli.output",
+        "zeh_spark.cli.spelling",
         "zeh_spark.cli.text",
     } == {name for name in ours if name.startswith("zeh_spark.cli")}
 
