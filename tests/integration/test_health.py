@@ -19,9 +19,9 @@ from zeh_spark.testing import running_publisher
 
 
 @contextmanager
-def watched(store, telemetry=None, gate=None):
+def watched(store, telemetry=None, gate=None, tables=None):
     """A publisher, and what asks it: the status and the document of a path."""
-    app = create_app(store, telemetry=telemetry, gate=gate)
+    app = create_app(store, telemetry=telemetry, gate=gate, tables=tables)
     with running_publisher(store, app) as base, requests.Session() as session:
 
         def ask(path, token=None):
@@ -29,7 +29,7 @@ def watched(store, telemetry=None, gate=None):
             response = session.get(f"{base}{path}", headers=headers, timeout=30)
             return response.status_code, response.json()
 
-        ask.app = app
+        ask.app, ask.base = app, base
         yield ask
 
 
@@ -105,6 +105,28 @@ def test_a_publisher_with_a_wrong_clock_is_not_ready(found):
 
     detail = found.detail if isinstance(found, Check) else found.what
     assert (503, {"ok": False, "detail": detail}) == (status, told["checks"]["clock"])
+
+
+@pytest.mark.parametrize(
+    "store, others, status",
+    [({}, [], 503), ({}, ["healthy"], 200), (MemoryStore(), [], 200)],
+)
+def test_a_table_that_cannot_be_read_is_told(database, store, others, status):
+    """My publisher leaves the load balancer only if it has nothing else to serve, and I see why."""
+    tables = {name: database.served("data TEXT", table=name) for name in ("orders", *others)}
+    with watched(store, tables=tables) as ask:
+        metrics = f"{ask.base}/metrics"
+        well = ask("/readyz"), requests.get(metrics, timeout=30).text
+        database.execute("DROP TABLE orders")
+        eventually(lambda: not ask("/readyz")[1]["checks"]["table orders"]["ok"], 30)
+        ill = ask("/readyz"), requests.get(metrics, timeout=30).text
+
+    assert (200, True) == (well[0][0], well[0][1]["checks"]["table orders"]["ok"])
+    assert 'zeh_table_up{feed="orders"} 1.0' in well[1]
+    assert status == ill[0][0]
+    assert "orders" in ill[0][1]["checks"]["table orders"]["detail"]
+    assert 'zeh_table_up{feed="orders"} 0.0' in ill[1]
+    assert [each for each in others if f'zeh_table_up{{feed="{each}"}} 1.0' not in ill[1]] == []
 
 
 def test_a_publisher_that_drains_is_not_ready_and_still_serves(store):

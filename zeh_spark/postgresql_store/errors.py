@@ -52,7 +52,8 @@ def explained(exc: DBAPIError) -> StoreError:
         return upgraded_meanwhile()
     if exc.connection_invalidated or (not state and isinstance(exc, OperationalError)):
         return StoreSilentError(
-            f"the database does not answer: {reason}. Try again when it answers",
+            f"there is no connection to the database: {reason}. Start the database, or correct its "
+            f"address or role in the URL",
             anchor="store-busy",
         )
     if state.startswith(_PASSING) or state in _AGAIN:

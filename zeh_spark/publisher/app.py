@@ -27,6 +27,7 @@ from zeh_spark.access.gate import Gate
 from zeh_spark.errors import StoreError
 from zeh_spark.network.bodies import BODY_MEMORY
 from zeh_spark.network.draining import Draining
+from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.problems import ProblemType
 from zeh_spark.publisher.direct_api import DirectApi
@@ -127,7 +128,8 @@ def create_app(
     telemetry = telemetry or Telemetry()
     outages = Outages(named, BODY_MEMORY)
     metrics = Metrics(filter(None, named), telemetry.seconds)
-    readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun)
+    of_tables = {name: each.state for name, each in named.items() if isinstance(each, SqlTableFeed)}
+    readiness = Readiness(store, telemetry, outages, lambda: draining.has_begun, of_tables)
     gauges = StoreGauges(store, calls.waiting, telemetry.connections, calls.backlogs)
     publish = [
         gate.route(f"/{name}{path}", _not_published_to, access.reads_feed(name), methods=[method])

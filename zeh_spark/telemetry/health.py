@@ -4,6 +4,10 @@ Alive means that the event loop answers; nothing else is checked. Ready means th
 answers, has the version that this publisher knows, and has room, that the clock is right, and that
 the publisher is not about to stop. A load balancer sends requests to publishers that are ready.
 
+A table whose database fails makes a publisher unready only if it has nothing else to serve.
+Rejected: to be unready for each table, because all publishers of a table fail together, and the
+load balancer would then have none for the other feeds, either.
+
 Rule for editors: a probe waits a bounded time, and probes share one look at the store, so that
 probes of strangers cost nothing. Runs in the publisher's event loop; looks run in threads.
 """
@@ -13,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -49,6 +54,7 @@ class Readiness:
         telemetry: Where to look.
         outages: Where to note whether the store works.
         is_draining: Returns whether the publisher is about to stop.
+        tables: For each feed of a table, a function that raises if the table cannot be read.
     """
 
     def __init__(
@@ -57,8 +63,11 @@ class Readiness:
         telemetry: Telemetry,
         outages: Outages,
         is_draining: Callable[[], bool],
+        tables: Mapping[str, Callable[[], object]],
     ) -> None:
         self._is_draining = is_draining
+        self._has_store = store is not None
+        self._tables = {f"table {feed}".strip(): feed for feed in tables}
         self._outages = outages
         self._looks: list[tuple[str, Callable[[], Check]]] = []
         if store is not None:
@@ -69,6 +78,8 @@ class Readiness:
             self._looks.append(("disk", partial(_disk, telemetry)))
         if telemetry.clock is not None:
             self._looks.append(("clock", telemetry.clock))
+        for name, feed in self._tables.items():
+            self._looks.append((name, partial(_table, name, tables[feed])))
         self._limiter = anyio.CapacityLimiter(max(1, len(self._looks)))
         self._found: dict[str, tuple[float, Check]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
@@ -78,7 +89,17 @@ class Readiness:
         ends = self._is_draining()
         draining = Check("serving", not ends, "stopping" if ends else "yes")
         found = await asyncio.gather(*(self._check(name, look) for name, look in self._looks))
-        return [draining, *found]
+        serves = self._has_store or any(each.ok for each in found if each.name in self._tables)
+        return [
+            draining,
+            *(replace(each, vital=each.name not in self._tables or not serves) for each in found),
+        ]
+
+    async def tables_up(self) -> Mapping[str, bool]:
+        """Return for each feed of a table whether the table can be read."""
+        looks = [(name, look) for name, look in self._looks if name in self._tables]
+        found = await asyncio.gather(*(self._check(name, look) for name, look in looks))
+        return {self._tables[each.name]: each.ok for each in found}
 
     async def _check(self, name: str, look: Callable[[], Check]) -> Check:
         at, found = self._found.get(name, (float("-inf"), None))
@@ -111,6 +132,11 @@ class Readiness:
 def _store(store: Store) -> Check:
     count = len(store.feeds())
     return Check("store", True, f"{count:,} feed{'' if count == 1 else 's'}")
+
+
+def _table(name: str, read: Callable[[], object]) -> Check:
+    read()
+    return Check(name, True, "answers")
 
 
 def _schema(store: HasVersion) -> Check:

@@ -19,11 +19,13 @@ class Check:
         name: Its name, like "store".
         ok: Whether it is as it has to be.
         detail: What was found, for the operator.
+        vital: Whether the publisher is unready without it.
     """
 
     name: str
     ok: bool
     detail: str
+    vital: bool = True
 
 
 @dataclass(frozen=True, slots=True)

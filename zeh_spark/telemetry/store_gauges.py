@@ -63,6 +63,8 @@ class StoreGauges(Collector):
         self._waiting = waiting
         self._connections = connections
         self._backlogs = backlogs or (Backlogs(store) if store else None)
+        self.tables_up: Mapping[str, bool] = {}
+        """For each feed of a table, whether it could be read at the last look."""
         self._turn = 0
         self._seen = _Seen()
 
@@ -91,6 +93,13 @@ class StoreGauges(Collector):
             yield GaugeMetricFamily(
                 "zeh_open_connections", "Open connections.", value=self._connections()
             )
+        if self.tables_up:
+            tables = GaugeMetricFamily(
+                "zeh_table_up", "Whether the table of a feed can be read.", labels=_FEED
+            )
+            for name, is_up in sorted(self.tables_up.items())[:FEEDS]:
+                tables.add_metric([name], is_up)
+            yield tables
         if self._store is not None:
             up = "Whether the store has answered the last question for metrics."
             yield GaugeMetricFamily("zeh_store_up", up, value=self._seen.is_up)
