@@ -39,21 +39,26 @@ from zeh_spark.lakehouse.merging import (
     option_text,
 )
 from zeh_spark.lakehouse.old_rows import ACCEPT, UNNAMED, accepted_feed, name_unnamed
+from zeh_spark.lakehouse.write_options import check_reserved, check_spelling
 from zeh_spark.source.offsets import Reached
 
 log = logging.getLogger("zeh_spark.lakehouse")
 
 Transform = Callable[[DataFrame, int], DataFrame]
 
-_OURS = {
-    "path": "the table is the second argument",
-    "mode": "batches are appended, or merged by merge_keys",
-    "userMetadata": "it holds the feed's cursors",
-    "txnAppId": "the writer sets it, so that each batch is written once",
-    "txnVersion": "the writer sets it, so that each batch is written once",
-    "checkpointLocation": "it is an argument of its own",
-    "dataChange": "streams of the table would leave the rows out",
-}
+_ARGUMENTS = (
+    "name",
+    "checkpointLocation",
+    "merge_keys",
+    "deleted",
+    "order",
+    "transform",
+    "cursorColumn",
+    "accept",
+    "trigger",
+)
+"""The arguments of `DeltaFeedWriter` and `to_delta`, for options that are almost one of them."""
+
 _TRIES = 10
 """How often a batch is tried that conflicts with other writers of the table."""
 
@@ -104,7 +109,8 @@ class DeltaFeedWriter:
         accept: str | None = None,
         **options: Any,
     ) -> None:
-        _check_options(options)
+        check_reserved(options)
+        check_spelling(options, _ARGUMENTS)
         accepted_feed(accept)
         if deleted is not None and merge_keys is None:
             raise OptionError("deleted= needs merge_keys: appended rows stay", option="deleted")
@@ -401,10 +407,3 @@ def checked_name(name: str) -> str:
             f"name={name!r} must be 1 to 100 letters, digits and ._@=-", option="name"
         )
     return name
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    reserved = {name.lower(): why for name, why in _OURS.items()}
-    for name in options:
-        if why := reserved.get(name.lower()):
-            raise OptionError(f"option {name!r} is not for you to set here: {why}", option=name)

@@ -47,6 +47,7 @@ from zeh_spark.lakehouse.precedence import (
     quoted,
     wins,
 )
+from zeh_spark.lakehouse.write_options import check_spelling
 from zeh_spark.protocol import feed_identity
 from zeh_spark.stamping import has_stamps, stamp
 
@@ -114,6 +115,9 @@ def merge(
     Raises:
         LakehouseError: columns are missing, or the batch does not fit the table.
     """
+    check_spelling(
+        options, ("keys", "deleted", "app_id", "version", "checkpointLocation", "accept")
+    )
     if (app_id is None) != (version is None):
         raise LakehouseError("app_id and version need each other", table=table)
     if app_id is not None:
