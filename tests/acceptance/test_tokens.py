@@ -31,6 +31,16 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(run: Run, token, tmp_path: P
     assert "valid" in listed and "read:orders consume:orders/warehouse" in listed
 
 
+def test_a_new_token_names_its_store_and_feeds_that_are_not_there(run: Run) -> None:
+    """I see at once that a publisher of another store does not know it, and that I mistyped."""
+    run("create", "orders", "--partitions", "1")
+    right = run("token", "create", "a", "--read", "orders", "--read", "o*").stderr
+    wrong = run("token", "create", "b", "--read", "ordres", "--publish", "orders/till").stderr
+
+    assert ("feeds.db" in right, "has no feed" in right) == (True, False)
+    assert "That store has no feed 'ordres'." in wrong
+
+
 def test_what_cannot_be_granted_is_refused(run: Run) -> None:
     """I see what is wrong, and no token is made."""
     run("create", "orders")

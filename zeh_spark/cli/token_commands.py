@@ -75,11 +75,23 @@ def create(
             "A token without rights is of no use. Give --read, --publish, --consume, --audit or "
             "--admin."
         )
+    from zeh_spark.publisher import shown_url  # needs the extra `publisher`
+
     with opened(url, must_exist=False) as store:
         now = store.now()
         text, made = new_token(name, grants, now, None if expires is None else now + expires)
         store.add_token(made, by=operator())
-    tell_more(f"Token {made.id} of {name!r} may {', '.join(map(str, grants))}.")
+        feeds = {each.name for each in store.feeds()}
+    may = ", ".join(map(str, grants))
+    tell_more(
+        f"Token {made.id} of {name!r} may {may}. It is in {shown_url(url)}, and is for publishers "
+        f"that serve this store."
+    )
+    if missing := sorted({each.feed for each in grants if "*" not in each.feed} - feeds):
+        tell_more(
+            f"That store has no feed {', '.join(map(repr, missing))}. This is right for a feed "
+            f"that is made later, or for a table that is served beside the store."
+        )
     tell_answer(
         text, token=text, id=made.id, name=name, rights=[str(each) for each in grants],
         expires=made.expires,

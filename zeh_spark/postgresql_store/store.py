@@ -315,7 +315,7 @@ def _version(connection: Connection) -> int | None:
 def _no_store(engine: Engine) -> StoreError:
     return StoreError(
         f"there is no store in database {engine.url.database!r}. Make it, with its first feed, "
-        f"with zeh-spark create FEED",
+        f"with zeh-spark create FEED; or, to keep tokens for tables, with zeh-spark token create",
         anchor="there-is-no-store-or-no-feed",
     )
 

@@ -121,7 +121,8 @@ def path_of(file: str, *, must_exist: bool) -> Path:
         raise StoreError(f"{path} {problem}. A store is one file: name it, like sqlite:///feeds.db")
     if must_exist and not path.exists():
         raise StoreError(
-            f"there is no store {path}. Make it, with its first feed, with zeh-spark create FEED",
+            f"there is no store {path}. Make it, with its first feed, with zeh-spark create FEED; "
+            f"or, to keep tokens for tables, with zeh-spark token create",
             anchor="there-is-no-store-or-no-feed",
         )
     return Path(os.path.realpath(path))  # files are made beside it, not beside a link
