@@ -84,10 +84,17 @@ class Fetcher:
         options: the query's options; they limit memory and requests.
         cursors: where to begin, one for each partition.
         finite: whether to read each partition to its end only, as `end_detection` finds it.
+        first_factor: how many times as large as `maxBytesPerTrigger` the first batch may be.
     """
 
     def __init__(
-        self, client: FeedClient, options: SourceOptions, cursors: Sequence[str], *, finite: bool
+        self,
+        client: FeedClient,
+        options: SourceOptions,
+        cursors: Sequence[str],
+        *,
+        finite: bool,
+        first_factor: int = 1,
     ) -> None:
         self.statistics = Statistics()
         self._client = client
@@ -97,6 +104,7 @@ class Fetcher:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
+        self._most_bytes = first_factor * options.driver_bytes
         self._ready_bytes = 0
         self._ready_events = 0
         self._turn = 0
@@ -197,9 +205,11 @@ class Fetcher:
             counts = planning.take(
                 {track.partition: track.ready for track in self._tracks if track.ready},
                 self._options.max_events_per_trigger,
-                self._options.driver_bytes,
+                self._most_bytes,
                 self._turn,
             )
+            if counts:
+                self._most_bytes = self._options.driver_bytes
             self._turn = next(iter(counts), self._turn - 1) + 1
             return self._pop(counts)
 
@@ -232,10 +242,9 @@ class Fetcher:
 
     @property
     def _full(self) -> bool:
-        options = self._options
+        most_events = self._options.max_events_per_trigger or self._ready_events + 1
         return self._ready_events > 0 and (
-            self._ready_bytes >= options.driver_bytes
-            or self._ready_events >= (options.max_events_per_trigger or self._ready_events + 1)
+            self._ready_bytes >= self._most_bytes or self._ready_events >= most_events
         )
 
     @property
@@ -250,8 +259,7 @@ class Fetcher:
 
         Measured: to wait for a whole batch took 1.5 times as long.
         """
-        half = self._options.driver_bytes // 2
-        return self._full or self._ready_bytes >= half
+        return self._full or self._ready_bytes >= self._most_bytes // 2
 
     def _all(self, *, ended: bool = False, answered: bool = False) -> bool:
         return all(
@@ -365,6 +373,8 @@ class Fetcher:
         """
         with self._changed:
             track.held = size
+            if self._stopped:
+                self._changed.notify_all()  # there will be no more until a batch is made
             while not self._closed and not self._error and not self._may_read(track):
                 self._changed.wait()
 
@@ -376,7 +386,7 @@ class Fetcher:
         return track is max(self._tracks, key=lambda each: each.held)
 
     def _has_room(self, held: int) -> bool:
-        return self._ready_bytes + held < self._options.driver_bytes
+        return self._ready_bytes + held < self._most_bytes
 
     def _finish(self, track: Track, pause: float, *, ended: bool = False) -> None:
         with self._changed:

@@ -293,10 +293,14 @@ class StreamDriver:
         self._staging = self._staging_of(offset.staged.stage if offset.staged else new_stage())
         if self._staging:
             self._staging.begin(offset.staged)
-        options = self.options
-        if lone := self._lone and self._first:
-            options = replace(options, max_bytes_per_trigger=FIRST_FACTOR * options.driver_bytes)
-        fetcher = Fetcher(self._client, options, cursors, finite=finite or lone)
+        lone = self._lone and self._first
+        fetcher = Fetcher(
+            self._client,
+            self.options,
+            cursors,
+            finite=finite or lone,
+            first_factor=FIRST_FACTOR if lone else 1,
+        )
         fetcher.start()
         self._batches = PackedBatches(fetcher, self.options.parallelism)
         return self._batches

@@ -1,0 +1,68 @@
+"""The first batch of a run whose feed holds more than a batch may have."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from tests.patience import PATIENCE
+from zeh_spark.publisher import MemoryStore
+from zeh_spark.testing import publish, running_publisher
+
+LARGE = 10**900
+EVENTS, EACH, MOST = 8_000, 800, 1 << 20
+"""Events, those of a chunk (0.7 MB), and the bytes of a batch, which has no room for two."""
+
+
+@pytest.fixture(scope="module")
+def url():
+    with closing(MemoryStore()) as store:
+        store.create("orders", 1)
+        for begin in range(0, EVENTS, EACH):
+            publish(store, "orders", [LARGE + number for number in range(begin, begin + EACH)])
+        with running_publisher(store) as base:
+            yield f"{base}/orders"
+
+
+def within(seconds, call):
+    """Return what `call` returns; fail if it takes longer."""
+    done = []
+    thread = threading.Thread(target=lambda: done.append(call()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert done, f"no answer within {seconds} s"
+    return done[0]
+
+
+def size(offset):
+    """Return the number of bytes of the batch that ends at an offset."""
+    return sum(each["bytes"] for each in offset["partitions"].values())
+
+
+@pytest.mark.parametrize("finite", [False, True], ids=["endless", "finite"])
+def test_it_comes_as_soon_as_it_is_full(start, url, finite):
+    """It does not wait for the seconds that a publisher of a few events has."""
+    run = start(url=url, fetch="driver", maxBytesPerTrigger=str(MOST), finite=finite)
+    begun = time.monotonic()
+    assert run.next()
+
+    assert time.monotonic() - begun < 9
+    assert sorted(run.to_the_end() if finite else run.until(EVENTS)) == [
+        LARGE + number for number in range(EVENTS)
+    ]
+
+
+def test_on_older_sparks_it_is_larger_and_the_others_are_not(start, url):
+    """Spark 4.0 and 4.1 may make no other batch in a run; if they do, it has the usual size."""
+    reader = start(url=url, fetch="driver", maxBytesPerTrigger=str(MOST)).reader
+    ends = [reader.initialOffset()]
+    while len(ends) < 2 or ends[-1] != ends[-2]:
+        ends.append(within(PATIENCE, reader.latestOffset))
+    first, *others = (size(each) for each in ends[1:-1])
+
+    assert 2 * MOST < first < 5 * MOST
+    assert len(others) > 4
+    assert max(others) < 2 * MOST
