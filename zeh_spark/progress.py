@@ -121,8 +121,7 @@ def feed_progress(progress: dict[str, Any]) -> list[FeedProgress]:
 def _feed_progress(
     progress: dict[str, Any], end: dict[str, Any], report: dict[str, Any]
 ) -> FeedProgress:
-    batch_ran = progress.get("numInputRows", 0) or progress.get("durationMs", {}).get("addBatch")
-    partitions = end["partitions"].values() if batch_ran else ()
+    partitions = end["partitions"].values() if _has_run(progress) else ()
     events = sum(each.get("events", 0) for each in partitions)
     seconds = progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
     behind = report if "eventsBehind" in report else end.get("behind") or {}
@@ -297,6 +296,8 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
 
     Spark 4.0 and 4.1 need this, because their trigger AvailableNow makes a single micro-batch,
     which may not hold all that the feed has. Later versions read the feed to its end in one run.
+    It ends after a run without a micro-batch, or after two runs in a row without events: a run may
+    only repeat a micro-batch, which a sink skips that has it, or only find where to begin.
 
     Args:
         start: starts the query and returns it; each time with the trigger `availableNow` and the
@@ -312,17 +313,32 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
         StreamingQueryException: the query failed.
     """
     began = time.monotonic()
-    runs = 0
+    runs = without_events = 0
     while True:
         query = start()
         query.awaitTermination()
         runs += 1
-        # Rejected: the progress's own numInputRows, which Spark Connect 4.0 and 4.1 do not fill.
-        sources = [each for progress in query.recentProgress for each in progress["sources"]]
-        if not any(source["numInputRows"] for source in sources):
+        batches = [each for each in query.recentProgress if _has_run(each)]
+        without_events = 0 if any(map(_has_events, batches)) else without_events + 1
+        if not batches or without_events == 2:
             return runs
         if timeout is not None and time.monotonic() - began > timeout:
             raise ZeroEventHubError(
                 f"drain: the feed still gives events after {timeout:g} s. What was read is "
                 f"committed: call drain again to continue, with a longer timeout"
             )
+
+
+def _has_run(progress: dict[str, Any]) -> bool:
+    """Return whether a progress is that of a micro-batch, and not of a look for events."""
+    return "addBatch" in progress.get("durationMs", {}) or progress.get("numInputRows", 0) > 0
+
+
+def _has_events(progress: dict[str, Any]) -> bool:
+    """Return whether a micro-batch has events of a feed, or rows of another source.
+
+    The feeds' own counts are needed: a sink that skips a micro-batch reads no row. Rejected: the
+    progress's own numInputRows, which Spark Connect 4.0 and 4.1 do not fill.
+    """
+    rows = any(source["numInputRows"] for source in progress["sources"])
+    return rows or any(each.events for each in feed_progress(progress))

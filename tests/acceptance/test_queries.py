@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import StreamingQueryException
 
 import zeh_spark
 from tests.patience import PATIENCE
@@ -339,6 +340,34 @@ def test_draining_reads_everything_in_single_runs(stream, tmp_path, url):
 
     assert len(rows) == 400
     assert runs > 3
+
+
+def test_draining_goes_on_after_a_batch_that_the_sink_has(stream, tmp_path, url):
+    """A sink that has a repeated batch reads no row of it: that is not the feed's end."""
+    rows, crashes = {}, [True]
+
+    def write(frame, number):
+        if number not in rows:  # as to_delta: the table tells which batches it has
+            rows[number] = frame.collect()
+            if crashes:
+                crashes.clear()
+                raise RuntimeError("crash between the table's commit and Spark's")
+
+    def start():
+        return (
+            stream(url=url, maxEventsPerTrigger="150")
+            .load()
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(once=True)
+            .start()
+        )
+
+    with pytest.raises(StreamingQueryException, match="crash between"):
+        start().awaitTermination()
+    zeh_spark.drain(start, timeout=PATIENCE)
+
+    assert sum(map(len, rows.values())) == 400
 
 
 def test_secrets_are_not_shown(spark_log, stream, collected, url, capfd):

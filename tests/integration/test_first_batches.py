@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.fix_stream import Log
 from tests.patience import PATIENCE
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.testing import publish, running_publisher
@@ -66,3 +67,21 @@ def test_on_older_sparks_it_is_larger_and_the_others_are_not(start, url):
     assert 2 * MOST < first < 5 * MOST
     assert len(others) > 4
     assert max(others) < 2 * MOST
+
+
+def test_on_older_sparks_no_partition_waits_for_the_backlog_of_another(start, feed):
+    """What is published while a large backlog is read comes with one of the next batches."""
+    scripted = feed(Log(30_000, each=100, page=1000, page_ends=True), Log(10, each=5))
+    run = start(scripted, maxEventsPerTrigger="1000")
+    offset, rows = run.reader.initialOffset(), []
+    while not any(1 in each for each in rows[2:]):
+        assert len(rows) < 20
+        end = within(PATIENCE, run.reader.latestOffset)
+        if end == offset:
+            continue
+        rows.append(run.rows(offset, end))
+        offset = end
+        if len(rows) == 2:
+            scripted.logs[1].count = 15
+
+    assert sum(len(each.get(0, [])) for each in rows) < 25_000

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64encode
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 
@@ -19,6 +21,9 @@ from zeh_spark.sink.options import SinkOptions
 
 pytestmark = pytest.mark.timeout(60)
 URL = "http://127.0.0.1:8080/orders"
+QUOTED = quote(SECRET, safe="")
+BASIC = b64encode(f"{quote(CLIENT, safe='')}:{QUOTED}".encode()).decode()
+"""The secret as it is sent."""
 
 
 def options(server: TokenServer, url: str = URL, **given: str) -> ClientOptions:
@@ -118,6 +123,8 @@ def test_a_refusal_of_a_new_token_is_final(token_server, raw_server):
         ((401, {"error": "invalid_client"}), "it answered 401: invalid_client"),
         ((400, {"error": "invalid_scope", "error_description": f"not for {SECRET}"}),
          r"it answered 400: invalid_scope: not for \(hidden\)"),
+        ((400, {"error": "bad", "error_description": f"{QUOTED} {BASIC}"}),
+         r"it answered 400: bad: \(hidden\) \(hidden\)"),
         ((302, {}), "it answered 302"),
         ((200, b"<html>"), "its answer has no valid access_token"),
         ((200, {"access_token": "a\nb"}), "its answer has no valid access_token"),

@@ -8,12 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from itertools import takewhile
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options import ClientOptions, parse_token
 
 _SHORTEST_SECRET = 6
 """Shorter secrets are not masked: the same characters would be found everywhere."""
+
+_SHORTEST_PIECE = 12
+"""A secret's beginning is masked from this length on: a text may have been cut within a secret."""
 
 
 class _Mask(logging.Filter):
@@ -30,15 +34,28 @@ class _Mask(logging.Filter):
         """Hide these texts from now on."""
         self._secrets.update(each for each in secrets if each and len(each) >= _SHORTEST_SECRET)
 
+    def forget(self, secret: str) -> None:
+        """Hide this text no longer, because nobody sends it any more."""
+        self._secrets.discard(secret)
+
     def __call__(self, text: str) -> str:
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "(hidden)")
+            while len(secret) > _SHORTEST_PIECE and (piece := _beginning(secret, text)):
+                text = text.replace(piece, "(hidden)")
         return text
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Mask a log record (see `logging.Filter.filter`)."""
         record.msg, record.args = self(record.getMessage()), None
         return True
+
+
+def _beginning(secret: str, text: str) -> str:
+    """Return as much of a secret's beginning as is in a text; empty if that is short."""
+    at = text.find(secret[:_SHORTEST_PIECE])
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(secret, text[max(at, 0) :], strict=False))
+    return "" if at < 0 else "".join(each for each, _ in same)
 
 
 masked = _Mask()

@@ -9,8 +9,10 @@ Rule for editors: no error and no log shows the secret or a token. Runs wherever
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +29,9 @@ from zeh_spark.protocol import problems
 
 _MARGIN = 30.0
 """Seconds before a token expires from which on another one is asked for."""
+
+_RECENT = 10
+"""How many tokens are hidden in errors: the newest, and those that answers may still quote."""
 
 _CREDENTIALS = OptionAdvice(
     "check {}, {}, {} and {}",
@@ -49,7 +54,13 @@ class OAuthTokens:
         self._lock = threading.Lock()
         self._token: str | None = None
         self._renew_at = self._expires_at = 0.0
-        masked.add(options.oauth_client_secret)
+        self._name, self._secret = (
+            quote(each or "", safe="")
+            for each in (options.oauth_client_id, options.oauth_client_secret)
+        )
+        self._recent: deque[str] = deque()
+        basic = base64.b64encode(f"{self._name}:{self._secret}".encode()).decode()
+        masked.add(options.oauth_client_secret, self._secret, basic)
 
     def token(self) -> str:
         """Return a token that is valid now, as far as the server has told.
@@ -91,6 +102,9 @@ class OAuthTokens:
         if kind != "bearer":
             raise self._refused(f"its token is of type {kind[:50]!r} instead of 'Bearer'")
         masked.add(token)
+        self._recent.append(token)
+        if len(self._recent) > _RECENT:
+            masked.forget(self._recent.popleft())
         self._token = token
         self._expires_at = began + lifetime
         self._renew_at = self._expires_at - min(_MARGIN, lifetime / 5)
@@ -100,17 +114,13 @@ class OAuthTokens:
         form = {"grant_type": "client_credentials"}
         if options.oauth_scope:
             form["scope"] = options.oauth_scope
-        name, secret = (
-            quote(each or "", safe="")
-            for each in (options.oauth_client_id, options.oauth_client_secret)
-        )
         try:
             with (
                 requests.Session() as session,
                 session.post(
                     options.oauth_token_url or "",
                     data=form,
-                    auth=HTTPBasicAuth(name, secret),
+                    auth=HTTPBasicAuth(self._name, self._secret),
                     headers={"Accept": "application/json"},
                     allow_redirects=False,
                     stream=True,

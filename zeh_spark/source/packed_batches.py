@@ -55,6 +55,8 @@ class PackedBatches:
 
     def __init__(self, fetcher: Fetcher, parallelism: int) -> None:
         self.fetcher = fetcher
+        self.has_more = True
+        """Whether the feed holds more than the batches so far, as far as the fetcher knows."""
         self._parallelism = parallelism
         self._wanted = threading.Event()
         self._ahead: Future[PackedBatch | None] | None = None
@@ -66,7 +68,8 @@ class PackedBatches:
 
         Args:
             first: whether this is the first batch of a run (see `Fetcher.wait`).
-            whole: whether to wait for all that a finite read has (see `Fetcher.wait`).
+            whole: whether to wait for all that a finite read has (see `Fetcher.wait`). No other
+                batch is made ahead.
             delay: decides whether a batch that is not full waits for more events.
 
         Raises:
@@ -79,7 +82,8 @@ class PackedBatches:
             if delay and delay.left(events, time.monotonic()) and not self.fetcher.is_full():
                 return None
             batch = self._packed(self.fetcher.take() or self.fetcher.take_advances())
-        if batch:
+        self.has_more = self.fetcher.has_more  # before the next batch is taken out of it
+        if batch and not whole:
             self._make_ahead()
         return batch
 

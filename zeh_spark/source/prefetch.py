@@ -84,17 +84,10 @@ class Fetcher:
         options: the query's options; they limit memory and requests.
         cursors: where to begin, one for each partition.
         finite: whether to read each partition to its end only, as `end_detection` finds it.
-        first_factor: how many times as large as `maxBytesPerTrigger` the first batch may be.
     """
 
     def __init__(
-        self,
-        client: FeedClient,
-        options: SourceOptions,
-        cursors: Sequence[str],
-        *,
-        finite: bool,
-        first_factor: int = 1,
+        self, client: FeedClient, options: SourceOptions, cursors: Sequence[str], *, finite: bool
     ) -> None:
         self.statistics = Statistics()
         self._client = client
@@ -104,7 +97,6 @@ class Fetcher:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
-        self._most_bytes = first_factor * options.driver_bytes
         self._ready_bytes = 0
         self._ready_events = 0
         self._turn = 0
@@ -122,10 +114,10 @@ class Fetcher:
             self._changed.notify_all()
 
     @property
-    def at_end(self) -> bool:
-        """Whether a finite read has ended, and all of it is in batches."""
+    def has_more(self) -> bool:
+        """Whether events are in no batch: until the end of a finite read, or while some wait."""
         with self._changed:
-            return self._finite and not self._ready_events and self._all(ended=True)
+            return self._ready_events > 0 or (self._finite and not self._all(ended=True))
 
     def wait(self, *, first: bool, whole: bool = False, least: int | None = None) -> None:
         """Wait until it is worthwhile to make a batch. Raises what a fetching thread raised.
@@ -205,11 +197,9 @@ class Fetcher:
             counts = planning.take(
                 {track.partition: track.ready for track in self._tracks if track.ready},
                 self._options.max_events_per_trigger,
-                self._most_bytes,
+                self._options.driver_bytes,
                 self._turn,
             )
-            if counts:
-                self._most_bytes = self._options.driver_bytes
             self._turn = next(iter(counts), self._turn - 1) + 1
             return self._pop(counts)
 
@@ -242,9 +232,10 @@ class Fetcher:
 
     @property
     def _full(self) -> bool:
-        most_events = self._options.max_events_per_trigger or self._ready_events + 1
+        options = self._options
         return self._ready_events > 0 and (
-            self._ready_bytes >= self._most_bytes or self._ready_events >= most_events
+            self._ready_bytes >= options.driver_bytes
+            or self._ready_events >= (options.max_events_per_trigger or self._ready_events + 1)
         )
 
     @property
@@ -259,7 +250,8 @@ class Fetcher:
 
         Measured: to wait for a whole batch took 1.5 times as long.
         """
-        return self._full or self._ready_bytes >= self._most_bytes // 2
+        half = self._options.driver_bytes // 2
+        return self._full or self._ready_bytes >= half
 
     def _all(self, *, ended: bool = False, answered: bool = False) -> bool:
         return all(
@@ -386,7 +378,7 @@ class Fetcher:
         return track is max(self._tracks, key=lambda each: each.held)
 
     def _has_room(self, held: int) -> bool:
-        return self._ready_bytes + held < self._most_bytes
+        return self._ready_bytes + held < self._options.driver_bytes
 
     def _finish(self, track: Track, pause: float, *, ended: bool = False) -> None:
         with self._changed:

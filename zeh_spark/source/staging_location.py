@@ -43,7 +43,7 @@ def parse_staging(text: str) -> str:
     """
     location = re.sub(r"^dbfs:/+Volumes/", "/Volumes/", text)
     if location.startswith("/"):
-        return location.rstrip("/")
+        return location.rstrip("/") or "/"
     location = re.sub(r"^s3a:", "s3:", location)
     scheme = _family(location.partition(":")[0])
     if scheme not in _PARAMETERS:
@@ -52,8 +52,11 @@ def parse_staging(text: str) -> str:
             "file, s3, s3a, gs, abfs or abfss"
         )
     parts = urlsplit(location)
-    user, _, _ = parts.netloc.rpartition("@")
-    if ":" in user or (user and scheme != "abfs" and (scheme, user) != ("gs", "anonymous")):
+    user, _, host = parts.netloc.rpartition("@")
+    # A secret may have a slash: in s3://KEY:SEC/RET@bucket the host is KEY:SEC.
+    named = ":" in user or (":" in host and not (scheme == "abfs" and user))
+    told = any("@" in value for _, value in parse_qsl(parts.query))
+    if named or told or (user and scheme != "abfs" and (scheme, user) != ("gs", "anonymous")):
         raise ValueError(
             "must not hold credentials, because Spark shows it in plans: give them to driver and "
             "executors by the environment or the machine's role"

@@ -139,12 +139,12 @@ class StreamDriver:
             self._close_batches()  # it may have taken events that are in no batch
             self._batches = None
             raise
-        if packed:
-            return self._make_batch(start, offset, packed, more=not batches.fetcher.at_end)
-        if self._lone and batches.fetcher.at_end:  # what there was at the beginning is read
+        if self._lone and self._first:  # the next batch has the usual limits, and all partitions
             self._close_batches()
             self._batches = None
-        return None
+        if packed is None:
+            return None
+        return self._make_batch(start, offset, packed, more=batches.has_more)
 
     def _planned(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:
         """Return the next batch of direct reads, in which the tasks fetch."""
@@ -293,14 +293,10 @@ class StreamDriver:
         self._staging = self._staging_of(offset.staged.stage if offset.staged else new_stage())
         if self._staging:
             self._staging.begin(offset.staged)
-        lone = self._lone and self._first
-        fetcher = Fetcher(
-            self._client,
-            self.options,
-            cursors,
-            finite=finite or lone,
-            first_factor=FIRST_FACTOR if lone else 1,
-        )
+        options = self.options
+        if lone := self._lone and self._first:
+            options = replace(options, max_bytes_per_trigger=FIRST_FACTOR * options.driver_bytes)
+        fetcher = Fetcher(self._client, options, cursors, finite=finite or lone)
         fetcher.start()
         self._batches = PackedBatches(fetcher, self.options.parallelism)
         return self._batches

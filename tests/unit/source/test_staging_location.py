@@ -14,6 +14,7 @@ from zeh_spark.source.staging_location import opened, parse_staging, told
     ("text", "location"),
     [
         ("/mnt/stage/", "/mnt/stage"),
+        ("/", "/"),
         ("/Volumes/main/feeds/stage", "/Volumes/main/feeds/stage"),
         ("dbfs:/Volumes/main/feeds/stage", "/Volumes/main/feeds/stage"),
         ("file:///mnt/stage/", "file:///mnt/stage"),
@@ -41,6 +42,9 @@ def test_a_location_is_a_path_or_the_address_of_a_folder(text, location):
         "gs://{}@bucket/stage",
         "gs://bucket/stage?access_token={}",
         "dbfs://token:{}@host/stage",
+        "s3://AKIAID:{}/with/a/slash@bucket/stage",
+        "abfss://c:{}/with/a/slash@account.dfs.core.windows.net/stage",
+        "s3://bucket/stage?endpoint_override=http://user:{}@minio:9000",
     ],
 )
 def test_a_location_with_credentials_is_refused_and_hidden(location):
