@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from docs.generate import PARTS, REFERENCE, generated
@@ -16,6 +17,7 @@ from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.protocol.wire import MAX_LINE
+from zeh_spark.publisher.config import FeedConfig
 from zeh_spark.sessions.model import REASONS, RECORDS
 from zeh_spark.sessions.ordering import in_order
 
@@ -140,6 +142,27 @@ def test_session_options_are_those_of_the_code():
     assert in_code.keys() == table.keys()
     for name in ("gap_timeout", "on_gap", "delay", "keep_closed", "first", "buckets", "metrics"):
         assert str(in_code[name].default) == table[name].strip("`")
+
+
+def test_settings_of_a_table_are_those_of_the_code():
+    """Each key of a section [feeds.NAME] is in the guide, with its default."""
+    table = {row[0].strip("`"): row[1] for row in rows("guides/outbox.md", "key of `[feeds.NAME]`")}
+    fields = msgspec.structs.fields(FeedConfig)
+    needed = [each.name for each in fields if each.required]
+    by_other_keys = {"strict_cursors"}
+    stated = {
+        name: None if cell == "none" else msgspec.toml.decode(f"value = {cell.strip('`')}")["value"]
+        for name, cell in table.items()
+        if name not in {*needed, *by_other_keys}
+    }
+
+    assert [each.name for each in fields] == list(table)
+    assert {"needed"} == {table[name] for name in needed}
+    assert stated == {
+        name: value
+        for name, value in msgspec.structs.asdict(FeedConfig(url="", table="")).items()
+        if name in stated
+    }
 
 
 def test_the_page_of_errors_has_the_code_of_each_type():
