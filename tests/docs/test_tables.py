@@ -12,6 +12,7 @@ from tests.release import sbom
 from tests.unit.test_package import ON_DATABRICKS
 from zeh_spark import errors
 from zeh_spark.audit.findings import Difference, Tally
+from zeh_spark.cli.main import COMMANDS
 from zeh_spark.conformance.rules import RULES
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.problems import PROBLEMS
@@ -23,6 +24,7 @@ from zeh_spark.sessions.ordering import in_order
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+LINK = re.compile(r"\[([^\]]+)\]\(#([^)]+)\)")
 
 
 def tables(page: str, first_cell: str) -> list[list[list[str]]]:
@@ -53,6 +55,18 @@ def test_generated_parts_are_those_of_the_code(page):
     text = (REFERENCE / page).read_text(encoding="utf-8")
 
     assert generated(page, text) == text, "stale: run python docs/generate.py"
+
+
+def test_the_table_of_tasks_leads_to_every_command():
+    """I find a command by what I want to do, and the sections that the table names are there."""
+    text = (REFERENCE / "command-line.md").read_text(encoding="utf-8")
+    table = rows("reference/command-line.md", "task")
+    named = {each for row in table for each in LINK.findall(row[1])}
+    sections = set(re.findall(r"^## ([a-z][a-z -]+)$", text, re.MULTILINE))
+
+    assert {name.partition(" ")[0] for name, _ in named} == set(COMMANDS)
+    assert [] == [name for name, link in named if link != name.replace(" ", "-")]
+    assert {name for name, _ in named} <= sections
 
 
 def test_options_for_headers_are_those_of_the_code():
