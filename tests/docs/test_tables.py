@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from docs.generate import PARTS, REFERENCE, generated
@@ -11,16 +12,19 @@ from tests.release import sbom
 from tests.unit.test_package import ON_DATABRICKS
 from zeh_spark import errors
 from zeh_spark.audit.findings import Difference, Tally
+from zeh_spark.cli.main import COMMANDS
 from zeh_spark.conformance.rules import RULES
 from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.protocol.wire import MAX_LINE
+from zeh_spark.publisher.config import FeedConfig
 from zeh_spark.sessions.model import REASONS, RECORDS
 from zeh_spark.sessions.ordering import in_order
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+LINK = re.compile(r"\[([^\]]+)\]\(#([^)]+)\)")
 
 
 def tables(page: str, first_cell: str) -> list[list[list[str]]]:
@@ -51,6 +55,18 @@ def test_generated_parts_are_those_of_the_code(page):
     text = (REFERENCE / page).read_text(encoding="utf-8")
 
     assert generated(page, text) == text, "stale: run python docs/generate.py"
+
+
+def test_the_table_of_tasks_leads_to_every_command():
+    """I find a command by what I want to do, and the sections that the table names are there."""
+    text = (REFERENCE / "command-line.md").read_text(encoding="utf-8")
+    table = rows("reference/command-line.md", "task")
+    named = {each for row in table for each in LINK.findall(row[1])}
+    sections = set(re.findall(r"^## ([a-z][a-z -]+)$", text, re.MULTILINE))
+
+    assert {name.partition(" ")[0] for name, _ in named} == set(COMMANDS)
+    assert [] == [name for name, link in named if link != name.replace(" ", "-")]
+    assert {name for name, _ in named} <= sections
 
 
 def test_options_for_headers_are_those_of_the_code():
@@ -140,6 +156,27 @@ def test_session_options_are_those_of_the_code():
     assert in_code.keys() == table.keys()
     for name in ("gap_timeout", "on_gap", "delay", "keep_closed", "first", "buckets", "metrics"):
         assert str(in_code[name].default) == table[name].strip("`")
+
+
+def test_settings_of_a_table_are_those_of_the_code():
+    """Each key of a section [feeds.NAME] is in the guide, with its default."""
+    table = {row[0].strip("`"): row[1] for row in rows("guides/outbox.md", "key of `[feeds.NAME]`")}
+    fields = msgspec.structs.fields(FeedConfig)
+    needed = [each.name for each in fields if each.required]
+    by_other_keys = {"strict_cursors"}
+    stated = {
+        name: None if cell == "none" else msgspec.toml.decode(f"value = {cell.strip('`')}")["value"]
+        for name, cell in table.items()
+        if name not in {*needed, *by_other_keys}
+    }
+
+    assert [each.name for each in fields] == list(table)
+    assert {"needed"} == {table[name] for name in needed}
+    assert stated == {
+        name: value
+        for name, value in msgspec.structs.asdict(FeedConfig(url="", table="")).items()
+        if name in stated
+    }
 
 
 def test_the_page_of_errors_has_the_code_of_each_type():
