@@ -23,8 +23,10 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir "pyspark[sql]==4.2.0" "pandas<3" /wheels/*.whl
 COPY --chmod=0444 conf/docker/job.py /usr/local/lib/zeh-spark/job.py
 
+# Spark in local mode needs no address that others reach, nor a host name that is resolved.
 ENV PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    SPARK_LOCAL_IP=127.0.0.1 \
     FOLDER=/var/lib/zeh-spark-job
 USER 10001:10001
 WORKDIR /var/lib/zeh-spark-job

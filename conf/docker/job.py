@@ -29,7 +29,8 @@ token_file = os.environ.get("TOKEN_FILE")
 stopped = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopped.set())
 
-spark = zeh_spark.configure(SparkSession.builder.appName("job"), delta=False).getOrCreate()
+builder = SparkSession.builder.appName("job").config("spark.ui.showConsoleProgress", "false")
+spark = zeh_spark.configure(builder, delta=False).getOrCreate()
 spark.streams.addListener(zeh_spark.ProgressListener(live=True))
 
 feed = (

@@ -24,7 +24,7 @@ from zeh_spark.testing import publish
 
 JOB = Path(__file__).parents[2] / "conf" / "docker" / "job.py"
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
+pytestmark = pytest.mark.spark
 
 
 @contextmanager
@@ -56,6 +56,7 @@ def ended_or_stored(
     return process.poll() is not None or stored(folder) == expected
 
 
+@pytest.mark.slow
 def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path) -> None:
     """`docker compose up` and `stop` as often as I like: each event is in the files once."""
     store, token, folder = tmp_path / "feeds.db", tmp_path / "job_token", tmp_path / "lake"
@@ -78,6 +79,7 @@ def test_the_job_streams_a_feed_until_it_is_stopped(tmp_path: Path) -> None:
             assert expected == stored(folder)
 
 
+@pytest.mark.campaign
 def test_a_job_that_is_refused_ends_with_the_error(tmp_path: Path) -> None:
     """The container's log tells why, and Docker starts it again."""
     store = tmp_path / "feeds.db"

@@ -1,7 +1,7 @@
 """Build the wheel and the sdist into `dist/`, and check them: `python -m tests.release.artifacts`.
 
-The sdist has all files of the repository that are not for its host alone, so that whoever packages
-it can run the tests. The wheel has the package.
+The sdist has the files of the repository, so that whoever packages it can run the tests. The wheel
+has the package.
 
 With `--publish TAG` it also fails if this is not the version to publish under that tag of git: see
 `unready`.
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
-HOST_ALONE = (".ci/", ".github/", ".gitignore")
+LEFT_OUT = (".ci/", ".gitignore")
 """What the sdist leaves out: files for whoever hosts the repository."""
 
 _OF_SDIST = re.compile(r"PKG-INFO|setup\.cfg|zeh_spark\.egg-info/[\w.-]+")
@@ -83,7 +83,7 @@ def differences(files: set[str]) -> list[str]:
         names = [each.name.partition("/")[2] for each in packed_sources if each.isfile()]
     in_sdist = {name for name in names if not _OF_SDIST.fullmatch(name)}
     of_package = {f for f in files if f.startswith("zeh_spark/") or f == "pyspark_zeroeventhub.py"}
-    of_sources = {f for f in files if not f.startswith(HOST_ALONE)}
+    of_sources = {f for f in files if not f.startswith(LEFT_OUT)}
     return [
         f"{file.name} {what}: {', '.join(sorted(found))}"
         for file, has, wanted in (
