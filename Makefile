@@ -24,7 +24,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish notebooks release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -72,6 +72,9 @@ docs: .venv-docs/.installed  ## build the documentation into site/
 docs-publish: .venv-docs/.installed  ## commit this version's documentation to the branch gh-pages; ARGS=--push pushes it
 	export PATH="$(CURDIR)/.venv-docs/bin:$$PATH"; \
 	mike deploy --update-aliases $(ARGS) "$(MINOR_VERSION)" latest && mike set-default $(ARGS) latest
+
+pictures: .venv/.jars .venv-pictures/.installed  ## make the pictures of programs in docs/pictures again: four minutes
+	$(PYTHON) -m tests.pictures $(ARGS)
 
 notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them
 	$(PYTHON) notebooks/run.py $(ARGS)
@@ -122,6 +125,12 @@ java:
 
 .venv/.jars: .venv/.installed | java
 	$(PYTHON) -m tests.class_archive
+	touch $@
+
+# It draws recordings of terminals as SVG.
+.venv-pictures/.installed: | python
+	$(BASE_PYTHON) -m venv .venv-pictures
+	.venv-pictures/bin/python $(PIP) termtosvg-ng==1.4.1
 	touch $@
 
 .venv-docs/.installed: setup.py | python

@@ -151,10 +151,10 @@ def test_a_querys_name_is_its_producer(sink, inbox, spark):
 
 
 def test_a_write_needs_a_name(target, spark, fail_write):
-    """Else the same rows, written again, would be there twice. It is told before they are computed:
-    the first of them would fail.
+    """Else the same rows, written again, would be there twice. The driver tells it: each task would
+    fail otherwise.
     """
-    rows = spark.sql("SELECT raise_error('computed') AS data").repartition(2)
+    rows = spark.range(10).selectExpr("IF(id >= 0, raise_error('computed'), '') AS data")
 
     said = fail_write(rows)
 

@@ -194,7 +194,7 @@ def test_a_relay_is_told_to_drop_the_columns(publisher, read):
     publisher.publish({"i": 1})
     writer = read("timestamp TIMESTAMP, data STRING").write.format("zeroeventhub").mode("append")
     with pytest.raises(Exception, match="is a stamp of the feed that was read"):
-        writer.option("producerId", "relay").save(publisher.url)
+        writer.options(producerId="relay", batchId="1").save(publisher.url)
 
 
 class Stamped:

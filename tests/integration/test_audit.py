@@ -17,9 +17,9 @@ from tests.fix_raw_server import Answer, RawServer, Request, ok
 from zeh_spark.audit.auditing import Audit
 from zeh_spark.audit.findings import Difference
 from zeh_spark.audit.pieces import Piece
-from zeh_spark.errors import PublisherError, StoreError
+from zeh_spark.errors import PublisherError, PublishError, StoreError
 from zeh_spark.protocol.served_lines import Block
-from zeh_spark.publisher import Store
+from zeh_spark.publisher import Store, create_app
 from zeh_spark.testing import running_publisher
 from zeh_spark.testing.writers import call, chunk, commit, declared, large, until, upload
 
@@ -303,8 +303,18 @@ class Foreign:
 def test_feed_of_another_publisher_is_refused(cursor: str, reason: str) -> None:
     """I am told that this is no feed that can be audited."""
     with (
-        running_publisher({"orders": Foreign(cursor)}) as base,
+        running_publisher({}, create_app(Foreign(cursor))) as base,
         pytest.raises(PublisherError, match=reason),
+    ):
+        audited(base)
+
+
+@pytest.mark.parametrize("cursor", ["17", "1.00000000"])
+def test_table_is_refused_as_one(cursor: str) -> None:
+    """It has no receipts, whatever its cursors look like."""
+    with (
+        running_publisher({"orders": Foreign(cursor)}) as base,
+        pytest.raises(PublishError, match="'orders' is a table feed"),
     ):
         audited(f"{base}/orders")
 

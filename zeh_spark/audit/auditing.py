@@ -24,7 +24,15 @@ from zeh_spark.audit.ledger import Ledger, ListedProducer
 from zeh_spark.audit.reading import FeedReader, not_ours
 from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import PublishClient
-from zeh_spark.errors import CursorGoneError, OptionError, PublisherError, StoreError
+from zeh_spark.errors import (
+    CursorGoneError,
+    OptionError,
+    PublisherError,
+    PublishError,
+    StoreError,
+    UnavailableError,
+    ZeroEventHubError,
+)
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol.problems import TABLE_FEED
 from zeh_spark.protocol.upload_format import DIGEST_VERSION
@@ -93,11 +101,14 @@ class Audit:
         self.head = self._head()
 
     def _head(self) -> int:
-        """Return the feed's last position. Of a feed without positions, the refusal tells why."""
+        """Return the feed's last position. A table feed has none, and says so when it is asked."""
         try:
             return self._reader.head()
-        except PublisherError:
-            next(self._names(), None)
+        except PublisherError as strange:
+            try:
+                next(self._client.producers(), None)
+            except (PublisherError, UnavailableError) as exc:
+                raise exc if _is_table(exc) else strange from None
             raise
 
     def run(self, progress: Callable[[int], object] = lambda positions: None) -> Difference | Tally:
@@ -181,7 +192,7 @@ class Audit:
                 if each["receipts"] and (self._only is None or belongs(name, self._only)):
                     yield name
         except PublisherError as exc:
-            if exc.status not in {404, 405} or getattr(exc, "problem", None) == TABLE_FEED.name:
+            if exc.status not in {404, 405} or _is_table(exc):
                 raise
             raise not_ours(self._url, "it has no list of producers") from exc
 
@@ -256,6 +267,10 @@ class Audit:
         except NotOursError as exc:
             raise not_ours(self._url, str(exc)) from None
         return _lower(first, judge.end())
+
+
+def _is_table(exc: ZeroEventHubError) -> bool:
+    return isinstance(exc, PublishError) and exc.problem == TABLE_FEED.name
 
 
 def _lower(first: Difference | None, second: Difference | None) -> Difference | None:

@@ -37,7 +37,7 @@ NO_NAME, OF_STREAM = "none", "stream"
 micro-batch, in lower case.
 
 Rejected: to take the micro-batch without being told so. Only tasks see whether a write is inside a
-foreachBatch, so a forgotten name would be found after all work before the write was done.
+foreachBatch, so a forgotten name would be found seconds later, and once in each of them.
 """
 
 

@@ -195,9 +195,10 @@ class BatchWriter(Publishing, DataSourceArrowWriter):
     """
 
     def check(self) -> None:
-        """Ask the publisher about the batch, so that a mistake is found before rows are computed.
+        """Ask the publisher about the batch, so that a mistake is found before tasks write.
 
-        A stream does not ask: Spark makes two writers for each of its batches.
+        Spark makes a writer after the stages before the last shuffle. A stream does not ask: Spark
+        makes two writers for each of its batches.
 
         Raises:
             OptionError: The feed has other partitions than `partitionCount`.

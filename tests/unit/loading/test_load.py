@@ -130,7 +130,10 @@ def test_envelope_says_where_an_event_goes_and_its_headers(file: Files) -> None:
     assert keyed in found[partitioning.partition_of("5", 2)]
 
 
-@given(st.lists(st.none() | st.text(max_size=3)).map(lambda keys: keys * 200), st.integers(1, 5))
+@given(
+    st.lists(st.none() | st.text(max_size=3), min_size=1).map(lambda keys: keys * 200),
+    st.integers(1, 5),
+)
 def test_null_keys_do_not_pile_up(keys: list[str | None], partitions: int) -> None:
     """Events without a key are spread evenly, but for one chunk."""
     lines = b"\n".join(json.dumps({"key": key, "data": key is None}).encode() for key in keys)
@@ -153,7 +156,12 @@ BAD = [
     ("a.ndjson", b'{"k":1}\n{"j":1}\n', {"key": "k"}, "line 2: there is no field 'k'"),
     ("a.ndjson", b'{"k":1.5}\n', {"key": "k"}, "line 1: the key is 1.5"),
     ("a.ndjson", b'{"k":true}\n', {"key": "k"}, "line 1: the key is true"),
-    ("a.ndjson", b"[1]\n", {"key": "k"}, r"line 1: '\[1\]' is no object, so it has no 'k'"),
+    (
+        "a.ndjson",
+        b"[1]\n",
+        {"key": "k"},
+        r"line 1: it is no object, .* no 'k' .*: '\[1\]'; nothing",
+    ),
     ("a.ndjson", b'{"data":1,"partiton":0}\n', {"envelope": True}, "line 1: .*partiton"),
     ("a.ndjson", b'{"partition":0}\n', {"envelope": True}, "line 1: .*`data`"),
     (

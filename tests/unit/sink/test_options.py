@@ -68,7 +68,7 @@ def test_a_write_without_a_producer_is_refused(given):
 
 
 def test_a_write_without_a_name_is_refused():
-    """On the driver, where the options are read: not after the rows were computed."""
+    """On the driver, where the options are read: not in a task."""
     with pytest.raises(OptionError, match=r"'batchId' is missing.*batchId=stream") as raised:
         sink_options({"url": URL, "producerId": "p"}, streaming=False)
 
