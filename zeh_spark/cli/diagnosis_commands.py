@@ -25,7 +25,7 @@ from zeh_spark.cli import output
 from zeh_spark.cli.output import tell_answer
 from zeh_spark.cli.parameters import PATIENCE, Age, Size, connects
 from zeh_spark.cli.text import table
-from zeh_spark.client.lag import Lag, lag_at, metrics
+from zeh_spark.client.lag import NOT_OFFERED, Lag, lag_at, metrics
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.conformance.judge import judge
 from zeh_spark.conformance.rules import Finding, Verdict
@@ -281,6 +281,10 @@ def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
             f"{checkpoint} is no checkpoint that can be read here: {exc}. Give the query's "
             f"checkpointLocation; copy it to this machine if it is elsewhere, or use --cursorset"
         ) from exc
+    if not done:
+        raise StoreError(
+            f"the query of {checkpoint} has committed no batch yet. Wait for the first one"
+        )
     named = [each for each in offsets if each["feed"] == feed]
     if not named:
         known = ", ".join(repr(each["feed"]) for each in offsets) or "no feed"
@@ -300,7 +304,16 @@ def committed_cursors(checkpoint: Path, feed: str) -> tuple[int, list[str]]:
 def _asked(transport: Transport, cursors: list[str]) -> Lag:
     end = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        plan, found = lag_at(transport, cursors)
+        try:
+            plan, found = lag_at(transport, cursors)
+        except PublisherError as exc:
+            if exc.status not in NOT_OFFERED:
+                raise
+            raise StoreError(
+                f"the publisher of {transport.url} tells no lag of this feed: a table of a "
+                f"service's own tells none, and neither does a publisher other than a present "
+                f"zeh-spark serve. See what is unread with zeh-spark tail, from the query's cursors"
+            ) from exc
         if found:
             return found
         if time.monotonic() > end:
@@ -323,8 +336,9 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
     numbers = sorted({n for n, _ in found}, key=int)
     if not numbers:
         raise StoreError(
-            f"the publisher tells no lag of the cursor set {name!r} of feed {feed!r}. List the "
-            f"names with zeh-spark cursor-sets {feed}; if it is there, try again in a minute"
+            f"the publisher tells no lag of the cursor set {name!r} of feed {feed!r}. A table of a "
+            f"service's own tells none. For a feed of a store, list the names with zeh-spark "
+            f"cursor-sets {feed}; if it is there, try again in a minute"
         )
     n = numbers[-1]
     events = int(found[n, "zeh_consumer_lag_events"])

@@ -31,7 +31,8 @@ _TIMEOUT = 5.0
 _PAUSE = 60.0
 """Seconds for which a publisher is not asked after it did not answer."""
 
-_NOT_OFFERED = {404, 405, 501}
+NOT_OFFERED = {404, 405, 501}
+"""How a publisher answers that tells no lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class LagProbe:
         try:
             plan, lag = lag_at(self._transport, cursors)
         except (TransientError, ZeroEventHubError) as exc:
-            never = isinstance(exc, PublisherError) and exc.status in _NOT_OFFERED
+            never = isinstance(exc, PublisherError) and exc.status in NOT_OFFERED
             self._next = float("inf") if never else time.monotonic() + _PAUSE
             log.info("the lag is unknown, because the publisher did not tell it: %s", exc)
             return None
