@@ -67,7 +67,7 @@ docs: .venv-docs/.installed  ## build the documentation into site/
 	.venv-docs/bin/python -m tests.requirement_ids
 	.venv-docs/bin/mkdocs build --strict
 
-notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them; ARGS=--check runs nothing, and finds stale outputs
+notebooks: .venv/.installed | java  ## run the notebooks, and keep their outputs in them
 	$(PYTHON) notebooks/run.py $(ARGS)
 
 $(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-reference/.installed | java
