@@ -9,6 +9,8 @@ import pytest
 import yaml
 from databricks.bundles.jobs import Job
 
+from zeh_spark.demo.notebook import WIDGETS
+
 CONF = Path(__file__).parents[2] / "conf"
 
 
@@ -44,11 +46,10 @@ def test_what_the_job_names_is_there(bundle, described, job):
     """The notebook, its widgets, the cluster and the variables."""
     (task,) = job.tasks
     text = (CONF / task.notebook_task.notebook_path).resolve().read_text(encoding="utf-8")
-    widgets = {"url", "schema", "volume", "scope", "key"}
 
     assert task.job_cluster_key in [each.job_cluster_key for each in job.job_clusters]
-    assert widgets == {*task.notebook_task.base_parameters}
-    assert all(f'\\"{name}\\"' in text for name in widgets)
+    assert {*WIDGETS} == {*task.notebook_task.base_parameters}
+    assert "here = notebook.start()" in text
     used = set(re.findall(r"\$\{var\.(\w+)\}", str(described)))
     assert used == {*bundle["variables"]}
 
