@@ -6,10 +6,14 @@ before the notebook. `docs/operate/databricks.md` says what this proves and what
 
 from __future__ import annotations
 
+import json
+import time
+
 import pytest
 
 from notebooks import run as notebooks
 from tests.fix_lake import why_absent
+from tests.patience import eventually
 from tests.unit.test_notebooks import code, kept, proof, texts
 
 LAPTOP_ONLY = "laptop_because="
@@ -19,8 +23,8 @@ LAPTOP_ONLY = "laptop_because="
 NAMES = [
     path.stem for path in notebooks.NOTEBOOKS if LAPTOP_ONLY not in code(kept(path.stem))[0].source
 ]
-OF_THE_JOB = "03_feed_to_lakehouse"
-"""The notebook that the bundle's job runs. The others are run as they are by `test_notebooks`."""
+WITH_EVERYTHING = "03_feed_to_lakehouse"
+"""It reads, publishes and uses Delta. The others are run as they are by `test_notebooks`."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -28,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 @pytest.mark.parametrize(
     "name",
     [
-        name if name == OF_THE_JOB else pytest.param(name, marks=pytest.mark.campaign)
+        name if name == WITH_EVERYTHING else pytest.param(name, marks=pytest.mark.campaign)
         for name in NAMES
     ],
 )
@@ -45,3 +49,60 @@ def test_a_notebook_runs_as_on_databricks_and_shows_no_secret(name, databricks):
     assert [cell.id for cell in code(done) if databricks.token in texts(cell)] == []
     assert databricks.files_with_the_token() == []
     assert list(databricks.volume.iterdir())
+
+
+@pytest.mark.campaign
+def test_the_bundles_job_is_watched(databricks_job, run, spark, tmp_path):
+    """As `docs/operate/databricks.md` tells it. With nothing on the feed all is well. Events that
+    do not fit are in the table, rows that cannot be published are dead letters, and the run fails
+    with the number of both. Both are repaired; then a run fails only if events waited for too long.
+    """
+    if absent := why_absent():
+        pytest.skip(absent)
+    base, operator = databricks_job.publisher, databricks_job.operator
+    table = "spark_catalog.default.flights"
+    rows = f"delta.`{databricks_job.folder}/work/spark-warehouse/flights`"
+
+    def load(**delays: object) -> None:
+        file = tmp_path / "flights.ndjson"
+        flights = [{"carrier": each, "dep_delay": delay} for each, delay in delays.items()]
+        file.write_text("".join(f"{json.dumps(each)}\n" for each in flights))
+        assert run("load", "flights", str(file), "--key", "carrier").returncode == 0
+
+    def job(seconds: float = 7200) -> tuple[int, str]:
+        done = databricks_job.job(table=table, max_seconds_behind=seconds)
+        assert databricks_job.token not in done.stdout
+        return done.returncode, done.stdout.strip().rpartition("\n")[2]
+
+    def published() -> list[str]:
+        done = run("tail", f"{base}/delays", "--from", "first", "--no-follow", ZEH_TOKEN=operator)
+        return sorted(json.loads(line)["carrier"] for line in done.stdout.splitlines())
+
+    assert (said := job())[0] == 0, said
+    load(UA=5, DL=-1, AA="NaN", B6="late")
+    code, said = job()
+    assert code == 1
+    assert f"1 events in {table} do not fit its columns (`bad`)" in said
+    assert f"1 rows became dead letters in {base}/delays-dead" in said
+    assert "had waited" not in said
+    assert published() == ["UA"]
+
+    letter = json.loads(run("dead-letters", f"{base}/delays-dead", ZEH_TOKEN=operator).stdout)
+    row = letter["data"]["row"]
+    row["data"] = json.loads(row.pop("unfit").replace("NaN", "null"))
+    repaired = json.dumps(letter)
+    done = run("replay-dead", f"{base}/delays", stdin=repaired, ZEH_TOKEN=operator)
+    assert done.returncode == 0, done.stderr
+    repair = "SET carrier = get_json_object(bad, '$.carrier'), bad = NULL WHERE bad IS NOT NULL"
+    spark.sql(f"UPDATE {rows} {repair}")
+    load(WN=7)
+    loaded = time.monotonic()
+    eventually(lambda: time.monotonic() > loaded + 1)
+    code, said = job(seconds=1)
+    assert (code, "look at this: an event had waited for " in said) == (1, True), said
+    assert (said := job())[0] == 0, said
+
+    assert published() == ["AA", "UA", "WN"]
+    kept = spark.sql(f"SELECT carrier FROM {rows}").collect()
+    assert sorted(str(row.carrier) for row in kept) == ["AA", "B6", "DL", "UA", "WN"]
+    assert databricks_job.files_with_the_token() == []

@@ -9,8 +9,6 @@ import pytest
 import yaml
 from databricks.bundles.jobs import Job
 
-from zeh_spark.demo.notebook import WIDGETS
-
 CONF = Path(__file__).parents[2] / "conf"
 
 
@@ -21,7 +19,7 @@ def bundle():
 
 @pytest.fixture(scope="module")
 def described(bundle):
-    return bundle["resources"]["jobs"]["feed_to_lakehouse"]
+    return bundle["resources"]["jobs"]["flights"]
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +36,35 @@ def test_the_job_is_one_that_databricks_takes(described, job):
     with pytest.raises(ValueError, match="Unexpected field 'notebok'"):
         Job.from_dict({**described, "notebok": {}})
     assert {*re.findall(r"^(\w+):", (CONF / "databricks.yml").read_text(), re.MULTILINE)} == {
-        *("bundle", "variables", "artifacts", "sync", "resources", "targets")
+        *("bundle", "variables", "artifacts", "resources", "targets")
     }
 
 
 def test_what_the_job_names_is_there(bundle, described, job):
-    """The notebook, its widgets, the cluster and the variables."""
+    """The program, its parameters, the cluster and the variables."""
     (task,) = job.tasks
-    text = (CONF / task.notebook_task.notebook_path).resolve().read_text(encoding="utf-8")
+    text = (CONF / task.spark_python_task.python_file).read_text(encoding="utf-8")
+    given = {each.partition("=")[0].lstrip("-") for each in task.spark_python_task.parameters}
 
     assert task.job_cluster_key in [each.job_cluster_key for each in job.job_clusters]
-    assert {*WIDGETS} == {*task.notebook_task.base_parameters}
-    assert "here = notebook.start()" in text
+    assert given == {"publisher", "table", "volume", "scope", "key", "max-seconds-behind"}
+    assert all(f'"{name}"' in text or f'"--{name}"' in text for name in given)
     used = set(re.findall(r"\$\{var\.(\w+)\}", str(described)))
     assert used == {*bundle["variables"]}
 
 
-def test_no_secret_is_in_the_bundle(bundle, described):
-    """The job gets the names of the scope and of the key; the notebook reads the token there."""
-    parameters = described["tasks"][0]["notebook_task"]["base_parameters"]
+def test_no_secret_is_in_the_bundle(described):
+    """The job gets the names of the scope and of the key; the program reads the token there."""
+    parameters = described["tasks"][0]["spark_python_task"]["parameters"]
 
-    assert (parameters["scope"], parameters["key"]) == ("${var.secret_scope}", "${var.secret_key}")
-    assert "token" not in {*parameters}
+    assert {"--scope=${var.secret_scope}", "--key=${var.secret_key}"} <= {*parameters}
+    assert not [each for each in parameters if "token" in each]
+
+
+def test_somebody_is_told_when_a_run_fails_or_takes_too_long(described):
+    """Whoever has deployed it."""
+    notified, (rule,) = described["email_notifications"], described["health"]["rules"]
+
+    assert notified["on_failure"] == ["${workspace.current_user.userName}"]
+    assert notified["on_duration_warning_threshold_exceeded"] == notified["on_failure"]
+    assert rule["metric"] == "RUN_DURATION_SECONDS"
