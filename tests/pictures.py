@@ -201,11 +201,9 @@ def demo() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cast, drawn = folder / "demo.cast", folder / "demo.svg"
-        script = (
-            f"printf '%s\\n' {shlex.quote(PROMPT + 'make demo')}; make --no-print-directory demo"
-        )
+        script = f"printf '%s\\n' {shlex.quote(PROMPT + 'make demo')}; make -s demo"
         (folder / "session.sh").write_text(script)
-        _record(f"bash {folder}/session.sh", cast, ROOT, (110, 26))
+        _record(f"bash {folder}/session.sh", cast, ROOT, (120, 26))
         cast.write_text(faster(cast.read_text(encoding="utf-8"), FASTER, LONGEST))
         _termtosvg(
             "render", str(cast), str(drawn), "-t", "window_frame", "-m", "120", "-D", "5000",
