@@ -331,7 +331,7 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
 
 def _has_run(progress: dict[str, Any]) -> bool:
     """Return whether a progress is that of a micro-batch, and not of a look for events."""
-    return "addBatch" in progress.get("durationMs", {}) or progress.get("numInputRows", 0) > 0
+    return "addBatch" in (progress.get("durationMs") or {}) or bool(progress.get("numInputRows"))
 
 
 def _has_events(progress: dict[str, Any]) -> bool:
