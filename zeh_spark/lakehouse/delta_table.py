@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 _PAGE = 50
 """Commits that are read first; ten times more until one of the name is found."""
 
-_ALL = 2**31 - 1
-
 _LOGS = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.tahoe.DeltaLog")
 
 
@@ -232,14 +230,15 @@ class LakeTable:
 
     def feeds(self) -> set[str] | None:
         """Return all feeds of the table's rows, by its records; None if its log does not tell."""
-        return commits.feeds_of(self._history(_ALL), self.text)
+        return commits.feeds_of(self._history(), self.text)
 
-    def _history(self, limit: int) -> list[TableCommit]:
-        """Return the newest commits, the newest first."""
+    def _history(self, limit: int | None = None) -> list[TableCommit]:
+        """Return the newest commits, the newest first; all of them without a limit."""
         written = F.col("operationMetrics")["numOutputRows"]
+        most = "" if limit is None else f" LIMIT {limit}"
         with delta_errors(self.text):
             rows = (
-                self.spark.sql(f"DESCRIBE HISTORY {self.identifier} LIMIT {limit}")
+                self.spark.sql(f"DESCRIBE HISTORY {self.identifier}{most}")
                 .select("version", "operation", "operationParameters", "userMetadata", written)
                 .collect()
             )
