@@ -18,6 +18,7 @@ from tests.fix_raw_server import RawServer, ok, refused
 from zeh_spark.access.gate import Gate
 from zeh_spark.cli import output
 from zeh_spark.cli.main import COMMANDS
+from zeh_spark.protocol import dead_letters
 from zeh_spark.publisher import create_app, open_store
 from zeh_spark.testing import running_publisher
 
@@ -66,7 +67,9 @@ def test_each_command_prints_the_members_that_the_reference_names(
         ask("producers", url, "p")
         ask("audit", url)
         ask("check", url)
-        ask("replay-dead", url)
+        letter = dead_letters.letter("data: not JSON", "p", 7, {"data": "{}"})
+        ask("publish", f"{base}/dead", stdin=f"{letter.decode()}\n")
+        ask("replay-dead", url, stdin=run("dead-letters", f"{base}/dead").stdout)
         ask("doctor", url)
     ask("feeds")
     ask("retention", "orders", "--age", "3650d")
@@ -282,7 +285,8 @@ def test_client_commands_work_without_the_extra(run: Run, store_url: str) -> Non
         )
 
     ends = dict(line.rsplit(" ", 1) for line in done.stderr.splitlines() if line[-2:-1] == " ")
-    assert ends == {words[0]: "1" if words[0] == "dead-letters" else "0" for words in calls}
+    without_letters = {"dead-letters": "1", "replay-dead": "1"}
+    assert ends == dict.fromkeys((words[0] for words in calls), "0") | without_letters
 
 
 def test_store_commands_name_the_extra(env: dict[str, str]) -> None:

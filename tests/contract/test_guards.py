@@ -174,7 +174,7 @@ def test_commit_in_two_transactions_would_double(
     def first_half(connection: Any, *given: Any) -> list[object]:
         with pytest.raises(Killed):
             real(connection, *given)
-        return [None]
+        return [(None, True, None)]
 
     real, write = sql_commits.commit, sql_commits.write_receipts
     monkeypatch.setattr(sql_commits, "write_receipts", killed)

@@ -14,6 +14,7 @@ import yaml
 from tests.fix_metrics import Scrape
 from tests.fix_publish import Caller, Who
 from tests.fix_publisher import served
+from tests.fix_table import SqliteDatabase
 from tests.patience import eventually
 from zeh_spark.publisher import open_store
 
@@ -41,11 +42,17 @@ def expressions():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """What a publisher exports after it has taken and served events, and refused something."""
-    file = tmp_path_factory.mktemp("monitoring") / "feeds.db"
+    """What a publisher exports after it has taken and served events, and refused something; it also
+    serves a table.
+    """
+    folder = tmp_path_factory.mktemp("monitoring")
+    file, config = folder / "feeds.db", folder / "publisher.toml"
+    with closing(SqliteDatabase(folder / "shop.db")) as shop:
+        shop.served("data TEXT")
+        config.write_text(f"[feeds.shop]\nurl = {json.dumps(shop.url)}\ntable = 'outbox'\n")
     with closing(open_store(f"sqlite:///{file}")) as store:
         store.create("orders", 1)
-    with served(file) as (base, _):
+    with served(file, "--config", str(config)) as (base, _):
         caller = Caller(f"{base}/orders")
         who = Who(n=1)
         caller.publish(who, 1, 2, 3)
