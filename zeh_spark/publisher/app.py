@@ -233,7 +233,7 @@ def _document(mounted: str, **offers: bool) -> bytes:
 
 
 async def _not_published_to(request: Request) -> Response:
-    name = request.url.path.rpartition("/producers")[0].rpartition("/")[2]
+    name = request.scope["path"].rpartition("/producers")[0].rpartition("/")[2]
     raise UnknownFeedError(
         f"feed {name!r} takes no batches: its events are what its service writes. It can only be "
         f"read",
@@ -298,5 +298,5 @@ async def _http_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     types = {404: problems.UNKNOWN_FEED, 405: problems.METHOD_NOT_ALLOWED}
     refused = ProblemType("refused", exc.status_code, "What else the HTTP layer refuses.")
-    detail = f"{request.method} {request.url.path}: {exc.detail}"
+    detail = f"{request.method} {request.scope['path']}: {exc.detail}"
     return _answer(request, Problem(types.get(exc.status_code, refused), detail), exc.headers)
