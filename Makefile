@@ -14,7 +14,7 @@ PATCH_OF_SPARK_4.1 := 4.1.1# Delta 4.2 needs a class that 4.1.2 has no more
 MINOR_VERSION = $(shell sed -n 's/^__version__ = "\([0-9]*\.[0-9]*\).*/\1/p' zeh_spark/__init__.py)
 RELEASE := $(CURDIR)/.venv-release/bin/python
 # Old versions of libraries have no wheels for new Pythons.
-OLDEST_PYTHON ?= $(shell command -v python3.10 || command -v python3.11 || echo $(BASE_PYTHON))
+OLDEST_PYTHON ?= $(firstword $(foreach each,python3.10 python3.11,$(shell $(each) -c 'print("$(each)")' 2>/dev/null)) $(BASE_PYTHON))
 # Four processes keep two cores busy: tests wait for sockets and for processes that they start.
 # Two of them have a Spark session, and run all tests that share one (tests/conftest.py).
 TEST := -m pytest -n 4 --dist loadgroup
@@ -24,7 +24,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
+.PHONY: help demo test test-slow test-all lint bench bench-cluster docs docs-publish pictures notebooks matrix release dist sbom smoke python java test-oldest $(OTHER_SPARKS:%=test-spark-%)
 .DELETE_ON_ERROR:
 
 help:  ## what there is
@@ -101,6 +101,11 @@ $(OTHER_SPARKS:%=test-spark-%): test-spark-%: .venv-spark-%/.installed .venv-ref
 	export PYSPARK_DRIVER_PYTHON=$$PYSPARK_PYTHON; \
 	$$PYSPARK_PYTHON -m tests.class_archive && \
 	$$PYSPARK_PYTHON $(TEST) -W default -m "not campaign" tests/integration tests/acceptance $(ARGS); fi
+
+matrix: .venv/.installed $(OTHER_SPARKS:%=.venv-spark-%/.installed) | java  ## what works on which Spark, by runs, into docs/operate/where-it-runs.md
+	@set -ex; for python in .venv-spark-*/bin/python .venv/bin/python; do \
+	export PYSPARK_PYTHON=$(CURDIR)/$$python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$$python; \
+	$$python -m tests.class_archive; $$python -m tests.matrix; done
 
 # What the targets stand on
 

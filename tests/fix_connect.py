@@ -113,6 +113,7 @@ def client(url: str) -> Iterator[SparkSession]:
     from pyspark.sql.connect.session import SparkSession
 
     before = os.environ.get(_REMOTE)
+    default, active = SparkSession._default_session, SparkSession.getActiveSession()
     os.environ[_REMOTE] = "1"
     session = SparkSession.builder.remote(url).create()
     try:
@@ -120,8 +121,8 @@ def client(url: str) -> Iterator[SparkSession]:
     finally:
         # Not stop(), which asks the server, and a test may have killed it.
         session.client.close()  # type: ignore[attr-defined]
-        SparkSession._default_session = None
-        SparkSession._active_session.session = None
+        SparkSession._default_session = default
+        SparkSession._active_session.session = active
         os.environ.pop(_REMOTE)
         if before is not None:
             os.environ[_REMOTE] = before

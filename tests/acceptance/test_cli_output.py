@@ -68,7 +68,7 @@ def test_each_command_prints_the_members_that_the_reference_names(
         ask("audit", url)
         ask("check", url)
         letter = dead_letters.letter("data: not JSON", "p", 7, {"data": "{}"})
-        ask("publish", f"{base}/dead", stdin=f"{letter.decode()}\n")
+        ask("publish", f"{base}/dead", "--producer", "p", stdin=f"{letter.decode()}\n")
         ask("replay-dead", url, stdin=run("dead-letters", f"{base}/dead").stdout)
         ask("doctor", url)
     ask("feeds")

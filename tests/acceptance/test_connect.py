@@ -26,7 +26,9 @@ from zeh_spark.testing import running_publisher
 
 pytestmark = pytest.mark.slow  # the server alone takes 5 seconds to start
 SINCE_4_1 = hasattr(Session, "cloneSession")
-needs_4_1 = pytest.mark.skipif(not SINCE_4_1, reason="Connect 4.0 has neither state nor clones")
+NOT_THERE = "Spark Connect 4.0 has neither this state nor clones of sessions"
+needs_4_1 = pytest.mark.skipif(not SINCE_4_1, reason=NOT_THERE)
+only_4_0 = pytest.mark.skipif(SINCE_4_1, reason="this Spark has what Spark Connect 4.0 has not")
 needs_delta = pytest.mark.skipif(bool(fix_lake.why_absent()), reason=str(fix_lake.why_absent()))
 
 
@@ -78,6 +80,33 @@ def test_a_feed_is_read_and_published(lake, spark):
     assert [("job", 50)] == [tuple(row) for row in named]
     receipts = zeh_spark.receipts(lake.url("returns"), "job", spark=spark)
     assert receipts.selectExpr("sum(events)").first()[0] == 50
+
+
+def test_a_feed_is_a_table_in_sql(lake, connect_server):
+    """It is selected from, read as a stream, and rows are inserted into another one."""
+    lake.add(range(20))
+    with fix_connect.client(connect_server.url) as sql:
+        # Spark's own catalog: Delta's does not find tables of Python data sources.
+        sql.conf.set("spark.sql.catalog.spark_catalog", "builtin")
+        for feed in ("orders", "returns"):
+            sql.sql(f"CREATE TABLE {feed} USING zeroeventhub OPTIONS (url '{lake.url(feed)}')")
+        try:
+            to = f"WITH (url = '{lake.url('returns')}', `producerId` = 'sql', `batchId` = 'one')"
+            for _ in range(2):  # a batch with a name is published once
+                sql.sql(f"INSERT INTO returns {to} SELECT * FROM orders WHERE data LIKE '%1%'")
+            saved(sql.readStream.table("orders"), lake.folder)
+
+            streamed = sql.read.parquet(lake.at("rows"))
+            assert Counter(range(20)) == numbers(streamed)
+            ones = [i for i in range(20) if "1" in str(i)]
+            assert Counter(ones) == numbers(sql.sql("SELECT * FROM returns"))
+        finally:
+            for feed in ("orders", "returns"):
+                sql.sql(f"DROP TABLE {feed}")
+
+
+def numbers(frame):
+    return Counter(json.loads(row.data)["i"] for row in frame.select("data").collect())
 
 
 @needs_4_1
@@ -206,19 +235,26 @@ def test_another_checkpoint_is_refused(lake):
         lakehouse.cursors(lake.spark, "lake/orders", name="orders")
 
 
+@needs_delta
+def test_a_table_is_a_feed(lake, spark):
+    """Each of its rows is published once, also those of a later run."""
+    for begin in (0, 10):
+        rows = spark.range(begin, begin + 10).selectExpr("string(id) AS key", "int(id) AS i")
+        rows.write.format("delta").mode("append").save(lake.at("source"))
+        query = lakehouse.from_delta(spark, lake.at("source"), key="key").writeStream
+        query = query.format("zeroeventhub").option("url", lake.url()).option("producerId", "job")
+        query = query.option("checkpointLocation", lake.at("sink")).trigger(availableNow=True)
+        assert query.start().awaitTermination(PATIENCE)
+
+    feed = zeh_spark.parsed(spark.read.format("zeroeventhub").load(lake.url()), DATA)
+    assert Counter(row.i for row in feed.select("i").collect()) == Counter(range(20))
+
+
 @needs_4_1
 @needs_delta
-def test_a_table_is_a_feed_and_its_rows_are_merged(lake, spark):
-    """`from_delta` into the sink, and into `merge` with the number of the batch."""
-    rows = spark.range(10).selectExpr("string(id) AS key", "int(id) AS i", "1 AS n")
-    rows.write.format("delta").save(lake.at("source"))
-    query = lakehouse.from_delta(spark, lake.at("source"), key="key").writeStream
-    query = query.format("zeroeventhub").option("url", lake.url()).option("producerId", "job")
-    query = query.trigger(availableNow=True)
-    assert query.option("checkpointLocation", lake.at("sink")).start().awaitTermination(PATIENCE)
-    feed = zeh_spark.parsed(spark.read.format("zeroeventhub").load(lake.url()), DATA)
-    assert lake_numbers(feed) == Counter(range(10))
-
+def test_a_version_of_an_app_is_merged_once(lake, spark):
+    """`merge` with the number of the batch, which Spark gives again; then `purge`."""
+    lake.publish(*({"i": i, "key": f"k{i}"} for i in range(10)))
     keep = partial(merge, table=lake.at("merged"), checkpoint=lake.at("checkpoint"))
     for _ in range(2):
         events = lake.read().writeStream.foreachBatch(keep).trigger(availableNow=True)
@@ -229,25 +265,30 @@ def test_a_table_is_a_feed_and_its_rows_are_merged(lake, spark):
     lakehouse.purge(spark, lake.at("merged"), "1 day")
 
 
-if not SINCE_4_1:
+@only_4_0
+def test_ordered_sessions_are_refused_on_spark_4_0(orders):
+    """By name, and with what to do. Handlers need the same."""
+    with pytest.raises(OptionError, match=r"in_order: on Spark Connect it needs Spark 4\.1"):
+        orders.frame()
 
-    @needs_delta
-    def test_what_spark_4_0_cannot_do_is_refused(lake, orders):
-        """By its name, and with what to do."""
-        with pytest.raises(OptionError, match=r"in_order: on Spark Connect it needs Spark 4\.1"):
-            orders.frame()
-        lake.add(range(5))
-        assert "a merge on Spark Connect needs Spark 4.1" in lake.fail(merge_keys=["i"])
+
+@only_4_0
+def test_deduplication_is_refused_on_spark_4_0(lake, stream):
+    with pytest.raises(OptionError, match=r"drop_seen: on Spark Connect it needs Spark 4\.1"):
+        dedup.drop_seen(stream().load(lake.url()))
+
+
+@only_4_0
+@needs_delta
+def test_merges_are_refused_on_spark_4_0(lake):
+    lake.add(range(5))
+    assert "a merge on Spark Connect needs Spark 4.1" in lake.fail(merge_keys=["i"])
 
 
 def merge(batch, number, table, checkpoint):
     lakehouse.merge(
         batch, table, ["key"], app_id="job", version=number, checkpointLocation=checkpoint
     )
-
-
-def lake_numbers(frame):
-    return Counter(row.i for row in frame.select("i").collect())
 
 
 @needs_4_1

@@ -39,11 +39,18 @@ class Pipeline:
         command += ["--conf", "spark.sql.catalogImplementation=hive"]
         command += ["--conf", f"spark.sql.warehouse.dir={self.folder / 'warehouse'}", *words]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        own_port = {"SPARK_TESTING": "1"}  # otherwise it is 15002
         root = str(EXAMPLE.parents[1])
         return subprocess.run(
             command,
             cwd=self.folder,
-            env={**os.environ, **python, "PYTHONPATH": root, "SPARK_LOCAL_IP": "127.0.0.1"},
+            env={
+                **os.environ,
+                **python,
+                **own_port,
+                "PYTHONPATH": root,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
             capture_output=True,
             text=True,
             check=False,

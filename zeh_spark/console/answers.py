@@ -77,7 +77,7 @@ def seen_at(request: Request, path: str) -> Response:
 
 def is_of_a_browser(request: Request) -> bool:
     """Return whether a request asks for a page of the console, rather than for JSON."""
-    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     is_here = path == PATH or path.startswith(f"{PATH}/")
     return is_here and "text/html" in request.headers.get("accept", "")
 
@@ -87,7 +87,7 @@ def problem_page(
 ) -> Response:
     """Return the page that a browser gets instead of a problem document."""
     if problem.type is UNAUTHORIZED:
-        asked = request.url.path.removeprefix(request.scope.get("root_path", "") + PATH)
+        asked = request.scope["path"].removeprefix(request.scope.get("root_path", "") + PATH)
         back = asked if request.method == "GET" else ""
         return page(
             request, "sign_in.html", problem.status, headers,

@@ -235,7 +235,7 @@ def _document(mounted: str, **offers: bool) -> bytes:
 
 
 async def _not_published_to(request: Request) -> Response:
-    name = request.url.path.rpartition("/producers")[0].rpartition("/")[2]
+    name = request.scope["path"].rpartition("/producers")[0].rpartition("/")[2]
     remedy = "to publish to it, write rows to that table"
     raise Problem(
         problems.TABLE_FEED,
@@ -302,5 +302,5 @@ async def _http_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     types = {404: problems.UNKNOWN_FEED, 405: problems.METHOD_NOT_ALLOWED}
     refused = ProblemType("refused", exc.status_code, "What else the HTTP layer refuses.")
-    detail = f"{request.method} {request.url.path}: {exc.detail}"
+    detail = f"{request.method} {request.scope['path']}: {exc.detail}"
     return _answer(request, Problem(types.get(exc.status_code, refused), detail), exc.headers)
