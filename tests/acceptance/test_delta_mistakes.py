@@ -282,5 +282,5 @@ def test_a_session_without_delta_is_told_how_to_get_it(lake):
     whys = [*["this Python has no delta-spark"] * 2, *["this session has no Delta"] * 2]
     assert done.returncode == 0, done.stderr[-4000:]
     for why, line in zip(whys, told, strict=True):
-        assert line.startswith(f"table {lake.at('orders')}: {why}: ")
+        assert line.startswith(f"[ZEH_LAKEHOUSE] table {lake.at('orders')}: {why}: ")
         assert "pip install --no-deps delta-spark==" in line and "zeh_spark.configure(" in line
