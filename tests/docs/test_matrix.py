@@ -33,13 +33,7 @@ def test_a_line_names_tests_that_exist():
             assert test.partition("[")[0] in functions_of(module), name
 
 
-NOT_RUN = pytest.param(
-    "4.2", marks=pytest.mark.xfail(reason="to be run: make matrix", raises=KeyError)
-)
-"""Strict: it fails when 4.2 is in the matrix. Put "4.2" in its place then."""
-
-
-@pytest.mark.parametrize("spark", [NOT_RUN if each == "4.2" else each for each in SPARKS])
+@pytest.mark.parametrize("spark", SPARKS)
 def test_each_cell_has_been_run(spark):
     """Each test of each line has an outcome on each Spark, and none is a failure."""
     run = RUNS[spark]
