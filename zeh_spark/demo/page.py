@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from itertools import accumulate
+from itertools import accumulate, count
 
 from zeh_spark.demo.record import Batch, Record
 
@@ -74,7 +74,7 @@ def rendered(record: Record) -> str:
         summary=(
             f"{published:,} flights were published in {len(record.published)} batches, and "
             f"{read:,} were read in {len(record.read)}. Each job was killed once (dashed lines), "
-            f"and continued where it was."
+            f"and continued where it had stopped."
         ),
         flights=_chart(flights, record),
         positions=_chart(positions, record),
@@ -108,21 +108,18 @@ def _chart(series: Sequence[tuple[str, Sequence[tuple[float, int]]]], record: Re
         return round(_HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - 24) * value / most, 1)
 
     parts = [
-        f'<line class="axis" x1="{_LEFT}" y1="{y(share * most)}" x2="{_WIDTH}" '
-        f'y2="{y(share * most)}"/>'
-        f'<text x="{_LEFT - 8}" y="{y(share * most) + 4}" text-anchor="end">'
-        f"{round(share * most):,}</text>"
-        for share in (0, 0.5, 1)
+        f'<line class="axis" x1="{_LEFT}" y1="{y(value)}" x2="{_WIDTH}" y2="{y(value)}"/>'
+        f'<text x="{_LEFT - 8}" y="{y(value) + 4}" text-anchor="end">{value:,}</text>'
+        for value in _ticks(most)
     ]
     parts += [
-        f'<text x="{x(share * end)}" y="{_HEIGHT - 8}" text-anchor="middle">'
-        f"{share * end:.0f} s</text>"
-        for share in (0.25, 0.5, 0.75)
+        f'<text x="{x(seconds)}" y="{_HEIGHT - 8}" text-anchor="middle">{seconds} s</text>'
+        for seconds in _ticks(int(end))
     ]
     for when in record.crashes:
         parts.append(
             f'<line class="crash" x1="{x(when)}" y1="24" x2="{x(when)}" y2="{y(0)}"/>'
-            f'<text class="crash" x="{x(when) - 6}" y="{y(0) - 8}" text-anchor="end">killed</text>'
+            f'<text class="crash" x="{x(when) + 6}" y="36">killed</text>'
         )
     for number, (name, points) in enumerate(series):
         colour = _COLOURS[number % len(_COLOURS)]
@@ -136,6 +133,12 @@ def _chart(series: Sequence[tuple[str, Sequence[tuple[float, int]]]], record: Re
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(label)} over time">'
         f"{''.join(parts)}</svg>"
     )
+
+
+def _ticks(most: int) -> range:
+    """Return round numbers from 0 to at most `most`: about five, steps of 1, 2 or 5 and zeros."""
+    steps = (leading * 10**zeros for zeros in count() for leading in (1, 2, 5))
+    return range(0, most + 1, next(step for step in steps if most < 6 * step))
 
 
 def _steps(

@@ -47,3 +47,10 @@ def test_the_page_needs_nothing_from_elsewhere():
 
     assert {"script", "link", "img", "iframe"}.isdisjoint(tag for tag, _ in parts.found)
     assert [each for _, each in parts.found if {"src", "href"} & each.keys()] == []
+
+
+def test_axes_have_round_numbers():
+    text = page.rendered(record())
+
+    assert [f">{number}</text>" in text for number in (0, 10, 20, 30, 15)] == [True] * 4 + [False]
+    assert [f">{seconds} s</text>" in text for seconds in (0, 2, 4, 6, 7)] == [True] * 4 + [False]
