@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import requests
 
 import zeh_spark
 from tests.fix_cli import call, published
@@ -50,6 +51,22 @@ def test_a_command_tells_what_a_query_has_not_read(run, told, store_url):
 
         by_name = "lag", f"{base}/orders", "--cursorset", "warehouse", "--json"
         eventually(lambda: total(run(*by_name)) == 2, PATIENCE)
+
+
+def test_partitions_without_a_position_are_told(run, store_url):
+    """A cursor set with a position in one of two partitions is not taken for one that read all."""
+    run("create", "orders", "--partitions", "2")
+    run("load", "orders", "-", "--key", "id", stdin='{"id": 1}\n{"id": 2}\n{"id": 3}\n')
+    with published(store_url) as base:
+        page = {"n": 2, "cursor0": "_last", "cursorset": "half"}
+        assert requests.get(f"{base}/orders", page, timeout=PATIENCE).status_code == 200
+        words = "lag", f"{base}/orders", "--cursorset", "half"
+        eventually(lambda: run(*words).returncode == 0, PATIENCE)
+
+        told, document = run(*words).stdout, json.loads(run(*words, "--json").stdout)
+
+    assert "It has a position in 1 of 2 partitions; events of the others are not counted." in told
+    assert (2, 1) == (document["n"], document["partitionsWithPosition"])
 
 
 def total(done):

@@ -107,6 +107,13 @@ def test_table_in_sqlite(run: Run, file: Path, tmp_path: Path) -> None:
     assert "has the new history" in history
 
 
+def test_options_that_the_configuration_has_are_refused(run: Run, file: Path) -> None:
+    """Nothing that I give is left unused without a word."""
+    settings(file, "sqlite:///nowhere.db")
+    done = run("ddl", "orders", "--config", str(file), "--data", "body", "--id", "id")
+    assert (2, True) == (done.returncode, "leave --id, --data out" in done.stderr), done.stderr
+
+
 def test_printing_what_is_there_prints_a_comment(run: Run, shop: Shop, file: Path) -> None:
     """I can pipe it into psql at each deployment."""
     shop.execute("ALTER TABLE outbox ADD COLUMN order_id int")

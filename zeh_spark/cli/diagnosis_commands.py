@@ -343,13 +343,22 @@ def _of_cursor_set(options: ClientOptions, name: str) -> tuple[dict[str, Any], s
     n = numbers[-1]
     events = int(found[n, "zeh_consumer_lag_events"])
     seconds = found[n, "zeh_consumer_lag_seconds"]
+    # A publisher of an older version does not tell in how many partitions the set has a position.
+    known = int(found.get((n, "zeh_consumer_partitions"), int(n)))
     document = {
         "cursorset": name,
         "n": int(n),
+        "partitionsWithPosition": known,
         "eventsBehind": {"total": events},
         "secondsBehind": {"max": seconds},
     }
-    return document, f"{_summary(events, seconds)} after the positions of {name!r}."
+    told = f"{_summary(events, seconds)} after the positions of {name!r}."
+    if known < int(n):
+        told += (
+            f" It has a position in {known} of {counted(int(n), 'partition')}; events of the "
+            f"others are not counted."
+        )
+    return document, told
 
 
 def _gauges(options: ClientOptions) -> Iterator[tuple[str, dict[str, str], float]]:

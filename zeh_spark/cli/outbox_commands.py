@@ -68,7 +68,9 @@ from zeh_spark.store.interface import UnknownFeedError, now_ms
     "--grant-to", metavar="ROLE",
     help="The role that serves the table: grant it the rights to read what it needs.",
 )  # fmt: skip
+@click.pass_context
 def ddl(
+    ctx: click.Context,
     table: str,
     file: Path | None,
     url: str | None,
@@ -94,11 +96,7 @@ def ddl(
       zeh-spark ddl outbox --url sqlite:///shop.db --data body --retention
     """
     if file:
-        if partitions != 1 or partition_by:
-            raise click.UsageError(
-                "--config has the feed's partitions. Change them there, and leave --partitions and "
-                "--partition-by out."
-            )
+        _refuse_what_config_has(ctx)
         config, name = _configured(load_config(file), table, url)
     elif url:
         name = table
@@ -116,6 +114,25 @@ def ddl(
             grant_to=grant_to,
         )
     click.echo("\n".join(statements) or f"-- {config.table} has all that it needs")
+
+
+def _refuse_what_config_has(ctx: click.Context) -> None:
+    """Raise UsageError if an option was given that would not be used beside --config."""
+    given = [
+        option
+        for name, option in {
+            "key": "--id",
+            "data": "--data",
+            "partition_by": "--partition-by",
+            "partitions": "--partitions",
+        }.items()
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise click.UsageError(
+            f"--config has the feed's columns and partitions. Change them there, and leave "
+            f"{', '.join(given)} out."
+        )
 
 
 @click.command()

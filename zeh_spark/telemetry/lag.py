@@ -49,12 +49,14 @@ class Lag:
     Attributes:
         name: The cursor set.
         n: How many partitions its reader works with.
+        partitions: Of how many of them it has a position. The others are not in the numbers below.
         events: Events that it has not passed.
         since: When the oldest of them was committed, in ms since 1970; None if there is none.
     """
 
     name: str
     n: int
+    partitions: int
     events: int
     since: int | None
 
@@ -91,7 +93,8 @@ class Backlog:
         for n, cursors in cursor_set.cursors.items():
             found = [self.after(each, n, cursor, anchors) for each, cursor in cursors.items()]
             since = min((each for _, each in found if each is not None), default=None)
-            yield Lag(cursor_set.name, n, sum(events for events, _ in found), since)
+            events = sum(each for each, _ in found)
+            yield Lag(cursor_set.name, n, len(cursors), events, since)
 
     def after(
         self, partition: int, n: int, cursor: str, anchors: Mapping[int, Anchor]

@@ -131,12 +131,18 @@ class StoreGauges(Collector):
             "zeh_consumer_lag_seconds", "Age of the oldest event that a cursor set has not passed.",
             labels=_CONSUMER,
         )  # fmt: skip
+        partitions = GaugeMetricFamily(
+            "zeh_consumer_partitions",
+            "In how many of its n partitions a cursor set has a position. The lag is of these.",
+            labels=_CONSUMER,
+        )
         for feed, lag in seen.lags:
             labels = [feed, lag.name, str(lag.n)]
             events.add_metric(labels, lag.events)
             age = 0.0 if lag.since is None else max(0, seen.now - lag.since) / 1000
             seconds.add_metric(labels, age)
-        yield from (events, seconds)
+            partitions.add_metric(labels, lag.partitions)
+        yield from (events, seconds, partitions)
 
     def _lags(self, store: Store, feeds: list[FeedState]) -> Iterator[tuple[str, Lag]]:
         end = time.monotonic() + SCAN_SECONDS

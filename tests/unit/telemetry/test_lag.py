@@ -38,20 +38,20 @@ def test_the_lag_is_what_is_after_the_cursors(log, data):
     found = lag_of(filled(chunks, 4), n, {each: f"{g}.00000000" for each, g in read.items()})
 
     oldest = min((each.time for each in left), default=None)
-    assert Lag("warehouse", n, sum(each.events for each in left), oldest) == found
+    assert Lag("warehouse", n, n, sum(each.events for each in left), oldest) == found
 
 
 def test_partitions_without_a_cursor_do_not_count():
     """Two processes may share a cursor set, each with its own partitions."""
     backlog = filled([chunk(1, 0, 5), chunk(2, 1, 7)], 2)
 
-    assert 7 == lag_of(backlog, 2, {1: "0.00000000"}).events
+    assert Lag("warehouse", 2, 1, 7, 2000) == lag_of(backlog, 2, {1: "0.00000000"})
 
 
 def test_what_retention_has_removed_is_not_waited_for():
     backlog = filled([chunk(1, 0, 5), chunk(2, 0, 7)])
 
-    assert Lag("warehouse", 1, 7, 2000) == lag_of(
+    assert Lag("warehouse", 1, 1, 7, 2000) == lag_of(
         backlog, 1, {0: "0.00000000"}, {0: Anchor(1, "00000001")}.items()
     )
 
