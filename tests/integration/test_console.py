@@ -196,6 +196,14 @@ def test_a_cookie_opens_only_the_console(console):
     assert answer.status_code == 401
 
 
+@pytest.mark.parametrize("host", ["[", "a:b:c", "a:99999999", ""])
+def test_a_malformed_host_is_asked_to_sign_in(console, host):
+    """With tokens any Host is served, also one that is no address."""
+    answer = console.get(**HTML, Host=host)
+
+    assert (answer.status_code, "form_key" in answer.text) == (401, True)
+
+
 def test_without_tokens_nobody_signs_in(open_console):
     assert open_console.get().status_code == 200
     assert "No tokens: reads only" in open_console.get().text

@@ -66,7 +66,7 @@ class Sessions:
             path=_path(request),
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=request.scope["scheme"] == "https",
         )
 
     def end(self, request: Request, answer: Response) -> None:
@@ -114,7 +114,8 @@ class Sessions:
 
 def _cookie(request: Request) -> str:
     """Return the cookie's name. It has the port, because browsers tell only hosts apart."""
-    return f"zeh_console_{request.url.port or request.url.scheme}"
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"zeh_console_{port if port.isdecimal() else request.scope['scheme']}"
 
 
 def _path(request: Request) -> str:
