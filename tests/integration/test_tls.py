@@ -142,6 +142,32 @@ def test_a_client_that_was_refused_cannot_go_on(tmp_path: Path, tls: TlsFolder) 
         assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.parametrize("piece", [1 << 10, 64 << 10])
+def test_the_pieces_that_a_refused_client_sends_do_not_matter(tls: TlsFolder, piece: int) -> None:
+    """It may send a whole upload before it reads the alert, and not much more."""
+    pair = tls.issue("server")
+    files = TlsFiles(str(pair.cert), str(pair.key), str(tls.ca))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = Certificates(files).wrap_bio(to_server, to_client, server_side=True)
+    trusting = ssl.create_default_context(cafile=str(tls.ca))
+    client = trusting.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with pytest.raises(ssl.SSLWantReadError):
+        server.do_handshake()
+    client.do_handshake()
+
+    for _ in range((4 << 20) // piece):
+        client.write(b"x" * piece)
+        with pytest.raises(ssl.SSLWantReadError):
+            server.do_handshake()
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+        client.read()
+    to_server.write(b"x" * (8 << 20))
+    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+        server.do_handshake()
+
+
 def test_certificates_are_renewed_without_closing_connections(
     tmp_path: Path, tls: TlsFolder
 ) -> None:

@@ -18,7 +18,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from zeh_spark.errors import StoreError
 
@@ -27,8 +27,8 @@ log = logging.getLogger("zeh_spark.publisher")
 LOOK_SECONDS = 5.0
 """Seconds between two looks whether the files have changed."""
 
-_STEPS_AFTER_ALERT = 16
-"""How many more times a client that was refused may send something until it is cut off.
+_BYTES_AFTER_ALERT = 8 << 20
+"""Bytes that a client that was refused may still send until it is cut off: twice an upload.
 
 Closing while it sends would take the alert back.
 """
@@ -62,8 +62,10 @@ class _Refusing(ssl.SSLObject):
     has sent too much, or the time for handshakes is over: they send what is there meanwhile.
     """
 
+    incoming: ssl.MemoryBIO
+    """What the client has sent, and TLS has not read."""
     _failed: ssl.SSLError | None = None
-    _steps = 0
+    _ignored = 0
 
     def do_handshake(self) -> None:
         """Go on with the handshake (see `ssl.SSLObject.do_handshake`)."""
@@ -76,8 +78,8 @@ class _Refusing(ssl.SSLObject):
                 self._failed = exc
             else:
                 return
-        self._steps += 1
-        if self._steps > _STEPS_AFTER_ALERT:
+        self._ignored += len(self.incoming.read())
+        if self._ignored > _BYTES_AFTER_ALERT:
             raise self._failed
         raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "an alert is sent")
 
@@ -109,9 +111,13 @@ class Certificates(ssl.SSLContext):
     def __init__(self, files: TlsFiles) -> None:
         """Do nothing: the context was made with the object."""
 
-    def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *given: Any, **named: Any
+    ) -> ssl.SSLObject:
         """Begin TLS on a new connection (see `ssl.SSLContext.wrap_bio`, which asyncio calls)."""
-        return self._context.wrap_bio(*given, **named)
+        made = self._context.wrap_bio(incoming, outgoing, *given, **named)
+        cast("_Refusing", made).incoming = incoming
+        return made
 
     def look(self, *, now: bool = False) -> None:
         """Read the files again if they have changed.
