@@ -38,11 +38,12 @@ def check_refused(streaming, done, *words):
     assert streaming.table.rows() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     [
         pytest.param({"fetch": "executors"}, id="executors"),
-        pytest.param({"fetch": "driver"}, id="driver", marks=pytest.mark.slow),
+        pytest.param({"fetch": "driver"}, id="driver"),
         pytest.param({"stagingLocation": "staging"}, id="staged", marks=pytest.mark.campaign),
     ],
 )

@@ -38,6 +38,7 @@ def test_any_arrival_gives_the_same_order(orders):
     assert len(set(orders.batches)) > 6
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 @needs_batches
 @pytest.mark.parametrize(
