@@ -32,7 +32,8 @@ _KEY = ec.generate_private_key(ec.SECP256R1())
 class TokenServer:
     """Gives JWTs with these rights to who knows CLIENT and SECRET.
 
-    `script`: answers to give first, as (status, document); `asked`: the forms that came.
+    `script`: answers to give first, as (status, document); `asked`: the forms that came;
+    `silence`: an event for which its answers wait.
     """
 
     url: str = ""
@@ -40,6 +41,7 @@ class TokenServer:
     lifetime: float | None = 300
     script: list[tuple[int, object]] = field(default_factory=list)
     asked: list[dict[str, str]] = field(default_factory=list)
+    silence: threading.Event | None = None
 
     @property
     def options(self) -> dict[str, str]:
@@ -52,6 +54,8 @@ class TokenServer:
 
     def answer(self, authorization: str, form: dict[str, str]) -> tuple[int, object]:
         self.asked.append(form)
+        if self.silence:
+            assert self.silence.wait(60)
         if self.script:
             return self.script.pop(0)
         name, _, secret = base64.b64decode(authorization.removeprefix("Basic ")).partition(b":")

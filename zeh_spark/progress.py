@@ -61,8 +61,9 @@ class FeedProgress:
         max_events_behind: those of the partition that has most of them.
         seconds_behind: the age of the oldest of them in seconds, 0 without one; None if the
             publisher does not tell it.
-        has_more: whether the feed held more events than the first micro-batch of the run took. It
-            is known on Spark 4.0 and 4.1 only, where a run with availableNow ends then.
+        has_more: whether the feed may hold more events than a run with availableNow took. It is
+            known on Spark 4.0 and 4.1, where the first micro-batch ends the run; and on any Spark
+            if the run ended after many answers without events, which is no proof of the end.
     """
 
     run_id: str
@@ -291,13 +292,18 @@ def _plain_line(text: str | None) -> None:
         sys.stderr.flush()
 
 
+_RUNS_WITHOUT_EVENTS = 100
+"""Runs without an event after which `drain` gives up, though the cursors still move."""
+
+
 def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) -> int:
     """Run a query again and again until the feed gives no new events.
 
     Spark 4.0 and 4.1 need this, because their trigger AvailableNow makes a single micro-batch,
     which may not hold all that the feed has. Later versions read the feed to its end in one run.
     It ends after a run without a micro-batch, or after two runs in a row without events: a run may
-    only repeat a micro-batch, which a sink skips that has it, or only find where to begin.
+    only repeat a micro-batch, which a sink skips that has it, or only find where to begin. A run
+    that says itself that events are unread (`FeedProgress.has_more`) does not count as one of them.
 
     Args:
         start: starts the query and returns it; each time with the trigger `availableNow` and the
@@ -309,7 +315,8 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
         The number of runs.
 
     Raises:
-        ZeroEventHubError: the feed still gave events when `timeout` had passed.
+        ZeroEventHubError: the feed still gave events when `timeout` had passed; or no events for
+            100 runs, while its cursors moved.
         StreamingQueryException: the query failed.
     """
     began = time.monotonic()
@@ -320,8 +327,14 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
         runs += 1
         batches = [each for each in query.recentProgress if _has_run(each)]
         without_events = 0 if any(map(_has_events, batches)) else without_events + 1
-        if not batches or without_events == 2:
+        if not batches or (without_events >= 2 and not _has_more(batches[-1])):
             return runs
+        if without_events == _RUNS_WITHOUT_EVENTS:
+            raise ZeroEventHubError(
+                f"drain: the last {without_events} of {runs} runs brought no event, though the "
+                f"cursors of the feed moved. What was read is committed. Ask the owner of the feed "
+                f"why its publisher skips so much, and call drain again to continue"
+            )
         if timeout is not None and time.monotonic() - began > timeout:
             raise ZeroEventHubError(
                 f"drain: the feed still gives events after {timeout:g} s. What was read is "
@@ -332,6 +345,11 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
 def _has_run(progress: dict[str, Any]) -> bool:
     """Return whether a progress is that of a micro-batch, and not of a look for events."""
     return "addBatch" in (progress.get("durationMs") or {}) or bool(progress.get("numInputRows"))
+
+
+def _has_more(progress: dict[str, Any]) -> bool:
+    """Return whether a micro-batch says that a feed holds events after it."""
+    return any(each.has_more for each in feed_progress(progress))
 
 
 def _has_events(progress: dict[str, Any]) -> bool:

@@ -396,6 +396,11 @@ class OpenBatch:
         return receipt
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether its commit has begun, and it is not known what became of it: call `settle`."""
+        return self._begun is not None and self._begun.in_doubt
+
+    @property
     def dropped(self) -> int:
         """The number of this block's events that were dropped by the override `keepFirst`.
 

@@ -10,6 +10,7 @@ from chispa import assert_df_equality
 from pyspark.errors import StreamingQueryException
 
 import zeh_spark
+from tests.fix_raw_server import ok, refused
 from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.progress import feed_progress
@@ -386,3 +387,37 @@ def test_secrets_are_not_shown(spark_log, stream, collected, url, capfd):
     assert "zeroeventhub" in shown.out  # the plan
     assert "MicroBatchExecution" in spark_log()
     assert not any("s3cr3t" in text for text in [*texts, spark_log()])
+
+
+@pytest.mark.slow
+def test_draining_goes_on_where_a_publisher_skips(stream, tmp_path, raw_server):
+    """A publisher that filters may move the cursor for long before there is an event."""
+
+    def page(request):
+        at = request.query["cursor0"]
+        if at == "_last":
+            return ok(b'{"partition":0,"cursor":"500"}\n')
+        number = -1 if at == "_first" else int(at)
+        if number >= 251:
+            return ok(b'{"partition":0,"cursor":"500"}\n')
+        event = b'{"partition":0,"data":{"id":1}}\n' if number == 250 else b""
+        return ok(event + b'{"partition":0,"cursor":"%d"}\n' % (number + 1))
+
+    raw_server.discovery = refused(400)
+    raw_server.respond = page
+    rows = []
+
+    def start():
+        return (
+            stream(url=raw_server.url, partitionCount="1", retryTimeout="4s")
+            .load()
+            .writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(once=True)
+            .start()
+        )
+
+    runs = zeh_spark.drain(start, timeout=PATIENCE)
+
+    assert ['{"id":1}'] == [each.data for each in rows]
+    assert runs >= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -12,7 +13,10 @@ import pytest
 from tests.fix_client import BODY, ask, client, read
 from tests.fix_oauth import CLIENT, SECRET, TokenServer
 from tests.fix_raw_server import ok, refused
+from tests.patience import eventually
+from zeh_spark.client.credentials import masked
 from zeh_spark.client.oauth import OAuthTokens
+from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, UnavailableError
 from zeh_spark.options import ClientOptions, parse
@@ -82,8 +86,53 @@ def test_a_token_is_used_to_its_end_while_the_token_server_is_down(token_server)
     token_server.script = [(503, {})]
     now[0] += 290
 
-    assert first == tokens.token()
+    assert [first, first] == [tokens.token(), tokens.token()]
+    now[0] += 5
     assert first != tokens.token()
+    assert 3 == len(token_server.asked)
+
+
+def test_a_silent_token_server_does_not_delay_who_has_a_token(token_server):
+    """One thread asks for the next token; the others go on with theirs."""
+    now = [1000.0]
+    tokens = OAuthTokens(options(token_server), clock=lambda: now[0])
+    first = tokens.token()
+    token_server.silence = threading.Event()
+    now[0] += 290
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(tokens.token)
+        eventually(lambda: len(token_server.asked) == 2, 30)
+
+        assert [first] * 8 == [tokens.token() for _ in range(8)]
+        token_server.silence.set()
+        assert first != asking.result(30)
+
+
+@pytest.mark.parametrize("how", [OAuthTokens.token, lambda tokens: tokens.instead_of("old")])
+def test_threads_share_the_failure_for_which_they_wait(token_server, how):
+    """A server that is silent for a minute does not hold up the last of 32 threads for 32."""
+    tokens = OAuthTokens(options(token_server))
+    token_server.silence, token_server.script = threading.Event(), [(503, {})] * 8
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(how, tokens) for _ in range(8)]
+        eventually(lambda: all(each.running() for each in asking) and token_server.asked, 30)
+        token_server.silence.set()
+        failed = [each.exception(30) for each in asking]
+
+    assert {TransientError} == {type(each) for each in failed}
+    assert len(token_server.asked) < 8
+
+
+def test_a_token_that_is_given_again_stays_hidden(token_server):
+    """Token servers give the same token until shortly before it expires."""
+    document = {"access_token": "the-same-token-as-before", "token_type": "Bearer"}
+    token_server.script = [(200, document)] * 15
+    tokens = OAuthTokens(options(token_server))
+    for _ in range(15):
+        tokens.instead_of("the-same-token-as-before")
+
+    assert 15 == len(token_server.asked)
+    assert "the-same" not in masked("401 invalid token: the-same-token-as-before")
 
 
 def test_a_refused_token_is_renewed(token_server, raw_server):

@@ -8,6 +8,8 @@ import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -236,3 +238,36 @@ def test_receipt_that_is_gone_tells_nothing(
         published(other, number)
     with pytest.raises(OutcomeUnknownError, match="neither confirmed nor denied"):
         batch.settle()
+
+
+@pytest.mark.parametrize(
+    ("fate", "code", "said"), [(answer_lost, 0, "Published 1 event as batch 0"), (held, 1, "Abort")]
+)
+def test_the_command_finds_out_what_it_was_interrupted_in(
+    publisher: Publisher, gateway: Gateway, fate: Fate, code: int, said: str
+) -> None:
+    """Ctrl-C while the commit is under way: I am told what is published, and publish it once."""
+    command = [sys.executable, "-m", "zeh_spark.cli", "publish", f"{gateway.address}/orders"]
+    found_out = threading.Event()
+
+    def interrupted(gateway: Gateway, request: Passing) -> Given:
+        given = fate(gateway, request)
+        process.send_signal(signal.SIGINT)
+        assert found_out.wait(60)  # the command waits for its answer meanwhile
+        return given
+
+    def other(gateway: Gateway, request: Passing) -> Given:
+        if any(each.method == "POST" for each in gateway.requests):
+            found_out.set()
+        return passed(gateway, request)
+
+    gateway.fate = by_method(POST=interrupted, PUT=other, GET=other, DELETE=other)
+    with subprocess.Popen(
+        [*command, "--producer", "till"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        shown, _ = process.communicate('{"id":1}\n', 60)
+
+    gateway.deliver()
+    assert (process.returncode, said in shown) == (code, True), shown
+    assert len(events_of(publisher.store)) == (code == 0)

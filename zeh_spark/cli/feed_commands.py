@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import IO, Any, cast
@@ -31,12 +32,12 @@ from zeh_spark.cli.parameters import (
 )
 from zeh_spark.cli.text import moment, table
 from zeh_spark.client.publish_client import PublishClient
-from zeh_spark.errors import PublishError, RowError, StoreError
+from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreError
 from zeh_spark.loading.load import Loaded, Source, bad_line, events_of, without_events
 from zeh_spark.options import ClientOptions, option_name, parse
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.problems import FORBIDDEN
-from zeh_spark.publish import Producer
+from zeh_spark.publish import OpenBatch, Producer
 
 
 @click.command()
@@ -77,7 +78,7 @@ def publish(
     with (
         told_here("zeh_spark.publish"),
         progress("Publishing", _size_of_stdin()) as bar,
-        by.batch(batch, allow=allowed) as open_batch,
+        _found_out(by.batch(batch, allow=allowed)) as open_batch,
     ):
         source = Source("-", cast(IO[bytes], _Counted(sys.stdin.buffer, bar)), key, envelope)
         given = False
@@ -112,6 +113,26 @@ def publish(
         say(f"Published before, at {when}, with the same {events}: no change.")
         return
     say(f"Published {events} as batch {receipt.batch} of producer {name!r}.")
+
+
+@contextmanager
+def _found_out(batch: OpenBatch) -> Iterator[OpenBatch]:
+    """Publish a batch, and find out what became of it if Ctrl-C interrupts its commit."""
+    try:
+        with batch:
+            yield batch
+    except KeyboardInterrupt:
+        if not batch.in_doubt:
+            raise
+        try:
+            receipt = batch.settle()
+        except KeyboardInterrupt:
+            raise OutcomeUnknownError(
+                "whether the events were published is not known, because the command was "
+                "interrupted twice. Before you publish them again, look at zeh-spark producers"
+            ) from None
+        if receipt is None:
+            raise
 
 
 @click.command()

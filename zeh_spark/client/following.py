@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
-from zeh_spark.errors import OptionError, PublisherError, ZeroEventHubError
+from zeh_spark.errors import MalformedLineError, OptionError, PublisherError
 from zeh_spark.options import ClientOptions, parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
@@ -25,6 +25,8 @@ from zeh_spark.protocol.stamps import parse_stamped
 WAIT = 20
 PAUSE = 1.0
 _HINT = 1000
+_MOST_WITHOUT_EVENTS = 1000
+"""Pages in a row that may move the cursor without an event, before it is no end that comes."""
 
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -66,7 +68,7 @@ def follow(
     partitions = _read_partitions(count, partition, start)
     feed = asked.named(at_once.transport.url.identity) if whole else None
     client = FeedClient(parse(ClientOptions, {**connect, "url": url}))
-    arrived: queue.Queue[list[bytes] | ZeroEventHubError | None] = queue.Queue(64)
+    arrived: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(64)
     for each in partitions:
         request = PageRequest(
             each,
@@ -83,7 +85,7 @@ def follow(
     left = len(partitions)
     while left:
         found = arrived.get()
-        if isinstance(found, ZeroEventHubError):
+        if isinstance(found, BaseException):
             raise found
         if found is None:
             left -= 1
@@ -110,7 +112,7 @@ def _read(
     client: FeedClient,
     request: PageRequest,
     feed: FeedIdentity | None,
-    put: Callable[[list[bytes] | ZeroEventHubError | None], object],
+    put: Callable[[list[bytes] | BaseException | None], object],
 ) -> None:
     """Put the events of a partition into the queue; then None, or the error that ended it."""
     told = feed is not None and feed.told
@@ -120,7 +122,7 @@ def _read(
                 feed = _again(client, request, feed)
             put(shown(lines, request.partition, feed))
         put(None)
-    except ZeroEventHubError as exc:
+    except BaseException as exc:  # noqa: BLE001 - raised again by whoever prints
         put(exc)
 
 
@@ -139,16 +141,20 @@ def _again(client: FeedClient, request: PageRequest, feed: FeedIdentity) -> Feed
 def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterator[bytes]:
     """Yield the lines after a cursor, page after page.
 
-    Without `wait` in the request, it ends at a page without events. The lines of a page are yielded
-    as they come or, with `joined`, all together at its end.
+    Without `wait` in the request, it ends at a page without events that does not move the cursor.
+    The lines of a page are yielded as they come or, with `joined`, all together at its end.
+
+    Raises:
+        PublisherError: Without `wait`, too many pages in a row moved the cursor without an event.
     """
-    cursor = request.cursor
+    cursor, skipping = request.cursor, 0
     while True:
-        begun, events = time.monotonic(), 0
+        begun, events, moved = time.monotonic(), 0, False
         held: list[bytes] = []
         for item in client.page(replace(request, cursor=cursor)):
             cursor = item.cursor
             if isinstance(item, PageEnd):
+                moved = item.moved
                 break
             events += item.events
             held.append(item.lines)
@@ -156,8 +162,20 @@ def _lines(client: FeedClient, request: PageRequest, *, joined: bool) -> Iterato
                 yield held.pop()
         if events and held:
             yield b"".join(held)
+        skipping = 0 if events else skipping + 1
         if not events and not request.wait:
-            return
+            if not moved:
+                return
+            if skipping == _MOST_WITHOUT_EVENTS:
+                raise PublisherError(
+                    f"partition {request.partition}: {skipping} pages in a row moved the cursor "
+                    f"without an event, up to {cursor!r}, so it is not known whether this is the "
+                    f"end. Continue with --partition {request.partition} --from {cursor}",
+                    partition=request.partition,
+                    cursor=cursor,
+                    anchor="it-is-not-known-where-a-batch-read-ends",
+                )
+            continue
         if not events and time.monotonic() - begun < PAUSE:
             time.sleep(PAUSE)  # the publisher does not know `wait`
 
@@ -185,5 +203,15 @@ def shown(lines: bytes, partition: int, feed: FeedIdentity | None) -> list[bytes
 
 
 def _with_headers(line: bytes, headers: object) -> bytes:
-    """Return the line with other headers; everything else in it stays byte for byte."""
-    return msgspec.json.encode({**_members(line), "headers": headers})
+    """Return the line with other headers; everything else in it stays byte for byte.
+
+    Raises:
+        MalformedLineError: The name of a member is not UTF-8.
+    """
+    try:
+        return msgspec.json.encode({**_members(line), "headers": headers})
+    except ValueError as exc:
+        raise MalformedLineError(
+            f"a line has a member whose name is not UTF-8 ({exc}), so it cannot be printed with "
+            f"its headers: {wire.excerpt(line)}. Tell the owner of the feed, or leave out --headers"
+        ) from exc

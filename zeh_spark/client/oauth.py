@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import requests
@@ -30,6 +30,9 @@ from zeh_spark.protocol import problems
 _MARGIN = 30.0
 """Seconds before a token expires from which on another one is asked for."""
 
+_AGAIN = 5.0
+"""Seconds after a failure until another token is asked for, while the old one is valid."""
+
 _RECENT = 10
 """How many tokens are hidden in errors: the newest, and those that answers may still quote."""
 
@@ -40,8 +43,20 @@ _CREDENTIALS = OptionAdvice(
 _ANCHOR = "the-token-server-gives-no-token"
 
 
+class _Token(NamedTuple):
+    """A token, and when it was asked for, has to be renewed, and expires."""
+
+    text: str
+    asked_at: float
+    renew_at: float
+    expires_at: float
+
+
 class OAuthTokens:
     """The tokens that a token server gives for some credentials.
+
+    One thread at a time asks the server. The others use the token that they have while it is valid;
+    else they wait, and share the answer, or the failure.
 
     Args:
         options: the credentials, and how to reach the server.
@@ -52,8 +67,8 @@ class OAuthTokens:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self._token: str | None = None
-        self._renew_at = self._expires_at = 0.0
+        self._token: _Token | None = None
+        self._failure: tuple[float, TransientError] | None = None
         self._name, self._secret = (
             quote(each or "", safe="")
             for each in (options.oauth_client_id, options.oauth_client_secret)
@@ -69,28 +84,55 @@ class OAuthTokens:
             AccessError: the server refuses, or its answer is no token.
             TransientError: it did not answer, or its answer may change.
         """
-        with self._lock:
-            if self._token is None or self._clock() >= self._renew_at:
-                try:
-                    self._fetch()
-                except TransientError:
-                    if self._token is None or self._clock() >= self._expires_at:
-                        raise
-            assert self._token is not None
-            return self._token
+        now, held = self._clock(), self._token
+        if held and now < held.renew_at:
+            return held.text
+        is_valid = held is not None and now < held.expires_at
+        if not self._lock.acquire(blocking=not is_valid):
+            assert held is not None
+            return held.text  # another thread asks for the next one
+        try:
+            if self._token is not held and self._token:
+                return self._token.text
+            return self._fetched(now).text
+        except TransientError:
+            if held is None or not is_valid:
+                raise
+            self._token = held._replace(renew_at=self._clock() + _AGAIN)
+            return held.text
+        finally:
+            self._lock.release()
 
     def instead_of(self, refused: str | None) -> str:
         """Return another token than one that the publisher refused (errors as in `token`).
 
         Any thread may have asked for it before. It is the same one if the server gives it again.
         """
+        now = self._clock()
         with self._lock:
-            if self._token is None or self._token == refused:
-                self._fetch()
-            assert self._token is not None
-            return self._token
+            held = self._token
+            if held is None or (held.text == refused and held.asked_at <= now):
+                held = self._fetched(now)
+            return held.text
 
-    def _fetch(self) -> None:
+    def _fetched(self, since: float) -> _Token:
+        """Ask the server for a token, and keep it.
+
+        Args:
+            since: when this thread began to wait. A failure since then is this thread's, too: a
+                server that is silent for a minute is not asked by all threads, one after the other.
+        """
+        if self._failure and self._failure[0] > since:
+            failure = self._failure[1]
+            raise TransientError(failure.final, within=failure.within)
+        try:
+            self._token = self._fetch()
+        except TransientError as exc:
+            self._failure = self._clock(), exc
+            raise
+        return self._token
+
+    def _fetch(self) -> _Token:
         began = self._clock()
         document = self._asked()
         try:
@@ -102,12 +144,13 @@ class OAuthTokens:
         if kind != "bearer":
             raise self._refused(f"its token is of type {kind[:50]!r} instead of 'Bearer'")
         masked.add(token)
+        if token in self._recent:  # the server gives one until it expires
+            self._recent.remove(token)
         self._recent.append(token)
         if len(self._recent) > _RECENT:
             masked.forget(self._recent.popleft())
-        self._token = token
-        self._expires_at = began + lifetime
-        self._renew_at = self._expires_at - min(_MARGIN, lifetime / 5)
+        expires_at = began + lifetime
+        return _Token(token, began, expires_at - min(_MARGIN, lifetime / 5), expires_at)
 
     def _asked(self) -> dict[str, Any]:
         options = self._options

@@ -20,12 +20,13 @@ from typing import IO, BinaryIO, NamedTuple, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from zeh_spark.errors import StoreError
+from zeh_spark.errors import OutcomeUnknownError, StoreError
 from zeh_spark.loading import csv_rows
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.protocol import event_key, wire
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.partitioning import partition_for
+from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.upload_format import (
     CHUNK_EVENTS,
     Content,
@@ -33,10 +34,13 @@ from zeh_spark.protocol.upload_format import (
     checked_rest,
 )
 from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
-from zeh_spark.store.interface import Store
+from zeh_spark.store.interface import Store, StoreOutcomeUnknownError
 
 PRODUCER = "load"
 """The producer of what is loaded without a producer's name."""
+
+_RECEIPTS = 1_000
+"""Receipts among which that of a commit in doubt is looked for, the newest ones."""
 
 INPUT_LINE = 16 << 20
 """Bytes of the longest input line that is read, far more than fits into a feed."""
@@ -155,6 +159,7 @@ def load(
     Raises:
         StoreError: A file cannot be read, there are no events, or the store failed; nothing was
             published.
+        OutcomeUnknownError: The store failed, and it is not known whether the batch is published.
         Problem: The batch was refused; nothing was published.
     """
     loaded = Loaded()
@@ -203,10 +208,15 @@ def publish(
 ) -> Published:
     """Publish the events that `fill` adds as one batch, as one task's first attempt.
 
+    If the commit is interrupted, or the store does not tell whether it took effect, that is found
+    out: it is published, or an error says that it is not.
+
     Raises:
         StoreError: The store failed; nothing was published.
+        OutcomeUnknownError: The store failed, and tells neither that the batch is published nor
+            that it is not.
         Problem: The batch was refused; nothing was published.
-        BaseException: What `fill` raises; nothing was published.
+        BaseException: What `fill` raises, or an interruption; nothing was published.
     """
 
     def send(number: int, chunks: list[StagedChunk]) -> bool:
@@ -219,13 +229,59 @@ def publish(
     try:
         fill(batch)
         batch.finish()
-        attempts = (TaskAttempt(0, 0, batch.uploads, batch.content.events),)
-        receipt, new = store.commit(feed, call, Declared(batch.content, attempts))
-        return Published(receipt, new, batch.content)
     except BaseException:
         with suppress(StoreError):  # the first error is raised instead
             store.release(feed, call.producer, call.batch, call.run)
         raise
+    attempts = (TaskAttempt(0, 0, batch.uploads, batch.content.events),)
+    receipt, new = _commit(store, feed, call, Declared(batch.content, attempts))
+    return Published(receipt, new, batch.content)
+
+
+def _commit(store: Store, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
+    """Commit a batch, and find out what became of a commit in doubt. Raises as `publish`."""
+    try:
+        return store.commit(feed, call, declared)
+    except BaseException as exc:  # also Ctrl-C
+        in_doubt = isinstance(exc, StoreOutcomeUnknownError) or not isinstance(exc, Exception)
+        try:
+            # Without its uploads, a commit that is still under way is refused.
+            store.release(feed, call.producer, call.batch, call.run)
+            found = _receipt(store, feed, call, declared.content) if in_doubt else None
+        except (StoreError, KeyboardInterrupt) as failed:
+            if in_doubt:
+                raise _unknown(call, declared.content) from failed
+            found = None
+        if found:
+            return found, found.run == call.run
+        if isinstance(exc, StoreOutcomeUnknownError):
+            raise StoreError(
+                "the store failed while it committed, and nothing was published. Load the files "
+                "again once the store is well",
+                anchor="there-is-no-store-or-no-feed",
+            ) from exc
+        raise
+
+
+def _receipt(store: Store, feed: str, call: Call, content: Content) -> StoredReceipt | None:
+    """Return the receipt of a call's batch; None if it is not published. Raises StoreError."""
+    count = store.producer(feed, call.producer).receipts  # waits for commits under way
+    for each in store.receipts(feed, call.producer, count + 1, _RECEIPTS):
+        is_named = call.batch is not None and call.incarnation == each.incarnation
+        same = (each.events, each.digest) == (content.events, content.digest)
+        if same and (is_named or each.run == call.run):
+            return each
+    return None
+
+
+def _unknown(call: Call, content: Content) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"whether {counted(content.events, 'event')} of producer {call.producer!r} were published "
+        f"is not known: the commit did not end, and the store does not answer. Before you load "
+        f"them again, look whether zeh-spark producers shows a batch of run {call.run}",
+        batch=call.batch,
+        run=call.run,
+    )
 
 
 def _check(source: Source) -> None:

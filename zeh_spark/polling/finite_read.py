@@ -222,6 +222,14 @@ class _FiniteRead:
         ending.page_ended(end)
         if ending.undecided and not ending.settles:
             raise EndUnknownError(Doubt.SKIPPING, replace(self.request, cursor=end.cursor), ending)
+        if ending.undecided and not ending.met:
+            log.warning(
+                "partition %d: the cursor moved %d times in a row without an event, so this run "
+                "ends at %r, and events after it may be unread; the next run continues there",
+                self.request.partition,
+                ending.most_without_events,
+                end.cursor,
+            )
         asked_about = bool(ending.candidates)
         if ending.ended:
             return

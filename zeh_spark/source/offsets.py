@@ -6,7 +6,7 @@ compared for equality, and never ordered.
 
     {"version": 3, "feed": URL or feedId, "id": id,
      "reader": id,                                                     if cursorSet was ever set
-     "behind": {"more": …, "eventsBehind": …, "secondsBehind": …},     on Spark 4.0 and 4.1 only
+     "behind": {"more": …, "eventsBehind": …, "secondsBehind": …},     if only the offset can tell
      "partitionCount": n,
      "stage": id, "batch": name, "segments": k,                        if batches are staged
      "startingTimestamp": ms,                             in the initial offset, if that is set
@@ -29,9 +29,8 @@ if the publisher told no id when the query began. Offsets of older versions have
 is random, made with the first offset that has one, and kept for the checkpoint's life: by it the
 publisher tells two queries with one `cursorSet` apart. Rejected: `stage`, which only staged batches
 have, and the query's id, which Spark does not tell a source. `behind` tells what the feed held
-after the batch, because Spark 4.0 and 4.1 show no more of a source in a query's progress; it
-decides nothing. Events,
-bytes and digest describe what lies between the previous offset and this one; a partition that did
+after the batch: on Spark 4.0 and 4.1, which show no more of a source in a query's progress, and if
+a run ended without a proof of the end. It decides nothing. Events, bytes and digest describe what lies between the previous offset and this one; a partition that did
 not move has neither events nor digest. Before the partition count is known, `*` stands for all
 partitions. The offset after the initial one keeps the cursors of the initial one: Spark does not
 write the initial offset to the checkpoint, and a table has to know where its first batch begins.

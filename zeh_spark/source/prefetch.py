@@ -119,6 +119,16 @@ class Fetcher:
         with self._changed:
             return self._ready_events > 0 or (self._finite and not self._all(ended=True))
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a finite read has ended at a place that may not be the end of its partition.
+
+        Its cursor moved too often without an event (see `end_detection`).
+        """
+        with self._changed:
+            endings = [each.ending for each in self._tracks if each.ending]
+            return any(each.undecided and not each.met for each in endings)
+
     def wait(self, *, first: bool, whole: bool = False, least: int | None = None) -> None:
         """Wait until it is worthwhile to make a batch. Raises what a fetching thread raised.
 

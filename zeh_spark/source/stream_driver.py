@@ -144,7 +144,7 @@ class StreamDriver:
             self._batches = None
         if packed is None:
             return None
-        return self._make_batch(start, offset, packed, more=batches.has_more)
+        return self._make_batch(start, offset, packed, batches)
 
     def _planned(self, start: dict[str, Any], offset: Offset, *, finite: bool) -> _Batch | None:
         """Return the next batch of direct reads, in which the tasks fetch."""
@@ -218,14 +218,20 @@ class StreamDriver:
             self._lag = self._planner.head, self._planner.lag
         return lag.report(self.options.feed, *self._lag, reading.report())
 
-    def _behind(self, *, more: bool) -> dict[str, Any] | None:
+    def _behind(self, *, more: bool, is_undecided: bool = False) -> dict[str, Any] | None:
         """Return what the progress tells of the feed's end, if only the offset can tell it.
 
         Warns if this is the only batch of the run, and the feed holds more.
+
+        Args:
+            more: whether events are known that are in no batch yet.
+            is_undecided: whether the run ends without a proof that it has come to the end.
         """
+        known = self._lag[1]
+        if is_undecided:
+            return {"more": True, **lag.metrics(known)}
         if not self._lone:
             return None
-        known = self._lag[1]
         more &= known is None or known.total > 0
         if more and self._first:
             lag.warn_of_rest(self.options.url, known)
@@ -323,7 +329,11 @@ class StreamDriver:
         )
 
     def _make_batch(
-        self, start: dict[str, Any], offset: Offset, packed: PackedBatch, *, more: bool
+        self,
+        start: dict[str, Any],
+        offset: Offset,
+        packed: PackedBatch,
+        batches: PackedBatches,
     ) -> _Batch:
         positions = [
             packed.moved.get(partition, position.unmoved())
@@ -341,7 +351,7 @@ class StreamDriver:
             started=started,
             id=self._id,
             reader=self._reader_of(offset),
-            behind=self._behind(more=more),
+            behind=self._behind(more=batches.has_more, is_undecided=batches.fetcher.is_undecided),
         )
         partitions = (
             staged_partitions(self._staging, staged, feed)

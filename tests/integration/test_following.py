@@ -1,0 +1,56 @@
+"""What `tail` and `dead-letters` read from publishers that skip, or send odd lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fix_batch import cursor_of
+from tests.fix_raw_server import ok, refused
+from zeh_spark.client.following import follow
+from zeh_spark.errors import MalformedLineError, PublisherError
+
+
+def line(cursor: object, *events: object) -> bytes:
+    rows = [{"partition": 0, "data": {"id": each}} for each in events]
+    return b"".join(
+        json.dumps(each).encode() + b"\n" for each in [*rows, {"partition": 0, "cursor": cursor}]
+    )
+
+
+def printed(server, *, whole=False):
+    server.discovery = refused(400)  # it tells nothing of itself
+    found = follow(server.url, "_first", {}, whole=whole, endless=False, partition_count=1)
+    return [each for some in found for each in some]
+
+
+def test_a_page_without_events_is_no_end_if_its_cursor_moved(raw_server):
+    """A publisher may filter. What is printed is all that there is."""
+    pages = {"_first": line("a", 1), "a": line("b"), "b": line("c", 2), "c": line("c")}
+    raw_server.respond = lambda request: ok(pages[cursor_of(request)[1]])
+
+    assert [b'{"id": 1}', b'{"id": 2}'] == printed(raw_server)
+
+
+def test_a_cursor_that_moves_for_ever_is_no_end(raw_server):
+    """I am told where to continue."""
+
+    def page(request):
+        _, at = cursor_of(request)
+        return ok(line(str(int(at) + 1)) if at.isdigit() else line("0", 1))
+
+    raw_server.respond = page
+    with pytest.raises(PublisherError, match=r"1000 pages in a row.*--from 1000"):
+        printed(raw_server)
+
+
+def test_an_error_of_any_kind_ends_the_command(raw_server):
+    """A name that is not UTF-8 can be skipped, and not be printed."""
+    odd = b'{"partition":0,"data":{"id":1},"\xff":3}\n'
+    pages = {"_first": odd + line("a"), "a": line("a")}
+    raw_server.respond = lambda request: ok(pages[cursor_of(request)[1]])
+
+    assert [b'{"id":1}'] == printed(raw_server)
+    with pytest.raises(MalformedLineError, match=r"not UTF-8.*leave out --headers"):
+        printed(raw_server, whole=True)

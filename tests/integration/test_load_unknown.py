@@ -1,0 +1,120 @@
+"""Loads whose commit is interrupted, or whose store does not tell: nothing is loaded twice."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fix_publish import events_of
+from zeh_spark.errors import OutcomeUnknownError, StoreError
+from zeh_spark.loading import load as loading
+from zeh_spark.loading.load import Loaded, Source
+from zeh_spark.publisher import open_store
+from zeh_spark.store.interface import Store, StoreBusyError, StoreOutcomeUnknownError
+
+FAILURES = [KeyboardInterrupt(), StoreOutcomeUnknownError("COMMIT failed")]
+
+
+@dataclass
+class Failing:
+    """A store whose next commit fails, before or after it took effect, and perhaps all calls then.
+
+    Everything else is the store's own.
+    """
+
+    store: Store
+    failure: BaseException | None = None
+    takes_effect: bool = True
+    is_gone: bool = False
+    failed: bool = field(default=False, init=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.failed and self.is_gone:
+            raise StoreBusyError("the database does not answer")
+        return getattr(self.store, name)
+
+    def commit(self, *given: Any) -> Any:
+        failure, self.failure = self.failure, None
+        if failure is None:
+            return self.store.commit(*given)
+        if self.takes_effect:
+            self.store.commit(*given)
+        self.failed = True
+        raise failure
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Failing]:
+    with closing(open_store(f"sqlite:///{tmp_path / 'feeds.db'}")) as store:
+        store.create("orders", 2)
+        yield Failing(store)
+
+
+def load(store: Any, text: bytes = b'{"id":1}\n', name: str | None = None) -> Loaded:
+    call = loading.named_batch(store, "orders", "load", name) if name else None
+    return loading.load(store, "orders", [Source("-", io.BytesIO(text))], call=call)
+
+
+@pytest.mark.parametrize("name", [None, "monday"])
+@pytest.mark.parametrize("failure", FAILURES, ids=["Ctrl-C", "COMMIT"])
+def test_what_took_effect_is_told(store, failure, name):
+    """A command that failed would be called again, and the events would be there twice."""
+    store.failure = failure
+
+    loaded = load(store, name=name)
+
+    assert (1, False, 0) == (loaded.events, loaded.repeated, loaded.dropped)
+    assert [b'{"id":1}'] == events_of(store.store)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["Ctrl-C", "COMMIT"])
+def test_what_took_no_effect_can_be_loaded_again(store, failure):
+    """Its uploads are gone, so that it takes no effect later either."""
+    store.failure, store.takes_effect = failure, False
+
+    with pytest.raises((KeyboardInterrupt, StoreError)) as error:
+        load(store)
+
+    said = "" if isinstance(failure, KeyboardInterrupt) else "nothing was published. Load the files"
+    assert said in str(error.value)
+    assert ([], {}) == (events_of(store.store), dict(store.store.staged()))
+    assert 1 == load(store).events
+    assert [b'{"id":1}'] == events_of(store.store)
+
+
+def test_an_interrupted_repetition_is_a_repetition(store):
+    load(store, name="monday")
+    store.failure = KeyboardInterrupt()
+
+    assert load(store, name="monday").repeated
+    assert [b'{"id":1}'] == events_of(store.store)
+
+
+def test_the_batch_of_another_load_is_not_taken_for_this_one(store):
+    """Two loads of the same events are two batches."""
+    load(store)
+    store.failure, store.takes_effect = KeyboardInterrupt(), False
+
+    with pytest.raises(KeyboardInterrupt):
+        load(store)
+
+    assert [b'{"id":1}'] == events_of(store.store)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["Ctrl-C", "COMMIT"])
+def test_if_the_store_tells_nothing_it_is_not_known(store, failure):
+    """The error has the run, by which I find out later."""
+    store.failure, store.is_gone = failure, True
+
+    with pytest.raises(OutcomeUnknownError, match="look whether zeh-spark producers") as error:
+        load(store)
+
+    (receipt,) = store.store.receipts("orders", "load", 99, 99)
+    assert receipt.run == error.value.run
+    assert f"run {receipt.run}" in str(error.value)
