@@ -53,6 +53,9 @@ _TRACEPARENT = re.compile(
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 30 * 24 * 3600.0
 _LONGEST_AGE = 1000 * 366 * 86_400.0  # databases keep 64 bits, and dates end with the year 9999
+_MOST_BYTES = 10**6 << 40
+"""The largest size that an option may have; databases keep 64 bits."""
+
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -151,17 +154,23 @@ def parse_timeout(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of `1048576`, `64k`, `128m` or `1g`; `k` is 1024 bytes."""
+    """Return the bytes of `1048576`, `64k`, `128m` or `1g`; `k` is 1024 bytes.
+
+    Raises:
+        ValueError: It is no size, is 0, or is more than a million TiB, which no store could keep.
+    """
     match = re.fullmatch(r"(\d+)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if not match or int(match[1]) == 0:
         raise ValueError("must be a number of bytes greater than 0, or with a unit, like 128m")
-    return int(match[1]) * _SIZES[match[2]]
+    if (size := int(match[1]) * _SIZES[match[2]]) > _MOST_BYTES:
+        raise ValueError("must be at most a million TiB: 1000000t")
+    return size
 
 
 def parse_count(text: str) -> int:
-    """Return a whole number greater than 0."""
-    if not re.fullmatch(r"[0-9]+", text.strip()) or int(text) == 0:
-        raise ValueError("must be a whole number greater than 0")
+    """Return a whole number from 1 to 2**63-1, the largest LONG."""
+    if not re.fullmatch(r"[0-9]{1,19}", text.strip()) or not 0 < int(text) < 1 << 63:
+        raise ValueError(f"must be a whole number greater than 0, and at most {(1 << 63) - 1}")
     return int(text)
 
 

@@ -52,6 +52,18 @@ def test_a_slow_plan_does_not_leave_events_to_the_next_trigger(start, wait):
             assert {0: [1]} == run.next()
 
 
+def test_the_largest_limits_are_no_limits(start):
+    """Jobs write the largest LONG for "no limit"."""
+    with closing(MemoryStore()) as store:
+        store.create("orders", 1)
+        publish(store, "orders", [0, 1])
+        limits = {"maxEventsPerTrigger": str(2**63 - 1), "maxBytesPerTrigger": "1000000t"}
+        with running_publisher(store) as base:
+            run = start(url=f"{base}/orders", fetch="executors", **limits)
+
+            assert {0: [0, 1]} == run.next()
+
+
 @pytest.mark.parametrize("status", [404, 405, 501])
 def test_a_publisher_without_plans_is_named_at_once(raw_server, status):
     """After an upgrade was undone I am told what to set, and do not wait for retries."""

@@ -152,3 +152,10 @@ def test_partitioned_table_is_served(
     database.execute("DELETE FROM outbox WHERE id IN (1, 7)")
     with pytest.raises(Problem, match="events after it were removed"):
         read(feed, before.cursors, n=1)
+
+
+def test_sqlite_refuses_what_it_cannot_do(sqlite_database):
+    """Nothing that I ask for is left out without a word."""
+    for asked in ({"notify": True}, {"grant_to": "clerk"}, {"updates": True}):
+        with pytest.raises(StoreError, match="SQLite"):
+            sqlite_database.feed().ddl(**asked)

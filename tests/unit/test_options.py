@@ -139,6 +139,8 @@ def test_options_travel_to_executors():
         ("maxEventsPerTrigger", "٣", "whole number greater than 0"),
         ("maxBytesPerTrigger", "128q", "number of bytes"),
         ("maxBytesPerTrigger", "0m", "greater than 0"),
+        ("maxBytesPerTrigger", "1000001t", "at most a million TiB: 1000000t"),
+        ("maxEventsPerTrigger", "9223372036854775808", "at most 9223372036854775807"),
         ("wait", "soon", "seconds, or a number with ms, s, m, h or d"),
         ("wait", "1.5", "whole seconds"),
         ("pollInterval", "3000000h", "at most 30 days"),

@@ -15,9 +15,6 @@ FIELDS = ("age", "size", "readers", "names")
 
 FOREVER = "forever"
 
-MOST_BYTES = 10**6 << 40
-"""The largest size. Databases keep 64 bits."""
-
 _AGES = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
 _SIZES = ((1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k"), (1, ""))
 
@@ -61,12 +58,9 @@ def _age(what: str, text: str) -> int:
 
 def _size(text: str) -> int:
     try:
-        size = parse_size(text)
+        return parse_size(text)
     except ValueError as exc:
         raise StoreError(f"Size: {text!r} {exc}.") from None
-    if size > MOST_BYTES:
-        raise StoreError(f"Size: {text!r} is more than a million TiB. Leave the field empty.")
-    return size
 
 
 def _cursor_set(name: str) -> str:

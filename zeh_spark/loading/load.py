@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import re
 import uuid
 import zlib
@@ -386,9 +387,19 @@ def _bare(number: int, line: bytes) -> FileEvent:
 def _enveloped(number: int, line: bytes) -> FileEvent:
     wire.validated_json(line)  # which also checks the bytes that the decoder skips
     given = msgspec.json.decode(line, type=Envelope)
+    _refuse_repeated_names(line)
     key = None if given.key is None else str(given.key)
     data = wire.validated_json(bytes(given.data))
     return FileEvent(number, data, key, given.partition, given.headers)
+
+
+def _refuse_repeated_names(line: bytes) -> None:
+    """Raise ValueError if an envelope, or its headers, has a name twice: decoders keep the last."""
+    members = json.loads(line, object_pairs_hook=list, parse_int=str, parse_float=str)
+    for where, pairs in ("the envelope", members), ("headers", dict(members).get("headers")):
+        names = [name for name, _ in pairs or ()]
+        for name in {each for each in names if names.count(each) > 1}:
+            raise ValueError(f"{where} has {name!r} {names.count(name)} times")
 
 
 def _keyed(name: str) -> Callable[[int, bytes], FileEvent]:

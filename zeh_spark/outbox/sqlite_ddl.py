@@ -114,6 +114,11 @@ def sqlite_ddl(table: OutboxTable, facts: SqliteFacts, more: More) -> list[str]:
         raise StoreError(f"{table.name} is a view. Give the option for its table.")
     if more.updates:
         raise StoreError("rows of a table in SQLite cannot be moved by updates. Insert new rows.")
+    if more.notify:
+        raise StoreError(
+            "SQLite wakes no readers: they see new rows within 0.1 seconds anyway. Leave --notify "
+            "out."
+        )
     if more.grant_to:
         raise StoreError(
             "SQLite has no roles: everybody who may read the file may serve it. Leave the role out."

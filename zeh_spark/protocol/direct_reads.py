@@ -47,6 +47,9 @@ MAX_RANGES = 10_000
 PLAN_CHUNKS = 50_000
 """Most chunks of a plan."""
 
+MAX_LIMIT = 2**53 - 1
+"""The largest limit of a request: JSON's decoders read larger integers as floats."""
+
 GROUP_CHUNKS, GROUP_BYTES = 1024, 16 << 20
 """Most chunks of a group, and most bytes of its frames."""
 

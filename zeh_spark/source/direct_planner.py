@@ -28,6 +28,7 @@ from zeh_spark.client.responses import problem_document
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
 from zeh_spark.protocol.direct_reads import (
+    MAX_LIMIT,
     PLAN_CHUNKS,
     Plan,
     PlannedRange,
@@ -257,12 +258,13 @@ class DirectPlanner:
         options = self._options
         batch = PlannedBatch(list(cursors), [[] for _ in cursors])
         events, size = options.max_events_per_trigger, self._factor * options.direct_bytes
+        size = min(size, MAX_LIMIT)
         while True:
             request = PlanRequest(
                 len(cursors),
                 numbered(cursors),
                 upto=self._upto or UNSET,
-                max_events=UNSET if events is None else events,
+                max_events=UNSET if events is None else min(events, MAX_LIMIT),
                 max_bytes=size,
                 range_bytes=self._range_bytes(),
                 wait=seconds,

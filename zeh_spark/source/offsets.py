@@ -30,10 +30,11 @@ is random, made with the first offset that has one, and kept for the checkpoint'
 publisher tells two queries with one `cursorSet` apart. Rejected: `stage`, which only staged batches
 have, and the query's id, which Spark does not tell a source. `behind` tells what the feed held
 after the batch: on Spark 4.0 and 4.1, which show no more of a source in a query's progress, and if
-a run ended without a proof of the end. It decides nothing. Events, bytes and digest describe what lies between the previous offset and this one; a partition that did
-not move has neither events nor digest. Before the partition count is known, `*` stands for all
-partitions. The offset after the initial one keeps the cursors of the initial one: Spark does not
-write the initial offset to the checkpoint, and a table has to know where its first batch begins.
+a run ended without a proof of the end. It decides nothing. Events, bytes and digest describe what
+lies between the previous offset and this one; a partition that did not move has neither events nor
+digest. Before the partition count is known, `*` stands for all partitions. The offset after the
+initial one keeps the cursors of the initial one: Spark does not write the initial offset to the
+checkpoint, and a table has to know where its first batch begins.
 
 Runs on the driver; pure.
 """

@@ -64,6 +64,7 @@ def backup(file: str, copy: Path, progress: Callable[[int], object] = lambda siz
         with part.open("rb+") as written:
             os.fsync(written.fileno())
         part.rename(copy)
+        _sync(copy.parent)
     except (sqlite3.Error, OSError) as exc:
         part.unlink(missing_ok=True)
         raise StoreError(

@@ -17,8 +17,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zeh_spark.protocol import problems, wire
-from zeh_spark.protocol.direct_reads import PLAN_CHUNKS, Plan, PlannedRange, PlanRequest, totals
-from zeh_spark.store.batches import MAX_NUMBER
+from zeh_spark.protocol.direct_reads import (
+    MAX_LIMIT,
+    PLAN_CHUNKS,
+    Plan,
+    PlannedRange,
+    PlanRequest,
+    totals,
+)
 from zeh_spark.store.commit_plan import tag
 from zeh_spark.store.direct_reads import (
     check_not_ahead,
@@ -247,9 +253,9 @@ def check_plan(request: PlanRequest, most: int) -> None:
         wrong = f"n is {n}; allowed are 1 to {most}"
     elif not _every(request.cursors, n) or not _every(ends, n):
         wrong = f"cursors, and ends if they are given, need a cursor for each of 0 to {n - 1}"
-    elif any(isinstance(each, int) and not 1 <= each <= MAX_NUMBER for each in limits):
-        wrong = f"a limit is {limits}; allowed are 1 to {MAX_NUMBER}"
-    elif not 0 <= request.wait <= MAX_NUMBER:
+    elif any(isinstance(each, int) and not 1 <= each <= MAX_LIMIT for each in limits):
+        wrong = f"a limit is {limits}; allowed are 1 to {MAX_LIMIT}"
+    elif not 0 <= request.wait <= MAX_LIMIT:
         wrong = f"wait is {request.wait}; allowed are whole seconds from 0"
     elif isinstance(request.ends, dict) and wire.LAST in ends.values():
         wrong = "an end is _last; allowed are _first, and cursors that the feed gave"
