@@ -349,7 +349,7 @@ class ClientOptions:
     read_timeout: float = option(
         parse_timeout,
         "60s",
-        "how long to wait for more data of an answer; has to be longer than `wait`",
+        "how long to wait for more data of an answer; in a stream, longer than `wait`",
     )
     retry_timeout: float = option(
         parse_duration,
