@@ -338,14 +338,14 @@ class ClientOptions:
     oauth_token_url: str | None = option(
         parse_token_url,
         None,
-        "OAuth2 client credentials, in place of a token: the address that gives tokens (`https:`)",
+        "OAuth2 client credentials, instead of a token: the token server's address (`https:`)",
     )
     oauth_client_id: str | None = option(parse_text, None, "OAuth2: the client's id")
     oauth_client_secret: str | None = option(
         parse_token, None, "OAuth2: the client's secret", repr=False
     )
     oauth_scope: str | None = option(
-        parse_text, None, "OAuth2: the scope to ask for, if the token server needs one"
+        parse_text, None, "OAuth2: the scope to request, if the token server needs one"
     )
     ca_file: str | None = option(
         parse_text, None, "PEM file of the authorities to trust instead of the system's"
@@ -356,7 +356,9 @@ class ClientOptions:
     )
     connect_timeout: float = option(parse_timeout, "10s", "how long to wait for a connection")
     read_timeout: float = option(
-        parse_timeout, "60s", "how long an answer may be silent; more than `wait`"
+        parse_timeout,
+        "60s",
+        "how long to wait for more data of an answer; in a stream, longer than `wait`",
     )
     retry_timeout: float = option(
         parse_duration,

@@ -40,30 +40,32 @@ class _Since(Age):
 
 @click.command("admin-log")
 @STORE
-@click.option("--feed", metavar="FEED", help="Only acts on this feed.")
+@click.option("--feed", metavar="FEED", help="Only entries about this feed.")
 @click.option(
     "--actor", metavar="NAME",
-    help="Only acts of this actor, as the log shows it: cli:alice@host, or alice@host.",
+    help="Only entries of this actor, as the log shows it: cli:alice@host, or alice@host.",
 )  # fmt: skip
 @click.option(
-    "--action", type=click.Choice([each.value for each in Action]), help="Only acts of this kind."
+    "--action",
+    type=click.Choice([each.value for each in Action]),
+    help="Only entries of this kind.",
 )
 @click.option(
     "--since", type=_Since(), metavar="TIME",
-    help="Only acts since a time in UTC, like 2026-11-24 or 2026-11-24T18:00, or of a last time, "
-    "like 7d.",
+    help="Only entries since a time in UTC, for example 2026-11-24 or 2026-11-24T18:00, or within "
+    "a duration before now, for example 7d.",
 )  # fmt: skip
 @click.option(
     "--before",
     type=click.IntRange(1, _MOST),
     metavar="ID",
-    help="Only acts with a lower id: the next page.",
+    help="Only entries with a lower id: the next page.",
 )
 @click.option(
     "--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), metavar="N",
-    help="How many acts to show, the newest first.",
+    help="How many entries to show, the newest first.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print each act as a line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print each entry as a line of JSON.")
 def admin_log(
     url: str,
     feed: str | None,
@@ -74,14 +76,14 @@ def admin_log(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show the log of administrative acts: who changed what in a store, and when.
+    """Show the administrative log: who changed what in a store, and when.
 
-    Each command that changes a store, except for publishing, leaves an act in the same transaction
-    as the change. What was refused or has changed nothing is not there. BY is the way and the
-    actor: cli:USER@HOST for a command, http:TOKEN for a request with a token.
+    Each command that changes a store, except for publishing, writes an entry in the same
+    transaction as the change. Commands that were refused or changed nothing are not in the log. BY
+    is the way and the actor: cli:USER@HOST for a command, http:TOKEN for a request with a token.
 
-    Acts cannot be changed or deleted, and are kept as long as the store. To check that events are
-    as they were published, use zeh-spark audit.
+    Entries cannot be changed or deleted, and are kept as long as the store. To check that events
+    are as they were published, use zeh-spark audit.
 
     \b
     Examples:

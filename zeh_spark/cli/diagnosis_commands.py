@@ -216,11 +216,11 @@ def lag(
     feed_id: str | None,
     connect: dict[str, str],
 ) -> None:
-    """Tell how many events a reader has not read yet, and how old they are.
+    """Show how many events a reader has not read yet, and how old they are.
 
-    Give --checkpoint or --cursorset. What counts as read is what the query has committed. The
+    Give --checkpoint or --cursorset. Events count as read when the query has committed them. The
     number is exact near the end of the feed; far from it, it may be too high by two percent. The
-    publisher has to be zeh-spark serve. A table of your own tells no lag.
+    publisher has to be zeh-spark serve. There is no lag for a table of your own.
 
     With --cursorset the token needs the right that /metrics needs.
 

@@ -58,7 +58,7 @@ from zeh_spark.store.interface import UnknownFeedError, now_ms
 )
 @click.option(
     "--retention", is_flag=True,
-    help="Rows are deleted. Note how far, so that a reader that comes too late gets an error.",
+    help="Rows are deleted. Record this, so that a reader that missed some gets an error.",
 )  # fmt: skip
 @click.option(
     "--cursorsets", is_flag=True,
@@ -167,9 +167,9 @@ def new_history(
     Run it after each restore of a store or a table to an earlier state, for each of its feeds.
     Run it before you start the publisher again and before anything is published.
 
-    For a feed of a store: after a restore, producers give sequence numbers a second time, to other
-    events. From now on events get another id in the header zeh-feed, so that no reader takes them
-    for events that it had before the restore. No reader has to start again because of this.
+    For a feed of a store: after a restore, producers use sequence numbers again, for other events.
+    From now on events get another id in the header zeh-feed, so that readers do not confuse them
+    with events that they got before the restore. No reader has to start again because of this.
     The command also works while `serve` runs. If something was published between the restore and
     this command, give --since with the time that readers name in their error. That time is after
     the last event of the backup, and not after the first event since the restore.
@@ -178,8 +178,8 @@ def new_history(
     and then all later ones. Cursors that were given until now are refused (409), so readers have to
     start again without them. The role has to own the table.
 
-    With --copy: a copy is another feed, and gets an id of its own. Run it on the copy, not on the
-    original.
+    With --copy: a copy is another feed, and gets its own id. Run the command on the copy, not on
+    the original.
 
     \b
     Examples:

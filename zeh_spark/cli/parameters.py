@@ -136,8 +136,8 @@ ALLOW = click.option(
 )  # fmt: skip
 BATCH = click.option(
     "--batch", metavar="NAME", callback=name_of,
-    help="The batch's name. To publish the same events under it again adds nothing; other events "
-    "are refused.",
+    help="The batch's name. The same events published again under this name add nothing; other "
+    "events are refused.",
 )  # fmt: skip
 
 PATIENCE = {"retryTimeout": "10s"}

@@ -65,8 +65,8 @@ _FOREVER = -1
 @_KEEP_FOR
 @click.option(
     "--names", type=_Names(), metavar="DURATION",
-    help="Compare batches with names that are published again for this long, like 90d, the default;"
-    " or forever. After it they are refused.",
+    help="For how long to compare named batches that are published again, like 90d, the default; or"
+    " forever. After that, they are refused.",
 )  # fmt: skip
 @click.option("--off", is_flag=True, help="Keep all events again.")
 def retention(

@@ -105,8 +105,9 @@ def serve(ctx: click.Context, url: str, file: Path | None, given: dict[str, obje
 def quickstart(ctx: click.Context, folder: Path, port: int) -> None:
     """Make a feed with sample data, serve it on this machine, and print a script that reads it.
 
-    The feed `flights` has 1,000 events. The script streams it into a table, and publishes a frame
-    as the feed `delays`. Run it in another terminal, with the Python in which PySpark is installed.
+    The feed `flights` has 1,000 events. The script streams it into a table, and publishes a
+    DataFrame as the feed `delays`. Run the script in another terminal, with the Python in which
+    PySpark is installed.
     Ctrl-C stops the publisher. Everything is in FOLDER: delete it to begin again.
 
     \b

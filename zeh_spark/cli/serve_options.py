@@ -131,13 +131,13 @@ _SETTINGS = {
     ),
     "console": _setting(
         "console", option="--console/--no-console", default=None,
-        meaning="Have web pages about the feeds at /console, or not.  [default: on an address "
+        meaning="Serve web pages about the feeds at /console, or not.  [default: on an address "
         "that only this machine reaches]",
     ),
     "drain_delay": _setting(
         "drain_delay", type=_Duration(), metavar="DURATION",
-        meaning="How long to answer everything after SIGTERM, while /readyz tells load balancers "
-        "to go elsewhere, like 10s.",
+        meaning="How long to answer all requests after SIGTERM, while /readyz tells load balancers "
+        "to use another publisher, like 10s.",
     ),
     "grace": _setting(
         "grace", type=_Duration(), metavar="DURATION",

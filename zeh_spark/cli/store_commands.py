@@ -142,12 +142,12 @@ def backup(file: Path, url: str) -> None:
     help="Do it without asking for confirmation.",
 )  # fmt: skip
 def restore(file: Path, url: str) -> None:
-    """Put the copy FILE in the place of a SQLite store, and tell readers.
+    """Replace a SQLite store with the copy FILE, and begin new epochs of its feeds.
 
-    Stop the publisher first. The old store stays beside the new one, under its name with .before-
+    Stop the publisher first. The old store stays in the same folder, under its name with .before-
     and the time. The tokens are those of the old store, if it can be read.
-    Each feed begins a new epoch, as with new-history, so that no reader takes events that are
-    published from now on for those that were undone. FILE stays as it is.
+    Each feed begins a new epoch, as with new-history, so that readers do not confuse events that
+    are published from now on with those that were undone. FILE is not changed.
 
     \b
     Example:

@@ -52,11 +52,11 @@ def create(
     admin: bool,
     expires: int | None,
 ) -> None:
-    """Make a token, and print it. It is shown this once: the store keeps a hash of it.
+    """Make a token, and print it once: the store keeps only a hash of it.
 
-    NAME says who has it. A feed, a producer and a cursor set may end with *, which stands for any
-    end: --read '*' is all feeds. Each option can be repeated. A publisher knows a new token within
-    about a second.
+    NAME says who has the token. A feed, a producer and a cursor set may end with *, which matches
+    any ending: --read '*' is all feeds. Each option can be repeated. A publisher accepts a new
+    token within about a second.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def list_tokens(url: str) -> None:
 @click.argument("which", metavar="ID|NAME")
 @STORE
 def revoke(which: str, url: str) -> None:
-    """Revoke a token by its id, or all tokens of a name, for ever.
+    """Revoke a token permanently by its id, or all tokens of a name.
 
     Every publisher of the store refuses it within about a second, in any case within ten. Answers
     that have begun are sent to their end.

@@ -140,7 +140,7 @@ RULES = (
         "Send a checkpoint also if there are no events. Readers can begin at _first instead.",
     ),
     Rule(
-        "page-size-hint", "pagesizehint is optional, and about followed",
+        "page-size-hint", "pagesizehint is optional, and followed approximately",
         f"{_PARAMETERS}: pagesizehint",
         "Choose a default, and limit a page to about the hint. Readers need memory for a page.",
     ),
@@ -165,7 +165,7 @@ RULES = (
         "Send Content-Length, or chunks with the last one, and break the connection off on errors.",
     ),
     Rule(
-        "compression", "the answer is packed only if that was asked for, and then whole",
+        "compression", "the answer is compressed only on request, and is complete",
         f"{_HTTP}: Accept-Encoding",
         "Look for a proxy that packs answers without being asked, or that cuts them.",
     ),

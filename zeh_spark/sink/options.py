@@ -81,14 +81,14 @@ class SinkOptions(ClientOptions):
     producer_id: str | None = option(
         parse_name,
         None,
-        "name under which this job publishes, all its life; by default a stream's query name",
+        "name under which this job publishes, for its whole life; by default a stream's query name",
     )
     batch_id: str | None = option(
         parse_name,
         None,
-        "name of what `df.write` writes, which needs one: the same rows written again under it add "
+        "name of a batch, required for `df.write`: the same rows written again under this name add "
         "nothing. With `none` each write adds its rows; with `stream`, in a foreachBatch, the "
-        "stream's micro-batch is the name",
+        "number of the stream's micro-batch is the name",
         query="batch",
     )
     partition_count: int | None = option(
@@ -97,45 +97,44 @@ class SinkOptions(ClientOptions):
     upload_bytes: int = option(
         parse_upload_bytes,
         "4m",
-        "largest size of a request, compressed, from 64k to 32m; its lines have at most twice that "
-        "before compression",
+        "maximum size of a request after compression, from 64k to 32m; before compression, its "
+        "lines have at most twice that",
     )
     accept_gap: str | None = option(
         parse_gap,
         None,
         "allow one batch to follow another although batches between them are missing. The error "
-        "tells the value",
+        "contains the value",
     )
     replace_incarnation: str | None = option(
         parse_replacement,
         None,
-        "allow a new checkpoint to replace the old one, once. The error tells the value",
+        "allow a new checkpoint to replace the old one, once. The error contains the value",
     )
     keep_first: str | None = option(
         parse_kept,
         None,
         "keep the rows that a batch was published with, and drop the different rows that it has "
-        "now. The error tells the value",
+        "now. The error contains the value",
     )
     keep_origin: bool = option(
         parse_bool,
         "false",
         "keep where each event was first published, in the header `zeh-origin`: for queries that "
-        "relay a feed. The frame needs the column `headers` with all headers of the feed",
+        "relay a feed. The DataFrame needs the column `headers` with all headers of the feed",
     )
     keep_key: bool = option(
         parse_bool,
         "false",
         "keep the key of each event in the header `zeh-key`, as Kafka does; readers get it in the "
-        "column `key`. The frame needs the column `key`; a key has at most 1,024 bytes",
+        "column `key`. The DataFrame needs the column `key`; a key has at most 1,024 bytes",
     )
     for_dead_letters: Mapping[str, Any] = prefixed(
         DEAD_LETTER,
-        url="feed that gets the rows which cannot be published; without it, such a row fails the "
-        "batch",
+        url="feed for the rows that cannot be published; without it, such a row fails the batch",
         token="bearer token for that feed; by default the credentials of `url` if both have the "
         "same origin, otherwise none",
-        token_file="file that holds that token, as `tokenFile`",
+        token_file="file with that token, like `tokenFile`",
         accept_gap="`acceptGap` for that feed; by default the value of `acceptGap`",
         replace_incarnation="`replaceIncarnation` for that feed; by default the value of "
         "`replaceIncarnation`",

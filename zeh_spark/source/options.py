@@ -138,7 +138,7 @@ class SourceOptions(ClientOptions):
     partition_count: int | None = option(
         parse_partition_count,
         None,
-        "number of partitions, the spec's `n`; not needed if the publisher tells it",
+        "number of partitions, the spec's `n`; not needed if the publisher returns it",
     )
     starting_cursors: Cursors = option(
         parse_start,
@@ -149,9 +149,9 @@ class SourceOptions(ClientOptions):
     starting_timestamp: int | None = option(
         parse_timestamp,
         None,
-        "where a new query starts, in place of `startingCursors`: at the first event that was "
-        "committed at this time or later; milliseconds since 1970, or like "
-        "`2026-11-22T08:00:00+01:00`; our publisher only",
+        "where a new query starts, instead of `startingCursors`: at the first event that was "
+        "committed at this time or later; milliseconds since 1970, or a time in the form "
+        "`2026-11-22T08:00:00+01:00`; only with `zeh-spark serve`",
     )
     ending_cursors: Cursors = option(
         parse_end,
@@ -163,20 +163,20 @@ class SourceOptions(ClientOptions):
     headers: tuple[str, ...] = option(
         parse_headers,
         "_all",
-        "event headers to ask for: `_all`, `none`, or names with commas between them",
+        "event headers to request: `_all`, `none`, or names with commas between them",
     )
     stamps: str = option(
         parse_choice("headers", "columns", "none"),
         "headers",
         "where the publisher's stamps (time, producer, sequence number …) go: `headers` "
-        "keeps them in the column `headers`; `columns` makes typed columns of them; `none` leaves "
-        "them out. Columns that the schema names are always filled",
+        "keeps them in the column `headers`; `columns` puts them into typed columns; `none` omits "
+        "them. Columns that the schema names are always filled",
     )
-    page_size_hint: int = option(parse_count, "10000", "number of events that a request asks for")
+    page_size_hint: int = option(parse_count, "10000", "number of events that one request asks for")
     fetch: str = option(
         parse_choice("auto", "executors", "driver"),
         "auto",
-        "who fetches the events: `executors`, from our publisher only; `driver`, page by page; "
+        "who fetches the events: `executors`, only from `zeh-spark serve`; `driver`, page by page; "
         "`auto`: executors if the publisher offers it, and neither `stagingLocation` nor a TLS "
         "file is set",
     )
@@ -190,22 +190,23 @@ class SourceOptions(ClientOptions):
         parse_count,
         None,
         "number of events for which a micro-batch waits, for at most `maxTriggerDelay`; the first "
-        "one of a run does not wait, nor does one that is as large as the maximum allows",
+        "one of a run does not wait, and one that has reached a maximum does not wait either",
         query="streaming",
     )
     max_trigger_delay: float = option(
         parse_timeout,
         "15m",
-        "how long after the last micro-batch one with fewer events than `minEventsPerTrigger` "
-        "begins",
+        "how long after the last micro-batch the next one begins, even if it has fewer events than "
+        "`minEventsPerTrigger`",
         query="streaming",
     )
     max_bytes_per_trigger: int | None = option(
         parse_size,
         None,
         "maximum size of a micro-batch, in bytes or with a unit, as far as checkpoint lines allow; "
-        "by default `512m` if executors fetch, and `128m` if the driver does, whose memory use "
-        "follows it; on Spark 4.0 and 4.1 the first one of a run may be four times as large",
+        "by default `512m` if executors fetch, and `128m` if the driver fetches, because the "
+        "driver's memory use grows with it; on Spark 4.0 and 4.1 the first one of a run may be "
+        "four times as large",
         query="streaming",
     )
     min_partitions: int | None = option(
@@ -224,7 +225,7 @@ class SourceOptions(ClientOptions):
     poll_interval: float = option(
         parse_duration,
         "1s",
-        "pause before a partition without new events is asked again",
+        "pause before the next request for a partition without new events",
         query="streaming",
     )
     staging_location: str | None = option(
@@ -237,26 +238,27 @@ class SourceOptions(ClientOptions):
     replay: str = option(
         parse_choice("strict", "accept"),
         "strict",
-        "`accept` lets one micro-batch pass changed, if the feed no longer gives it as it was",
+        "`accept` lets one micro-batch pass with other events, if the feed no longer returns the "
+        "same ones",
         query="streaming",
     )
     feed_id: str | None = option(
         parse_text,
         None,
-        "name of the feed in the checkpoint instead of its URL; in `zeh-feed`, too, if the "
-        "publisher tells no id",
+        "name of the feed in the checkpoint instead of its URL; also in `zeh-feed`, if the "
+        "publisher sends no id",
     )
     cursor_set: str | None = option(
         parse_cursor_set,
         None,
-        "name under which our publisher keeps the positions that the query has committed; "
+        "name under which `zeh-spark serve` keeps the positions that the query has committed; "
         "retention can wait for them",
         query="streaming",
     )
     fail_on_data_loss: bool = option(
         parse_bool,
         "true",
-        "`false` continues with the oldest events left, if the publisher removed unread events",
+        "`false` continues with the oldest events that are left, if unread events were removed",
         query="streaming",
     )
     mode: str = option(
