@@ -129,7 +129,26 @@ def test_an_error_is_json_if_that_was_asked_for(run: Run) -> None:
 
     error = json.loads(done.stderr)["error"]
     assert (1, 1, "") == (done.returncode, error["exitCode"], done.stdout)
-    assert {"message", "exitCode", "type", "help"} == error.keys()
+    assert {"message", "exitCode", "type", "code", "help"} == error.keys()
+    assert ("ZEH_STORE", "StoreError") == (error["code"], error["type"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "code"),
+    [
+        (("prune", "orders", "--jsom", "--json"), "No such option", None),
+        (("prune", "--json"), "Missing argument 'FEED'", None),
+        (("feeds", "http://[", "--json"), "[ZEH_OPTION] URL must be", "ZEH_OPTION"),
+        (("lag", "http://a/f", "--json"), "Give either --checkpoint or --cursorset", None),
+    ],
+)
+def test_wrong_usage_is_json_if_that_was_asked_for(run: Run, words, said, code) -> None:
+    """My script reads one form of errors."""
+    done = run(*words)
+
+    error = json.loads(done.stderr)["error"]
+    assert (2, 2, code) == (done.returncode, error["exitCode"], error.get("code"))
+    assert said in error["message"]
 
 
 def test_verbose_logs_requests_without_secrets(raw_server: RawServer) -> None:

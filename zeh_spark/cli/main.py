@@ -112,14 +112,22 @@ class _Commands(click.Group):
         named = [CompletionItem(name, help=COMMANDS[name][1]) for name in fitting]
         return named + click.Command.shell_complete(self, ctx, incomplete)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options, and note whether errors are wanted as JSON (see `click.Command`)."""
+        output.note_json(ctx, args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for (see `click.Group`)."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as exc:
             raise _needs(_missing(exc)) from exc
+        except click.UsageError as exc:  # wrong words, which click has found
+            raise output.wrong_usage(exc) from exc
         except OptionError as exc:
-            raise click.UsageError(_with_help(spelling.option_error(exc), exc)) from exc
+            said = _with_help(spelling.option_error(exc), exc)
+            raise output.wrong_usage(click.UsageError(said), exc) from exc
         except ZeroEventHubError as exc:
             said = f"[{exc.code}] {spelling.message(exc)}"
             raise output.Failure(_with_help(said, exc), exit_code(exc), exc) from exc
@@ -149,8 +157,8 @@ def _missing(exc: ModuleNotFoundError) -> str:
     return name
 
 
-def _needs(module: str) -> click.ClickException:
-    return click.ClickException(f"this command needs {module}. Install it: {INSTALL}")
+def _needs(module: str) -> output.Failure:
+    return output.Failure(f"this command needs {module}. Install it: {INSTALL}", output.FAILED)
 
 
 def _not_installed(name: str, module: str) -> click.Command:

@@ -56,8 +56,26 @@ class Failure(click.ClickException):
         said: dict[str, Any] = {"message": self.message.partition("\nSee ")[0]}
         said["exitCode"] = self.exit_code
         if self.error:
-            said |= {"type": type(self.error).__name__, "help": self.error.help}
+            known = {"type": type(self.error).__name__, "code": self.error.code}
+            said |= {**known, "help": self.error.help}
         click.echo(json.dumps({"error": said}, ensure_ascii=False), err=True, file=file)
+
+
+def note_json(ctx: click.Context, args: Sequence[str]) -> None:
+    """Note whether a command is called with `--json`, for errors before its options are read."""
+    ctx.meta[_JSON] = "--json" in args
+
+
+def wrong_usage(
+    error: click.UsageError, cause: ZeroEventHubError | None = None
+) -> click.ClickException:
+    """Return the error for wrong usage: as click shows it, or as JSON if that was asked for.
+
+    Args:
+        error: what is wrong.
+        cause: the error behind it, if it is one of ours.
+    """
+    return Failure(error.format_message(), USAGE, cause) if _is(_JSON) else error
 
 
 def equipped(command: click.Command) -> click.Command:
