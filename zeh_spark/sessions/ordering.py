@@ -132,13 +132,15 @@ def in_order(
             means the header `session-attempt`.
         sources: the names of the feeds whose events the frame unites. The clock is then that of the
             slowest of them, and waits for a source that was not seen yet. Whether sources are given
-            is fixed for a checkpoint; their names may change. An event of another source is invalid.
+            is fixed for a checkpoint; their names may change. An event of another source is
+            invalid.
         source: a column or SQL expression, the name of an event's source. None means the feed's
             identity, the header `zeh-feed` without its epoch.
         idle_source_timeout: how long a source may have no events and still hold the clock, by the
             times of batches. None means forever.
         on_conflict: what happens to an event whose number arrived before with other content.
-            "drop": it is a duplicate. "dead-letter": it becomes a dead letter with the reason "conflict".
+            "drop": it is a duplicate. "dead-letter": it becomes a dead letter with the reason
+            "conflict".
             This keeps about 12 bytes of each event, of the 10,000 newest of each session.
         content: a column or SQL expression, what is compared then; by default the column `data`, or
             all columns except `headers` and `partition` if there is none.
