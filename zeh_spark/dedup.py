@@ -65,12 +65,12 @@ def drop_seen(
 ) -> DataFrame:
     """Return the rows of a stream whose (feed, producer, partition, sequence), or id, is new.
 
-    Only rows that were certainly there before are dropped; `metrics` counts them. If several rows
-    of a micro-batch have one number, one of them is kept. The rows of a producer come in the order
+    Only rows that were certainly seen before are dropped; `metrics` counts them. If several rows
+    of a micro-batch have the same number, one is kept. The rows of a producer come in the order
     of their numbers.
 
-    With `id`, rows are known by ids that are no numbers. Each id takes 24 bytes for as long as the
-    window.
+    With `id`, rows are identified by ids that are not numbers. Each id takes 24 bytes for the time
+    of the window.
 
     Args:
         df: a streaming frame. It needs the column `headers`, or the typed columns of
@@ -88,25 +88,25 @@ def drop_seen(
             many gaps. Older gaps are closed, to limit the state. With `id`, how long an
             id is remembered, like "7 days", which is the default then. The clock is the time at
             which events were published, `zeh-time`; the time of the batch for events without it.
-        origin: know events by where they were first published: by the header `zeh-origin`, which
-            the sink's option `keepOrigin` writes, or by their stamps if they were not relayed. It
-            excludes `producer`, `sequence`, `partition`, `feed` and `id`.
+        origin: identify events by where they were first published: by the header `zeh-origin`,
+            which the sink's option `keepOrigin` writes, or by their stamps if they were not
+            relayed. It excludes `producer`, `sequence`, `partition`, `feed` and `id`.
         id: an SQL expression or a column, the event's id. It excludes `producer`, `sequence`,
             `partition`, `feed`, `origin` and `accept`.
         scope: what an id belongs to, with `id`; by default the feed, if its publisher tells its id.
         content: what must be equal in two rows with one id; by default the column `data`, or all
-            columns but `headers` and `partition` if there is none.
+            columns except `headers` and `partition` if there is none.
         max_ids: how many ids the state may have, with `id`. The query fails before there are more.
         buckets: in how many values the state is kept; fixed for the life of a checkpoint.
         metrics: the name under which the counts are among the query's observed metrics.
-        accept: the text that an error about the state of an older version told you to give.
+        accept: the text that an error about the state of an older version has printed.
 
     Returns:
         A streaming frame with the columns of `df` and the column `dedup`. It is "new"; or "unknown"
-        if the number is in a gap that was closed, so that it may have been there before; or
+        if the number is in a gap that was closed, so that it may have been seen before; or
         "unstamped" if the row has no producer or no number. With `id`, "unknown" is an event that
         is older than the window, "unstamped" one without an id, and "conflict" one whose id was
-        there with other content.
+        seen with other content.
 
     Raises:
         OptionError: an argument does not fit the frame or the session.

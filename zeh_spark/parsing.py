@@ -25,7 +25,7 @@ _HELP = (
 def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) -> DataFrame:
     """Return the frame with the JSON text in `data` parsed by a schema.
 
-    The fields of a struct become columns in the place of `data`. A value of any other type
+    The fields of a struct become columns instead of `data`. A value of any other type
     (`VARIANT`, `ARRAY<…>`) stays in the column `data`. The values are NULL if an event has no data,
     or if it is `null`, as in the tombstones of some publishers.
 

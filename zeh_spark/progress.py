@@ -300,10 +300,10 @@ def drain(start: Callable[[], StreamingQuery], *, timeout: float | None = None) 
     """Run a query again and again until the feed gives no new events.
 
     Spark 4.0 and 4.1 need this, because their trigger AvailableNow makes a single micro-batch,
-    which may not hold all that the feed has. Later versions read the feed to its end in one run.
-    It ends after a run without a micro-batch, or after two runs in a row without events: a run may
-    only repeat a micro-batch, which a sink skips that has it, or only find where to begin. A run
-    that says itself that events are unread (`FeedProgress.has_more`) does not count as one of them.
+    which may not have all events of the feed. Later versions read the feed to its end in one run.
+    It ends after a run without a micro-batch, or after two runs in a row without events, because a
+    run may only repeat a micro-batch that the sink already has, or only find where to begin. A
+    run that says itself that events are unread (`FeedProgress.has_more`) is not one of the two.
 
     Args:
         start: starts the query and returns it; each time with the trigger `availableNow` and the

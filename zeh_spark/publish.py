@@ -43,7 +43,7 @@ _MOST_PARTITION, _MOST_NUMBER = 1023, 2**53 - 1
 
 @dataclass(frozen=True, slots=True)
 class ProducerProgress:
-    """How far a producer is. Named batches do not count.
+    """What a producer has published. Named batches do not count.
 
     Args:
         batch: the number of its last batch, from 0; -1 before the first.
@@ -66,8 +66,8 @@ class PublishedNumbers(NamedTuple):
 class Producer:
     """Publishes batches to one feed under one name, one after the other, from any thread.
 
-    Making one touches no network. Its attributes `name` and `run` are the producer's name and the
-    id of this run, which a receipt shows.
+    The constructor sends no request. The attributes `name` and `run` are the producer's name and
+    the id of this run, which a receipt shows.
 
     Args:
         url: the feed's address.
@@ -83,8 +83,8 @@ class Producer:
     Raises:
         OptionError: an option or the name is not valid.
 
-    Guarantee: a batch is published once and whole, or not at all. An OutcomeUnknownError says that
-    it is not known which; every other error says that it is not published.
+    Guarantee: a batch is published once and completely, or not at all. After an OutcomeUnknownError
+    it is not known which of the two; after every other error it is not published.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class _Turn:
 
 
 class AddedEvent:
-    """An event that was added to a batch; after the batch is published, it tells where it is."""
+    """An event of a batch. After the batch is published, it has its partition and number."""
 
     __slots__ = ("_batch", "_index", "_partition")
 
@@ -555,7 +555,7 @@ class OpenBatch:
             events can be published again.
 
         Raises:
-            OutcomeUnknownError: the publisher does not tell. Call `settle` again later.
+            OutcomeUnknownError: the publisher does not answer. Call `settle` again later.
         """
         with self._lock:
             return self._settled()

@@ -31,7 +31,7 @@ _NEEDED = {
 def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
     """Return the frame with the stamps of its column `headers` as typed columns.
 
-    It does for a frame that exists what the option `stamps=columns` does when the feed is read. The
+    For an existing frame, it does the same as the option `stamps=columns` does for a read. The
     columns are `timestamp` TIMESTAMP, `feed` STRING, `producer` STRING, `storedPartition` INT,
     `sequence` BIGINT and `batch` BIGINT; see docs/reference/columns.md. A value is NULL if the
     event has no such header.
@@ -43,7 +43,7 @@ def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
 
     Returns:
         The frame with these columns at its end, and without these headers and `zeh-key` in the map.
-        A header that is no number that fits its column fails the query.
+        The query fails if a header is not a number that fits its column.
 
     Raises:
         OptionError: the frame has no column `headers`, or a column with one of these names.

@@ -50,14 +50,14 @@ def from_delta(
 ) -> DataFrame:
     """Return a streaming frame of a Delta table, for `writeStream.format("zeroeventhub")`.
 
-    The rows that the table has come first, then the rows that are appended. Updates and deletions
-    stop the query, unless `change_feed` is set.
+    The existing rows of the table come first, then the appended rows. Updates and deletions stop
+    the query, unless `change_feed` is set.
 
     Args:
         spark: the Spark session.
         table: a path, or a name in the catalog.
         key: a column or SQL expression that chooses the feed's partition; `change_feed` needs it.
-        change_feed: publish updates and deletions as events as well. The map `headers` tells
+        change_feed: publish updates and deletions as events as well. The map `headers` has
             `_change_type` and `_commit_version`, and the events of a key come in the order of the
             commits. The table needs delta.enableChangeDataFeed.
         options: Delta's, except those that leave rows out.
@@ -68,7 +68,7 @@ def from_delta(
 
     Raises:
         OptionError: an option is refused, or `key` is missing. Nothing has been read.
-        LakehouseError: the table cannot be read so. Nothing has been read.
+        LakehouseError: the table cannot be read in this way. Nothing has been read.
     """
     settings = {name: spark.conf.get(name, None) for name in SETTINGS}
     if refused := refusal(options, settings, change_feed=change_feed):

@@ -84,7 +84,7 @@ class DeltaFeedWriter:
         transform: `transform(batch, number)` returns the frame to write instead of the batch. It
             writes nothing to this table itself.
         cursorColumn: a column that keeps the cursors in the rows as well, for tables whose log is
-            cleaned while the query rests.
+            cleaned while the query is stopped.
         accept: the value that an error has printed.
         options: Delta's, like mergeSchema.
 

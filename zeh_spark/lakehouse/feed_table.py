@@ -33,7 +33,7 @@ def to_delta(
 
     Args:
         df: a stream that reads the feed, with `startingCursors` from `cursors(spark, table,
-            name=name)`, so that a new checkpoint continues where the table is.
+            name=name)`, so that a new checkpoint continues at the table's position.
         table: a path or a name. The first batch makes the table if there is none.
         name: the name that keeps the feed in the table, as long as the table lives.
         checkpointLocation: the query's checkpoint.
@@ -72,12 +72,12 @@ def cursors(
     feed: str | None = None,
     cursorColumn: str | None = None,
 ) -> str:
-    """Return where a table stands in its feed, as a value for the option `startingCursors`.
+    """Return a table's position in its feed, as a value for the option `startingCursors`.
 
     Args:
         spark: the Spark session.
-        table: a path or a name; or several, if one query writes them all. They all have to be at
-            one place.
+        table: a path or a name; or several, if one query writes them all. They all have to be
+            at the same position.
         name: the name that keeps the feed in the table.
         feed: the feed's URL or feedId, needed if the name's query reads several feeds.
         cursorColumn: the column that keeps the cursors in the rows, as for `DeltaFeedWriter`.

@@ -56,7 +56,7 @@ CHANGED = "_zeh_changed"
 
 
 def stamped(df: DataFrame) -> DataFrame:
-    """Return the frame with the columns that name each event, made of its stamps.
+    """Return the frame with columns that identify each event, taken from its stamps.
 
     They are `_zeh_feed STRING, _zeh_producer STRING, _zeh_partition INT, _zeh_sequence BIGINT,
     _zeh_time BIGINT` (ms since 1970), NULL where an event has no such stamp. Columns that the
@@ -98,8 +98,8 @@ def merge(
 
     It is for `foreachBatch` of a stream whose source is not a feed, a Delta table's for instance.
     With `app_id` and `version=batchId` each batch of a query is merged once, and a batch that is
-    repeated with other rows is refused. A new checkpoint is another query: what it brings again is
-    merged again. Feeds have `DeltaFeedWriter`, which checks more.
+    repeated with other rows is refused. A query with a new checkpoint merges its batches again. For
+    feeds, use `DeltaFeedWriter`, which checks more.
 
     Args:
         df: the batch.
@@ -143,8 +143,8 @@ def merge(
 def purge(spark: SparkSession, table: str, older_than: str) -> None:
     """Remove the rows of keys that were deleted longer ago than `older_than`.
 
-    An event of such a key that arrives later is taken for new: choose an age beyond which no event
-    is late. It is one commit of its own; run it when the table is optimised.
+    An event of such a key that arrives later counts as new, so choose an age after which no event
+    arrives late. It makes one commit; run it when you optimize the table.
 
     Args:
         spark: the Spark session.

@@ -32,9 +32,9 @@ DETAIL = 1_000
 
 
 class Retry(Exception):
-    """Raised by a handler if the fault is not the event's: the query fails, and repeats the batch.
+    """Raised by a handler if the event is not the cause: the query fails, and repeats the batch.
 
-    Use it for what concerns all events, like a service that does not answer.
+    Use it for faults that affect all events, such as a service that does not answer.
     """
 
 
@@ -47,8 +47,8 @@ class Event:
         headers: The column `headers` as a dictionary; empty if the frame has none.
         session: The session's key.
         number: The event's number in the session.
-        attempt: How often this event was tried, from 1. A batch that Spark repeats begins again
-            with the number it began with.
+        attempt: How often this event was tried, from 1. If Spark repeats a batch,
+            it starts with the same number again.
         key: The event's identity, the same whenever the event is processed: give it to a service
             that recognizes repeated calls.
         row: All columns of the event by name. Maps are dictionaries.

@@ -39,7 +39,7 @@ _SESSIONS = pa.schema(
 def inspect(spark: SparkSession, checkpoint: str) -> DataFrame:
     """Return the sessions in a query's checkpoint, as its last committed batch left them.
 
-    The query may run meanwhile.
+    The query may be running.
 
     Args:
         spark: The Spark session.
@@ -123,7 +123,7 @@ def explain(
     kind: str | Column | None = None,
     **options: str,
 ) -> DataFrame:
-    """Return what a feed has now of the numbers that dead letters missed.
+    """Return which of the numbers that dead letters missed are on the feed now.
 
     The feed is read to its end. The gaps are collected on the driver.
 

@@ -33,7 +33,7 @@ _ENVELOPE = ("headers", "key", "partition")
 def to_feed(url: str, producerId: str, **options: str) -> Writer:
     """Return a writer for `route(dead=…)`: dead letters become events of a feed, each batch once.
 
-    A row without an event, like the report of a gap that was skipped, becomes a dead letter whose
+    A row without an event, such as the report of a skipped gap, becomes a dead letter whose
     `row` is null.
 
     Args:
@@ -57,7 +57,7 @@ def replay(dead: DataFrame, url: str, *, producerId: str, batchId: str, **option
     """Publish the events of repaired dead letters to the feed from which their sessions are read.
 
     The same rows under the same `batchId` are published once; other rows are refused. Rows without
-    an event are left out.
+    an event are skipped.
 
     Args:
         dead: A batch frame with the columns that `route` gave to its writer, for instance from a

@@ -82,11 +82,11 @@ def in_order(
 ) -> DataFrame:
     """Return the events of a stream with each session's events in the order of their numbers.
 
-    An event that is early is held until the events before it come. The result has the frame's
+    An early event is held until the events before it arrive. The result has the frame's
     columns and two more: `status` ("ordered" or "dead"), and `dead`, a STRUCT<reason, session,
     expected, received, missing: STRUCT<first, last>, held_since, detail>, which is NULL for ordered
     events. Dead letters with the reasons "skipped", "stale" and "unfinished" have no event: they
-    tell about the session. `route` separates ordered events from dead letters.
+    report about the session. `route` separates ordered events from dead letters.
 
     Durations are texts like "10 minutes".
 
@@ -102,7 +102,7 @@ def in_order(
             keeps the list of each kind, and refuses another one.
         kind: a column or SQL expression, the kind of an event's session; needed if `steps` is a
             mapping. It is a part of the session's key.
-        gap_timeout: how long a gap may be open; None means for ever.
+        gap_timeout: how long a gap may be open; None means forever.
         on_gap: what happens to the events after a gap that is older than `gap_timeout`.
             "dead-letter": they become dead letters. "skip": they are delivered. "hold": they wait
             for a control event.
@@ -115,14 +115,14 @@ def in_order(
             the header `session-control`.
         max_events: how many events a session may hold.
         max_bytes: how many bytes a session may hold.
-        idle_timeout: closes sessions that had no events for so long. None means that sessions
-            without a last number stay for ever.
-        stale_timeout: reports a session that delivered no event for so long, once, as a record with
-            the reason "stale". It has to be shorter than `idle_timeout`. None means no report.
+        idle_timeout: closes sessions that had no events for this time. None means that sessions
+            without a last number stay forever.
+        stale_timeout: reports a session that delivered no event for this time, once, as a record
+            with the reason "stale". It has to be shorter than `idle_timeout`. None means no report.
         keep_closed: how long a closed session is remembered. A later event begins a new session.
         buckets: the number of parts of the state. It is fixed for a checkpoint.
-        heartbeat: judge gaps on idle feeds, too. It needs `time="batch"` and a trigger interval, is
-            fixed for a checkpoint, and is not possible with a `DeltaFeedWriter`.
+        heartbeat: time out gaps on idle feeds, too. It needs `time="batch"` and a trigger interval,
+            is fixed for a checkpoint, and is not possible with a `DeltaFeedWriter`.
         metrics: the name of the counts in the query's progress.
         processing: prepare the frame for `process`. It gets the column `delivery`, a
             STRUCT<session, begun, number, control, attempt>; a replayed event is delivered again,
@@ -131,17 +131,19 @@ def in_order(
         attempt: a column or SQL expression, the attempt that a "retry" or "skip" is about. None
             means the header `session-attempt`.
         sources: the names of the feeds whose events the frame unites. The clock is then that of the
-            slowest of them, and waits for one that was not seen yet. Whether sources are given is
-            fixed for a checkpoint; their names may change. An event of another source is invalid.
+            slowest of them, and waits for a source that was not seen yet. Whether sources are given
+            is fixed for a checkpoint; their names may change. An event of another source is
+            invalid.
         source: a column or SQL expression, the name of an event's source. None means the feed's
             identity, the header `zeh-feed` without its epoch.
         idle_source_timeout: how long a source may have no events and still hold the clock, by the
-            times of batches. None means for ever.
-        on_conflict: what happens to an event whose number came before with other content. "drop":
-            it is a duplicate. "dead-letter": it becomes a dead letter with the reason "conflict".
+            times of batches. None means forever.
+        on_conflict: what happens to an event whose number arrived before with other content.
+            "drop": it is a duplicate. "dead-letter": it becomes a dead letter with the reason
+            "conflict".
             This keeps about 12 bytes of each event, of the 10,000 newest of each session.
         content: a column or SQL expression, what is compared then; by default the column `data`, or
-            all columns but `headers` and `partition` if there is none.
+            all columns except `headers` and `partition` if there is none.
 
     Returns:
         The streaming frame of ordered events and dead letters.

@@ -16,11 +16,11 @@ def route(*, ordered: Writer, dead: Writer) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch` that calls both writers with (frame, batchId).
 
     The frame of the query is that of `in_order`. The batch is evaluated once, whatever the writers
-    do with it: a stateful operator must not run twice.
+    do with it, because a stateful operator must not run twice.
 
     The writers make two commits. After a crash between them Spark repeats the batch, and both are
-    called again with the same rows and batchId. So each has to take a batchId once, as the sink and
-    `DeltaFeedWriter` do.
+    called again with the same rows and batchId. So each has to write a batchId once, as the sink
+    and `DeltaFeedWriter` do.
 
     Args:
         ordered: The writer of the ordered events; its frame has the events' own columns.

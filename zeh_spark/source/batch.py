@@ -178,7 +178,7 @@ class BatchReader(DataSourceReader):
 
 
 def last_cursors(url: str, **options: str) -> str:
-    """Return where a feed is now: a cursor for every partition, as JSON.
+    """Return the cursors of a feed's current end, one for every partition, as JSON.
 
     Give the same text to `spark.read` as `endingCursors` and to `spark.readStream` as
     `startingCursors`. Then the stream continues exactly where the read ends.
