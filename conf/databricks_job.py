@@ -129,9 +129,9 @@ def main(words: list[str] | None = None) -> None:
     if behind > given.max_seconds_behind:
         troubles.append(f"an event had waited for {behind:,.0f} s when this run began")
     if misfits := job.misfits():
-        troubles.append(f"{misfits} events in {job.table} do not fit its columns (`bad`)")
+        troubles.append(f"events in {job.table} that do not fit its columns (`bad`): {misfits}")
     if letters := job.dead_letters(runs):
-        troubles.append(f"{letters} rows became dead letters in {job.sink['deadLetterUrl']}")
+        troubles.append(f"rows that became dead letters in {job.sink['deadLetterUrl']}: {letters}")
     if troubles:
         raise RuntimeError(f"All is committed, but look at this: {'; '.join(troubles)}.")
 

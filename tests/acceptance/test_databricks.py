@@ -82,8 +82,8 @@ def test_the_bundles_job_is_watched(databricks_job, run, spark, tmp_path):
     load(UA=5, DL=-1, AA="NaN", B6="late")
     code, said = job()
     assert code == 1
-    assert f"1 events in {table} do not fit its columns (`bad`)" in said
-    assert f"1 rows became dead letters in {base}/delays-dead" in said
+    assert f"events in {table} that do not fit its columns (`bad`): 1" in said
+    assert f"rows that became dead letters in {base}/delays-dead: 1" in said
     assert "had waited" not in said
     assert published() == ["UA"]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -36,4 +38,28 @@ def test_a_demo_that_is_ended_leaves_no_process(ended, tmp_path):
     gone, alive = psutil.wait_procs(started, timeout=30)
     assert (alive, len(gone), demo.returncode != 0) == ([], len(started), True)
     assert "Traceback" not in rest
+    assert list(tmp_path.glob("zeh-spark-demo-*")) == []
+
+
+@pytest.mark.campaign
+def test_a_demo_ends_with_everything_once(tmp_path):
+    """I see only what the demo says, and at the end what it found, and a picture."""
+    environment = {**os.environ, **ENVIRONMENT, "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    log = Path(__file__).parents[2] / "conf" / "log4j2.properties"
+    quiet = f"--driver-java-options -Dlog4j2.configurationFile=file:{log} pyspark-shell"
+    flights = Path.home() / ".cache" / "zeh-spark"
+    if flights.exists():  # what is downloaded once
+        shutil.copytree(flights, tmp_path / ".cache" / "zeh-spark")
+    demo = subprocess.run(
+        [sys.executable, "-m", "zeh_spark.demo"],
+        env={**environment, "PYSPARK_SUBMIT_ARGS": quiet}, capture_output=True, text=True,
+        check=True, timeout=600,
+    )  # fmt: skip
+
+    said = demo.stdout + demo.stderr
+    assert "336,776 flights in the files, 336,776 in the table: 0 missing, 0 doubled" in said
+    assert "Each flight was published, and arrived, exactly once." in said
+    assert [each for each in ("WARN", "incubator", "Traceback") if each in said] == []
+    page = (tmp_path / ".cache" / "zeh-spark" / "demo.html").read_text()
+    assert "336,776 flights were published in 12 batches" in page
     assert list(tmp_path.glob("zeh-spark-demo-*")) == []

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 
 import pytest
 
@@ -99,6 +100,19 @@ def test_a_publisher_that_does_not_answer_is_named(fail, raw_server):
     assert said.startswith(f"UnavailableError: the publisher of {url} does not answer")
     assert "Connection refused" in said
     assert "retryTimeout" in said
+
+
+@pytest.mark.slow
+def test_a_closed_port_is_told_within_seconds(fail, raw_server):
+    """Without any option, at the first request of a query."""
+    url = raw_server.url
+    raw_server.close()
+    begun = time.monotonic()
+
+    said = fail(url=url)
+
+    assert "there is no connection" in said and "Is the publisher running?" in said, said
+    assert time.monotonic() - begun < 60  # retryTimeout is 120 s
 
 
 def test_a_schema_with_other_columns_is_refused(fail, base):

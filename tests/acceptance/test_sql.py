@@ -270,3 +270,34 @@ def test_columns_of_a_table_are_left_to_the_source(sql, table):
         sql.table(name).collect()
 
     assert "option 'url' is missing" in last_line(error)
+
+
+def test_a_table_is_not_made_from_a_query(sql, table, base):
+    """Its columns would lead to the feed of the query, not to its own."""
+    table()
+
+    with pytest.raises(Exception) as error:
+        sql.sql(
+            f"CREATE TABLE made USING zeroeventhub "
+            f"OPTIONS (url '{base}/copies', producerId 'p', batchId 'b') AS TABLE orders_table"
+        )
+
+    assert "option 'url' is missing" in last_line(error)
+    assert not sql.catalog.tableExists("made")
+    assert [] == published(sql, base, "copies")
+
+
+def test_with_deltas_catalog_a_feed_is_a_view(lake, base):
+    """`configure` sets that catalog if Delta is installed, and so does Databricks."""
+    session = lake.spark.newSession()
+    zeh_spark.register(session)
+    options = f"USING zeroeventhub OPTIONS (url '{base}/orders')"
+    session.sql(f"CREATE TEMPORARY VIEW seen {options}")
+    assert list(range(6)) == numbers(session.table("seen").collect())
+    session.sql(f"CREATE TABLE kept {options}")
+    try:
+        with pytest.raises(AnalysisException, match="is not a valid Spark SQL Data Source"):
+            session.table("kept").collect()
+    finally:
+        session.sql("DROP TABLE kept")
+        zeh_spark.register(lake.spark)  # the active one again

@@ -43,8 +43,9 @@ from zeh_spark.store.interface import UnknownFeedError, now_ms
     help="The column that is the key: rows with the same value go to one partition.",
 )  # fmt: skip
 @click.option(
-    "--partitions", default=1, show_default=True, type=int, help="Number of partitions, 1 to 64."
-)
+    "--partitions", default=1, show_default=True, type=int,
+    help="Number of partitions, 1 to 64. More than one need --partition-by.",
+)  # fmt: skip
 @click.option(
     "--id", "key", default="id", show_default=True, metavar="COLUMN",
     help="The column with the row's id: unique, and growing for each key.",

@@ -49,8 +49,8 @@ def resumed(page: Page, rest: Page, partition: int, begin: int) -> Iterator[tupl
         if lost or more:
             yield (
                 Verdict.FAILURE,
-                f"{where} to the one after event {known.events}: {lost} events are missing, {more} "
-                f"are there in addition",
+                f"{where} to the one after event {known.events}: {counted(lost, 'event')} missing, "
+                f"{more} more than before",
             )
             return
         yield Verdict.PASS, where

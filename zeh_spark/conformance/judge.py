@@ -239,7 +239,9 @@ class _Judge:
         if events and not cursors:
             self._found.fails("checkpoint", f"{counted(events, 'event')} and no checkpoint")
         elif events and (left := events - cursors[-1].events):
-            self._found.deviates("checkpoint", f"{left} of {events} events have none after them")
+            self._found.deviates(
+                "checkpoint", f"of {counted(events, 'event')}, {left} came after the last one"
+            )
         elif events:
             self._found.passes(
                 "checkpoint",
@@ -258,7 +260,9 @@ class _Judge:
             self._again(cursor, page, partition)
             self._from_within(page, partition)
             if page.headers:
-                found.deviates("headers", f"{page.headers} events have headers nobody asked for")
+                found.deviates(
+                    "headers", f"{counted(page.headers, 'event')} with headers nobody asked for"
+                )
         answer = self._get({0: wire.FIRST}, f"pagesizehint={HINT}&headers=_all")
         self._accepted("headers", answer, "headers=_all")
         answer = self._get({0: wire.FIRST})
@@ -327,7 +331,9 @@ class _Judge:
         after = self._page(answer, [partition]).of(partition)
         before = page.of(partition)[: cursors[-1].events]
         if len(before) > 1 and after[: len(before)] == before and len(set(before)) > 1:
-            self._found.fails("resume", f"the {len(before)} events before a checkpoint came again")
+            self._found.fails(
+                "resume", f"{counted(len(before), 'event')} before a checkpoint came again"
+            )
         else:
             self._found.passes("resume", "the next page has other events")
 

@@ -141,7 +141,7 @@ def in_order(
         on_conflict: what happens to an event whose number arrived before with other content.
             "drop": it is a duplicate. "dead-letter": it becomes a dead letter with the reason
             "conflict".
-            This keeps about 12 bytes of each event, of the 10,000 newest of each session.
+            This keeps about 12 bytes of each event, for the 10,000 highest numbers of a session.
         content: a column or SQL expression, what is compared then; by default the column `data`, or
             all columns except `headers` and `partition` if there is none.
 
