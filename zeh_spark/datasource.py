@@ -13,6 +13,7 @@ Runs on the driver and in the Python process in which Spark plans a query.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ from zeh_spark.source.stream import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 _STAMPS: dict[str, DataType] = {
     each.name: {
@@ -208,8 +211,9 @@ def register(spark: SparkSession) -> None:
     Spark looks for data sources among the top-level modules of the driver's `sys.path`. This call
     is needed if the package comes from elsewhere (an import hook), or if the session is older than
     the installation. The package has to be installed on the executors in any case, in the same
-    version: `zeh-spark doctor --spark` compares them. This call does not, because it would start a
-    job, whose first task takes seconds while Python workers start.
+    version. This call logs a warning if the program that runs Spark's workers is another Python
+    than this one, and has not the same version on this machine. It starts no job, so it does not
+    look at other machines: `zeh-spark doctor --spark` does.
 
     A write looks for the format in the session that is active in the calling thread. Only the
     session's own Python thread has one, so call this in each other thread that writes. Otherwise
@@ -218,6 +222,11 @@ def register(spark: SparkSession) -> None:
     Args:
         spark: the session. It becomes the calling thread's active session, too.
     """
+    from zeh_spark.doctor.machine import other_workers  # not needed where tasks run
+
+    context = getattr(spark, "_sc", None)
+    for wrong in other_workers(context.pythonExec) if context is not None else ():
+        log.warning("Spark's workers will not find this format: %s. %s", wrong.found, wrong.remedy)
     jvm: Any = getattr(spark, "_jvm", None)  # a session of Spark Connect belongs to no thread
     if jvm is not None:
         jvm.SparkSession.setActiveSession(spark._jsparkSession)

@@ -7,12 +7,15 @@ import os
 import re
 import subprocess
 import sys
+import venv
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+import zeh_spark
 from tests.fix_cli import Run, call, published
 from tests.fix_raw_server import RawServer, refused
 from zeh_spark.doctor import installed_spark, machine
@@ -234,3 +237,30 @@ def in_process(*words: str) -> dict[str, list[dict[str, str]]]:
     done = subprocess.run(command, env=HERE, capture_output=True, text=True, check=True)
     found: dict[str, list[dict[str, str]]] = json.loads(done.stdout)
     return found
+
+
+def test_register_warns_of_workers_without_the_package(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Before a query fails in a worker I know which program it runs, and what to do."""
+    venv.create(tmp_path / "other")
+    other = str(tmp_path / "other" / "bin" / "python")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", other)
+
+    zeh_spark.register(spark)
+
+    assert "workers will not find this format: zeh_spark cannot be imported there" in caplog.text
+    assert f"{other} -m pip install zeh-spark==" in caplog.text
+
+
+def test_register_is_silent_about_workers_that_fit(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same Python, and a program that only workers have."""
+    for program in (sys.executable, "./archive/bin/python"):
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", program)
+        zeh_spark.register(spark)
+
+    assert "" == caplog.text

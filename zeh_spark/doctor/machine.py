@@ -60,6 +60,23 @@ def checks(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
         yield _sessions(told["packages"], environment)
 
 
+def other_workers(worker: str) -> list[Check]:
+    """Return what is wrong with the Python of a session's workers, if it is not this one.
+
+    Args:
+        worker: the program. If this machine does not have it, only workers can look at it, and
+            nothing is returned: it may be in an archive that Spark unpacks for them.
+    """
+    program = shutil.which(worker)
+    if program is None or os.path.abspath(program) == sys.executable:
+        return []
+    told = _asked(program, os.environ)
+    found = [_worker_python(worker, "of this session", told)]
+    if "python" in told:
+        found.append(_worker_package(worker, told))
+    return [each for each in found if each.state is State.FAILURE]
+
+
 def _python() -> Check:
     found = f"{sys.version.split()[0]}, {sys.executable}"
     oldest, newest = _PYTHONS
