@@ -216,3 +216,12 @@ def test_the_table_of_licences_is_of_what_is_required():
     for name, each in licences.items():
         component = {"name": name, "version": "", "licenses": [{"expression": each}]}
         assert each == sbom.licence(component)
+
+
+def test_the_log_settings_in_the_docs_are_those_of_the_file() -> None:
+    """Whoever installs with pip copies them from the page."""
+    page = (DOCS / "operate/monitor.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r'```properties title="log4j2.properties"\n(.*?)```', page, re.DOTALL)
+    kept = (ROOT / "conf/log4j2.properties").read_text(encoding="utf-8")
+
+    assert shown == kept.partition("\n\n")[2]
