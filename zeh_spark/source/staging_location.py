@@ -11,6 +11,7 @@ import os
 import re
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 _PARAMETERS = {
@@ -27,6 +28,9 @@ _PARAMETERS = {
     },
 }
 """The parameters that a URI may have, by its scheme. None of them is a secret."""
+
+HAS_AZURE = hasattr(fs, "AzureFileSystem")
+"""Whether this pyarrow knows Azure's storage."""
 
 _AZURE_KEY = "AZURE_STORAGE_KEY"
 _AZURE_HOST = re.compile(r"(?P<account>[^.]+)\.(?:blob|dfs)\.core\.windows\.net")
@@ -84,8 +88,14 @@ def opened(location: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), location
     parts = urlsplit(location)
     given = dict(parse_qsl(parts.query))
-    if _family(parts.scheme) == "abfs" and (key := os.environ.get(_AZURE_KEY)):
-        return _azure(parts.netloc, unquote(parts.path), given, key)
+    if _family(parts.scheme) == "abfs":
+        if not HAS_AZURE:
+            raise ValueError(
+                f"pyarrow {pa.__version__} has no file system for Azure. Install pyarrow 16 or "
+                f"later on the driver and on the executors"
+            )
+        if key := os.environ.get(_AZURE_KEY):
+            return _azure(parts.netloc, unquote(parts.path), given, key)
     if parts.scheme == "gs":
         given.setdefault("retry_limit_seconds", _LONGEST_RETRY)
         location = parts._replace(query=urlencode(given)).geturl()

@@ -6,8 +6,9 @@ import pytest
 
 from zeh_spark.errors import OptionError
 from zeh_spark.options import parse
+from zeh_spark.source import staging_location
 from zeh_spark.source.options import SourceOptions
-from zeh_spark.source.staging_location import opened, parse_staging, told
+from zeh_spark.source.staging_location import HAS_AZURE, opened, parse_staging, told
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_a_location_with_credentials_is_refused_and_hidden(location):
     assert "canary" not in said
 
 
+@pytest.mark.skipif(not HAS_AZURE, reason="this pyarrow has no file system for Azure")
 @pytest.mark.parametrize(
     ("location", "path"),
     [
@@ -75,6 +77,14 @@ def test_azures_account_key_comes_from_the_environment(location, path, monkeypat
 
     assert (path, path) == (without[1], with_key[1])
     assert without[0] != with_key[0]
+
+
+def test_a_pyarrow_without_azure_is_named(monkeypatch):
+    """Older ones say "Unrecognized filesystem type in URI", and the address."""
+    monkeypatch.setattr(staging_location, "HAS_AZURE", False)
+
+    with pytest.raises(ValueError, match="no file system for Azure"):
+        opened(parse_staging("abfss://c@account.dfs.core.windows.net/a"))
 
 
 @pytest.mark.parametrize(
