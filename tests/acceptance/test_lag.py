@@ -12,6 +12,7 @@ from tests.fix_cli import call, published
 from tests.fix_publisher import served
 from tests.fix_raw_server import refused
 from tests.patience import PATIENCE, eventually
+from zeh_spark._compat import HAS_ADMISSION_CONTROL
 
 
 @pytest.fixture
@@ -49,6 +50,8 @@ def test_a_command_tells_what_a_query_has_not_read(run, told, store_url):
         assert {"total": 2, "max": 2, "min": 0, "mean": 1.0} == document["eventsBehind"]
         assert 0 < document["secondsBehind"]["max"] < PATIENCE
 
+        if not HAS_ADMISSION_CONTROL:  # the next run of the query reports what this one committed
+            told(base)
         by_name = "lag", f"{base}/orders", "--cursorset", "warehouse", "--json"
         eventually(lambda: total(run(*by_name)) == 2, PATIENCE)
 

@@ -135,11 +135,15 @@ def test_a_table_serves_streams_and_reads(sql, table, tmp_path):
     found = []
 
     assert list(range(6)) == numbers(sql.table(name).collect())
-    sql.readStream.table(name).writeStream.foreachBatch(
-        lambda frame, _: found.append(numbers(frame.collect()))
-    ).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
-        availableNow=True
-    ).start().awaitTermination()
+
+    def start():
+        writer = sql.readStream.table(name).writeStream.foreachBatch(
+            lambda frame, _: found.append(numbers(frame.collect()))
+        )
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    zeh_spark.drain(start)
     with pytest.raises(Exception) as error:
         sql.sql(f"SELECT * FROM {name} WITH (`maxEventsPerTrigger` = '2')").collect()
 

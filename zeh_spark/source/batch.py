@@ -148,8 +148,8 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one feed partition, in a task (see `DataSourceReader.read`)."""
         assert isinstance(self._decoder, Decoder)
-        if type(partition) is InputPartition:  # Spark's own: there were no partitions to read
-            return
+        if partition is None or type(partition) is InputPartition:
+            return  # Spark's own, because there is nothing to read: None until Spark 4.1
         if isinstance(partition, DirectPartition):
             yield from direct_tasks.read(partition, self._decoder)
             return
