@@ -224,8 +224,8 @@ def register(spark: SparkSession) -> None:
     """
     from zeh_spark.doctor.machine import other_workers  # not needed where tasks run
 
-    context = getattr(spark, "_sc", None)
-    for wrong in other_workers(context.pythonExec) if context is not None else ():
+    program = getattr(getattr(spark, "_sc", None), "pythonExec", None)  # not with Spark Connect
+    for wrong in other_workers(program) if program else ():
         log.warning("Spark's workers will not find this format: %s. %s", wrong.found, wrong.remedy)
     jvm: Any = getattr(spark, "_jvm", None)  # a session of Spark Connect belongs to no thread
     if jvm is not None:
