@@ -247,20 +247,21 @@ def test_register_warns_of_workers_without_the_package(
     venv.create(tmp_path / "other")
     other = str(tmp_path / "other" / "bin" / "python")
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", other)
-
-    zeh_spark.register(spark)
+    # A session keeps the program of its formats: none but this one gets it.
+    session = spark.newSession()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(spark.sparkContext, "pythonExec", other)
+            zeh_spark.register(session)
+    finally:
+        zeh_spark.register(spark)  # the active one again
 
     assert "workers will not find this format: zeh_spark cannot be imported there" in caplog.text
     assert f"{other} -m pip install zeh-spark==" in caplog.text
+    assert 1 == len(caplog.records)
 
 
-def test_register_is_silent_about_workers_that_fit(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_that_fit_are_not_warned_of() -> None:
     """The same Python, and a program that only workers have."""
-    for program in (sys.executable, "./archive/bin/python"):
-        monkeypatch.setattr(spark.sparkContext, "pythonExec", program)
-        zeh_spark.register(spark)
-
-    assert "" == caplog.text
+    assert [] == machine.other_workers(sys.executable)
+    assert [] == machine.other_workers("./archive/bin/python")
