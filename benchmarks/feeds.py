@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from zeh_spark.loading import load
+from zeh_spark.loading import one_batch
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.upload_format import CHUNK_EVENTS, frame_of, prefix, rest_of
 from zeh_spark.publisher import open_store
@@ -52,7 +52,7 @@ def build(folder: Path, events: int) -> str:
         for number in range(events):
             batch.add([rest_of(*event(number))], number % PARTITIONS)
 
-    load.publish(store, "flights", load.next_batch(store, "flights", "bench"), fill)
+    one_batch.publish(store, "flights", one_batch.next_batch(store, "flights", "bench"), fill)
     store.close()
     return url
 

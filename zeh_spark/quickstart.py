@@ -18,6 +18,7 @@ from pathlib import Path
 
 from zeh_spark.loading import load
 from zeh_spark.loading.load import Source
+from zeh_spark.loading.one_batch import named_batch
 from zeh_spark.publisher import open_store
 from zeh_spark.store.interface import UnknownFeedError
 
@@ -108,7 +109,7 @@ def make(folder: Path) -> str:
                 store.feed(name)
             except UnknownFeedError:
                 store.create(name, 4)
-        call = load.named_batch(store, "flights", _PRODUCER, _BATCH)
+        call = named_batch(store, "flights", _PRODUCER, _BATCH)
         stdin = io.BytesIO(b"".join(sample()))
         load.load(store, "flights", [Source("-", stdin, "carrier", False)], call=call)
     return url

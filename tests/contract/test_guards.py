@@ -16,7 +16,7 @@ from sqlalchemy import delete
 
 from tests.contract.mutants import without_content_check
 from tests.contract.sites import PostgresqlSite
-from zeh_spark.loading.load import next_batch
+from zeh_spark.loading.one_batch import next_batch
 from zeh_spark.memory_store import store as memory
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.sql_store import commits as sql_commits

@@ -15,6 +15,7 @@ from tests.fix_publish import events_of
 from zeh_spark.errors import OutcomeUnknownError, StoreError
 from zeh_spark.loading import load as loading
 from zeh_spark.loading.load import Loaded, Source
+from zeh_spark.loading.one_batch import named_batch
 from zeh_spark.publisher import open_store
 from zeh_spark.store.interface import Store, StoreBusyError, StoreOutcomeUnknownError
 
@@ -57,7 +58,7 @@ def store(tmp_path: Path) -> Iterator[Failing]:
 
 
 def load(store: Any, text: bytes = b'{"id":1}\n', name: str | None = None) -> Loaded:
-    call = loading.named_batch(store, "orders", "load", name) if name else None
+    call = named_batch(store, "orders", "load", name) if name else None
     return loading.load(store, "orders", [Source("-", io.BytesIO(text))], call=call)
 
 

@@ -33,6 +33,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.loading import load as loading
 from zeh_spark.loading.csv_rows import CsvFormat
 from zeh_spark.loading.load import Source
+from zeh_spark.loading.one_batch import named_batch, next_batch
 from zeh_spark.protocol.phrases import counted, kept_first
 from zeh_spark.publisher import shown_url
 from zeh_spark.store.batches import Overrides, base
@@ -137,8 +138,8 @@ def load(
     with opened(url) as store, progress("Loading", _size(files)) as bar:
         try:
             name = producer or loading.PRODUCER
-            call = loading.named_batch(store, feed, name, batch) if batch else None
-            call = call or loading.next_batch(store, feed, name)
+            call = named_batch(store, feed, name, batch) if batch else None
+            call = call or next_batch(store, feed, name)
             overrides = Overrides.named(allowed)
             call = replace(call, overrides=overrides, by=operator())
             loaded = loading.load(store, feed, sources, bar, call)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.loading import load
+from zeh_spark.loading import one_batch
 from zeh_spark.protocol.batch_uploader import BatchUploader
 from zeh_spark.protocol.upload_format import checked_rest
 from zeh_spark.publisher import Feed, Store, create_app
@@ -80,4 +80,4 @@ def publish(
             data = json.dumps(event, allow_nan=False).encode()
             batch.add([checked_rest(to, {}, data)], to)
 
-    load.publish(store, feed, load.next_batch(store, feed, "test"), fill)
+    one_batch.publish(store, feed, one_batch.next_batch(store, feed, "test"), fill)

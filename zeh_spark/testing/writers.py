@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 
-from zeh_spark.loading.load import next_batch
+from zeh_spark.loading.one_batch import next_batch
 from zeh_spark.protocol.upload_format import Chunker, Content, StagedChunk, lines_of
 from zeh_spark.publisher import Problem, Store
 from zeh_spark.store.batches import Call, Declared, Overrides, StoredReceipt, TaskAttempt, Upload

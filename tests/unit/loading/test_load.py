@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.unit.loading.loads import Files, data, loaded
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.csv_rows import CsvFormat
-from zeh_spark.loading.load import Source, load, named_batch
+from zeh_spark.loading.load import Source, load
+from zeh_spark.loading.one_batch import named_batch
 from zeh_spark.protocol import partitioning, wire
 from zeh_spark.protocol.upload_format import (
     CHUNK_BYTES,

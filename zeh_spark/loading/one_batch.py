@@ -1,0 +1,131 @@
+"""Events into a feed of a store as one batch, whole or not at all, by whoever has the store.
+
+After an interrupted commit, or a failed COMMIT, the store is asked whether the batch is published.
+So nobody publishes it twice by trying again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from zeh_spark.errors import OutcomeUnknownError, StoreError
+from zeh_spark.protocol import wire
+from zeh_spark.protocol.batch_uploader import BatchUploader
+from zeh_spark.protocol.phrases import counted
+from zeh_spark.protocol.upload_format import Content, StagedChunk
+from zeh_spark.store.batches import Call, Declared, StoredReceipt, TaskAttempt, Upload
+from zeh_spark.store.interface import Store, StoreOutcomeUnknownError
+
+_RECEIPTS = 1_000
+"""Receipts among which that of a commit in doubt is looked for, the newest ones."""
+
+
+def next_batch(store: Store, feed: str, producer: str) -> Call:
+    """Return the producer's next batch, whatever its number will be. It is never a repetition."""
+    run = uuid.uuid4().hex
+    return Call(producer, wire.PLAIN_INCARNATION, run, None, store.feed(feed).partitions)
+
+
+def named_batch(store: Store, feed: str, producer: str, batch: str) -> Call:
+    """Return a batch that may be repeated under its name, as `df.write` with `batchId`."""
+    run, count = uuid.uuid4().hex, store.feed(feed).partitions
+    return Call(f"{producer}#{batch}", wire.BATCH_INCARNATION, run, 0, count)
+
+
+class Published(NamedTuple):
+    """A batch that is published.
+
+    Attributes:
+        receipt: Its receipt.
+        new: Whether it is new (see `Store.commit`).
+        content: The content of the events that were given.
+    """
+
+    receipt: StoredReceipt
+    new: bool
+    content: Content
+
+
+def publish(
+    store: Store, feed: str, call: Call, fill: Callable[[BatchUploader], object]
+) -> Published:
+    """Publish the events that `fill` adds as one batch, as one task's first attempt.
+
+    If the commit is interrupted, or the store does not tell whether it took effect, that is found
+    out: it is published, or an error says that it is not.
+
+    Raises:
+        StoreError: The store failed; nothing was published.
+        OutcomeUnknownError: The store failed, and tells neither that the batch is published nor
+            that it is not.
+        Problem: The batch was refused; nothing was published.
+        BaseException: What `fill` raises, or an interruption; nothing was published.
+    """
+
+    def send(number: int, chunks: list[StagedChunk]) -> bool:
+        digest = hashlib.sha256(b"".join(each.digest for each in chunks)).digest()
+        upload = Upload(0, 0, number, digest, tuple(chunks))
+        return not isinstance(store.stage(feed, call, upload), StoredReceipt)
+
+    name = call.run if call.batch is None else call.batch
+    batch = BatchUploader(send, call.partition_count, f"{call.producer}/{name}")
+    try:
+        fill(batch)
+        batch.finish()
+    except BaseException:
+        with suppress(StoreError):  # the first error is raised instead
+            store.release(feed, call.producer, call.batch, call.run)
+        raise
+    attempts = (TaskAttempt(0, 0, batch.uploads, batch.content.events),)
+    receipt, new = _commit(store, feed, call, Declared(batch.content, attempts))
+    return Published(receipt, new, batch.content)
+
+
+def _commit(store: Store, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
+    """Commit a batch, and find out what became of a commit in doubt. Raises as `publish`."""
+    try:
+        return store.commit(feed, call, declared)
+    except BaseException as exc:  # also Ctrl-C
+        in_doubt = isinstance(exc, StoreOutcomeUnknownError) or not isinstance(exc, Exception)
+        try:
+            # Without its uploads, a commit that is still under way is refused.
+            store.release(feed, call.producer, call.batch, call.run)
+            found = _receipt(store, feed, call, declared.content) if in_doubt else None
+        except (StoreError, KeyboardInterrupt) as failed:
+            if in_doubt:
+                raise _unknown(call, declared.content) from failed
+            found = None
+        if found:
+            return found, found.run == call.run
+        if isinstance(exc, StoreOutcomeUnknownError):
+            raise StoreError(
+                "the store failed while it committed, and nothing was published. Load the files "
+                "again once the store is well",
+                anchor="there-is-no-store-or-no-feed",
+            ) from exc
+        raise
+
+
+def _receipt(store: Store, feed: str, call: Call, content: Content) -> StoredReceipt | None:
+    """Return the receipt of a call's batch; None if it is not published. Raises StoreError."""
+    count = store.producer(feed, call.producer).receipts  # waits for commits under way
+    for each in store.receipts(feed, call.producer, count + 1, _RECEIPTS):
+        is_named = call.batch is not None and call.incarnation == each.incarnation
+        same = (each.events, each.digest) == (content.events, content.digest)
+        if same and (is_named or each.run == call.run):
+            return each
+    return None
+
+
+def _unknown(call: Call, content: Content) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"whether {counted(content.events, 'event')} of producer {call.producer!r} were published "
+        f"is not known: the commit did not end, and the store does not answer. Before you load "
+        f"them again, look whether zeh-spark producers shows a batch of run {call.run}",
+        batch=call.batch,
+        run=call.run,
+    )
