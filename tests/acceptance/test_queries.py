@@ -7,10 +7,8 @@ from collections import Counter
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import StreamingQueryException
 
 import zeh_spark
-from tests.fix_raw_server import ok, refused
 from tests.patience import PATIENCE
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.progress import feed_progress
@@ -323,54 +321,6 @@ def test_progress_is_seen_by_a_listener(spark, stream, collected, url):
     assert sum(listener.total_events.values()) == 400
 
 
-def test_draining_reads_everything_in_single_runs(stream, tmp_path, url):
-    """drain() is AvailableNow for Spark 4.0 and 4.1."""
-    rows = []
-
-    def start():
-        return (
-            stream(url=url, maxEventsPerTrigger="150")
-            .load()
-            .writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(once=True)
-            .start()
-        )
-
-    runs = zeh_spark.drain(start, timeout=PATIENCE)
-
-    assert len(rows) == 400
-    assert runs > 3
-
-
-def test_draining_goes_on_after_a_batch_that_the_sink_has(stream, tmp_path, url):
-    """A sink that has a repeated batch reads no row of it: that is not the feed's end."""
-    rows, crashes = {}, [True]
-
-    def write(frame, number):
-        if number not in rows:  # as to_delta: the table tells which batches it has
-            rows[number] = frame.collect()
-            if crashes:
-                crashes.clear()
-                raise RuntimeError("crash between the table's commit and Spark's")
-
-    def start():
-        return (
-            stream(url=url, maxEventsPerTrigger="150")
-            .load()
-            .writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(once=True)
-            .start()
-        )
-
-    with pytest.raises(StreamingQueryException, match="crash between"):
-        start().awaitTermination()
-    zeh_spark.drain(start, timeout=PATIENCE)
-
-    assert sum(map(len, rows.values())) == 400
-
-
 def test_secrets_are_not_shown(spark_log, stream, collected, url, capfd):
     """Token and secret headers appear in no plan, offset or log."""
     frame = (
@@ -387,37 +337,3 @@ def test_secrets_are_not_shown(spark_log, stream, collected, url, capfd):
     assert "zeroeventhub" in shown.out  # the plan
     assert "MicroBatchExecution" in spark_log()
     assert not any("s3cr3t" in text for text in [*texts, spark_log()])
-
-
-@pytest.mark.slow
-def test_draining_goes_on_where_a_publisher_skips(stream, tmp_path, raw_server):
-    """A publisher that filters may move the cursor for long before there is an event."""
-
-    def page(request):
-        at = request.query["cursor0"]
-        if at == "_last":
-            return ok(b'{"partition":0,"cursor":"500"}\n')
-        number = -1 if at == "_first" else int(at)
-        if number >= 251:
-            return ok(b'{"partition":0,"cursor":"500"}\n')
-        event = b'{"partition":0,"data":{"id":1}}\n' if number == 250 else b""
-        return ok(event + b'{"partition":0,"cursor":"%d"}\n' % (number + 1))
-
-    raw_server.discovery = refused(400)
-    raw_server.respond = page
-    rows = []
-
-    def start():
-        return (
-            stream(url=raw_server.url, partitionCount="1", retryTimeout="4s")
-            .load()
-            .writeStream.foreachBatch(lambda frame, _: rows.extend(frame.collect()))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(once=True)
-            .start()
-        )
-
-    runs = zeh_spark.drain(start, timeout=PATIENCE)
-
-    assert ['{"id":1}'] == [each.data for each in rows]
-    assert runs >= 4
