@@ -16,7 +16,7 @@ from benchmarks.feeds import PARTITIONS, build, serving
 from benchmarks.rows import Row
 from zeh_spark.client.feed_client import FeedClient, PageRequest
 from zeh_spark.decoding.lines import Decoder
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import hashes, wire
 from zeh_spark.protocol.page_scanner import PageScanner
 from zeh_spark.source.options import SourceOptions

@@ -18,7 +18,8 @@ import click
 
 from zeh_spark.cli.main import zeh_spark
 from zeh_spark.cli.output import COMMON
-from zeh_spark.options import ClientOptions, Declared, declared
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.declaring import Declared, declared
 from zeh_spark.sink.options import SinkOptions
 from zeh_spark.source.options import SourceOptions
 

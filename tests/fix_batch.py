@@ -8,7 +8,7 @@ import pytest
 
 from tests.fix_raw_server import NO_IDENTITY, ok
 from zeh_spark.decoding.lines import Decoder
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions

@@ -6,7 +6,8 @@ import json
 
 from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.client.retry import Retry
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 
 
 class Restless(FeedClient):

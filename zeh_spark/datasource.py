@@ -34,7 +34,8 @@ from pyspark.sql.types import (
 from zeh_spark import sql_tables
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
-from zeh_spark.options import declared, parse, refuse_unknown
+from zeh_spark.options.declaring import declared
+from zeh_spark.options.given import parse, refuse_unknown
 from zeh_spark.protocol.stamp_columns import KEY, POSITION, STAMP_COLUMNS
 from zeh_spark.sink.options import OF_SPARK, SinkOptions, sink_options
 from zeh_spark.sink.row_layout import RowLayout, layout

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 from zeh_spark.client.batch_attempt import BatchAttempt, nothing_published
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import OptionError, OutcomeUnknownError, PublishError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.phrases import kept_first
 from zeh_spark.protocol.wire import BATCH_INCARNATION, NAME, PLAIN_INCARNATION

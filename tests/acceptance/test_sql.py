@@ -17,7 +17,7 @@ from zeh_spark.testing import publish, running_publisher
 DATA = [{"i": i} for i in range(6)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sql(spark):
     """A session with Spark's own catalog: Delta's does not find tables of Python data sources."""
     session = spark.newSession()

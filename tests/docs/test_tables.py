@@ -14,7 +14,7 @@ from zeh_spark import errors
 from zeh_spark.audit.findings import Difference, Tally
 from zeh_spark.cli.main import COMMANDS
 from zeh_spark.conformance.rules import RULES
-from zeh_spark.options import HEADER_PREFIX, SECRET_HEADER_PREFIX
+from zeh_spark.options.values import HEADER_PREFIX, SECRET_HEADER_PREFIX
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.protocol.upload_format import LINE_BYTES
 from zeh_spark.protocol.wire import MAX_LINE

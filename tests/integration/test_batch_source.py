@@ -18,7 +18,7 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.source.batch import BatchReader, last_cursors
 from zeh_spark.source.options import SourceOptions

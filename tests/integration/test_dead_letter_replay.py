@@ -14,7 +14,8 @@ from tests.fix_raw_server import RawServer, ok
 from zeh_spark.cli import dead_letter_replay
 from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.following import follow
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.dead_letters import letters
 from zeh_spark.protocol.feed_identity import untold
 from zeh_spark.protocol.problems import URN as PROBLEM

@@ -11,7 +11,8 @@ from tests.fix_raw_server import ok
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
 
 pytestmark = pytest.mark.timeout(60)

@@ -10,7 +10,7 @@ import pytest
 from tests.fix_stream import DECODER
 from zeh_spark import last_cursors
 from zeh_spark.errors import CursorGoneError, PublisherError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.retention.rules import prune
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.direct_tasks import DirectPartition

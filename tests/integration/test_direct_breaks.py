@@ -35,7 +35,7 @@ from tests.fix_relay import (
 )
 from tests.fix_stream import DECODER
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.source.batch import BatchReader

@@ -13,7 +13,8 @@ from tests.fix_raw_server import Answer, head, ok, refused
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError, UnavailableError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.protocol.upload_format import lines_of

@@ -14,7 +14,8 @@ from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import CursorGoneError, OptionError, PublisherError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.direct_reads import PlanRequest
 from zeh_spark.publisher import MemoryStore, create_app
 from zeh_spark.retention.rules import prune

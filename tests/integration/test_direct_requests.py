@@ -25,7 +25,7 @@ from zeh_spark.errors import (
     PublisherError,
     ZeroEventHubError,
 )
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.direct_reads import PlannedRange
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions

@@ -13,7 +13,8 @@ import requests
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import direct_reads as wire
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.store import direct_plans

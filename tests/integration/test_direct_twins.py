@@ -14,7 +14,7 @@ import pytest
 from tests.fix_raw_server import ok
 from tests.fix_relay import TYPE, parts_of
 from tests.fix_stream import DECODER
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.publisher import open_store
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions

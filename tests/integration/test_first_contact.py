@@ -14,7 +14,8 @@ from zeh_spark.client.responses import TransientError
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import UnavailableError
-from zeh_spark.options import FIRST_CONTACT, ClientOptions, parse
+from zeh_spark.options.client_options import FIRST_CONTACT, ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.stream import StreamReader

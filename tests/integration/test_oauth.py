@@ -19,7 +19,8 @@ from zeh_spark.client.oauth import OAuthTokens
 from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, UnavailableError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.sink.options import SinkOptions
 

@@ -25,7 +25,8 @@ from zeh_spark.errors import (
     PublishError,
     UnavailableError,
 )
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.partitioning import partition_of
 from zeh_spark.publish import AddedEvent, Producer, PublishedNumbers
 from zeh_spark.retention.rules import prune

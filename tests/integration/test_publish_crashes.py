@@ -23,7 +23,8 @@ from tests.fix_publisher import HERE, served
 from tests.ports import free_port
 from tests.programs import crash_publisher as crash
 from zeh_spark.client.publish_client import BatchCall, PublishClient
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.upload_format import lines_of
 from zeh_spark.publisher import Store, open_store
 from zeh_spark.store.batches import Call, Upload, chained

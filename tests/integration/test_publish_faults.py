@@ -32,7 +32,8 @@ from tests.fix_publish import Caller, Reply, Who, events_of, publish_batch, rows
 from tests.fix_publisher import Publisher
 from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.upload_format import StagedChunk, upload_body
 
 BATCH = BatchCall("p", "a", "r1", 0)

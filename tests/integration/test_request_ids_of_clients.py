@@ -12,7 +12,8 @@ from tests.fix_raw_server import ok, redirect, refused, reset, short
 from zeh_spark.client.publish_client import BatchCall, PublishClient, TaskDone
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import OptionError, PublisherError, UnavailableError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 BATCH = BatchCall("till-1", "i", "r", 0)

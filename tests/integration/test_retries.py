@@ -31,7 +31,7 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.options import origin
+from zeh_spark.options.values import origin
 from zeh_spark.protocol import wire
 
 # What is tried again, and for how long

@@ -13,7 +13,7 @@ from tests.fix_raw_server import NO_IDENTITY, refused
 from tests.fix_stream import Feed, Log, wait_for
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import CheckpointError, OptionError, PublisherError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.problems import URN as PROBLEM
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions

@@ -11,7 +11,7 @@ import pytest
 from tests.fix_raw_server import refused
 from tests.fix_stream import DECODER, Log, wait_for
 from zeh_spark.errors import OptionError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.publisher import MemoryStore
 from zeh_spark.source.batch import BatchReader
 from zeh_spark.source.options import SourceOptions

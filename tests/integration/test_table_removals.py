@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from tests.fix_stream import DECODER, Run
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.polling import finite_read
 from zeh_spark.publisher import SqlTableFeed
 from zeh_spark.source.batch import BatchReader

@@ -28,7 +28,8 @@ from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, StoreError
 from zeh_spark.network import certificates, http_protocol
 from zeh_spark.network.certificates import Certificates, TlsFiles
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.publish import Producer
 from zeh_spark.publisher import MemoryStore, create_app, open_store
 from zeh_spark.publisher.config import Config

@@ -8,7 +8,7 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 from zeh_spark.datasource import ZeroEventHubDataSource, decoder
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.source.options import SourceOptions
 
 URL = {"url": "https://orders.example/feed"}

@@ -33,7 +33,8 @@ from zeh_spark.errors import (
     UnavailableError,
     ZeroEventHubError,
 )
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.problems import TABLE_FEED
 from zeh_spark.protocol.upload_format import DIGEST_VERSION
 from zeh_spark.store.batches import MAX_NUMBER, StoredReceipt

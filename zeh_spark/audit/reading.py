@@ -13,7 +13,7 @@ from zeh_spark.audit.pieces import Cutter, Piece, StrangeFeedError
 from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.protocol import wire
 
 HINT = 500_000

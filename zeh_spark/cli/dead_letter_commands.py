@@ -21,7 +21,7 @@ from zeh_spark.cli.parameters import PATIENCE, connects
 from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.load import without_events
-from zeh_spark.options import origin
+from zeh_spark.options.values import origin
 from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.protocol.dead_letters import Unreadable
 from zeh_spark.protocol.feed_identity import FeedIdentity

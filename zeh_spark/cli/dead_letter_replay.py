@@ -28,7 +28,8 @@ from typing import Any
 from zeh_spark.client.feed_client import FeedClient
 from zeh_spark.client.publish_client import BatchCall, PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, UnavailableError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import event_key, problems
 from zeh_spark.protocol.dead_letters import DeadLetter, DeadLetterId, DeadRow, Unreadable
 from zeh_spark.protocol.feed_identity import HEADER, FeedIdentity

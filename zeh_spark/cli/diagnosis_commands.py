@@ -32,7 +32,9 @@ from zeh_spark.conformance.rules import Finding, Verdict
 from zeh_spark.doctor import installed_spark, machine, peer, trial
 from zeh_spark.doctor.checks import Check, State
 from zeh_spark.errors import PublisherError, StoreError
-from zeh_spark.options import MAX_PARTITIONS, ClientOptions, FeedUrl, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
+from zeh_spark.options.values import MAX_PARTITIONS, FeedUrl
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.source.offset_log import source_offsets
 from zeh_spark.source.offsets import is_of_a_feed, reached

@@ -34,7 +34,9 @@ from zeh_spark.cli.text import moment, table
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import OutcomeUnknownError, PublishError, RowError, StoreError
 from zeh_spark.loading.load import Loaded, Source, bad_line, events_of, without_events
-from zeh_spark.options import ClientOptions, option_name, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.declaring import option_name
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.problems import FORBIDDEN
 from zeh_spark.publish import OpenBatch, Producer

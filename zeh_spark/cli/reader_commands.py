@@ -19,7 +19,9 @@ from zeh_spark.cli.text import moment, size_of
 from zeh_spark.client.discovery import index
 from zeh_spark.client.following import follow
 from zeh_spark.client.transport import Transport
-from zeh_spark.options import MAX_PARTITIONS, ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
+from zeh_spark.options.values import MAX_PARTITIONS
 from zeh_spark.protocol import wire
 
 

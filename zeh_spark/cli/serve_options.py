@@ -18,7 +18,7 @@ import msgspec
 
 from zeh_spark.cli.parameters import Size
 from zeh_spark.errors import OptionError
-from zeh_spark.options import parse_duration
+from zeh_spark.options.values import parse_duration
 from zeh_spark.publisher.config import Config
 from zeh_spark.telemetry import logs
 

@@ -20,7 +20,7 @@ from zeh_spark.client.responses import TransientError, body_text, problem_docume
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import AccessError, OptionError, PublisherError, ZeroEventHubError
-from zeh_spark.options import MAX_PARTITIONS
+from zeh_spark.options.values import MAX_PARTITIONS
 from zeh_spark.protocol import problems
 from zeh_spark.protocol.direct_reads import OFFER
 from zeh_spark.protocol.feed_identity import FeedIdentity, parse, untold

@@ -20,7 +20,7 @@ from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CursorGoneError, PublisherError
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.page_scanner import PageScanner
 

@@ -17,7 +17,8 @@ from msgspec import UNSET, Raw
 
 from zeh_spark.client.feed_client import FeedClient, PageEnd, PageRequest
 from zeh_spark.errors import MalformedLineError, OptionError, PublisherError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.protocol.stamps import parse_stamped

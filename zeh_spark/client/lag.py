@@ -19,7 +19,7 @@ from zeh_spark.client import direct_client
 from zeh_spark.client.responses import TransientError
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import PublisherError, ZeroEventHubError
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.protocol.direct_reads import Plan, PlanRequest
 from zeh_spark.protocol.phrases import counted
 

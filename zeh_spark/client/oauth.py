@@ -24,7 +24,8 @@ from requests.auth import HTTPBasicAuth
 from zeh_spark.client.credentials import masked
 from zeh_spark.client.responses import TransientError, body_text, innermost, problem_document
 from zeh_spark.errors import AccessError, OptionAdvice, UnavailableError
-from zeh_spark.options import ClientOptions, parse_token
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.values import parse_token
 from zeh_spark.protocol import problems
 
 _MARGIN = 30.0

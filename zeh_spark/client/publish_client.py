@@ -29,7 +29,7 @@ from zeh_spark.errors import (
     PublishError,
     ZeroEventHubError,
 )
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.protocol import problems, wire
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.protocol.upload_format import DIGEST_VERSION, Content

@@ -15,7 +15,8 @@ import logging
 import os
 import secrets
 
-from zeh_spark.options import ClientOptions, parse_traceparent
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.values import parse_traceparent
 
 REQUEST_ID, TRACEPARENT = "X-Request-ID", "traceparent"
 """The names of the headers."""

@@ -29,7 +29,7 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
-from zeh_spark.options import FeedUrl
+from zeh_spark.options.values import FeedUrl
 from zeh_spark.protocol import problems
 
 _REFUSAL_BYTES = 64 << 10

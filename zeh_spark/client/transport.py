@@ -42,7 +42,8 @@ from zeh_spark.client.responses import (
 from zeh_spark.client.retry import Retry
 from zeh_spark.client.whole_headers import WholeHeadersAdapter
 from zeh_spark.errors import PublisherError, UnavailableError
-from zeh_spark.options import ClientOptions, FeedUrl, origin
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.values import FeedUrl, origin
 from zeh_spark.protocol import wire
 
 log = logging.getLogger(__name__)

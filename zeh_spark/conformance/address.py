@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from zeh_spark.conformance.asking import Answer
 from zeh_spark.errors import AccessError, PublisherError, UnavailableError, ZeroEventHubError
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 
 
 def is_local(host: str) -> bool:

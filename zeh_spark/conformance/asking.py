@@ -15,7 +15,7 @@ from enum import Enum
 from zeh_spark.client.responses import TransientError, problem_document
 from zeh_spark.client.transport import Body, Transport
 from zeh_spark.errors import PublisherError
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 
 
 class End(Enum):

@@ -15,7 +15,7 @@ from zeh_spark.conformance.asking import Answer, Asking, End, LimitError
 from zeh_spark.conformance.comparison import compared, events_before, resumed
 from zeh_spark.conformance.lines import Page, judged
 from zeh_spark.conformance.rules import Judgement, Verdict
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.phrases import counted
 

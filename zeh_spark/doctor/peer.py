@@ -12,7 +12,7 @@ from zeh_spark.conformance.address import refuse
 from zeh_spark.conformance.asking import Answer, Asking
 from zeh_spark.doctor.checks import Check, State, ok
 from zeh_spark.errors import AccessError, OptionError, ZeroEventHubError
-from zeh_spark.options import ClientOptions
+from zeh_spark.options.client_options import ClientOptions
 
 _SECONDS = 15.0
 _APART = 5.0

@@ -7,12 +7,14 @@ have the contracts of `interface.Store`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from zeh_spark.errors import StoreError
+from zeh_spark.memory_store.accounts import Account
 from zeh_spark.memory_store.log import Log
+from zeh_spark.memory_store.staging import Staging, Stagings, Uploads, found_of
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.protocol.wire import BATCH_INCARNATION
 from zeh_spark.store import commit_decision, refusals
@@ -32,13 +34,11 @@ from zeh_spark.store.batches import (
     Call,
     CommitFacts,
     Declared,
-    Found,
     Numbers,
     ProducerState,
     StoredReceipt,
     TaskAttempt,
     Upload,
-    after,
     base,
 )
 from zeh_spark.store.clock import check_commit
@@ -62,46 +62,6 @@ from zeh_spark.store.interface import (
     unknown_feed,
 )
 
-Place = tuple[int, int, int]
-"""The key of an upload in its staging: task, attempt, number."""
-
-
-@dataclass(slots=True)
-class _Staging:
-    """What one run has uploaded of one batch: each upload with its digest and its chunks."""
-
-    producer: str
-    incarnation: str
-    batch: int | None
-    run: str
-    touched: int
-    uploads: dict[Place, tuple[Upload, list[Moved]]] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[str, str, int | None, str]:
-        return self.producer, self.incarnation, self.batch, self.run
-
-
-def _key(call: Call) -> tuple[str, str, int | None, str]:
-    return call.producer, call.incarnation, call.batch, call.run
-
-
-@dataclass(slots=True)
-class _Account:
-    """All that is known of a producer of a feed."""
-
-    state: ProducerState
-    former: dict[str, int] = field(default_factory=dict)
-    sequences: dict[int, Numbers] = field(default_factory=dict)
-    receipts: dict[int, StoredReceipt] = field(default_factory=dict)
-
-    def receipt(self, incarnation: str, batch: int | None) -> StoredReceipt | None:
-        mine = (e for e in self.receipts.values() if e.incarnation == incarnation)
-        return next((each for each in mine if each.batch == batch), None)
-
-    def knows(self, incarnation: str, run: str) -> bool:
-        return any((e.incarnation, e.run) == (incarnation, run) for e in self.receipts.values())
-
 
 class MemoryStore:
     """Feeds in this process's memory: for tests, and for services that fill a feed themselves.
@@ -121,8 +81,8 @@ class MemoryStore:
         self._epochs: dict[str, tuple[Epoch, ...]] = {}
         self._logs: dict[str, Log] = {}
         self._blobs: list[bytes] = []
-        self._stagings: dict[str, list[_Staging]] = {}
-        self._accounts: dict[tuple[str, str], _Account] = {}
+        self._stagings: dict[str, Stagings] = {}
+        self._accounts: dict[tuple[str, str], Account] = {}
         self._cursors: dict[tuple[str, str, int], dict[int, str]] = {}
         self._tokens: dict[str, Token] = {}
         self._consumers: dict[tuple[str, str], str] = {}
@@ -138,7 +98,7 @@ class MemoryStore:
             if name in self._feeds:
                 raise StoreError(f"feed {name!r} exists already. Choose another name")
             self._logs[name] = Log(partitions)
-            self._stagings[name] = []
+            self._stagings[name] = Stagings(self._blobs)
             self._feeds[name] = feed
             self._note(by, Action.CREATE_FEED, feed=name, partitions=partitions)
         return feed
@@ -158,10 +118,7 @@ class MemoryStore:
     def staged(self) -> dict[str, int]:
         """Return the bytes that are staged, by feed (see `Store.staged`)."""
         with self._lock:
-            sizes = {
-                feed: sum(upload.bytes for each in own for upload, _ in each.uploads.values())
-                for feed, own in self._stagings.items()
-            }
+            sizes = {feed: staged.bytes() for feed, staged in self._stagings.items()}
         return {feed: size for feed, size in sizes.items() if size}
 
     def identity(self, feed: str) -> FeedIdentity:
@@ -196,37 +153,26 @@ class MemoryStore:
         self, feed: str, call: Call, upload: Upload, quota: int | None = None
     ) -> StagingResult | StoredReceipt:
         """Keep an upload until `commit` (see `Store.stage`)."""
-        place = (upload.task, upload.attempt, upload.number)
         with self._lock:
             self._tidy(feed, STAGED_FOR)
             decision = unwrapped(commit_decision.decide(self._known(feed, call), call))
             if isinstance(decision, StoredReceipt):
                 return decision
-            staging = self._staging(feed, call)
-            if (before := staging.uploads.get(place)) and before[0].digest != upload.digest:
-                name = ".".join(map(str, (call.run, *place)))
-                raise refusals.upload_conflict(call, name)
-            staging.touched = self.now()
-            if before:
+            staged = self._stagings[feed]
+            if staged.holds(call, upload, self.now()):
                 return StagingResult.SAME
             check_partitions(call, upload, self.feed(feed).partitions)
             self._check_quota(feed, call, upload, quota)
-            moved = []
-            for each in upload.chunks:
-                self._blobs.append(each.frame)
-                blob = len(self._blobs) - 1
-                moved.append(Moved(blob, each.partition, each.events, each.size, each.digest))
-            staging.uploads[place] = (upload, moved)
+            staged.add(call, upload, self.now())
         return StagingResult.NEW
 
     def staged_chunks(self, feed: str, call: Call, attempts: Sequence[TaskAttempt]) -> int:
         """Return how many chunks attempts have staged (see `Store.staged_chunks`)."""
-        named = {(each.task, each.attempt) for each in attempts}
         with self._lock:
             self.feed(feed)
-            staged = [each for each in self._stagings[feed] if each.key == _key(call)]
-            uploads = (each for staging in staged for each in staging.uploads.items())
-            return sum(len(chunks) for at, (_, chunks) in uploads if at[:2] in named)
+            return sum(
+                len(chunks) for _, chunks in self._stagings[feed].named(call, attempts).values()
+            )
 
     def commit(self, feed: str, call: Call, declared: Declared) -> tuple[StoredReceipt, bool]:
         """Publish a batch (see `Store.commit`)."""
@@ -237,18 +183,9 @@ class MemoryStore:
             if isinstance(decision, StoredReceipt):
                 self._keep([act] if act else [])
                 return decision, False
-            staging = self._staging(feed, call)
-            named = {(each.task, each.attempt) for each in declared.attempts}
-            moved = {at: each for at, each in staging.uploads.items() if at[:2] in named}
-            found: dict[tuple[int, int], Found] = {}
-            for place, (upload, _) in moved.items():
-                before = found.get(place[:2], Found())
-                found[place[:2]] = Found(before.uploads + 1, before.content + upload.content)
-            unwrapped(commit_decision.decide(known, call, declared, found))
-            for place in moved:
-                del staging.uploads[place]
-            if not staging.uploads:
-                self._stagings[feed].remove(staging)
+            moved = self._stagings[feed].named(call, declared.attempts)
+            unwrapped(commit_decision.decide(known, call, declared, found_of(moved)))
+            self._stagings[feed].forget(call, moved)
             receipt = self._publish(feed, known, call, declared, moved)
             self._keep([act] if act else [])
             self._tidy(feed, STAGED_FOR)
@@ -260,9 +197,9 @@ class MemoryStore:
         known: CommitFacts,
         call: Call,
         declared: Declared,
-        moved: Mapping[Place, tuple[Upload, list[Moved]]],
+        moved: Uploads,
     ) -> StoredReceipt:
-        account = self._accounts.setdefault((feed, call.producer), _Account(known.producer))
+        account = self._accounts.setdefault((feed, call.producer), Account(known.producer))
         placed = [
             ((task, number, at), each)
             for (task, _, number), (_, chunks) in moved.items()
@@ -272,13 +209,7 @@ class MemoryStore:
         now, state = self.now(), self.feed(feed)
         check_commit(now, state.time, self._latest)
         done = published(known, call, declared, state, packed, account.sequences, now)
-        old = account.state
-        if old.receipts and old.incarnation != call.incarnation:
-            account.former[old.incarnation] = old.last
-        account.state = after(done.receipt)
-        account.sequences.update(done.sequences)
-        account.receipts[done.receipt.number] = done.receipt
-        account.receipts.pop(done.receipt.number - self._receipts, None)
+        account.add(done.receipt, done.sequences, self._receipts)
         self._logs[feed].append(done.chunks)
         self._feeds[feed] = done.feed  # last: readers go by the head, without the lock
         self._version += bool(done.chunks)
@@ -295,8 +226,7 @@ class MemoryStore:
         """Delete staged uploads (see `Store.release`)."""
         self.feed(feed)
         with self._lock:
-            return self._drop(
-                feed,
+            return self._stagings[feed].drop(
                 lambda each: (each.producer, each.batch, each.run) == (producer, batch, run),
                 attempt,
             )
@@ -334,7 +264,7 @@ class MemoryStore:
     ) -> StoredReceipt | None:
         """Return the receipt of a batch (see `Store.receipt`)."""
         with self._lock:
-            account = self._accounts.get((feed, name), _Account(ProducerState(name)))
+            account = self._accounts.get((feed, name), Account(ProducerState(name)))
             which = account.state.incarnation if incarnation is None else incarnation
             call = Call(name, which, "", batch, 0)
             return known_receipt(self._known(feed, call), call)
@@ -343,7 +273,7 @@ class MemoryStore:
         """Return the newest receipts (see `Store.receipts`)."""
         self.feed(feed)
         with self._lock:
-            account = self._accounts.get((feed, name), _Account(ProducerState(name)))
+            account = self._accounts.get((feed, name), Account(ProducerState(name)))
             numbers = sorted((n for n in account.receipts if n < below), reverse=True)
             return [account.receipts[number] for number in numbers[:limit]]
 
@@ -351,7 +281,7 @@ class MemoryStore:
         """Permanently delete a producer (see `Store.delete_producer`)."""
         self.feed(feed)
         with self._lock:
-            account = self._accounts.setdefault((feed, name), _Account(ProducerState(name)))
+            account = self._accounts.setdefault((feed, name), Account(ProducerState(name)))
             if not account.state.deleted:
                 account.state = replace(account.state, deleted=True)
                 self._note(by, Action.DELETE_PRODUCER, feed=feed, subject=name)
@@ -363,64 +293,26 @@ class MemoryStore:
         deleted = any(each is not None and each.state.deleted for each in (account, above))
         if account is None:
             return CommitFacts(ProducerState(call.producer, deleted=deleted), partitions)
-        state, mine = replace(account.state, deleted=deleted), call.incarnation
-        last = state.last if mine == state.incarnation else account.former.get(mine, -1)
-        run_known = account.knows(mine, call.run)
-        receipt = account.receipt(mine, call.batch)
-        return CommitFacts(state, partitions, last, run_known, receipt, account.sequences)
-
-    def _staging(self, feed: str, call: Call) -> _Staging:
-        key = _key(call)
-        for each in self._stagings[feed]:
-            if each.key == key:
-                return each
-        self._stagings[feed].append(_Staging(*key, touched=self.now()))
-        return self._stagings[feed][-1]
+        return account.facts(call, partitions, deleted=deleted)
 
     def _check_quota(self, feed: str, call: Call, upload: Upload, quota: int | None) -> None:
-        if quota is None or self._staged_bytes(feed, call.producer) + upload.bytes <= quota:
+        staged = self._stagings[feed]
+        if quota is None or staged.bytes(call.producer) + upload.bytes <= quota:
             return
         self._tidy(feed, IDLE)
-        if (staged := self._staged_bytes(feed, call.producer)) + upload.bytes > quota:
-            raise refusals.quota_exceeded(call, quota, staged, upload.bytes)
-
-    def _staged_bytes(self, feed: str, producer: str) -> int:
-        mine = (e for e in self._stagings[feed] if base(e.producer) == base(producer))
-        return sum(upload.bytes for each in mine for upload, _ in each.uploads.values())
+        if (held := staged.bytes(call.producer)) + upload.bytes > quota:
+            raise refusals.quota_exceeded(call, quota, held, upload.bytes)
 
     def _tidy(self, feed: str, patience: float) -> None:
         """Delete what is not needed: silent for too long, committed, or of an overtaken run."""
         before = self.now() - int(patience * 1000)
 
-        def superfluous(each: _Staging) -> bool:
+        def superfluous(each: Staging) -> bool:
             account = self._accounts.get((feed, each.producer))
-            if each.touched < before:
-                return True
-            if account is None or account.state.incarnation != each.incarnation:
-                return False
-            if each.batch is None:
-                return False
-            overtaken = each.run != account.state.run and account.knows(each.incarnation, each.run)
-            return each.batch <= account.state.last or overtaken
+            done = account and account.has_done(each.incarnation, each.batch, each.run)
+            return each.touched < before or bool(done)
 
-        self._drop(feed, superfluous)
-
-    def _drop(
-        self,
-        feed: str,
-        which: Callable[[_Staging], bool],
-        attempt: tuple[int, int] | None = None,
-    ) -> int:
-        dropped = 0
-        for staging in [each for each in self._stagings[feed] if which(each)]:
-            for place in [at for at in staging.uploads if attempt in (None, at[:2])]:
-                _, moved = staging.uploads.pop(place)
-                dropped += 1
-                for chunk in moved:
-                    self._blobs[chunk.blob] = b""
-            if not staging.uploads:
-                self._stagings[feed].remove(staging)
-        return dropped
+        self._stagings[feed].drop(superfluous)
 
     def _packed(self, pack: Sequence[Moved]) -> Moved:
         if len(pack) == 1:

@@ -31,7 +31,7 @@ import msgspec
 import xxhash
 from msgspec import UNSET, Raw, UnsetType
 
-from zeh_spark.options import MAX_PARTITIONS
+from zeh_spark.options.values import MAX_PARTITIONS
 from zeh_spark.protocol import upload_format, wire
 from zeh_spark.protocol.feed_identity import HEADER, ID, FeedIdentity
 

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DisconnectionError
 from zeh_spark.errors import OptionError, StoreError
 from zeh_spark.network.certificates import TlsFiles
 from zeh_spark.network.draining import StopTimes
-from zeh_spark.options import parse_duration, parse_size
+from zeh_spark.options.values import parse_duration, parse_size
 from zeh_spark.outbox.feed import SqlTableFeed
 from zeh_spark.publisher.publish_api import MOST_CHUNKS
 from zeh_spark.store.interface import check_feed_name

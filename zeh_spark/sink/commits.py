@@ -17,7 +17,8 @@ from typing import Any
 
 from zeh_spark.client.publish_client import BatchCall, PublishClient, PublishedRange, Receipt
 from zeh_spark.errors import ZeroEventHubError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.phrases import counted
 from zeh_spark.sink.options import SinkOptions
 

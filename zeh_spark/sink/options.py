@@ -9,20 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from zeh_spark.errors import OptionError
-from zeh_spark.options import (
-    NO_TOKENS,
-    ClientOptions,
-    FeedUrl,
-    option,
-    option_name,
-    origin,
-    parse,
-    parse_bool,
-    parse_partition_count,
-    parse_size,
-    prefixed,
-    refuse_two_tokens,
-)
+from zeh_spark.options.client_options import NO_TOKENS, ClientOptions, refuse_two_tokens
+from zeh_spark.options.declaring import option, option_name, prefixed
+from zeh_spark.options.given import parse
+from zeh_spark.options.values import FeedUrl, origin, parse_bool, parse_partition_count, parse_size
 from zeh_spark.protocol import wire
 
 _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zeh_spark.client.publish_client import PublishClient
 from zeh_spark.errors import OptionError
-from zeh_spark.options import ClientOptions, parse
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 
 _SCHEMA = (
     "batch BIGINT, incarnation STRING, run STRING, events BIGINT, digest STRING, time TIMESTAMP, "

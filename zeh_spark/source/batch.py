@@ -30,7 +30,7 @@ from zeh_spark.client.lag import numbered
 from zeh_spark.client.transport import Transport
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, PublisherError, at_spark_border
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.polling.end_detection import Ending
 from zeh_spark.polling.end_probes import EndProbes, first_checkpoint
 from zeh_spark.polling.finite_read import EndUnknownError, read_to_end

@@ -17,10 +17,9 @@ import orjson
 import xxhash
 
 from zeh_spark.errors import OptionError
-from zeh_spark.options import (
-    ClientOptions,
-    declared,
-    option,
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.declaring import declared, option
+from zeh_spark.options.values import (
     parse_bool,
     parse_choice,
     parse_count,

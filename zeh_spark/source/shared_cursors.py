@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from zeh_spark.client.discovery import discover
 from zeh_spark.client.transport import Transport
 from zeh_spark.errors import CheckpointError, PublisherError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.source.offset_log import source_offsets

@@ -12,24 +12,12 @@ Runs in the publisher and in commands that write, on threads that may block.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    CursorResult,
-    Integer,
-    bindparam,
-    column,
-    exists,
-    insert,
-    select,
-    update,
-    values,
-)
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnection
 
@@ -37,6 +25,7 @@ from zeh_spark.errors import StoreError
 from zeh_spark.protocol.feed_identity import FeedIdentity
 from zeh_spark.sql_store import (
     acts,
+    chunk_reads,
     commits,
     cursor_sets,
     epochs,
@@ -47,7 +36,7 @@ from zeh_spark.sql_store import (
 )
 from zeh_spark.sql_store.dialect import Database
 from zeh_spark.sql_store.producers import Lock, expire_names, find_feed
-from zeh_spark.sql_store.schema import anchors, blobs, chunks, clocks, feeds
+from zeh_spark.sql_store.schema import clocks, feeds
 from zeh_spark.store.access import Token
 from zeh_spark.store.acts import (
     ACTS_SHOWN,
@@ -79,53 +68,12 @@ from zeh_spark.store.interface import (
     Retention,
     StagingResult,
     StoreBusyError,
-    frame_missing,
     new_feed,
     now_ms,
 )
 from zeh_spark.store.problems import Problem
 
 T = TypeVar("T")
-
-_CHUNK = [
-    chunks.c[name]
-    for name in (
-        "g", "partition", "events", "size", "time", "tag", "blob", "producer", "batch", "sequence",
-    )
-]  # fmt: skip
-_FEED_ID = select(feeds.c.id).where(feeds.c.name == bindparam("feed")).scalar_subquery()
-
-_CHUNKS_BEHIND = (
-    select(*_CHUNK)
-    .where(chunks.c.feed == _FEED_ID, chunks.c.partition == bindparam("partition"))
-    .where(chunks.c.g > bindparam("after"), chunks.c.g <= bindparam("upto"))
-    .order_by(chunks.c.g)
-    .limit(bindparam("most"))
-)
-_SCAN = (
-    select(*_CHUNK)
-    .where(chunks.c.feed == _FEED_ID)
-    .where(chunks.c.g > bindparam("after"), chunks.c.g <= bindparam("upto"))
-    .order_by(chunks.c.g)
-    .limit(bindparam("most"))
-)
-_LAST_CHUNK = (
-    select(*_CHUNK)
-    .where(chunks.c.feed == _FEED_ID, chunks.c.partition == bindparam("partition"))
-    .where(chunks.c.g <= bindparam("upto"))
-    .order_by(chunks.c.g.desc())
-    .limit(1)
-)
-_TAGS = (
-    select(chunks.c.g, chunks.c.tag)
-    .where(chunks.c.feed == _FEED_ID)
-    .where(chunks.c.g.in_(bindparam("some", expanding=True)))
-)
-_ANCHORS = select(anchors.c.partition, anchors.c.g, anchors.c.tag).where(anchors.c.feed == _FEED_ID)
-_FRAMES = select(blobs.c.id, blobs.c.frame).where(blobs.c.id.in_(bindparam("some", expanding=True)))
-
-_MANY = 1000
-"""Most values that a statement names."""
 
 GROUP_EVENTS, GROUP_TASKS = 10_000, 1_000
 """About how many events and tasks commits in one transaction may have together.
@@ -411,72 +359,38 @@ class SqlStore:
 
     def chunks(self, feed: str, positions: Mapping[int, int], upto: int, limit: int) -> list[Chunk]:
         """Return chunks after these positions (see `Store.chunks`)."""
-        found: list[Chunk] = []
         with self._reading() as connection:
-            for partition, after in positions.items():
-                given = {
-                    "feed": feed,
-                    "partition": partition,
-                    "after": after,
-                    "upto": upto,
-                    "most": limit,
-                }
-                found += map(Chunk._make, _tuples(connection.execute(_CHUNKS_BEHIND, given)))
-        return sorted(found, key=lambda each: each.g)
+            return chunk_reads.after(connection, feed, positions, upto, limit)
 
     def scan(self, feed: str, after: int, upto: int, limit: int) -> list[Chunk]:
         """Return chunks of all partitions between two positions (see `Store.scan`)."""
-        given = {"feed": feed, "after": after, "upto": upto, "most": limit}
         with self._reading() as connection:
-            return list(map(Chunk._make, _tuples(connection.execute(_SCAN, given))))
+            return chunk_reads.scan(connection, feed, after, upto, limit)
 
     def unread(self, feed: str, positions: Mapping[int, int], upto: int) -> set[int]:
         """Return the partitions that have chunks after their positions (see `Store.unread`)."""
-        if not positions:
-            return set()
-        columns = column("partition", Integer), column("after", BigInteger)
-        asked = values(*columns, name="asked").data(list(positions.items())).cte("asked")
-        here = chunks.c.feed == _FEED_ID, chunks.c.partition == asked.c.partition
-        beyond = exists().where(*here, chunks.c.g > asked.c.after, chunks.c.g <= upto)
         with self._reading() as connection:
-            rows = connection.execute(select(asked.c.partition).where(beyond), {"feed": feed})
-            return set(rows.scalars())
+            return chunk_reads.unread(connection, feed, positions, upto)
 
     def frames(self, blobs: Sequence[int]) -> list[bytes]:
         """Return the frames of chunks (see `Store.frames`)."""
         with self._reading() as connection:
-            rows = connection.execute(_FRAMES, {"some": list(blobs)})
-            found: dict[int, bytes] = dict(_tuples(rows))
-        if missing := set(blobs) - found.keys():
-            raise frame_missing(min(missing))
-        return [found[blob] for blob in blobs]
+            return chunk_reads.frames(connection, blobs)
 
     def tags(self, feed: str, positions: Iterable[int]) -> dict[int, str]:
         """Return the tags of chunks by position (see `Store.tags`)."""
-        wanted = sorted(set(positions))
-        found: dict[int, str] = {}
         with self._reading() as connection:
-            for begin in range(0, len(wanted), _MANY):
-                given = {"feed": feed, "some": wanted[begin : begin + _MANY]}
-                found |= {g: tag for g, tag in connection.execute(_TAGS, given)}
-        return found
+            return chunk_reads.tags(connection, feed, positions)
 
     def last(self, feed: str, partitions: Iterable[int], upto: int) -> Chunk | None:
         """Return the newest chunk of these partitions (see `Store.last`)."""
         with self._reading() as connection:
-            rows = [
-                connection.execute(
-                    _LAST_CHUNK, {"feed": feed, "partition": each, "upto": upto}
-                ).one_or_none()
-                for each in partitions
-            ]
-        return max((Chunk(*row) for row in rows if row), key=lambda each: each.g, default=None)
+            return chunk_reads.last(connection, feed, partitions, upto)
 
     def anchors(self, feed: str) -> dict[int, Anchor]:
         """Return what retention removed last, by partition (see `Store.anchors`)."""
         with self._reading() as connection:
-            rows = connection.execute(_ANCHORS, {"feed": feed})
-            return {partition: Anchor(g, tag) for partition, g, tag in rows}
+            return chunk_reads.anchors_of(connection, feed)
 
     def remove(self, feed: str, upto: int, *, by: Actor | None = None) -> None:
         """Remove all chunks up to a position (see `Store.remove`)."""
@@ -623,17 +537,6 @@ class SqlStore:
     def close(self) -> None:
         """Close files and connections (see `Store.close`)."""
         self._database.close()
-
-
-def _tuples(result: CursorResult[Any]) -> list[Any]:
-    """Return all rows as the driver makes them, which are tuples.
-
-    Measured: SQLAlchemy's own rows of ten columns take as long again. No column of these queries
-    has a type that SQLAlchemy converts.
-    """
-    assert result.cursor
-    with closing(result):
-        return list(result.cursor.fetchall())
 
 
 def _share(declared: Declared) -> float:

@@ -18,7 +18,7 @@ from zeh_spark.decoding import chunks as chunk_decode
 from zeh_spark.decoding.chunks import ChunkDecoder
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import MalformedLineError, PublisherError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.direct_reads import HEADERS, name_hash
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity

@@ -22,7 +22,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from zeh_spark.client import responses
 from zeh_spark.errors import PublisherError
-from zeh_spark.options import FeedUrl
+from zeh_spark.options.values import FeedUrl
 from zeh_spark.protocol import partitioning, problems, upload_format, wire
 from zeh_spark.protocol.problems import PROBLEMS
 from zeh_spark.publisher import (

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from zeh_spark.errors import OptionError
-from zeh_spark.options import declared, parse
+from zeh_spark.options.declaring import declared
+from zeh_spark.options.given import parse
 from zeh_spark.sink.options import SinkOptions, sink_options
 
 URL = "https://orders.example/orders"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zeh_spark.errors import CheckpointError
-from zeh_spark.options import parse as parse_options
+from zeh_spark.options.given import parse as parse_options
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity, untold
 from zeh_spark.source import offsets
 from zeh_spark.source.offsets import Offset, Position, StagedBatch, check_identity, initial, parse

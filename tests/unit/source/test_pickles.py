@@ -9,7 +9,7 @@ import pytest
 from zeh_spark.client.feed_client import PageRequest
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError
-from zeh_spark.options import parse
+from zeh_spark.options.given import parse
 from zeh_spark.protocol.feed_identity import Epoch, FeedIdentity
 from zeh_spark.source.batch import BatchReader, FeedPartition
 from zeh_spark.source.offsets import Position

@@ -1,0 +1,144 @@
+"""The options that source and sink share: how to talk to the publisher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zeh_spark.errors import OptionError
+from zeh_spark.options.declaring import option, option_name
+from zeh_spark.options.values import (
+    SECRET_HEADER_PREFIX,
+    FeedUrl,
+    parse_choice,
+    parse_duration,
+    parse_text,
+    parse_timeout,
+    parse_token,
+    parse_token_url,
+    parse_traceparent,
+    parse_url,
+)
+
+FIRST_CONTACT = 10.0
+"""Seconds after which an address that never answered is taken for a wrong one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """The options that say how to talk to the publisher."""
+
+    url: FeedUrl = option(
+        parse_url, None, "**required**: the feed's address; `.load(url)` does the same"
+    )
+    token: str | None = option(parse_token, None, "bearer token", repr=False)
+    token_file: str | None = option(
+        parse_text,
+        None,
+        "file with the bearer token; read again when the publisher answers 401",
+        repr=False,
+    )
+    oauth_token_url: str | None = option(
+        parse_token_url,
+        None,
+        "OAuth2 client credentials, instead of a token: the token server's address (`https:`)",
+    )
+    oauth_client_id: str | None = option(parse_text, None, "OAuth2: the client's id")
+    oauth_client_secret: str | None = option(
+        parse_token, None, "OAuth2: the client's secret", repr=False
+    )
+    oauth_scope: str | None = option(
+        parse_text, None, "OAuth2: the scope to request, if the token server needs one"
+    )
+    ca_file: str | None = option(
+        parse_text, None, "PEM file of the authorities to trust instead of the system's"
+    )
+    client_cert_file: str | None = option(parse_text, None, "PEM file of the client's certificate")
+    client_key_file: str | None = option(
+        parse_text, None, "PEM file of that certificate's key, if it is not in the same file"
+    )
+    connect_timeout: float = option(parse_timeout, "10s", "how long to wait for a connection")
+    read_timeout: float = option(
+        parse_timeout,
+        "60s",
+        "how long to wait for more data of an answer; in a stream, longer than `wait`",
+    )
+    retry_timeout: float = option(
+        parse_duration,
+        "2m",
+        "how long to retry if the publisher does not answer, or answers 408, 425, 429 or 5xx; if "
+        "it is not set, a new query whose address has never answered fails after 10 s",
+    )
+    compression: str = option(
+        parse_choice("none", "gzip"), "none", "`gzip` for slow networks, or `none`"
+    )
+    traceparent: str | None = option(
+        parse_traceparent,
+        None,
+        "the trace that all requests belong to (W3C Trace Context); by default that of the "
+        "environment variable `TRACEPARENT`",
+    )
+    first_contact: float | None = field(default=FIRST_CONTACT, compare=False)
+    """Seconds for which the address is tried while it has never answered; None for `retry_timeout`.
+
+    It is no option: it is None if `retryTimeout` is given.
+    """
+    http_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secret_headers: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """Refuse options that contradict each other. Raises OptionError."""
+        refuse_two_tokens({"token": self.token, "token_file": self.token_file})
+        self._check_oauth()
+        if self.client_key_file and not self.client_cert_file:
+            raise OptionError(
+                "option 'clientKeyFile' needs 'clientCertFile'. Set both options",
+                option="clientKeyFile",
+            )
+        tokens = self.token, self.token_file, self.oauth_token_url
+        if any(tokens) and "authorization" in self.http_headers:
+            raise OptionError(
+                f"'{SECRET_HEADER_PREFIX}Authorization' and a token exclude each other. Set one of "
+                f"them",
+                option="token",
+            )
+
+    def _check_oauth(self) -> None:
+        names = ("oauth_token_url", "oauth_client_id", "oauth_client_secret")
+        given = {option_name(name): getattr(self, name) for name in names}
+        missing = [name for name, value in given.items() if not value]
+        if len(missing) < len(given) or self.oauth_scope:
+            if missing:
+                raise OptionError(
+                    f"option {missing[0]!r} is missing: OAuth2 needs {', '.join(given)}. Set all "
+                    f"of them",
+                    option=missing[0],
+                )
+            if self.token or self.token_file:
+                raise OptionError(
+                    "'oauth.tokenUrl' and a token exclude each other. Set one of them",
+                    option="oauth.tokenUrl",
+                )
+
+
+NO_TOKENS: dict[str, Any] = dict.fromkeys(
+    (
+        "token",
+        "token_file",
+        "oauth_token_url",
+        "oauth_client_id",
+        "oauth_client_secret",
+        "oauth_scope",
+    )
+)
+"""The fields from which tokens come, without values, for feeds that must not get them."""
+
+
+def refuse_two_tokens(given: Mapping[str, object], prefix: str = "") -> None:
+    """Raise OptionError if a feed has both a token and a file with one."""
+    if given.get("token") and given.get("token_file"):
+        token, file = (option_name(each, prefix) for each in ("token", "token_file"))
+        raise OptionError(
+            f"options {token!r} and {file!r} exclude each other. Set one of them", option=file
+        )
