@@ -65,6 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # A quarter of the time of small batches of Delta is the making of Java for each task's
             # projections. Whole stages are compiled all the same; in programs and notebooks, all.
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+            .config("spark.python.daemon.module", "tests.worker_daemon")
         )
         with _standard_error(tmp_path_factory.mktemp("spark") / "stderr") as log:
             session = zeh_spark.configure(builder, parallelism=2).getOrCreate()
