@@ -4,12 +4,14 @@ A task that fails ends its worker, and a new one takes half a second of CPU to i
 Only the shared session uses this daemon; programs and clusters in tests start Spark's own.
 """
 
-import numpy  # noqa: F401
+import runpy
+
 import pandas  # noqa: F401
 import pyarrow.compute
 import pyarrow.dataset  # noqa: F401
-from pyspark import daemon, worker  # noqa: F401
-from pyspark.sql.pandas import serializers, types  # noqa: F401
+import pyspark.sql.pandas.serializers
+import pyspark.sql.pandas.types
+import pyspark.worker  # noqa: F401
 
 import zeh_spark.datasource
 import zeh_spark.sink.writer
@@ -17,4 +19,4 @@ import zeh_spark.source.batch
 import zeh_spark.source.stream  # noqa: F401
 
 if __name__ == "__main__":
-    daemon.manager()
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
