@@ -77,25 +77,6 @@ def test_a_publisher_without_plans_is_named_at_once(raw_server, status):
     assert (status, 1) == (caught.value.status, len(raw_server.requests))
 
 
-def test_a_loss_without_newer_events_is_told_once(publisher, start, caplog):
-    """The log of a stream that waits is not filled with one and the same loss."""
-    publisher.publish(*range(500), partition=0)
-    run = start(url=publisher.url, fetch="executors", finite=True)
-    run.next()
-    prune(publisher.store, "orders", Retention(bytes=1))
-    behind = {**run.offset, "partitions": {**run.offset["partitions"]}}
-    identity = publisher.store.feed("orders").origin.hex()[:8]
-    behind["partitions"]["0"] = {**behind["partitions"]["0"], "cursor": f"0.{identity}"}
-    again = start(
-        url=publisher.url, fetch="executors", failOnDataLoss="false", offset=behind, wait="0"
-    )
-
-    for _ in range(3):
-        assert again.next() is None
-
-    assert 1 == caplog.text.count("failOnDataLoss=false")
-
-
 class PrunedStore(MemoryStore):
     """A store whose old chunks are removed just while a plan is made."""
 

@@ -164,7 +164,7 @@ def test_without_fail_on_data_loss_the_oldest_events_left_come_next(publisher, s
     prune(publisher.store, "orders", Retention(bytes=50))
     again = start(**directly(publisher, failOnDataLoss="false"), offset=run.offset, finite=True)
     assert [7] == again.to_the_end()
-    assert "partition 0: failOnDataLoss=false" in caplog.text
+    assert "EVENTS ARE LOST: partition 0" in caplog.text
 
 
 def test_a_start_at_the_end_gives_what_comes_then(publisher, start):

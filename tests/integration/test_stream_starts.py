@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from pyspark.sql.types import StructType
 
 from tests.fix_raw_server import refused
-from tests.fix_stream import DECODER, Log, wait_for
+from tests.fix_stream import DECODER, Log, Run, wait_for
+from zeh_spark.datasource import ZeroEventHubDataSource
 from zeh_spark.errors import OptionError
 from zeh_spark.options.given import parse
 from zeh_spark.publisher import MemoryStore
@@ -18,6 +20,7 @@ from zeh_spark.source.options import SourceOptions
 from zeh_spark.testing import publish, running_publisher
 
 pytestmark = pytest.mark.timeout(60)
+WITH_POSITION = StructType().add("data", "string").add("position", "long")
 BOTH = pytest.mark.parametrize("fetch", ["driver", "executors"])
 
 
@@ -82,6 +85,39 @@ def test_nothing_since_that_time_is_the_end_of_the_feed(timed, start, fetch):
     later = start(url=timed.url, fetch=fetch, startingTimestamp="40", offset=run.offset)
 
     assert [50, 51] == later.until(2)
+
+
+@pytest.mark.parametrize(
+    "given", [{"startingCursors": "last"}, {"startingTimestamp": "40"}], ids=str
+)
+def test_a_schema_with_the_position_starts_where_nothing_is_newer(timed, given):
+    """Batch 0 has only positions, and is repeated without executors; then events have a position."""
+    timed.clock[0] = 50
+
+    def begun(offset=None):
+        source = ZeroEventHubDataSource({"url": timed.url, "wait": "0", **given})
+        return Run(source.streamReader(WITH_POSITION), offset)
+
+    run = begun()
+    begin = run.offset
+    assert {} == run.next()
+    assert {} == begun().rows(begin, run.offset)
+    timed.publish(50, 50, 51)
+
+    end = begun(run.offset).reader.latestOffset(run.offset, None)
+    (task,) = begun().reader.partitions(run.offset, end)
+    rows = [row for batch in begun().reader.read(task) for row in batch.to_pylist()]
+    assert [("50", 4), ("51", 4)] == [(row["data"], row["position"]) for row in rows]
+
+
+def test_a_schema_with_the_position_is_refused_before_a_query_begins(feed):
+    """A publisher that cannot tell it is named at once, and the checkpoint has nothing of it."""
+    options = {"url": feed(Log(3)).server.url, "partitionCount": "1", "startingCursors": "last"}
+    source = ZeroEventHubDataSource(options)
+    run = Run(source.streamReader(WITH_POSITION))
+
+    with pytest.raises(OptionError, match="'position', which only executors can fill"):
+        run.next()
 
 
 @BOTH

@@ -12,7 +12,6 @@ Runs on the driver.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +41,6 @@ from zeh_spark.source.offsets import Position
 from zeh_spark.source.options import SourceOptions
 from zeh_spark.source.planning import TriggerDelay
 
-log = logging.getLogger(__name__)
-
 _PATIENCE = 0.05
 """Seconds for which Spark waits for a plan with which the publisher may wait for events."""
 
@@ -68,15 +65,24 @@ class PlannedBatch:
     Args:
         ends: the cursor of each partition after the batch.
         ranges: the ranges of each partition, in order.
+        begun: where partitions begin that lost events before that.
         more: whether the feed held more than the batch when it was planned.
     """
 
     ends: list[str]
     ranges: list[list[PlannedRange]]
+    begun: Mapping[int, str] = field(default_factory=dict)
     more: bool = False
 
+    @classmethod
+    def after(cls, cursors: Sequence[str], lost: Mapping[int, str]) -> PlannedBatch:
+        """Return a batch without events after some cursors, or after what was lost."""
+        ends = [lost.get(partition, cursor) for partition, cursor in enumerate(cursors)]
+        return cls(ends, [[] for _ in ends], dict(lost))
+
     def __bool__(self) -> bool:
-        return any(self.ranges)
+        """Whether it has events, or passes a loss."""
+        return any(self.ranges) or bool(self.begun)
 
     def totals(self, partition: int) -> Totals:
         """Return what the batch has of a partition."""
@@ -98,7 +104,8 @@ class PlannedBatch:
         for partition, end in enumerate(self.ends):
             own = self.totals(partition)
             digest = own.hex if own.events else None
-            found.append(Position(end, own.events, own.bytes, digest))
+            begun = self.begun.get(partition)
+            found.append(Position(end, own.events, own.bytes, digest, begun))
         return tuple(found)
 
     def add(self, plan: Plan, ranges: Mapping[int, Sequence[PlannedRange]]) -> None:
@@ -254,26 +261,37 @@ class DirectPlanner:
         return self._asked
 
     def _planned(self, cursors: list[str], seconds: int) -> PlannedBatch:
-        """Plan a batch; ask on while the limit of a plan's chunks is what ended it."""
+        """Plan a batch. After a loss, which `failOnDataLoss` has to allow, it begins anew.
+
+        So a batch has no hole, even if retention removes events between two plans of it.
+        """
+        lost: dict[int, str] = {}
+        while True:
+            try:
+                return self._filled(PlannedBatch.after(cursors, lost), seconds)
+            except CursorGoneError as exc:
+                found = lost_partitions(exc)
+                if self._options.fail_on_data_loss or found.items() <= lost.items():
+                    raise
+                lost |= found
+                seconds = 0
+
+    def _filled(self, batch: PlannedBatch, seconds: int) -> PlannedBatch:
+        """Fill a batch; ask on while the limit of a plan's chunks is what ended it."""
         options = self._options
-        batch = PlannedBatch(list(cursors), [[] for _ in cursors])
         events, size = options.max_events_per_trigger, self._factor * options.direct_bytes
         size = min(size, MAX_LIMIT)
         while True:
             request = PlanRequest(
-                len(cursors),
-                numbered(cursors),
+                len(batch.ends),
+                numbered(batch.ends),
                 upto=self._upto or UNSET,
                 max_events=UNSET if events is None else min(events, MAX_LIMIT),
                 max_bytes=size,
                 range_bytes=self._range_bytes(),
                 wait=seconds,
             )
-            try:
-                plan = self._timed(request)
-            except CursorGoneError as exc:
-                self._continue_after_loss(exc, cursors)
-                continue
+            plan = self._timed(request)
             batch.add(plan, checked_ranges(plan, request))
             if self._finite and self._upto is None:
                 self._upto = plan.head
@@ -283,9 +301,9 @@ class DirectPlanner:
             chunks = sum(each.chunks for each in plan.ranges)
             if not plan.more or not has_room(chunks, size, events):
                 self._behind, self.head = plan.behind, plan.head
-                self.lag, batch.more = lag_of(plan, len(cursors)), plan.more
+                self.lag, batch.more = lag_of(plan, len(batch.ends)), plan.more
                 return batch
-            cursors, seconds = list(batch.ends), 0
+            seconds = 0
 
     def _timed(self, request: PlanRequest) -> Plan:
         began = time.monotonic()
@@ -301,23 +319,6 @@ class DirectPlanner:
         options = self._options
         goal = options.direct_bytes // (_RANGES_EACH * options.parallelism)
         return min(max(goal, _LEAST_RANGE), _MOST_RANGE)
-
-    def _continue_after_loss(self, exc: CursorGoneError, cursors: list[str]) -> None:
-        """Continue with the oldest events left, if the option `failOnDataLoss` allows it."""
-        lost = lost_partitions(exc)
-        if self._options.fail_on_data_loss or not any(
-            cursors[partition] != oldest for partition, oldest in lost.items()
-        ):
-            raise exc
-        for partition, oldest in lost.items():
-            log.warning(
-                "partition %d: failOnDataLoss=false: events after cursor %r are gone; continuing "
-                "with the oldest left, after %r",
-                partition,
-                cursors[partition],
-                oldest,
-            )
-            cursors[partition] = oldest
 
 
 def has_room(chunks: int, size: int, events: int | None) -> bool:

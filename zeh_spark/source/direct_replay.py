@@ -48,12 +48,13 @@ def planned_again(
         CursorGoneError: events of the batch were removed.
         ReplayError: a partition has other events now.
     """
-    cursors = [each.cursor for each in start]
     ends = [each.cursor for each in end]
-    batch = PlannedBatch(list(cursors), [[] for _ in cursors])
+    cursors = [each.cursor for each in start]
+    left: dict[int, str] = {}
+    batch = PlannedBatch.after(cursors, left)
     accepts = options.replay == "accept"
     while True:
-        request = PlanRequest(len(cursors), numbered(cursors), ends=numbered(ends))
+        request = PlanRequest(len(ends), numbered(batch.ends), ends=numbered(ends))
         try:
             plan = direct_client.plan(transport, request, transport.retry())
         except CursorGoneError as exc:
@@ -62,12 +63,13 @@ def planned_again(
                 partition = min(lost, default=0)
                 found = f"the publisher no longer has them ({exc})"
                 raise _other(partition, start[partition], end[partition], found) from exc
-            if all(cursors[partition] == oldest for partition, oldest in lost.items()):
+            if lost.items() <= left.items():
                 raise  # it says the same again
+            left |= lost
             for partition, oldest in lost.items():
-                cursors[partition] = oldest
                 if direct_client.position(ends[partition]) <= direct_client.position(oldest):
                     ends[partition] = oldest
+            batch = PlannedBatch.after(cursors, left)  # so that it has no hole
             continue
         except PublisherError as exc:
             refused = about_a_cursor(exc)
@@ -79,7 +81,6 @@ def planned_again(
         batch.add(plan, checked_ranges(plan, request))
         if not plan.more:
             break
-        cursors = list(batch.ends)
     for partition, (now, then) in enumerate(zip(batch.positions(), end, strict=True)):
         if (now.events, now.digest) != (then.events, then.digest):
             if not accepts:

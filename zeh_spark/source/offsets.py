@@ -11,7 +11,9 @@ compared for equality, and never ordered.
      "stage": id, "batch": name, "segments": k,                        if batches are staged
      "startingTimestamp": ms,                             in the initial offset, if that is set
      "startingCursors": {"0": …, …},                                   after the initial offset
-     "partitions": {"0": {"cursor": …, "events": …, "bytes": …, "digest": …}, …}}
+     "partitions": {"0": {"cursor": …,
+                          "from": cursor,                           if events before it were lost
+                          "events": …, "bytes": …, "digest": …}, …}}
 
 The version says what the digests are:
 
@@ -32,9 +34,11 @@ have, and the query's id, which Spark does not tell a source. `behind` tells wha
 after the batch: on Spark 4.0 and 4.1, which show no more of a source in a query's progress, and if
 a run ended without a proof of the end. It decides nothing. Events, bytes and digest describe what
 lies between the previous offset and this one; a partition that did not move has neither events nor
-digest. Before the partition count is known, `*` stands for all partitions. The offset after the
-initial one keeps the cursors of the initial one: Spark does not write the initial offset to the
-checkpoint, and a table has to know where its first batch begins.
+digest. With `failOnDataLoss=false`, `from` is where they begin if what followed the previous cursor
+was removed unread: a repeated batch, which has nothing but its offsets, begins there, too. Before
+the partition count is known, `*` stands for all partitions. The offset after the initial one keeps
+the cursors of the initial one: Spark does not write the initial offset to the checkpoint, and a
+table has to know where its first batch begins.
 
 Runs on the driver; pure.
 """
@@ -67,12 +71,15 @@ class Position:
         events: the number of events since the previous position.
         bytes: the size of their lines.
         digest: the digest of their lines, by the offset's version; None without events.
+        begun: the cursor after which they begin, if events before it were lost; None if they begin
+            at the previous position.
     """
 
     cursor: str
     events: int = 0
     bytes: int = 0
     digest: str | None = None
+    begun: str | None = None
 
     def unmoved(self) -> Position:
         """Return the position for a batch in which the partition does not move."""
@@ -177,11 +184,10 @@ def _by_partition(cursors: Sequence[str]) -> dict[str, str]:
 
 
 def _position_json(position: Position) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "cursor": position.cursor,
-        "events": position.events,
-        "bytes": position.bytes,
-    }
+    document: dict[str, Any] = {"cursor": position.cursor}
+    if position.begun is not None:
+        document["from"] = position.begun
+    document |= {"events": position.events, "bytes": position.bytes}
     if position.digest is not None:
         document["digest"] = position.digest
     return document
@@ -321,7 +327,11 @@ def _check_canonical(offset: Offset, document: Mapping[str, Any]) -> None:
 
 def _parsed_position(fields: Mapping[str, Any]) -> Position:
     return Position(
-        str(fields["cursor"]), int(fields["events"]), int(fields["bytes"]), fields.get("digest")
+        str(fields["cursor"]),
+        int(fields["events"]),
+        int(fields["bytes"]),
+        fields.get("digest"),
+        str(fields["from"]) if "from" in fields else None,
     )
 
 

@@ -170,4 +170,5 @@ def _position(intervals: Sequence[wire.Interval]) -> Position:
     events = sum(interval.events for interval in intervals)
     size = sum(len(interval.lines) for interval in intervals)
     digest = hashes.in_hex(sum(interval.digest for interval in intervals)) if events else None
-    return Position(intervals[-1].cursor, events, size, digest)
+    lost = [interval.cursor for interval in intervals if isinstance(interval, planning.Loss)]
+    return Position(intervals[-1].cursor, events, size, digest, lost[-1] if lost else None)

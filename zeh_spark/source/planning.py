@@ -49,6 +49,24 @@ class TriggerDelay:
         return max(0.0, self.last + self.longest - now)
 
 
+@dataclass(frozen=True, slots=True)
+class Loss(Interval):
+    """The events before this cursor were removed unread. It has no events itself."""
+
+
+def without_loss_after_events(ready: Iterable[Interval]) -> list[Interval]:
+    """Return the beginning of a partition's intervals that has no events before a loss.
+
+    A batch begins at one cursor, or it could not be repeated. So a loss begins a batch.
+    """
+    found: list[Interval] = []
+    for interval in ready:
+        if isinstance(interval, Loss) and any(each.events for each in found):
+            break
+        found.append(interval)
+    return found
+
+
 def take(
     ready: Mapping[int, Sequence[Interval]],
     max_events: int | None,

@@ -34,6 +34,7 @@ from zeh_spark.polling.finite_read import EndUnknownError, read_to_end
 from zeh_spark.protocol import wire
 from zeh_spark.source import planning
 from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.planning import Loss
 
 log = logging.getLogger(__name__)
 
@@ -199,17 +200,28 @@ class Fetcher:
             raise self._error
 
     def take(self) -> dict[int, list[wire.Interval]]:
-        """Return the intervals of the next batch by partition; empty if no events are ready.
+        """Return the intervals of the next batch by partition.
 
-        Intervals without events, which only move a cursor, also come with it if it is their turn.
+        It is empty if no events are ready, and no loss is. Intervals without events, which only
+        move a cursor, also come with it if it is their turn.
         """
         with self._changed:
+            ready: dict[int, Sequence[wire.Interval]] = {
+                track.partition: track.ready for track in self._tracks if track.ready
+            }
+            losses: dict[int, int] = {}
+            if not self._options.fail_on_data_loss:
+                for partition, intervals in ready.items():
+                    ready[partition] = planning.without_loss_after_events(intervals)
+                    if any(isinstance(each, Loss) for each in ready[partition]):
+                        losses[partition] = len(ready[partition])
             counts = planning.take(
-                {track.partition: track.ready for track in self._tracks if track.ready},
+                ready,
                 self._options.max_events_per_trigger,
                 self._options.driver_bytes,
                 self._turn,
             )
+            counts = counts or losses
             self._turn = next(iter(counts), self._turn - 1) + 1
             return self._pop(counts)
 
@@ -304,7 +316,10 @@ class Fetcher:
             oldest = exc.oldest or wire.FIRST
             if self._options.fail_on_data_loss or track.cursor == oldest:
                 raise
-            self._continue_after_loss(track, oldest, exc)
+            with self._changed:
+                self._add(track, Loss(b"", 0, oldest))
+                track.reading = None
+            self._finish(track, 0.0)
             return
         except EndUnknownError as exc:
             log.warning("%s; this run ends here, the next one continues", exc)
@@ -359,9 +374,13 @@ class Fetcher:
         return track.reading
 
     def _add(self, track: Track, interval: wire.Interval) -> None:
-        """Add an interval. Of neighbouring ones without events only the newest is kept."""
+        """Add an interval. Of neighbouring ones without events only the newest is kept.
+
+        A loss is kept until the next one, because a batch begins there.
+        """
         if track.ready and not track.ready[-1].events and not interval.events:
-            track.ready.pop()
+            if isinstance(interval, Loss) or not isinstance(track.ready[-1], Loss):
+                track.ready.pop()
         track.ready.append(interval)
         track.cursor = interval.cursor
         self._ready_events += interval.events
@@ -395,17 +414,4 @@ class Fetcher:
             track.busy, track.held = False, 0
             track.ended = ended
             track.due = time.monotonic() + pause
-            self._changed.notify_all()
-
-    def _continue_after_loss(self, track: Track, oldest: str, exc: CursorGoneError) -> None:
-        log.warning(
-            "partition %d: EVENTS ARE LOST: the publisher no longer has what follows cursor %r "
-            "(%s); continuing with the oldest events left, because failOnDataLoss=false",
-            track.partition,
-            track.cursor,
-            exc,
-        )
-        with self._changed:
-            track.cursor, track.reading = oldest, None
-            track.busy, track.held, track.due = False, 0, 0.0
             self._changed.notify_all()

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import InputPartition
 from zeh_spark._compat import HAS_ADMISSION_CONTROL
 from zeh_spark.client import lag
 from zeh_spark.client.feed_client import FeedClient, PageRequest
-from zeh_spark.errors import PublisherError
+from zeh_spark.errors import CursorGoneError, PublisherError
 from zeh_spark.polling import starts
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import FeedIdentity, untold
@@ -164,9 +164,11 @@ class StreamDriver:
             return None
         self._cursors = list(batch.ends)
         self._lag = planner.head, planner.lag
+        positions = batch.positions()
+        self._warn_of_losses(offset, positions)
         end = Offset(
             offset.feed,
-            batch.positions(),
+            positions,
             started=self._started(start, offset),
             id=self._id,
             direct=self.options.fingerprint,
@@ -340,6 +342,7 @@ class StreamDriver:
             for partition, position in enumerate(offset.positions)
         ]
         self._cursors = [position.cursor for position in positions]
+        self._warn_of_losses(offset, positions)
         self._lag = (self._offered and self._probe.ask(self._cursors)) or (None, None)
         feed = self._stamping(offset) if packed.payloads else None
         staged = self._staging.keep(packed.payloads) if self._staging else None
@@ -359,6 +362,21 @@ class StreamDriver:
             else [SegmentPartition(checked(payload), feed=feed) for payload in packed.payloads]
         )
         return _Batch(start, end.to_json(), partitions)
+
+    def _warn_of_losses(self, offset: Offset, positions: Sequence[Position]) -> None:
+        """Tell what a new batch passes. Alerts look for this text, and for the error's code."""
+        for partition, (before, now) in enumerate(zip(offset.positions, positions, strict=True)):
+            if now.begun is not None:
+                log.warning(
+                    "[%s] EVENTS ARE LOST: partition %d, cursor %r: the publisher of %s removed "
+                    "what follows it; the query continues with the oldest events left, after "
+                    "%r, because failOnDataLoss=false",
+                    CursorGoneError("").code,
+                    partition,
+                    before.cursor,
+                    self.options.url,
+                    now.begun,
+                )
 
     def _started(self, start: dict[str, Any], offset: Offset) -> tuple[str, ...]:
         """Return where the query began, for the end of its first batch; () for any other."""
@@ -387,19 +405,24 @@ class StreamDriver:
         """Return a batch that Spark repeats after a restart.
 
         A query's first batch began where its end offset says. Its start offset comes from the
-        options, which may have changed.
+        options, which may have changed. A batch after a loss began after that.
         """
-        target = self._parsed(end)
-        origin = self._parsed(start)
-        if target.started:
-            origin = replace(origin, positions=tuple(map(Position, target.started)))
+        target, before = self._parsed(end), self._parsed(start)
+        if not any(position.events for position in target.positions):
+            return []
+        origin = [
+            Position(cursor if position.begun is None else position.begun)
+            for position, cursor in zip(
+                target.positions, target.started or before.cursors, strict=True
+            )
+        ]
         if target.direct is not None:
             check_columns(self.options, target.direct)
             if self._reads_directly:
                 batch = planned_again(
-                    self._client.transport, self.options, origin.positions, target.positions
+                    self._client.transport, self.options, origin, target.positions
                 )
-                return self._for_tasks(batch, target) if batch else []
+                return self._for_tasks(batch, target)
         check_position(self.options)
         staging = self._staging_of(target.staged.stage) if target.staged else None
         if staging and target.staged and staging.has(target.staged):
@@ -407,7 +430,7 @@ class StreamDriver:
         lines = read_again(
             self._client,
             self.options,
-            origin.positions,
+            origin,
             target.positions,
             digest_of(target),
         )

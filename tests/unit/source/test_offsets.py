@@ -246,3 +246,14 @@ def test_another_format_is_refused_before_anything_else_is_read():
     """A newer version may have changed everything but the version."""
     with pytest.raises(CheckpointError, match="format 4"):
         parse({"version": offsets.VERSION + 1, "all": "new"}, options())
+
+
+def test_an_offset_keeps_where_a_batch_after_a_loss_begins():
+    """A repeated batch has nothing but its offsets."""
+    offset = Offset(URL, (Position("c9", 3, 45, "0f", "c5"), Position("c7", begun="c7")))
+    document = offset.to_json()
+
+    assert offset == parse(json.loads(json.dumps(document)), options())
+    assert ["cursor", "from", "events", "bytes", "digest"] == list(document["partitions"]["0"])
+    with pytest.raises(CheckpointError, match="did not write"):
+        parse({**document, "partitions": {"0": {"cursor": "c9", "from": None}}}, options())
