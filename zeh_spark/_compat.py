@@ -1,15 +1,20 @@
-"""The differences between Spark 4.0 and 4.3, and between classic sessions and Spark Connect.
+"""What depends on the Spark that runs: its version, Spark Connect, and how it finds columns.
 
 Rule for editors: test whether a feature exists, never which version runs, because platforms
-backport features. Runs wherever the source and the sink run: on the driver and on executors.
+backport features. Look for a column by its name with `column_of` or `found_column` only, because
+Spark ignores upper and lower case by default. Runs wherever the source and the sink run: on the
+driver and on executors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from zeh_spark.errors import OptionError
+
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -60,7 +65,49 @@ def is_connect(spark: SparkSession) -> bool:
     return not hasattr(spark, "_jsparkSession")
 
 
+CASE_SENSITIVE = "spark.sql.caseSensitive"
+
+
+def column_of(df: DataFrame, name: str) -> str | None:
+    """Return the column that the frame's session finds by a name; None if there is none.
+
+    Raises:
+        OptionError: There are several.
+    """
+    setting = df.sparkSession.conf.get(CASE_SENSITIVE, "false")
+    return found_column(df.columns, name, case_sensitive=str(setting).lower() == "true")
+
+
+def found_column(
+    columns: Sequence[str], name: str, *, case_sensitive: bool | None = None
+) -> str | None:
+    """Return which of the columns Spark finds by a name; None if there is none.
+
+    Args:
+        columns: The names of the columns.
+        name: The name to look for.
+        case_sensitive: The session's setting. None if it is not known, because Spark makes the
+            readers and writers of a Python data source in a process without a session. Then the
+            column with exactly this name is found, or else one in another case.
+
+    Raises:
+        OptionError: There are several.
+    """
+    exact = [each for each in columns if each == name]
+    any_case = [each for each in columns if each.lower() == name.lower()]
+    found = exact if case_sensitive or (case_sensitive is None and exact) else any_case
+    if len(found) > 1:
+        raise OptionError(
+            f"the columns {' and '.join(map(repr, found))} have the same name for Spark, so which "
+            f"of them is meant by {name!r} is not known. Rename or drop all but one",
+            option=name,
+            anchor="columns-whose-names-differ-only-in-case",
+        )
+    return found[0] if found else None
+
+
 __all__ = [
+    "CASE_SENSITIVE",
     "HAS_ADMISSION_CONTROL",
     "DataSourceStreamArrowWriter",
     "Py4JError",
@@ -68,5 +115,7 @@ __all__ = [
     "ReadAllAvailable",
     "ReadMaxBytes",
     "SupportsTriggerAvailableNow",
+    "column_of",
+    "found_column",
     "is_connect",
 ]

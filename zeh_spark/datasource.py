@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from zeh_spark import sql_tables
+from zeh_spark._compat import found_column
 from zeh_spark.decoding.lines import Decoder
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.options.declaring import declared
@@ -161,11 +162,17 @@ class ZeroEventHubDataSource(DataSource):
         """Return the options for a read into these columns. Raises OptionError."""
         given = sql_tables.options_of_table(schema, self._given)
         options = parse(SourceOptions, given, _TO_WRITE)
-        return replace(options, columns=tuple(schema.fieldNames()))
+        return replace(options, columns=_meant(schema, options.column_name_of_corrupt_record))
 
 
 def _layout(schema: StructType, options: SinkOptions) -> RowLayout:
     return layout(schema, keeps_origin=options.keep_origin, keeps_key=options.keep_key)
+
+
+def _meant(schema: StructType, corrupt: str) -> tuple[str, ...]:
+    """Return our names of the schema's columns, which it may write in another case."""
+    known = (*_COLUMNS, corrupt)
+    return tuple(found_column(known, name) or name for name in schema.fieldNames())
 
 
 def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError:
@@ -176,15 +183,22 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
         reader raises it in a call in which Spark shows it.
     """
     corrupt = options.column_name_of_corrupt_record
-    if corrupt in _COLUMNS:
+    if found_column((*_COLUMNS,), corrupt):
         return OptionError(
             f"option 'columnNameOfCorruptRecord' is {corrupt!r}, which is the name of another "
             f"column of this source. Choose another name",
             option="columnNameOfCorruptRecord",
         )
     known = {**_COLUMNS, corrupt: StringType()}
-    for field in schema.fields:
-        if field.name not in known or field.dataType != known[field.name] or not field.nullable:
+    columns = _meant(schema, corrupt)
+    for name, field in zip(columns, schema.fields, strict=True):
+        if columns.count(name) > 1:
+            return OptionError(
+                f"the schema has the column {name!r} twice, in upper or lower case: "
+                f"{', '.join(schema.fieldNames())}. Drop one of them",
+                option="schema",
+            )
+        if name not in known or field.dataType != known[name] or not field.nullable:
             return OptionError(
                 f"the schema's column {field.simpleString()!r} is not one of this source's: "
                 f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in known.items())}. "
@@ -197,13 +211,15 @@ def decoder(schema: StructType, options: SourceOptions) -> Decoder | OptionError
             option="schema",
         )
     permissive = options.mode == "PERMISSIVE"
-    if permissive and corrupt not in schema.fieldNames():
+    if permissive and corrupt not in columns:
         return OptionError(
             f"mode=PERMISSIVE needs the column {corrupt!r} STRING in the schema, or bad lines "
             f"would vanish. Add the column, or leave the schema out",
             option="mode",
         )
-    return Decoder(tuple(schema.fieldNames()), corrupt, permissive, options.hidden_headers)
+    names = tuple(schema.fieldNames())
+    other_case = () if names == columns else names
+    return Decoder(columns, corrupt, permissive, options.hidden_headers, other_case)
 
 
 def register(spark: SparkSession) -> None:

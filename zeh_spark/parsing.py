@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
 
+from zeh_spark._compat import column_of
 from zeh_spark.errors import ERRORS_PAGE, OptionError
 
 _CORRUPT, _VALUE = "_zeh_corrupt", "value"
@@ -56,7 +57,7 @@ def parsed(df: DataFrame, schema: str | DataType, corrupt: str | None = None) ->
         text = F.col("data").getField(_CORRUPT)
         why = F.concat(F.lit("not read: "), _unread(text, schema))
         read = read.withColumn("data", _checked(df, text, why, struct))
-    others = [F.col(name) for name in df.columns if name != "data"]
+    others = [F.col(name) for name in df.columns if name != column_of(df, "data")]
     names = (struct if corrupt else schema).fieldNames()
     return read.select(*others, *(F.col("data").getField(name).alias(name) for name in names))
 
@@ -126,7 +127,7 @@ def _checked(df: DataFrame, bad: Column, why: Column, struct: StructType) -> Col
 def _complaint(df: DataFrame, text: Column, why: Column) -> Column:
     """Return what raises an error about an event that does not fit."""
     where = F.lit("")
-    if "partition" in df.columns:
+    if column_of(df, "partition"):
         where = F.concat(F.lit(", in partition "), F.col("partition").cast("string"))
     said = F.concat(
         F.lit("an event does not fit the schema of zeh_spark.parsed"),
@@ -157,7 +158,7 @@ def _unread(text: Column, schema: StructType) -> Column:
 
 
 def _check_names(df: DataFrame, struct: StructType) -> None:
-    taken = {name.lower() for name in df.columns if name != "data"}
+    taken = {name.lower() for name in df.columns if name != column_of(df, "data")}
     for name in struct.fieldNames():
         if name.lower() in taken:
             raise OptionError(

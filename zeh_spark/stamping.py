@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
+from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol.stamp_columns import (
     HEADERS,
@@ -48,6 +49,7 @@ def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
     Raises:
         OptionError: the frame has no column `headers`, or a column with one of these names.
     """
+    headers = column_of(df, "headers")
     if not has_headers(df):
         raise OptionError(
             "the frame has no column 'headers' MAP<STRING, STRING>, which holds the stamps. Call "
@@ -64,7 +66,7 @@ def stamped(df: DataFrame, *, key: bool = False) -> DataFrame:
         )
     columns = {each.name: _typed(each) for each in added}
     own = F.map_filter("headers", lambda name, _: ~name.isin(*sorted(HEADERS)))
-    others = [own.alias(name) if name == "headers" else df[f"`{name}`"] for name in df.columns]
+    others = [own.alias(name) if name == headers else df[f"`{name}`"] for name in df.columns]
     return df.select(*others, *(column.alias(name) for name, column in columns.items()))
 
 
@@ -87,7 +89,8 @@ def _typed(stamp: StampColumn) -> Column:
 
 def has_headers(df: DataFrame) -> bool:
     """Return whether the frame has a map of headers."""
-    return "headers" in df.columns and isinstance(df.schema["headers"].dataType, MapType)
+    name = column_of(df, "headers")
+    return name is not None and isinstance(df.schema[name].dataType, MapType)
 
 
 def has_columns(df: DataFrame) -> bool:
@@ -96,8 +99,8 @@ def has_columns(df: DataFrame) -> bool:
     Columns of the user's with some of their names are no stamps: all that identify an event have to
     be there, with their types.
     """
-    types = dict(df.dtypes)
-    return all(types.get(name) == kind for name, kind in _NEEDED.items())
+    types: dict[str | None, str] = {**dict(df.dtypes)}
+    return all(types.get(column_of(df, name)) == kind for name, kind in _NEEDED.items())
 
 
 def has_stamps(df: DataFrame) -> bool:
@@ -115,7 +118,7 @@ def stamp(df: DataFrame, header: str) -> Column:
     of = {each.header: each for each in STAMP_COLUMNS}[header]
     if not has_columns(df):
         return F.col("headers")[header]
-    if of.name not in df.columns:
+    if column_of(df, of.name) is None:
         return F.lit(None).cast("string")
     value = F.unix_millis("timestamp") if of.kind == "timestamp" else F.col(of.name)
     return value.cast("string")

@@ -27,7 +27,8 @@ LAYERS = {
     },
     "sink": {"_compat", "client", "errors", "options", "protocol"},
     "sessions": {
-        "_lazy", "errors", "lakehouse", "protocol", "sink", "source", "stamping", "stateful",
+        "_compat", "_lazy", "errors", "lakehouse", "protocol", "sink", "source", "stamping",
+        "stateful",
     },
     "lakehouse": {"_compat", "_lazy", "errors", "protocol", "sink", "source", "stamping"},
     "store": {"errors", "protocol"},

@@ -62,12 +62,14 @@ class Decoder:
         permissive: whether lines that are no events go into that column. If not, the first one
             raises MalformedLineError.
         hidden: headers that the column `headers` does not show.
+        names: what the query calls its columns, which may be in another case; () if it is not.
     """
 
     columns: tuple[str, ...]
     corrupt: str
     permissive: bool
     hidden: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -189,7 +191,7 @@ class Decoder:
                 assert name == self.corrupt, name
                 lines = [corrupt.get(row) for row in range(len(data))]
                 arrays.append(pa.array(lines, pa.string()))
-        return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.names or self.columns))
 
 
 def blocks(lines: bytes) -> Iterator[bytes]:

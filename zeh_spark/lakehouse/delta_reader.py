@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from zeh_spark._compat import column_of
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse.delta_errors import delta_errors
 from zeh_spark.lakehouse.delta_options import SETTINGS, Options, limited, refusal
@@ -129,7 +130,8 @@ def _column(name: str) -> Column:
 
 def _key(rows: DataFrame, key: str, table: str) -> Column:
     try:
-        column = _column(key) if key in rows.columns else F.expr(key)
+        named = column_of(rows, key)
+        column = _column(named) if named else F.expr(key)
         (field,) = rows.select(column.alias("key")).schema
     except (AnalysisException, ParseException) as exc:
         said = str(exc).partition(" SQLSTATE")[0].strip()

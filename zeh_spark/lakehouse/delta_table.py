@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from zeh_spark._compat import Py4JError, is_connect
+from zeh_spark._compat import Py4JError, found_column, is_connect
 from zeh_spark.errors import LakehouseError
 from zeh_spark.lakehouse import commits
 from zeh_spark.lakehouse.commits import CommitRecord, TableCommit, TableStanding
@@ -250,7 +250,7 @@ class LakeTable:
     def _by_column(self, name: str, column: str) -> CommitRecord | None:
         """Return the newest record that is in the table's rows."""
         frame = self.frame()
-        if column not in frame.columns:
+        if found_column(frame.columns, column, case_sensitive=False) is None:
             return None
         mine = F.get_json_object(F.col(column)["record"], "$.name") == name
         newest = F.max_by(F.col(column)["record"], F.col(column)["number"])

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from zeh_spark._compat import found_column
 from zeh_spark.errors import CheckpointError, LakehouseError, OptionError, at_spark_border
 from zeh_spark.lakehouse import claims, commits
 from zeh_spark.lakehouse.checkpoint import CheckpointFiles, running_query
@@ -336,7 +337,9 @@ class DeltaFeedWriter:
             self._known = _Known(state.id, stands.version, stands)
 
     def _check_appended(self, table: LakeTable, stands: TableStanding) -> None:
-        if self._last is None and stands.version >= 0 and DELETED in table.columns():
+        if self._last is not None or stands.version < 0:
+            return
+        if found_column(table.columns(), DELETED, case_sensitive=False):
             raise LakehouseError(
                 f"table {self._table} was made by a merge, and has one row for each key. Give "
                 f"merge_keys, or another table",

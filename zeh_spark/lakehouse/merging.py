@@ -20,7 +20,7 @@ Runs on the driver; builds expressions.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.errors import AnalysisException, ParseException
@@ -28,6 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
+from zeh_spark._compat import column_of, found_column
 from zeh_spark.errors import LakehouseError, OptionError
 from zeh_spark.lakehouse import app_versions
 from zeh_spark.lakehouse.commit_settings import check_merges, committing
@@ -65,11 +66,11 @@ def stamped(df: DataFrame) -> DataFrame:
     Raises:
         LakehouseError: the frame has neither stamps nor the columns.
     """
-    missing = [name for name in IDENTITY if name not in df.columns]
+    missing = [name for name in IDENTITY if column_of(df, name) is None]
     if has_stamps(df):
         values = {name: stamp(df, IDENTITY[name][0]).cast(IDENTITY[name][1]) for name in missing}
         return df.withColumns(values) if values else df
-    if set(STAMPS) <= set(df.columns):  # of a table that an older version has written
+    if not {*STAMPS} & {*missing}:  # of a table that an older version has written
         none = {name: F.lit(None).cast(IDENTITY[name][1]) for name in missing}
         return df.withColumns(none) if none else df
     raise LakehouseError(
@@ -161,7 +162,7 @@ def purge(spark: SparkSession, table: str, older_than: str) -> None:
             option="older_than",
         )
     target = LakeTable(spark, table)
-    if DELETED not in target.columns():
+    if _lacking(target.columns(), [DELETED]):
         raise LakehouseError(
             f"table {table} has no column {DELETED}: no merge made it", table=table
         )
@@ -246,8 +247,8 @@ class Merge:
 
     def _events(self, df: DataFrame) -> DataFrame:
         """Return the events with their stamps and their place in the batch, checked for keys."""
-        missing = [key for key in self._keys if key not in df.columns]
-        if missing or not self._keys:
+        found = [column_of(df, key) for key in self._keys]
+        if None in found or not found:
             raise LakehouseError(
                 f"table {self._table.text}: merge_keys {self._keys} have to be columns of the "
                 f"frame, which has {df.columns}; zeh_spark.parsed(df, schema) makes columns of "
@@ -260,7 +261,7 @@ class Merge:
         deleted = self._deletion(df)
         return stamped(df).withColumns(
             {
-                **{key: self._not_null(key) for key in self._keys},
+                **{str(name): self._not_null(str(name)) for name in found},
                 **self._identity(),
                 DELETED: deleted,
                 CHANGED: F.current_timestamp(),
@@ -320,7 +321,7 @@ class Merge:
     def _prepare(self, events: DataFrame) -> None:
         if self._table.exists():
             known = self._add_identity(self._table.frame().schema)
-            self._check_keys(known, events.schema)
+            self._check_keys(known, events)
             if not self._evolves or not _new_fields(known, events.schema):
                 self._check_columns(known)
                 return
@@ -333,11 +334,11 @@ class Merge:
 
     def is_older(self) -> bool:
         """Return whether an older version has made the table, which did not distinguish feeds."""
-        return self._table.exists() and bool(_lacking(self._table.frame().schema))
+        return self._table.exists() and bool(_unnamed(self._table.columns()))
 
     def _add_identity(self, known: StructType) -> StructType:
         """Give a table of an older version the columns that name its events' feed and time."""
-        if not (lacking := _lacking(known)):
+        if not (lacking := _unnamed(known.names)):
             return known
         self._table.add_columns({name: IDENTITY[name][1] for name in lacking})
         return self._table.frame().schema
@@ -347,11 +348,12 @@ class Merge:
         given = {name.lower(): value for name, value in self._options.items()}
         return given.get("mergeschema", "false").lower() == "true"
 
-    def _check_keys(self, known: StructType, given: StructType) -> None:
+    def _check_keys(self, known: StructType, given: DataFrame) -> None:
         """Check the keys' types: after a cast another key could be equal, or the same one not."""
         types = {field.name.lower(): field.dataType for field in known}
         for key in self._keys:
-            mine, theirs = given[key].dataType, types.get(key.lower())
+            mine = given.schema[str(column_of(given, key))].dataType
+            theirs = types.get(key.lower())
             if theirs is not None and mine != theirs:
                 raise LakehouseError(
                     f"table {self._table.text}: the merge key {key!r} is {theirs.simpleString()} "
@@ -364,24 +366,27 @@ class Merge:
                 )
 
     def _check_columns(self, known: StructType) -> None:
-        missing = [name for name in (*IDENTITY, DELETED, CHANGED) if name not in known.fieldNames()]
-        if missing:
+        if missing := _lacking(known.names, (*IDENTITY, DELETED, CHANGED)):
             raise LakehouseError(
                 f"table {self._table.text} lacks the columns {', '.join(missing)}, which a merge "
                 f"keeps for each key: it was not made by a merge. Take a new table, or set "
                 f"mergeSchema=true to add them; events then win over the rows that are there",
                 table=self._table.text,
                 expected=missing,
-                got=known.fieldNames(),
+                got=known.names,
                 anchor="the-merge-lacks-columns-or-the-frame-lacks-headers",
             )
 
 
-def _lacking(known: StructType) -> list[str]:
+def _lacking(table: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return which columns a Delta table does not have, whose names have no case."""
+    return [name for name in names if not found_column(table, name, case_sensitive=False)]
+
+
+def _unnamed(table: Sequence[str]) -> list[str]:
     """Return the columns that a merged table of an older version does not have."""
-    names = set(known.fieldNames())
-    merged = {*STAMPS, DELETED, CHANGED} <= names
-    return [name for name in (FEED, TIME) if name not in names] if merged else []
+    merged = not _lacking(table, (*STAMPS, DELETED, CHANGED))
+    return _lacking(table, (FEED, TIME)) if merged else []
 
 
 def _new_fields(known: DataType | None, given: DataType) -> bool:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol import dead_letters
 from zeh_spark.sessions.model import CONTROL, RECORDS
@@ -93,19 +94,21 @@ def letters(dead: DataFrame, producer: str, batch: int) -> DataFrame:
 
 def _event(dead: DataFrame) -> DataFrame:
     """Return the event as the sink takes it, to be published again, and why it is dead."""
-    names = [name for name in dead.columns if name not in ("dead", "dedup")]
-    where = "key" if "key" in names else "partition"
-    columns = [F.col(quoted(name)) for name in names if name in ("data", where)]
-    if "data" not in names:
-        inner = [F.col(quoted(name)) for name in names if name not in _ENVELOPE]
+    known = {column_of(dead, name): name for name in ("dead", "dedup", "data", *_ENVELOPE)}
+    given = {known.get(name) for name in dead.columns}
+    others = [name for name in dead.columns if name not in known]
+    where = "key" if "key" in given else "partition"
+    columns = [F.col(name) for name in ("data", where) if name in given]
+    if "data" not in given:
+        inner = [F.col(quoted(name)) for name in others]
         columns.append(F.struct(*inner).alias("data"))
-    elif others := [name for name in names if name not in ("data", *_ENVELOPE)]:
+    elif others:
         raise OptionError(
             f"dead letters with the columns 'data' and {others[0]!r}: the event is in 'data', "
             f"beside which there may be headers, key or partition. Call .drop({others[0]!r}) first",
             option=others[0],
         )
-    if not {"key", "partition"} & set(names):
+    if not {"key", "partition"} & given:
         columns.append(F.col("dead.session").alias("key"))
     facts = F.col("dead").withField("held_since", F.unix_micros("dead.held_since"))
     return dead.select(*columns, _headers(dead).alias("headers"), facts.alias(_FACTS))
@@ -122,7 +125,7 @@ def _headers(dead: DataFrame) -> Column:
 
 
 def _check(dead: DataFrame) -> None:
-    if "dead" not in dead.columns:
+    if column_of(dead, "dead") is None:
         raise OptionError(
             f"the frame has no column 'dead', but {dead.columns}. Give the frame that route gives "
             f"to its dead= writer",

@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
+from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError, at_spark_border
 from zeh_spark.lakehouse.delta_table import LakeTable
 from zeh_spark.lakehouse.delta_writer import DeltaFeedWriter
@@ -172,7 +173,7 @@ class SessionWriter:
             ProcessingError: The query has to fail; nothing of the batch is committed.
             LakehouseError: The table does not fit.
         """
-        _check(batch)
+        batch = _checked(batch)
         state, self._state = self._state, None
         self._known = state.held if state and state.batch == number - 1 else None
         try:
@@ -244,8 +245,8 @@ class SessionWriter:
         if not table.exists():
             return None
         frame = table.frame()
-        if RESULT in frame.columns:
-            verdicts.check_result(frame, self._plan.result)
+        if column_of(frame, RESULT):
+            verdicts.check_result(frame.select(RESULT), self._plan.result)
         return frame.where(F.col("processor") == self._name)
 
 
@@ -423,13 +424,17 @@ def _result_type(result: str) -> DataType:
         ) from exc
 
 
-def _check(batch: DataFrame) -> None:
-    if missing := {*_ORDERING} - set(batch.columns):
+def _checked(batch: DataFrame) -> DataFrame:
+    """Return the batch with the columns of `in_order` in their own case, if it fits."""
+    found = {name: column_of(batch, name) for name in _ORDERING}
+    if missing := sorted(name for name, theirs in found.items() if theirs is None):
         raise OptionError(
             f"process is for the frame of sessions.in_order(…, processing=True), with its columns "
-            f"status, dead and delivery; this one lacks {', '.join(sorted(missing))}",
+            f"status, dead and delivery; this one lacks {', '.join(missing)}",
             option="processing",
         )
+    for name, theirs in found.items():
+        batch = batch if theirs == name else batch.withColumnRenamed(str(theirs), name)
     taken = [name for name in _event_names(batch) if name.lower() in _OURS]
     if taken:
         raise OptionError(
@@ -443,3 +448,4 @@ def _check(batch: DataFrame) -> None:
             f"it to false",
             option=_SPECULATION,
         )
+    return batch

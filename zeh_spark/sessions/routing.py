@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
 
 Writer = Callable[[DataFrame, int], object]
@@ -49,12 +50,13 @@ def route(*, ordered: Writer, dead: Writer) -> Callable[[DataFrame, int], None]:
 
 
 def _check(batch: DataFrame) -> None:
-    if not {"status", "dead"} <= set(batch.columns):
+    if not (column_of(batch, "status") and column_of(batch, "dead")):
         raise OptionError(
             f"route is for the frame of sessions.in_order, with its columns status and dead; this "
             f"one has {batch.columns}"
         )
-    told = batch.schema["delivery"].dataType if "delivery" in batch.columns else None
+    delivery = column_of(batch, "delivery")
+    told = batch.schema[delivery].dataType if delivery else None
     if isinstance(told, StructType) and "control" in told.names:
         raise OptionError(
             "route is for the frame of sessions.in_order without processing=True, which has rows "

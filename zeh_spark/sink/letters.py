@@ -97,7 +97,7 @@ def _data(layout: RowLayout, columns: Mapping[str, pa.Array]) -> list[dict[str, 
         ]
     array = columns.get("data")
     if array is None:
-        array = pa.StructArray.from_arrays(list(columns.values()), list(columns))
+        array = pa.StructArray.from_arrays(list(columns.values()), layout.members)
     values, odd = lenient(array)
     texts = [None if each is None else msgspec.json.encode(each).decode() for each in values]
     return [

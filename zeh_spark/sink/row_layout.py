@@ -2,18 +2,21 @@
 
 Data that is text holds JSON and stays as it is; other data is rendered by `arrow_json`. A frame
 without a column `data` is published with each row as an object. A column that has no meaning is an
-error before the query starts, so that no task finds it.
+error before the query starts, so that no task finds it. Columns are found in any case: a writer is
+made in a process that does not know the session's setting, so tasks refuse a session whose names
+are case-sensitive (`check_case`).
 
 Runs on the driver; pure. A RowLayout is sent to executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql import types as T
 
+from zeh_spark._compat import CASE_SENSITIVE, found_column
 from zeh_spark.errors import OptionError
 from zeh_spark.protocol.stamp_columns import BY_NAME, POSITION
 from zeh_spark.sink.spark_types import INTEGERS, STRINGS, named, problems
@@ -28,16 +31,40 @@ class RowLayout:
     """What the columns of a frame mean, decided once from its schema. It is sent to executors.
 
     Attributes:
-        columns: The names of the columns in order.
+        columns: The names of the columns in order, with a meaning in lower case.
         text: Whether the column `data` holds JSON already.
         keeps_origin: Whether events keep where they were first published (`keepOrigin`).
         keeps_key: Whether events keep their keys (`keepKey`).
+        other_case: The frame's names of columns with a meaning that it writes in another case.
     """
 
     columns: tuple[str, ...]
     text: bool
     keeps_origin: bool = False
     keeps_key: bool = False
+    other_case: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def members(self) -> list[str]:
+        """The names of the columns as members of an event: those of the frame."""
+        return [self.other_case.get(name, name) for name in self.columns]
+
+    def check_case(self, setting: str | None) -> None:
+        """Raise OptionError if the session does not find a column that was found in another case.
+
+        Args:
+            setting: The session's `spark.sql.caseSensitive`, as tasks are told it.
+        """
+        if not self.other_case or str(setting).lower() != "true":
+            return
+        name, theirs = next(iter(self.other_case.items()))
+        raise OptionError(
+            f"{CASE_SENSITIVE}=true, and the frame has a column {theirs!r}, which could be "
+            f"{name!r} or a column of your own. Rename it to {name!r}; or, to publish it as a part "
+            f"of the event, put the columns into it: to_json(struct(*)) AS data",
+            option=theirs,
+            anchor="columns-whose-names-differ-only-in-case",
+        )
 
 
 def layout(
@@ -59,6 +86,13 @@ def layout(
     for name in columns:
         if columns.count(name) > 1:
             raise _refused(name, "is there twice: rename or drop one of them")
+    meant = (*_ENVELOPE, *([ORIGIN_PART] if keeps_origin else ()))
+    found = {theirs: name for name in meant if (theirs := found_column(columns, name))}
+    other_case = {name: theirs for theirs, name in found.items() if theirs != name}
+    columns = tuple(found.get(name, name) for name in columns)
+    schema = T.StructType(
+        [T.StructField(name, each.dataType) for name, each in zip(columns, schema, strict=True)]
+    )
     if keeps_origin:
         schema = _check_origin(schema)
     if "data" in columns:
@@ -70,15 +104,12 @@ def layout(
     if keeps_key and "key" not in columns:
         raise _without_key(columns)
     text = "data" in columns and isinstance(schema["data"].dataType, STRINGS)
-    return RowLayout(columns, text, keeps_origin, keeps_key)
+    return RowLayout(columns, text, keeps_origin, keeps_key, other_case)
 
 
 def _without_key(columns: Sequence[str]) -> OptionError:
     """Return the error for `keepKey` without keys, with what is probably missing."""
-    others = [name for name in columns if name.lower() == "key"]
-    if others:
-        remedy = f"Rename the column {others[0]!r}: upper and lower case differ here"
-    elif "partition" in columns:
+    if "partition" in columns:
         remedy = "Put the column key in the place of partition, or leave out keepKey"
     else:
         remedy = "Add the column, like customer AS key, or leave out keepKey"
@@ -114,8 +145,8 @@ def _check_beside_data(schema: T.StructType) -> None:
         if name not in _ENVELOPE:
             raise _refused(
                 name,
-                f"has no meaning beside 'data': put it into the event, to_json(struct(*)) AS data, "
-                f"or drop it{_case(name)}",
+                "has no meaning beside 'data': put it into the event, to_json(struct(*)) AS data, "
+                "or drop it",
             )
     if "partition" in columns and "key" in columns:
         raise _refused("key", "contradicts 'partition': keep the one that says where events go")
@@ -157,11 +188,11 @@ def _check_object(schema: T.StructType) -> None:
         if name in ("partition", "headers"):
             raise _refused(
                 name,
-                f"has a meaning only beside 'data': put the columns of the event into one, "
-                f"to_json(struct(…)) AS data, or rename it{''.join(map(_case, schema.names))}",
+                "has a meaning only beside 'data': put the columns of the event into one, "
+                "to_json(struct(…)) AS data, or rename it",
             )
-    for field in schema:
-        _check_inside(field.name, field.dataType)
+    for each in schema:
+        _check_inside(each.name, each.dataType)
 
 
 def _check_inside(column: str, kind: T.DataType) -> None:
@@ -175,9 +206,3 @@ def _refused(column: str, problem: str) -> OptionError:
         option=column,
         anchor="the-column-has-no-meaning-beside-data",
     )
-
-
-def _case(name: str) -> str:
-    if name in _ENVELOPE or name.lower() not in _ENVELOPE:
-        return ""
-    return f" ({name!r} is not {name.lower()!r}: upper and lower case differ here)"

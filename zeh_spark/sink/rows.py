@@ -66,6 +66,7 @@ class Renderer:
 
     def __init__(self, layout: RowLayout, partition_count: int) -> None:
         self._columns = layout.columns
+        self._members = layout.members
         self._text = layout.text
         self._keeps_origin = layout.keeps_origin
         self._keeps_key = layout.keeps_key
@@ -168,7 +169,7 @@ class Renderer:
 
     def _data(self, columns: dict[str, pa.Array]) -> pa.Array:
         if "data" not in columns:
-            return json_of(pa.StructArray.from_arrays(list(columns.values()), list(columns)))
+            return json_of(pa.StructArray.from_arrays(list(columns.values()), self._members))
         data = columns["data"]
         if data.null_count:
             raise Unfit("data is NULL")

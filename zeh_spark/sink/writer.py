@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from zeh_spark._compat import DataSourceStreamArrowWriter
+from zeh_spark._compat import CASE_SENSITIVE, DataSourceStreamArrowWriter
 from zeh_spark.client.publish_client import BatchCall, PublishClient, Receipt, TaskDone
 from zeh_spark.errors import OptionError, RowError, ZeroEventHubError, at_spark_border
 from zeh_spark.protocol.arrow_json import slices
@@ -82,6 +82,7 @@ class Publishing:
         """Stage a task's rows, or only count them if the batch is committed already."""
         context = TaskContext.get()
         assert context is not None
+        self._layout.check_case(context.getLocalProperty(CASE_SENSITIVE))
         batch = self._batch(
             context.getLocalProperty("streaming.sql.batchId"),
             context.getLocalProperty("sql.streaming.queryId"),

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from zeh_spark._compat import column_of
 from zeh_spark.errors import OptionError
 from zeh_spark.stateful.ranges import MAX_NUMBER
 from zeh_spark.stateful.row_codec import quoted
@@ -145,8 +146,8 @@ def content(df: DataFrame, option: str, value: str | Column | None) -> Column:
     """
     if value is not None:
         return F.to_json(F.struct(typed(df, option, value)[0].alias("content")))
-    rest = [each for each in df.columns if each not in ("headers", "partition")]
-    names = ["data"] if "data" in df.columns else rest
+    data, *others = (column_of(df, name) for name in ("data", "headers", "partition"))
+    names = ["data"] if data else [each for each in df.columns if each not in others]
     return F.to_json(F.struct(*(F.col(quoted(each)) for each in names)))
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.sessions import buckets, cases
 from tests.unit.sessions.buckets import row, rows
 from zeh_spark.errors import OptionError
-from zeh_spark.sessions.processing import _ORDERING, _check
+from zeh_spark.sessions.processing import _ORDERING, _checked
 
 
 def deliveries(given):
@@ -99,8 +99,8 @@ def test_speculation_is_refused(given):
     frame = SimpleNamespace(columns=list(_ORDERING), sparkSession=SimpleNamespace(conf=conf))
 
     with pytest.raises(OptionError, match="=true runs tasks twice") as refused:
-        _check(frame)
+        _checked(frame)
     assert "spark.speculation" == refused.value.option
 
     conf["spark.speculation"] = "false"
-    _check(frame)
+    _checked(frame)

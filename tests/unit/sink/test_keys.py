@@ -163,7 +163,6 @@ def test_an_event_that_is_too_long_with_its_key_says_so(key, more):
     [
         ([DATA], "the frame has data. Add the column, like customer AS key, or leave out keepKey"),
         ([DATA, ("partition", INT)], "Put the column key in the place of partition"),
-        ([("Key", STRING), ("i", INT)], "Rename the column 'Key': upper and lower case differ"),
     ],
 )
 def test_without_a_column_key_there_is_nothing_to_keep(columns, remedy):

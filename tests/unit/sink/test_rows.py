@@ -156,6 +156,26 @@ def test_a_small_type_goes_with_many_partitions():
     assert [127, 0] == render([DATA, ("partition", T.ByteType())], *rows, n=300).partitions.tolist()
 
 
+@pytest.mark.parametrize(
+    ("names", "row"),
+    [
+        (("DATA", "Headers", "KEY"), ("1", {"a": "b"}, "k")),
+        (("Data", "HEADERS", "Partition"), ("1", {"a": "b"}, 2)),
+    ],
+)
+def test_columns_are_found_in_any_case(names, row):
+    """As Spark finds them: an upper-case KEY is no payload, and decides the partition."""
+    kinds = (STRING, MAP, INT if row[2] == 2 else STRING)
+    columns = list(zip(names, kinds, strict=True))
+    expected = render([(name.lower(), kind) for name, kind in columns], row)
+
+    got = render(columns, row)
+
+    assert (expected.rests, [*expected.partitions]) == (got.rests, [*got.partitions])
+    with pytest.raises(OptionError, match=f"caseSensitive=true, .* column {names[0]!r}"):
+        layout(frame(*columns)).check_case("true")
+
+
 # Frames without data
 
 
@@ -172,6 +192,14 @@ def test_a_frame_without_data_is_published_row_by_row():
     assert [partitioning.partition_of("k", 4), -1] == got.partitions.tolist()
 
 
+def test_a_row_keeps_the_case_of_its_key():
+    """Its readers know the column by the name that I gave it."""
+    got = render([("Key", STRING), ("id", INT)], ("k", 1))
+
+    assert [rest(b'{"Key":"k","id":1}')] == got.rests
+    assert [partitioning.partition_of("k", 4)] == got.partitions.tolist()
+
+
 def test_structured_data_is_rendered():
     """data may be a struct, and headers go with it."""
     columns = [("data", frame(("id", INT))), HEADERS]
@@ -184,7 +212,8 @@ def test_structured_data_is_rendered():
 REFUSED = {
     "no columns": ([], "data", "without columns"),
     "another column": ([DATA, ("x", INT)], "x", r"beside 'data': .*to_json\(struct"),
-    "upper case": ([DATA, ("Headers", MAP)], "Headers", "'Headers' is not 'headers'"),
+    "another case twice": ([DATA, ("Key", INT), ("KEY", INT)], "key", "'Key' and 'KEY' have the"),
+    "two cases": ([DATA, ("DATA", STRING)], "DATA", "'DATA' has no meaning beside 'data'"),
     "twice": ([("a", INT), ("a", INT)], "a", "twice"),
     "both": ([DATA, ("partition", INT), ("key", STRING)], "key", "contradicts 'partition'"),
     "partition STRING": ([DATA, ("partition", STRING)], "partition", "is STRING: CAST it AS INT"),
@@ -198,7 +227,7 @@ REFUSED = {
     "BINARY": ([("data", T.BinaryType())], "data", "BINARY, which is no event"),
     "partition of a row": ([("id", INT), ("partition", INT)], "partition", "only beside 'data'"),
     "headers of a row": ([HEADERS], "headers", "only beside 'data'"),
-    "Data": ([("Data", STRING), HEADERS], "headers", "'Data' is not 'data'"),
+    "Headers of a row": ([("Headers", MAP)], "headers", "only beside 'data'"),
     "VARIANT of a row": ([("v", T.VariantType())], "v", "v is VARIANT; .*to_json"),
     "VARIANT inside": (
         [("data", T.ArrayType(frame(("v", T.VariantType()))))],
