@@ -164,18 +164,31 @@ def parse_choice(*allowed: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         for choice in allowed:
-            if text.lower() == choice.lower():
+            if parse_value(text).lower() == choice.lower():
                 return choice
         raise ValueError(f"must be one of {', '.join(allowed)}")
 
     return parse
 
 
+def parse_value(text: str) -> str:
+    """Return the text. Raises ValueError for what a variable without a value becomes as text.
+
+    `str(None)` is no name, and is not the word `none`, with which some options give up a promise.
+    """
+    if text != "none" and text.strip().lower() in {"none", "null"}:
+        raise ValueError(
+            "must have a value: this is the text of a variable without one. Leave the option out; "
+            "where the word none is allowed, it is in lower case"
+        )
+    return text
+
+
 def parse_text(text: str) -> str:
     """Return the text, which must not be empty."""
     if not text:
         raise ValueError("must not be empty")
-    return text
+    return parse_value(text)
 
 
 def parse_token(text: str) -> str:

@@ -12,7 +12,14 @@ from zeh_spark.errors import OptionError
 from zeh_spark.options.client_options import NO_TOKENS, ClientOptions, refuse_two_tokens
 from zeh_spark.options.declaring import option, option_name, prefixed
 from zeh_spark.options.given import parse
-from zeh_spark.options.values import FeedUrl, origin, parse_bool, parse_partition_count, parse_size
+from zeh_spark.options.values import (
+    FeedUrl,
+    origin,
+    parse_bool,
+    parse_partition_count,
+    parse_size,
+    parse_value,
+)
 from zeh_spark.protocol import wire
 
 _LEAST_UPLOAD, _MOST_UPLOAD = 64 << 10, 32 << 20
@@ -24,7 +31,7 @@ OF_SPARK = {"checkpointlocation", "queryname"}
 
 NO_NAME, OF_STREAM = "none", "stream"
 """The `batchId` of a write that adds its rows each time, and of one whose name is the stream's
-micro-batch, in lower case.
+micro-batch.
 
 Rejected: to take the micro-batch without being told so. Only tasks see whether a write is inside a
 foreachBatch, so a forgotten name would be found seconds later, and once in each of them.
@@ -35,7 +42,12 @@ def parse_name(text: str) -> str:
     """Return a name of a producer or a batch. Raises ValueError if it is not valid."""
     if not wire.NAME.fullmatch(text):
         raise ValueError("must be 1 to 100 letters, digits and . _ : @ = -")
-    return text
+    return parse_value(text)
+
+
+def parse_batch(text: str) -> str:
+    """Return a batch's name, or one of the words for none, as `parse_name` does."""
+    return OF_STREAM if text.lower() == OF_STREAM else parse_name(text)
 
 
 def parse_upload_bytes(text: str) -> int:
@@ -74,7 +86,7 @@ class SinkOptions(ClientOptions):
         "name under which this job publishes, for its whole life; by default a stream's query name",
     )
     batch_id: str | None = option(
-        parse_name,
+        parse_batch,
         None,
         "name of a batch, required for `df.write`: the same rows written again under this name add "
         "nothing. With `none` each write adds its rows; with `stream`, in a foreachBatch, the "

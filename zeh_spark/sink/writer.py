@@ -97,8 +97,8 @@ class Publishing:
         options = self._options
         assert options.producer_id is not None
         name = options.batch_id or OF_STREAM
-        if name.lower() != OF_STREAM:
-            named = name.lower() != NO_NAME
+        if name != OF_STREAM:
+            named = name != NO_NAME
             producer = f"{options.producer_id}#{name if named else self._run}"
             return BatchCall(
                 producer, BATCH_INCARNATION, self._run, 0, options.overrides, repeatable=named
@@ -210,7 +210,7 @@ class BatchWriter(Publishing, DataSourceArrowWriter):
         options = self._options
         assert options.producer_id is not None
         batch = BatchCall(options.producer_id, BATCH_INCARNATION, self._run, 0)
-        if (options.batch_id or OF_STREAM).lower() != OF_STREAM:
+        if (options.batch_id or OF_STREAM) != OF_STREAM:
             batch = self._batch(None, None, None)
         check_partition_count(options, PublishClient(options).look_up(batch).partition_count)
         if options.dead_letters:

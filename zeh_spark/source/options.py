@@ -28,6 +28,7 @@ from zeh_spark.options.values import (
     parse_size,
     parse_text,
     parse_timeout,
+    parse_value,
 )
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.feed_identity import HEADER as FEED_HEADER
@@ -94,7 +95,7 @@ def parse_timestamp(text: str) -> int:
 
 def parse_headers(text: str) -> tuple[str, ...]:
     """Return the names of the headers to ask for; empty for `none`."""
-    if text.lower() == "none":
+    if parse_value(text) == "none":
         return ()
     names = tuple(name.strip() for name in text.split(","))
     if (
@@ -117,7 +118,7 @@ def parse_cursor_set(text: str) -> str:
     """Return the name of a cursor set."""
     if not re.fullmatch(r"[ -~]{1,50}", text):
         raise ValueError("must be 1 to 50 printable ASCII characters")
-    return text
+    return parse_value(text)
 
 
 def cores() -> int:

@@ -26,6 +26,13 @@ def refusal(options: dict[str, str]) -> OptionError:
     return caught.value
 
 
+@pytest.mark.parametrize("text", ["None", "null", " NULL "])
+@pytest.mark.parametrize("option", ["headers", "stamps", "compression", "cursorSet", "feedId"])
+def test_a_variable_without_a_value_is_not_the_word_none(option, text):
+    """`str(None)` would leave out headers and stamps, and name a cursor set for all jobs."""
+    assert f"'{option}' must have a value" in str(refusal({option: text}))
+
+
 # What is understood
 
 

@@ -91,6 +91,14 @@ def test_names_are_plain(option, name):
         options(streaming=False, **{option: name})
 
 
+@pytest.mark.parametrize("text", ["None", "NONE", "null", "Null"])
+@pytest.mark.parametrize("option", ["producerId", "batchId"])
+def test_a_variable_without_a_value_is_no_name(option, text):
+    """`str(None)` would add the rows at each write, as `none` does. Only that word counts."""
+    with pytest.raises(OptionError, match=f"'{option}' must have a value.*got '{text}'"):
+        options(streaming=False, **{option: text})
+
+
 @pytest.mark.parametrize("size", ["64k", "65536", "4m", "32m"])
 def test_uploads_have_bounds(size):
     """From 64 KiB to 32 MiB."""
