@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import closing
 
 import pytest
 from starlette.responses import PlainTextResponse
 
-from tests.fix_raw_server import refused
+from tests.fix_raw_server import ok, refused
 from tests.fix_stream import wait_for
 from zeh_spark.client import direct_client
 from zeh_spark.client.transport import Transport
@@ -177,3 +178,14 @@ def test_a_proxy_between_does_not_change_the_feeds_identity():
             (partition,) = reader.partitions()
 
     assert (0, True) == (left[0], partition.feed.told)
+
+
+def test_a_plan_of_nothing_that_says_more_is_refused(raw_server):
+    """Such a publisher would be asked for its next plan for ever."""
+    nothing = {"ends": {"0": "1.0a1b2c3d"}, "more": True, "head": "9.0a1b2c3d"}
+    raw_server.script(ok(json.dumps({**nothing, "time": 0, "behind": 8, "ranges": []}).encode()))
+    transport = Transport(parse(ClientOptions, {"url": raw_server.url}))
+    request = PlanRequest(1, {"0": "1.0a1b2c3d"})
+
+    with pytest.raises(PublisherError, match="says that there is more, but plans nothing"):
+        direct_client.plan(transport, request, transport.retry())

@@ -285,6 +285,17 @@ def test_answer_of_another_form_is_a_named_error(raw_server: RawServer, answer: 
             call()
 
 
+def test_list_of_producers_that_never_ends_is_an_error(raw_server: RawServer) -> None:
+    """A publisher that gives the same page again does not keep a command for ever."""
+    state = {"producer": "p", "lastBatch": 0, "receipts": 1, "deleted": False, "incarnation": None}
+    body = json.dumps({"producers": [{**state, "time": None}]}).encode()
+    raw_server.respond = lambda request: ok(body) if len(raw_server.requests) < 9 else ok(b"{}")
+    client = PublishClient(parse(ClientOptions, {"url": f"{raw_server.url}/orders"}))
+
+    with pytest.raises(PublisherError, match=r"after producer 'p' the list .* does not end"):
+        list(client.producers())
+
+
 def test_a_name_that_has_expired_is_refused_by_name(publisher: Publisher, till: Producer) -> None:
     """A batch of last year is not published twice; I hear that it is there. [PU-08]"""
     with till.batch("invoice-7") as batch:

@@ -14,15 +14,20 @@ from hypothesis import strategies as st
 
 from tests.fix_client import BODY, ask, checkpoint, client, event, read
 from tests.fix_raw_server import (
+    NO_IDENTITY,
     Answer,
+    chunked_without_end,
     head,
     ok,
     refused,
     short,
 )
+from tests.fix_stream import DECODER, Run
 from tests.patience import eventually
 from tests.ports import free_port
+from zeh_spark.audit.reading import FeedReader
 from zeh_spark.client.feed_client import FeedClient, Statistics
+from zeh_spark.client.following import follow
 from zeh_spark.client.pauses import PAUSES, Pauses
 from zeh_spark.client.retry import Retry, backoff
 from zeh_spark.errors import (
@@ -31,8 +36,13 @@ from zeh_spark.errors import (
     PublisherError,
     UnavailableError,
 )
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.options.values import origin
 from zeh_spark.protocol import wire
+from zeh_spark.source.batch import BatchReader
+from zeh_spark.source.options import SourceOptions
+from zeh_spark.source.stream import StreamReader
 
 # What is tried again, and for how long
 
@@ -175,6 +185,79 @@ def test_progress_renews_the_patience(raw_server):
     raw_server.respond = respond
 
     assert [1, 2, 3, 4, 5] == read(client(raw_server, Timed).page(ask()))
+
+
+STANDS = checkpoint("c0")
+"""What brings nothing to a client that asked with c0."""
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"c0": short(STANDS)},
+        {"c0": chunked_without_end(STANDS)},
+        {"c0": ok(STANDS + b"internal error\n")},
+        {"c0": ok(STANDS + event(1))},
+        {"c0": short(checkpoint("c1")), "c1": short(STANDS)},
+        {"c0": short(event(1) + checkpoint("c1")), "c1": short(event(1) + STANDS)},
+    ],
+    ids=["cut", "no last chunk", "error", "no checkpoint after events", "circle", "same events"],
+)
+def test_a_cursor_that_stands_is_no_progress(raw_server, answers):
+    """A publisher whose answers break off at the cursor that they were asked with, or lead back to
+    it, is asked at growing pauses, and the query ends after retryTimeout.
+    """
+    raw_server.respond = lambda request: answers[request.query["cursor0"]]
+    now, pauses = [0.0], []
+
+    class Timed(FeedClient):
+        def retry(self):
+            return Retry(60, clock=lambda: now[0], sleep=sleep, random=lambda: 1.0)
+
+    def sleep(pause):
+        assert len(pauses) < 20
+        pauses.append(pause)
+        now[0] += pause
+
+    with pytest.raises((UnavailableError, PublisherError)):
+        read(client(raw_server, Timed).page(ask()))
+
+    grow = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10, 10]
+    assert grow == pytest.approx(pauses[-len(grow) :])
+
+
+def batch(url):
+    options = parse(SourceOptions, {"url": url, "partitionCount": "1", "retryTimeout": "300ms"})
+    reader = BatchReader(options, DECODER)
+    return [rows for task in reader.partitions() for rows in reader.read(task)]
+
+
+def stream(url):
+    given = {"url": url, "partitionCount": "1", "retryTimeout": "300ms"}
+    return Run(StreamReader(parse(SourceOptions, given), DECODER)).until(1)
+
+
+def tail(url):
+    patience = {"retryTimeout": "300ms"}
+    return list(follow(url, "_first", patience, whole=False, endless=True, partition_count=1))
+
+
+def audit(url):
+    options = parse(ClientOptions, {"url": url, "retryTimeout": "300ms"})
+    return list(FeedReader(options, 1).pieces(5))
+
+
+@pytest.mark.parametrize("reader", [batch, stream, tail, audit])
+def test_each_reader_of_a_feed_ends_at_a_cursor_that_stands(raw_server, reader):
+    """A query, a command or an audit does not wait for ever for a publisher that is broken."""
+    raw_server.discovery = NO_IDENTITY
+    stands = short(checkpoint("1.0a1b2c3d"))
+    raw_server.respond = lambda request: (
+        stands if len(raw_server.requests) < 30 else refused(404, "asked for ever")
+    )
+
+    with pytest.raises(UnavailableError, match="does not answer"):
+        reader(raw_server.url)
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))

@@ -75,9 +75,10 @@ class FeedReader:
                     asked = cursors.get(piece.partition)
                     repeats = not piece.lines and asked in (piece.cursor, wire.FIRST)
                     cursors[piece.partition] = piece.cursor
-                    retry.progress()
                     if repeats:
                         continue
+                    if piece.cursor != asked:
+                        retry.progress()
                     if piece.position > head:
                         return
                     yield piece

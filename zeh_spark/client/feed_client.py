@@ -212,10 +212,13 @@ class _PageReader:
         self.cursor = self.request.cursor
         retry = self.client.retry()
         request = self.request
+        failed: set[str] = set()  # the cursors of requests that failed: to lead there is no progress
         while True:
+            asked = self.cursor
             try:
-                for interval in self._answer(replace(request, cursor=self.cursor)):
-                    retry.progress()
+                for interval in self._answer(replace(request, cursor=asked)):
+                    if interval.cursor not in failed:
+                        retry.progress()
                     yield interval
                 yield PageEnd(
                     self.request.cursor, self.cursor, self.events, self.complete, self.tail
@@ -225,6 +228,7 @@ class _PageReader:
                 self.statistics.add(retries=1)
                 self.distrusted = False
                 self.hold(0)  # the bytes that came without their checkpoint are dropped
+                failed.add(asked)
                 retry.wait(failure)
                 request = replace(request, wait=0)
             except _DistrustedError:
@@ -235,6 +239,7 @@ class _PageReader:
                     # the checkpoint may come after more events than the page has
                     request = replace(request, page_size_hint=hint, wait=0)
                 else:  # at the head of the feed the checkpoint comes with the next events
+                    failed.add(asked)
                     retry.wait(TransientError(self._unclosed(request)))
             except PublisherError as exc:
                 if exc.status is None:

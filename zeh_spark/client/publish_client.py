@@ -334,7 +334,12 @@ class PublishClient:
             if not (found := answer["producers"]):
                 return
             yield from found
-            query = urlencode({"after": found[-1]["producer"]})
+            before, query = query, urlencode({"after": found[-1]["producer"]})
+            if query == before:
+                raise PublisherError(
+                    f"{self._transport.url}: after producer {found[-1]['producer']!r} the list of "
+                    f"producers does not go on, and does not end. Tell the publisher's owner"
+                )
 
     def receipts(self, producer: str, limit: int, below: int | None = None) -> list[Document]:
         """Return a producer's newest receipts, the newest first.

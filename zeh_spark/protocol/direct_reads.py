@@ -438,8 +438,11 @@ def checked_ranges(plan: Plan, request: PlanRequest) -> dict[int, list[PlannedRa
         request: what it was asked for.
 
     Raises:
-        FormatError: the ranges do not lead from each partition's cursor to its end without a gap.
+        FormatError: the ranges do not lead from each partition's cursor to its end without a gap,
+            or there are none though the plan says that there is more.
     """
+    if plan.more and not plan.ranges:
+        raise FormatError("it says that there is more, but plans nothing")
     found: dict[int, list[PlannedRange]] = {partition: [] for partition in range(request.n)}
     numbers = {str(partition) for partition in found}
     if plan.ends.keys() != numbers or not {str(each.partition) for each in plan.ranges} <= numbers:
