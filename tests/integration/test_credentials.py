@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -58,6 +59,47 @@ def test_another_origin_gets_no_credentials(raw_server, start_raw_server):
 
     assert [1, 2] == read(client(raw_server, **options).page(ask()))
     assert not {"authorization", "x-tenant", "x-key"} & other.requests[0].headers.keys()
+
+
+@pytest.mark.parametrize(
+    "location",
+    [  # the last three are those of another host, for every library
+        "http://localhost:{evil}\\@localhost:{home}/x",
+        "http://localhost:{evil}\\.localhost:{home}/x",
+        "\\\\localhost:{evil}",
+        "//localhost:{evil}\\@localhost:{home}/x",
+        "http://localhost:{home}@localhost:{evil}",
+        "http://user:secret@localhost:{home}/x",
+        "http://localhost:{evil}\x0b@localhost:{home}/x",
+        "http://localhost:{home}/x\ty",
+        "http://localhost:{home}/a b",
+        "http://localhost:{home}/\x9b",
+        "http://localhost:{home}/\xe9",
+        "http://localhost:{evil}#@localhost:{home}/x",
+        "http://localhost:{evil}?@localhost:{home}/x",
+        "http://localhost:{evil}/\u0040localhost:{home}/x",
+    ],
+)
+def test_no_redirect_that_libraries_read_in_two_ways_gets_anything(
+    raw_server, start_raw_server, location
+):
+    """My token, my headers and my events go to the host that I named, however an address is
+    written: what is ambiguous is refused, and where the request is really sent is what counts.
+    """
+    other = start_raw_server()
+    other.script(ok(BODY))
+    moved = location.format(evil=other.port, home=raw_server.port).encode("latin-1")
+    answer = redirect("LOCATION").pieces[0].replace(b"LOCATION", moved)
+    options = {"url": raw_server.url, "token": HUSH, "http.secret.header.X-Key": HUSH}
+    transport = Transport(parse(ClientOptions, options))
+    for method, body in (("GET", None), ("PUT", b"events")):
+        raw_server.script(Answer((answer,)), ok())
+        with contextlib.suppress(PublisherError):
+            transport.request(method, "/x", "", body).close()
+
+    assert not any(HUSH in str(each) or each.body for each in other.requests)
+    followed = location.partition("{evil}")[2][:1] in {"#", "?", "/"}
+    assert (2, int(followed)) == (len(raw_server.requests), len(other.requests))
 
 
 def test_what_is_published_goes_to_no_other_origin(raw_server, start_raw_server):

@@ -340,6 +340,10 @@ def test_keys_are_fetched_by_https_only() -> None:
     """Whoever can change them can make tokens."""
     with pytest.raises(StoreError, match="https only"):
         read_keys("http://login.example/keys")
+    with pytest.raises(StoreError, match="https only"):
+        read_keys("http://login.example\\@localhost/keys")  # requests asks login.example
+    with pytest.raises(StoreError, match="no address"):
+        read_keys("http://*/keys")
     with pytest.raises(StoreError, match="cannot be read"):
         read_keys("/nowhere/keys.json")
 

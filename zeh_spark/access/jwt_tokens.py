@@ -202,7 +202,10 @@ def _read_file(file: str) -> bytes:
 
 
 def _fetched(url: str) -> bytes:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(requests.Request("GET", url).prepare().url or "")  # the host that is asked
+    except ValueError:
+        raise _unusable(url, "it is no file and no address") from None
     if parts.scheme != "https" and not (parts.scheme == "http" and _is_local(parts.hostname)):
         raise _unusable(url, "keys are fetched by https only")
     try:

@@ -21,6 +21,8 @@ from zeh_spark.cli.parameters import PATIENCE, connects
 from zeh_spark.client.following import follow
 from zeh_spark.errors import StoreError
 from zeh_spark.loading.load import without_events
+from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.given import parse
 from zeh_spark.options.values import origin
 from zeh_spark.protocol import dead_letters, wire
 from zeh_spark.protocol.dead_letters import Unreadable
@@ -152,7 +154,8 @@ class _Lines:
 
 def _dead_letter_feed(url: str, target: str, connect: dict[str, str]) -> FeedIdentity:
     """Return the identity of the feed at `url`. Raises UsageError if it is the target's."""
-    theirs = connect if origin(url) == origin(target) else {}  # a token is for its publisher alone
+    origins = {origin(parse(ClientOptions, {"url": each}).url.full) for each in (url, target)}
+    theirs = connect if len(origins) == 1 else {}  # a token is for its publisher alone
     feed = dead_letter_replay.identity_of(url, **theirs, **PATIENCE)
     if feed.id == dead_letter_replay.identity_of(target, **connect, **PATIENCE).id:
         raise click.UsageError(

@@ -212,7 +212,7 @@ class _PageReader:
         self.cursor = self.request.cursor
         retry = self.client.retry()
         request = self.request
-        failed: set[str] = set()  # the cursors of requests that failed: to lead there is no progress
+        failed: set[str] = set()  # asked with when a request failed: to come there is no progress
         while True:
             asked = self.cursor
             try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ from zeh_spark.client.retry import Retry
 from zeh_spark.client.whole_headers import WholeHeadersAdapter
 from zeh_spark.errors import PublisherError, UnavailableError
 from zeh_spark.options.client_options import ClientOptions
-from zeh_spark.options.values import FeedUrl, origin
+from zeh_spark.options.values import FeedUrl, Origin, origin, split_address
 from zeh_spark.protocol import wire
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
 _MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
+_LOCATION = re.compile(r"[!-\[\]-~]*")  # printable ASCII without a backslash
 
 
 class Transport:
@@ -136,16 +138,17 @@ class Transport:
             PublisherError: the answer is final.
             TransientError: there was no answer, or one that may change.
         """
-        url = _with_query(_with_path(self.url.full, path), query)
+        url = self._address(_with_query(_with_path(self.url.full, path), query))
+        home = origin(url)
         followed = _REDIRECTS if method == "GET" else _REDIRECTS & {307, 308}
         refreshed = False
         for _ in range(_MAX_REDIRECTS):
             used = self._token_now()
             if left := PAUSES.left((origin(url), used)):
                 raise paused(self.url, left)
-            response = self._send(method, url, used, body, headers)
+            response = self._send(method, url, home, used, body, headers)
             if response.status_code in followed and "Location" in response.headers:
-                url = self._redirected(url, response.headers["Location"], body)
+                url = self._redirected(url, response.headers["Location"], home, body)
                 response.close()
             elif response.status_code == 401 and not refreshed and self._refresh_token(used):
                 refreshed = True
@@ -169,13 +172,27 @@ class Transport:
                 PAUSES.begin(client, failure.retry_after)
             raise
 
-    def _redirected(self, url: str, location: str, body: bytes | None) -> str:
-        """Return where a redirect leads. Raises PublisherError if it may not be followed."""
+    def _address(self, url: str, location: str = "") -> str:
+        """Return an address as it is sent, or that of a redirect from there.
+
+        What is compared is what requests and urllib3 make of it: they may find another host in a
+        text than `urlsplit`. Raises PublisherError for an address that they, or we, refuse.
+        """
         try:
-            to = urljoin(url, location)
-            is_home = origin(to) == origin(self.url.full)
-        except ValueError:  # raised by urllib, and shows the address
+            if not _LOCATION.fullmatch(location):
+                raise ValueError("no URI of RFC 3986")
+            split_address(to := urljoin(url, location) if location else url)
+            sent = requests.Request("GET", to).prepare().url or ""
+            if "@" in split_address(sent).netloc:
+                raise ValueError("a user")
+        except ValueError:  # its text shows the address
             raise invalid_redirect(self.url) from None
+        return sent
+
+    def _redirected(self, url: str, location: str, home: Origin, body: bytes | None) -> str:
+        """Return where a redirect leads. Raises PublisherError if it may not be followed."""
+        to = self._address(url, location)
+        is_home = origin(to) == home
         problem = None
         if url.startswith("https:") and not to.startswith("https:"):
             problem = "to an address without TLS"
@@ -193,6 +210,7 @@ class Transport:
         self,
         method: str,
         url: str,
+        home: Origin,
         token: str | None,
         body: bytes | None,
         headers: Mapping[str, str] | None,
@@ -202,7 +220,6 @@ class Transport:
         key = options.client_key_file
         cert = (options.client_cert_file, key) if key else options.client_cert_file
         try:
-            home = origin(url) == origin(self.url.full)
             response = self._session.request(
                 method,
                 url,
@@ -210,9 +227,9 @@ class Transport:
                 headers={**ids, **(headers or {})},
                 stream=True,
                 allow_redirects=False,
-                auth=partial(self._credentials, token) if home else _anonymous,
+                auth=partial(self._credentials, token, home),
                 verify=options.ca_file or True,
-                cert=cast("Any", cert) if home else None,
+                cert=cast("Any", cert) if origin(url) == home else None,
                 timeout=(options.connect_timeout, options.read_timeout),
             )
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
@@ -248,9 +265,14 @@ class Transport:
         return cast("requests.Session", self._local.session)
 
     def _credentials(
-        self, token: str | None, request: requests.PreparedRequest
+        self, token: str | None, home: Origin, request: requests.PreparedRequest
     ) -> requests.PreparedRequest:
-        """Add the credentials. As `auth`, neither a .netrc nor a redirect replaces them."""
+        """Add the credentials to a request to the feed's own origin, as it will be sent.
+
+        As `auth`, neither a .netrc nor a redirect replaces them.
+        """
+        if origin(request.url or "") != home:
+            return request
         request.headers.update(self._options.http_headers)
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
@@ -367,7 +389,3 @@ def _with_query(url: str, query: str) -> str:
         return url
     parts = urlsplit(url)
     return parts._replace(query=f"{parts.query}&{query}" if parts.query else query).geturl()
-
-
-def _anonymous(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 from zeh_spark.conformance.asking import Answer
 from zeh_spark.errors import AccessError, PublisherError, UnavailableError, ZeroEventHubError
 from zeh_spark.options.client_options import ClientOptions
-
-
-def is_local(host: str) -> bool:
-    """Return whether a host is this machine, whose loopback no network carries."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def refuse(answer: Answer, options: ClientOptions) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from zeh_spark.client.discovery import other_protocol
-from zeh_spark.conformance.address import is_local, refuse
+from zeh_spark.conformance.address import refuse
 from zeh_spark.conformance.asking import Answer, Asking, End, LimitError
 from zeh_spark.conformance.comparison import compared, events_before, resumed
 from zeh_spark.conformance.lines import Page, judged
 from zeh_spark.conformance.rules import Judgement, Verdict
 from zeh_spark.options.client_options import ClientOptions
+from zeh_spark.options.values import is_loopback
 from zeh_spark.protocol import wire
 from zeh_spark.protocol.phrases import counted
 
@@ -120,7 +121,7 @@ class _Judge:
         url, answer = self._options.url, self._asked("")
         refuse(answer, self._options)
         if self._options.token or self._options.token_file:
-            if url.parts.scheme == "https" or is_local(url.parts.hostname or ""):
+            if url.parts.scheme == "https" or is_loopback(url.parts.hostname or ""):
                 self._found.passes("encrypted", url.parts.scheme)
             else:
                 self._found.deviates("encrypted", "the token goes through the network as text")

@@ -21,6 +21,7 @@ MAX_PARTITIONS = 100_000
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?"
 )
+_AMBIGUOUS = re.compile(r"[\\\s\x00-\x1f\x7f-\x9f]")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 30 * 24 * 3600.0
 _LONGEST_AGE = 1000 * 366 * 86_400.0  # databases keep 64 bits, and dates end with the year 9999
@@ -55,21 +56,45 @@ class FeedUrl:
         return f"{self}?{hashlib.sha256(query.encode()).hexdigest()}" if query else str(self)
 
 
-def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return scheme, host and port. Credentials are sent only to the origin they are for."""
+def split_address(url: str) -> SplitResult:
+    """Return the parts of an http address, if every library finds the same host in it.
+
+    `urlsplit` removes spaces and control characters, and takes a backslash for a part of the host;
+    urllib3, which sends the requests, ends the host there.
+
+    Raises:
+        ValueError: It is no whole http address, or libraries may disagree about it.
+    """
+    if _AMBIGUOUS.search(url):
+        raise ValueError("must not hold spaces, backslashes or control characters")
     parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
+        raise ValueError("must begin with http:// or https://, and have a host")
+    return parts
+
+
+Origin = tuple[str, str | None, int]
+"""Scheme, host and port of an address."""
+
+
+def origin(url: str) -> Origin:
+    """Return scheme, host and port. Credentials are sent only to the origin they are for.
+
+    Raises ValueError if it is no address (see `split_address`).
+    """
+    parts = split_address(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]
 
 
 def parse_url(text: str) -> FeedUrl:
     """Return the address of a feed. Raises ValueError if it is incomplete or holds a password."""
     try:
-        parts = urlsplit(text)
-        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        parts = split_address(text)
     except ValueError:
-        valid = False
-    if not valid:
-        raise ValueError("must be the feed's whole address, like https://orders.example/feed/v1")
+        raise ValueError(
+            "must be the feed's whole address without spaces and backslashes, like "
+            "https://orders.example/feed/v1"
+        ) from None
     if "@" in parts.netloc:
         raise ValueError(
             f"must not hold a user name or password, because Spark shows it in plans: use 'token' "
@@ -204,19 +229,18 @@ def parse_token(text: str) -> str:
 def parse_token_url(text: str) -> str:
     """Return the address of a token server, which must have TLS unless it is on this machine."""
     try:
-        parts = urlsplit(text)
-        host = parts.hostname or ""
-        valid = parts.scheme in {"http", "https"} and bool(host) and parts.port != 0
+        parts = split_address(text)
     except ValueError:
-        valid = False
-    if not valid or "@" in parts.netloc:
+        parts = None
+    if not parts or "@" in parts.netloc:
         raise ValueError("must be a whole address without a user, like https://login.example/token")
-    if parts.scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise ValueError("must begin with https:, because the client's secret is sent there")
     return parts._replace(fragment="").geturl()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, whose loopback no network carries."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

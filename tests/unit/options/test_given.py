@@ -344,3 +344,13 @@ def test_names_are_those_of_the_fields():
     """One rule leads from the option's name to the code."""
     assert "columnNameOfCorruptRecord" == option_name("column_name_of_corrupt_record")
     assert declared(ClientOptions).keys() < declared(SourceOptions).keys()
+
+
+@pytest.mark.parametrize("bad", ["\\", " ", "\t", "\n", "\x00", "\x1b", "\x7f", "\x9b", "\u2028"])
+@pytest.mark.parametrize("option", ["url", "oauth.tokenUrl"])
+def test_an_address_that_libraries_read_in_two_ways_is_refused(option, bad):
+    """What I name is where my token goes, in every library."""
+    usual = {"url": URL, "oauth.clientId": "c", "oauth.clientSecret": "s" * 9}
+    for address in (f"https://evil{bad}.home.example/feed", f"{bad}https://home.example/feed"):
+        with pytest.raises(OptionError, match=f"option '{option}' must be .* address"):
+            parse(ClientOptions, {**usual, option: address})
